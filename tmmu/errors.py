@@ -1,0 +1,148 @@
+"""Every way that tmmu refuses: one class per cause, three families by who must act.
+
+``UserError`` is the caller's to fix (exit 2), ``PlanError`` says that a plan is wrong or does not fit
+(exit 3), ``InternalError`` is ours (exit 70). Each class has a lasting ``code``; each instance has the
+fields that explain it, a message that says what and where, and a ``fix`` that says what to do.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeAlias
+
+Field: TypeAlias = "int | str | bool | None | list[Field] | dict[str, Field]"
+
+
+class TmmuError(Exception):
+    """A refusal: ``code``, what happened, the fields behind it, and what to do."""
+
+    code: ClassVar[str] = "INTERNAL"
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, what: str, *, fix: str = "", **fields: Field) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+        self.fields: Mapping[str, Field] = fields
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.what}" + (f" ({self.fix})" if self.fix else "")
+
+
+class UserError(TmmuError):
+    """The caller can fix it: a model, an option, an input file."""
+
+    exit_code = 2
+
+
+class PlanError(TmmuError):
+    """A plan is wrong, or what it asks for does not fit."""
+
+    exit_code = 3
+
+
+class InternalError(TmmuError):
+    """A promise of ours is broken; please report it."""
+
+    code = "INTERNAL"
+    exit_code = 70
+
+
+class InvalidIrShapes(UserError):
+    """The graph is malformed: a window leaves its buffer, an id dangles, a role is unknown."""
+
+    code = "INVALID_IR_SHAPES"
+
+
+class LivenessCycle(UserError):
+    """No order runs every op after what it needs."""
+
+    code = "LIVENESS_CYCLE"
+
+
+class AllocationOverflow(UserError):
+    """A size or offset does not fit in 64 unsigned bits."""
+
+    code = "ALLOCATION_OVERFLOW"
+
+
+class AlignmentViolation(UserError):
+    """An alignment is not a power of two, or an offset does not obey it."""
+
+    code = "ALIGNMENT_VIOLATION"
+
+
+class InvalidToken(UserError):
+    """The replay token is too short or not what it claims to be."""
+
+    code = "INVALID_TOKEN"
+
+
+class InvalidConfig(UserError):
+    """An option, arena entry or file name makes no sense."""
+
+    code = "INVALID_CONFIG"
+
+
+class CaptureFailed(UserError):
+    """The model could not be traced; ``where`` is the user's own file and line."""
+
+    code = "CAPTURE_FAILED"
+
+
+class UnsupportedOp(UserError):
+    """The model uses an operator that the compiler does not model."""
+
+    code = "UNSUPPORTED_OP"
+
+
+class SessionUnknown(UserError):
+    """No session of that name is open."""
+
+    code = "SESSION_UNKNOWN"
+
+
+class AddressCollision(PlanError):
+    """Two slots of one plan have the same virtual address."""
+
+    code = "ADDRESS_COLLISION"
+
+
+class ArenaTooSmall(PlanError):
+    """An arena's capacity is below what the plan needs."""
+
+    code = "ARENA_TOO_SMALL"
+
+
+class PlanCorrupt(PlanError):
+    """A file is not a canonical, complete file of its format."""
+
+    code = "PLAN_CORRUPT"
+
+
+class PlanMismatch(PlanError):
+    """A plan belongs to another graph, token or program."""
+
+    code = "PLAN_MISMATCH"
+
+
+class PlanUnsound(PlanError):
+    """The judge found faults in a plan."""
+
+    code = "PLAN_UNSOUND"
+
+
+class SegmentFull(PlanError):
+    """A runtime segment has no room left."""
+
+    code = "SEGMENT_FULL"
+
+
+class DeviceMemory(PlanError):
+    """The device has less memory than the segments need."""
+
+    code = "DEVICE_MEMORY"
+
+
+def error_record(error: TmmuError) -> dict[str, Field]:
+    """The canonical error record (``UML_OS.Error.Emit_v1``): same fields, same order, every time."""
+    fields = {name: error.fields[name] for name in sorted(error.fields)}
+    return {"code": error.code, "exit": error.exit_code, "what": error.what, "fix": error.fix, "fields": fields}

@@ -1,0 +1,207 @@
+"""The graph: buffers, values, ops, as columns. Ids are positions in a column.
+
+A *buffer* is a storage. A *value* is a window on one buffer. An *op* reads values and writes values.
+Views are not ops: the op that last changed a buffer writes, beside its own result, every window of that
+buffer that is read before the next change; windows of inputs, parameters, constants and state that no op
+has changed yet are defined from the start. An op that changes part of a buffer reads what it leaves alone.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from blake3 import blake3
+
+from tmmu.ir import cbor
+
+FORMAT: Final = "tmmu.ir"
+VERSION: Final = 1
+
+PARAMETER: Final = "parameter"
+CONSTANT: Final = "constant"
+INPUT: Final = "input"
+STATE: Final = "state"
+ACTIVATION: Final = "activation"
+GRADIENT: Final = "gradient"
+SCRATCH: Final = "scratch"
+ROLES: Final = (PARAMETER, CONSTANT, INPUT, STATE, ACTIVATION, GRADIENT, SCRATCH)
+PERSISTENT_ROLES: Final = frozenset({PARAMETER, CONSTANT, INPUT, STATE})
+
+STAGES: Final = ("forward", "backward", "update")
+TARGETS: Final = ("cuda", "cpu")
+PHASES: Final = (
+    "unknown",
+    "forward",
+    "llm_prefill",
+    "llm_decode",
+    "vision_encoding",
+    "vision_decoding",
+    "multimodal_fusion",
+    "training",
+)
+MODALITIES: Final = ("text", "vision", "audio", "fusion", "unknown")
+
+DTYPE_BYTES: Final = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+    "uint16": 2,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "float32": 4,
+    "complex32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+
+Pair: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffers:
+    """Storages: size in bytes and role."""
+
+    bytes: tuple[int, ...]
+    role: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Windows: ``offset`` in bytes from the start of ``buffer``; ``shape`` and ``stride`` in elements."""
+
+    buffer: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[tuple[int, ...], ...]
+    stride: tuple[tuple[int, ...], ...]
+    dtype: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ops:
+    """Operator calls. ``overwrites`` are (written value, read value) pairs that may share their bytes."""
+
+    target: tuple[str, ...]
+    reads: tuple[tuple[int, ...], ...]
+    writes: tuple[tuple[int, ...], ...]
+    overwrites: tuple[tuple[Pair, ...], ...]
+    saves: tuple[tuple[int, ...], ...]
+    recompute: tuple[bool, ...]
+    stage: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpNotes:
+    """What the planner does not read: phase, modality, cost, and where in the model an op comes from."""
+
+    phase: tuple[str, ...]
+    modality: tuple[str, ...]
+    flops: tuple[int, ...]
+    module: tuple[str, ...]
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """Annotations; no plan byte depends on them."""
+
+    name: str
+    buffers: tuple[str, ...]
+    ops: OpNotes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A whole program: what is stored, which windows exist, who reads and writes them."""
+
+    target: str
+    buffers: Buffers
+    values: Values
+    ops: Ops
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    notes: Notes
+
+    @cached_property
+    def ir_hash(self) -> bytes:
+        """32 bytes: BLAKE3 of the canonical encoding without ``notes``."""
+        return blake3(cbor.encode(semantic_map(self))).digest()
+
+
+def semantic_map(graph: Graph) -> dict[str, object]:
+    """The map that ``ir_hash`` covers: all that the planner reads, and no more."""
+    buffers, values, ops = graph.buffers, graph.values, graph.ops
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "target": graph.target,
+        "buffers": {"bytes": buffers.bytes, "role": buffers.role},
+        "values": {
+            "buffer": values.buffer,
+            "offset": values.offset,
+            "shape": values.shape,
+            "stride": values.stride,
+            "dtype": values.dtype,
+        },
+        "ops": {
+            "target": ops.target,
+            "reads": ops.reads,
+            "writes": ops.writes,
+            "overwrites": ops.overwrites,
+            "saves": ops.saves,
+            "recompute": ops.recompute,
+            "stage": ops.stage,
+        },
+        "inputs": graph.inputs,
+        "outputs": graph.outputs,
+    }
+
+
+def notes_map(notes: Notes) -> dict[str, object]:
+    """The annotations as they stand in the file."""
+    ops = notes.ops
+    return {
+        "name": notes.name,
+        "buffers": {"name": notes.buffers},
+        "ops": {
+            "phase": ops.phase,
+            "modality": ops.modality,
+            "flops": ops.flops,
+            "module": ops.module,
+            "source": ops.source,
+        },
+    }
+
+
+def encode_graph(graph: Graph) -> bytes:
+    """The bytes of an IR file."""
+    return cbor.encode(semantic_map(graph) | {"notes": notes_map(graph.notes)})
+
+
+def blank_notes(graph: Graph) -> Graph:
+    """The same graph with every annotation at its neutral value."""
+    n = len(graph.ops)
+    ops = OpNotes(
+        phase=("unknown",) * n, modality=("unknown",) * n, flops=(0,) * n, module=("",) * n, source=("",) * n
+    )
+    return replace(graph, notes=Notes(name="", buffers=("",) * len(graph.buffers), ops=ops))

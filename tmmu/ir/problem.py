@@ -1,0 +1,30 @@
+"""What must be placed, and where it went: the packer's input and output, free of graphs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Items of one arena as columns: padded ``size`` in bytes, half-open span ``[birth, death)``.
+
+    Every offset must be a multiple of ``alignment``; every size already is. Items are in id order.
+    """
+
+    size: tuple[int, ...]
+    birth: tuple[int, ...]
+    death: tuple[int, ...]
+    alignment: int = 1
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One offset per item; ``peak`` is the least arena that holds them; ``proven`` says it is minimal."""
+
+    offset: tuple[int, ...]
+    peak: int
+    bound: int
+    proven: bool
+    method: str
