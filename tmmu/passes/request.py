@@ -1,0 +1,33 @@
+"""What to capture: the options of one trace, as a value."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[str, int], None]
+"""Called with (what is being done, ops recorded so far); must be cheap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRequest:
+    """One model, one workload. ``target`` is the command line's TARGET; ``device`` is whose kernels to model.
+
+    ``settings`` are ``--set`` pairs as text; ``inputs`` are ``--input`` texts such as ``ids=int64[1,1024]``.
+    ``batch``, ``seq``, ``dtype``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
+    """
+
+    target: str
+    device: str = "cuda"
+    mode: str = "inference"
+    optimizer: str | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[str, ...] = ()
+    batch: int = 1
+    seq: int | None = None
+    dtype: str | None = None
+    decode: bool = False
+    cache_len: int | None = None
+
+
+def no_progress(what: str, ops: int) -> None:
+    """A ``Progress`` that says nothing."""
