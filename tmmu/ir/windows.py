@@ -1,0 +1,41 @@
+"""Which bytes of its buffer a value covers."""
+
+from collections.abc import Sequence
+
+from tmmu.ir.graph import DTYPE_BYTES, Graph
+
+
+def extent(shape: Sequence[int], stride: Sequence[int], item: int) -> int:
+    """Bytes from the first element to the end of the last; 0 without elements. ``stride`` counts elements."""
+    if 0 in shape:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    return (last + 1) * item
+
+
+def windows(graph: Graph) -> tuple[tuple[int, int], ...]:
+    """Per value, the half-open byte range ``[low, high)`` of its buffer that holds its elements."""
+    values = graph.values
+    columns = zip(values.offset, values.shape, values.stride, values.dtype, strict=True)
+    return tuple(
+        (offset, offset + extent(shape, stride, DTYPE_BYTES[dtype])) for offset, shape, stride, dtype in columns
+    )
+
+
+def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements fill their extent, each byte once, in some order of the axes."""
+    step = 1
+    for expected, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
+        if expected != step:
+            return 0 in shape
+        step *= n
+    return True
+
+
+def writers(graph: Graph) -> list[int]:
+    """Per value, the op that writes it, or -1 where it is defined from the start."""
+    writer = [-1] * len(graph.values)
+    for op, written in enumerate(graph.ops.writes):
+        for value in written:
+            writer[value] = op
+    return writer
