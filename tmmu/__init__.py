@@ -1,0 +1,1 @@
+"""A deterministic memory-planning compiler for PyTorch."""

@@ -1,0 +1,1 @@
+"""The command line: options in, a summary and files out."""

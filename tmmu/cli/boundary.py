@@ -1,0 +1,76 @@
+"""The edge of the program: whatever goes wrong becomes one line, one record, one exit code."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import typer
+
+from tmmu.errors import InternalError, InvalidConfig, TmmuError, error_record
+
+BROKEN_PIPE_EXIT: Final = 141
+"""128 + SIGPIPE: what a shell reports for a program whose reader went away."""
+
+
+class Interrupted(TmmuError):  # noqa: N818 - named as its siblings in tmmu.errors
+    """The person at the terminal stopped it."""
+
+    code = "INTERRUPTED"
+    exit_code = 130
+
+
+def guarded(step: Callable[[], int], *, as_json: bool) -> int:
+    """The exit code of ``step``; a failure is reported in one line, with ``as_json`` also as a record on stdout."""
+    try:
+        code = step()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        return BROKEN_PIPE_EXIT
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge of the program
+        return _report(translate(error), as_json=as_json)
+    return code
+
+
+def translate(error: BaseException) -> TmmuError:
+    """Our own error for any exception; a traceback is shown only where TMMU_TRACEBACK asks for it."""
+    if os.environ.get("TMMU_TRACEBACK"):
+        traceback.print_exception(error)
+    if isinstance(error, TmmuError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("stopped before the end; nothing was written")
+    if isinstance(error, typer.TyperException):
+        return InvalidConfig(error.format_message().rstrip("."), fix="see --help")
+    return InternalError(
+        f"{type(error).__name__}: {error}", fix="this is a fault of tmmu: set TMMU_TRACEBACK=1 and report what it shows"
+    )
+
+
+def one_line(error: TmmuError) -> str:
+    """``tmmu: CODE: what (fix)`` with every run of blanks and line ends made one space."""
+    return "tmmu: " + " ".join(str(error).split())
+
+
+def _report(error: TmmuError, *, as_json: bool) -> int:
+    try:
+        if as_json:
+            print_json(error_record(error))
+            sys.stdout.flush()
+        sys.stderr.write(one_line(error) + "\n")
+    except BrokenPipeError:
+        _forget_stdout()
+    return error.exit_code
+
+
+def print_json(value: object) -> None:
+    """One JSON object on one line of stdout."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
+
+
+def _forget_stdout() -> None:
+    """So that the interpreter's own flush at exit does not fail on the closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,170 @@
+"""From option texts to checked values. All of it runs before torch is imported, so a slip costs no wait."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tmmu.errors import InvalidConfig, InvalidToken, UserError
+from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.ir.plan import ArenaSpec
+from tmmu.planner.arenas import parse_arenas, parse_size
+from tmmu.planner.token import check_token, token_from_seed
+from tmmu.planner.token import parse_token as token_from_hex
+
+T = TypeVar("T")
+
+DEFAULT_SEED: Final = 0
+DEFAULT_RESERVE: Final = 1 << 30
+"""Kept free in the fit table for what no plan decides: the device context and library workspaces."""
+COUNT_MAX: Final = 2**31 - 1
+TOKEN_FILE_MAX: Final = 1 << 20
+PLAN_SUFFIX: Final = ".plan.cbor"
+IR_SUFFIX: Final = ".ir.cbor"
+
+_INPUT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[0-9, ]*)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """TARGET of ``tmmu plan``, read: its ``kind`` is one of ``file``, ``class``, ``hf``, ``pt2``, ``ir``."""
+
+    text: str
+    kind: str
+    path: Path
+    name: str
+    """What its output files are called."""
+
+
+def parse_target(text: str) -> Target:
+    """The target that ``text`` names; it need not exist, but its kind must be known."""
+    if text.startswith("hf:"):
+        path = Path(text[3:])
+        folder = path.parent if path.name == "config.json" else path
+        return Target(text=text, kind="hf", path=path, name=folder.absolute().name or "model")
+    for suffix, kind in ((IR_SUFFIX, "ir"), (".pt2", "pt2"), (".py", "file")):
+        if text.endswith(suffix) and len(Path(text).name) > len(suffix):
+            return Target(text=text, kind=kind, path=Path(text), name=Path(text).name[: -len(suffix)])
+    file, colon, attribute = text.rpartition(":")
+    if colon and file.endswith(".py") and attribute.isidentifier():
+        return Target(text=text, kind="class", path=Path(file), name=f"{Path(file).stem}.{attribute}")
+    raise InvalidConfig(
+        f"no such kind of target: {text!r}", fix="name model.py, model.py:Name, hf:PATH, program.pt2 or graph.ir.cbor"
+    )
+
+
+def parse_reserve(text: str | None) -> int:
+    """The reserve of the fit table: as given, or the default."""
+    return DEFAULT_RESERVE if text is None else _named("--reserve", lambda: parse_size(text))
+
+
+def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """``--set name=value`` pairs, each name once."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidConfig(f"--set: {text!r} is not name=value", fix="for example --set seq=2048")
+        if name in pairs:
+            raise InvalidConfig(f"--set: {name!r} is given twice", fix="keep one of them")
+        pairs[name] = value
+    return tuple(pairs.items())
+
+
+def parse_inputs(texts: Sequence[str]) -> tuple[str, ...]:
+    """``--input name=dtype[shape]`` texts, each well formed, of a known dtype, and each name once."""
+    seen: dict[str, str] = {}
+    for text in texts:
+        match = _INPUT.fullmatch(text)
+        if match is None:
+            raise InvalidConfig(f"--input: {text!r} is not name=dtype[shape]", fix="for example ids=int64[1,1024]")
+        if match["dtype"] not in DTYPE_BYTES:
+            raise InvalidConfig(f"--input: unknown dtype {match['dtype']!r}", fix=f"one of {', '.join(DTYPE_BYTES)}")
+        if match["name"] in seen:
+            raise InvalidConfig(f"--input: {match['name']!r} is given twice", fix="keep one of them")
+        seen[match["name"]] = text
+    return tuple(seen.values())
+
+
+def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
+    """The default arenas with every ``--arena`` text merged in."""
+    return _named("--arena", lambda: parse_arenas(texts))
+
+
+def parse_token(seed: int | None, token: str | None, token_file: Path | None) -> bytes | None:
+    """The replay token that at most one of the three names; nothing where none does."""
+    given = [
+        name
+        for name, value in (("--seed", seed), ("--token", token), ("--token-file", token_file))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise InvalidConfig(f"{' and '.join(given)} all name the replay token", fix="give one of them")
+    if seed is not None:
+        return _named("--seed", lambda: token_from_seed(seed))
+    if token is not None:
+        return _named("--token", lambda: token_from_hex(token))
+    if token_file is not None:
+        return _named("--token-file", lambda: check_token(_token_bytes(token_file)))
+    return None
+
+
+def _named(option: str, parse: Callable[[], T]) -> T:
+    """What ``parse`` returns; its refusal names the option."""
+    try:
+        return parse()
+    except UserError as error:
+        raise type(error)(f"{option}: {error.what}", fix=error.fix, **error.fields) from error
+
+
+def _token_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(TOKEN_FILE_MAX + 1)
+    except OSError as error:
+        raise InvalidConfig(f"{path}: {error.strerror}", fix="name a file that can be read") from error
+    if len(data) > TOKEN_FILE_MAX:
+        raise InvalidToken(f"{path}: more than {TOKEN_FILE_MAX} bytes", fix="use a shorter token")
+    return data
+
+
+def plan_path(output: Path | None, target: Target) -> Path:
+    """Where the plan goes: as asked, inside a folder that was asked for, or ``NAME.plan.cbor`` here."""
+    name = target.name + PLAN_SUFFIX
+    if output is None:
+        return Path(name)
+    return output / name if output.is_dir() else output
+
+
+def ir_path(ir: Path | None, plan: Path) -> Path:
+    """Where the graph of ``plan`` is: as asked, or beside the plan under the same name."""
+    if ir is not None:
+        return ir
+    stem = plan.name.removesuffix(PLAN_SUFFIX) if plan.name.endswith(PLAN_SUFFIX) else plan.name
+    return plan.with_name(stem + IR_SUFFIX)
+
+
+def require_writable(path: Path, option: str, *, never: Path) -> Path:
+    """``path``, which names a file in a folder that exists and is not the input itself; writes nothing."""
+    if path.is_dir():
+        raise InvalidConfig(f"{option}: {path} is a folder", fix="name a file")
+    if not path.parent.is_dir():
+        raise InvalidConfig(f"{option}: no folder {path.parent}", fix="make it first, or name another")
+    if path.exists() and never.exists() and path.samefile(never):
+        raise InvalidConfig(f"{option}: {path} is the input itself", fix="name another file")
+    return path
+
+
+def require_count(value: int | None, option: str) -> int | None:
+    """``value``, which is at least 1 and at most ``COUNT_MAX`` where it is given."""
+    if value is not None and not 1 <= value <= COUNT_MAX:
+        raise InvalidConfig(f"{option}: {value} is not in 1..{COUNT_MAX}", fix="give a count")
+    return value
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuses options that mean nothing here, rather than ignore them; nothing where none is given."""
+    names = [name for name, value in given.items() if value not in (None, False, ())]
+    if names:
+        raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")

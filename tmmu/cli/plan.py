@@ -1,0 +1,222 @@
+"""``tmmu plan``: from options to a written, judged plan and its summary."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tmmu.cli import render
+from tmmu.cli.boundary import print_json
+from tmmu.cli.options import (
+    DEFAULT_SEED,
+    Target,
+    arena_specs,
+    ir_path,
+    parse_inputs,
+    parse_reserve,
+    parse_settings,
+    parse_target,
+    parse_token,
+    plan_path,
+    refuse,
+    require_count,
+    require_writable,
+)
+from tmmu.cli.summary import summarize
+from tmmu.compile import Compiled, PlanRequest, compile_graph, compile_model
+from tmmu.errors import InvalidConfig
+from tmmu.ir.files import write_atomic
+from tmmu.ir.graph import encode_graph
+from tmmu.ir.plan import encode_plan
+from tmmu.ir.read import read_graph
+from tmmu.planner.token import token_from_seed
+
+if TYPE_CHECKING:
+    from tmmu.passes.request import CaptureRequest, Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The options of ``tmmu plan`` as they were given."""
+
+    target: str
+    device: str | None
+    mode: str
+    preset: str | None
+    optimizer: str | None
+    settings: Sequence[str] | None
+    inputs: Sequence[str] | None
+    batch: int | None
+    seq: int | None
+    dtype: str | None
+    decode: bool
+    cache_len: int | None
+    seed: int | None
+    token: str | None
+    token_file: Path | None
+    arena: Sequence[str] | None
+    output: Path | None
+    ir: Path | None
+    reserve: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What to capture: the fields of a ``CaptureRequest``, without the import of torch."""
+
+    device: str
+    mode: str
+    optimizer: str | None
+    settings: tuple[tuple[str, str], ...]
+    inputs: tuple[str, ...]
+    batch: int
+    seq: int | None
+    dtype: str | None
+    decode: bool
+    cache_len: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanJob:
+    """One run of ``tmmu plan``, every option checked."""
+
+    target: Target
+    workload: Workload
+    request: PlanRequest
+    plan: Path
+    ir: Path
+    reserve: int
+    json: bool
+
+
+def plan_job(given: PlanOptions) -> PlanJob:
+    """The job that the options ask for; refuses what makes no sense before anything slow starts."""
+    target = parse_target(given.target)
+    _refuse_what_does_not_apply(target, given)
+    plan = plan_path(given.output, target)
+    ir = ir_path(given.ir, plan)
+    if ir == plan:
+        raise InvalidConfig(f"--output and --ir both name {plan}", fix="name two files")
+    return PlanJob(
+        target=target,
+        workload=_workload(given),
+        request=_plan_request(given),
+        plan=require_writable(plan, "--output", never=target.path),
+        ir=require_writable(ir, "--ir", never=target.path),
+        reserve=parse_reserve(given.reserve),
+        json=given.as_json,
+    )
+
+
+def _workload(given: PlanOptions) -> Workload:
+    return Workload(
+        device=given.device or "cuda",
+        mode=given.mode,
+        optimizer=given.optimizer,
+        settings=parse_settings(given.settings or ()),
+        inputs=parse_inputs(given.inputs or ()),
+        batch=require_count(given.batch, "--batch") or 1,
+        seq=require_count(given.seq, "--seq"),
+        dtype=given.dtype,
+        decode=given.decode,
+        cache_len=require_count(given.cache_len, "--cache-len"),
+    )
+
+
+def _plan_request(given: PlanOptions) -> PlanRequest:
+    token = parse_token(given.seed, given.token, given.token_file)
+    return PlanRequest(
+        mode=given.mode,
+        preset=given.preset or ("inference" if given.mode == "inference" else "train_full"),
+        token=token_from_seed(DEFAULT_SEED) if token is None else token,
+        arenas=arena_specs(given.arena or ()),
+    )
+
+
+def _refuse_what_does_not_apply(target: Target, given: PlanOptions) -> None:
+    model = {"--set": tuple(given.settings or ()), "--input": tuple(given.inputs or ())}
+    hugging_face = {
+        "--batch": given.batch,
+        "--seq": given.seq,
+        "--dtype": given.dtype,
+        "--decode": given.decode,
+        "--cache-len": given.cache_len,
+    }
+    if target.kind not in ("file", "class"):
+        refuse(model, "only for a model.py or model.py:Name")
+    if target.kind != "hf":
+        refuse(hugging_face, "only for an hf: target; a model.py takes --set")
+    if target.kind == "ir":
+        refuse({"--target": given.device, "--optimizer": given.optimizer}, "settled when the graph was captured")
+    if given.mode != "backward":
+        refuse({"--optimizer": given.optimizer}, "only with --mode backward")
+    if not given.decode:
+        refuse({"--cache-len": given.cache_len}, "only with --decode")
+
+
+def run_plan(job: PlanJob) -> int:
+    """Both files written and the summary printed; 0."""
+    compiled = _compile(job)
+    write_atomic(job.ir, encode_graph(compiled.graph))
+    write_atomic(job.plan, encode_plan(compiled.plan))
+    _report(job, compiled)
+    return 0
+
+
+def _compile(job: PlanJob) -> Compiled:
+    if job.target.kind == "ir":
+        return compile_graph(read_graph(job.target.path), job.request)
+    with _quiet(), progress_bar() as progress:
+        return compile_model(_capture_request(job), job.request, progress)
+
+
+def _capture_request(job: PlanJob) -> "CaptureRequest":
+    from tmmu.passes.request import CaptureRequest
+
+    return CaptureRequest(target=job.target.text, **{name: getattr(job.workload, name) for name in Workload.__slots__})
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What a model or a library prints or warns while it is traced stays off stdout, and warnings are dropped."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def progress_bar() -> Iterator["Progress"]:
+    """A line on stderr that says what is being done; nothing where stderr is not a terminal."""
+    err = render.console(stderr=True)
+    if not err.is_terminal:
+        yield _say_nothing
+        return
+    with err.status("starting") as status:
+        yield lambda what, ops: status.update(f"{what}: {ops} ops" if ops else what)
+
+
+def _say_nothing(what: str, ops: int) -> None:
+    """Progress for a pipe or a log."""
+
+
+def _report(job: PlanJob, compiled: Compiled) -> None:
+    summary = summarize(compiled.plan, compiled.graph, reserve=job.reserve)
+    if job.json:
+        files = {"plan": str(job.plan), "ir": str(job.ir)}
+        print_json(asdict(summary) | {"files": files, "seconds": dict(compiled.seconds)})
+        return
+    out = render.console()
+    render.print_summary(out, summary)
+    out.print(f"wrote {job.plan} and {job.ir}")
+    if out.is_terminal:
+        out.print(render.seconds_line(compiled.seconds), style="dim")

@@ -1,0 +1,127 @@
+"""Text from a ``Summary``: plain ASCII, the same on a terminal and in a pipe but for colour."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rich.console import Console
+
+from tmmu.cli.summary import Fit, LiveBuffer, OperatorRow, Peak, Summary
+
+UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+BOUNDED: Final = "exact: all bytes above. Not planned, only bounded by the reserve: device context, library workspaces"
+
+
+def size(count: int) -> str:
+    """Bytes as a person reads them: binary units, one decimal."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    scaled = float(count)
+    for unit in UNITS:
+        scaled /= 1024
+        if abs(scaled) < 1023.95 or unit == UNITS[-1]:
+            return f"{scaled:.1f} {unit}"
+    raise AssertionError("the last unit takes all")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that wraps and colours nothing away from a terminal."""
+    probe = Console(stderr=stderr)
+    plain = not probe.is_terminal
+    return Console(
+        stderr=stderr,
+        width=10_000 if plain else None,
+        color_system=None if plain else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+    )
+
+
+def print_summary(out: Console, summary: Summary) -> None:
+    """Everything of the summary, in one screen where the list of live buffers is short."""
+    out.print(headline(summary), style="bold")
+    print_lines(out, ["", *arena_table(summary), ""])
+    if summary.peak.buffers:
+        print_lines(out, [peak_line(summary.peak), *live_table(summary.peak.buffers), ""])
+    print_lines(out, [memory_line(summary), fit_line(summary), BOUNDED])
+
+
+def print_lines(out: Console, lines: Iterable[str]) -> None:
+    """Each line as it is."""
+    for line in lines:
+        out.print(line)
+
+
+def headline(summary: Summary) -> str:
+    """Model, target, mode, preset, how many ops and buffers."""
+    what = f"{summary.model or 'plan'}: {summary.mode}"
+    where = f" on {summary.target}" if summary.target else ""
+    return f"{what}{where}, preset {summary.preset}, {summary.ops} ops, {summary.buffers} buffers"
+
+
+def arena_table(summary: Summary) -> list[str]:
+    """One line for each arena that holds anything, under a heading."""
+    rows = [
+        (arena.name, size(arena.peak), size(arena.bound), "yes" if arena.proven else "no", str(arena.slots))
+        for arena in summary.arenas
+        if arena.slots
+    ]
+    return aligned("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
+
+
+def peak_line(peak: Peak) -> str:
+    """Where the stack is fullest, and how much of that the table below shows."""
+    shown = f"the largest {len(peak.buffers)} of {peak.live}" if len(peak.buffers) < peak.live else f"all {peak.live}"
+    where = f" ({peak.op})" if peak.op else ""
+    return f"the stack is fullest at position {peak.position}{where}: {size(peak.bytes)} live, {shown} buffers:"
+
+
+def live_table(buffers: Iterable[LiveBuffer]) -> list[str]:
+    """One line for each buffer: size, id, what made it, and where in the model."""
+    rows = [(size(one.bytes), str(one.id), one.role, one.op or one.name, one.module, one.source) for one in buffers]
+    return aligned(">><<<<", ("size", "buffer", "role", "made by", "module", "source"), rows)
+
+
+def memory_line(summary: Summary) -> str:
+    """The plan's bytes by segment, then the caller's own."""
+    memory = summary.memory
+    inputs = "" if memory.inputs is None else f" + inputs {size(memory.inputs)} (the caller's)"
+    parts = f"text {size(memory.text)} + data {size(memory.data)} + stack {size(memory.stack)}{inputs}"
+    return f"total {size(memory.total)} = {parts}"
+
+
+def fit_line(summary: Summary) -> str:
+    """Which devices hold the total beside the reserve, and the first that does not by how much."""
+    held = [str(fit.gb) for fit in summary.fits if fit.fits]
+    short = [fit for fit in summary.fits if not fit.fits]
+    fits = f"fits {' '.join(held)} GB" if held else "fits none of the listed devices"
+    return f"{fits}{_shortage(short)}, with {size(summary.reserve)} in reserve"
+
+
+def _shortage(short: Sequence[Fit]) -> str:
+    if not short:
+        return ""
+    names = " ".join(str(fit.gb) for fit in short)
+    return f"; not {names} GB ({size(-short[-1].left)} short of the largest)"
+
+
+def seconds_line(seconds: Mapping[str, float]) -> str:
+    """Stages in the order they ran."""
+    return ", ".join(f"{stage} {taken:.2f} s" for stage, taken in seconds.items())
+
+
+def op_table(rows: Iterable[OperatorRow]) -> list[str]:
+    """Operators by name: how many calls, floating-point operations, and what the operator table says."""
+    texts = [(row.operator, str(row.calls), str(row.flops)) for row in rows]
+    return aligned("<>>", ("operator", "calls", "flops"), texts)
+
+
+def aligned(justify: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of columns two blanks apart, each as wide as its widest cell; ``justify`` has one of ``<>`` per column."""
+    lines = [heading, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, justify, widths, strict=True)).rstrip()
+        for line in lines
+    ]

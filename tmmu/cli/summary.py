@@ -1,0 +1,270 @@
+"""What a plan says to a person, as values: text and JSON are two renderings of one ``Summary``."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from tmmu.ir.graph import INPUT, Graph
+from tmmu.ir.plan import Plan
+
+DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
+"""Memory of common devices, in the makers' GB; read as 10**9 bytes, the smaller reading."""
+
+LARGEST: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaLine:
+    """One arena, in bytes; ``capacity`` 0 is no limit."""
+
+    name: str
+    segment: str
+    layout: str
+    peak: int
+    bound: int
+    proven: bool
+    slots: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBuffer:
+    """A buffer that is live at the peak, and the op that made it. Texts are empty where no graph is at hand."""
+
+    id: int
+    bytes: int
+    birth: int
+    death: int
+    role: str
+    name: str
+    op: str
+    module: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The first position at which most bytes of the stack are live; ``live`` buffers there, the largest listed."""
+
+    position: int
+    op: str
+    bytes: int
+    live: int
+    buffers: tuple[LiveBuffer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes by segment and all together. ``inputs`` are the caller's, beside the plan; unknown without a graph."""
+
+    text: int
+    data: int
+    stack: int
+    inputs: int | None
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a device of ``gb`` * 10**9 bytes holds the total and the reserve; ``left`` is below 0 where not."""
+
+    gb: int
+    fits: bool
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A plan in one screen."""
+
+    model: str
+    target: str
+    mode: str
+    preset: str
+    ops: int
+    buffers: int
+    ir_hash: str
+    digest: str
+    token_prefix: str
+    arenas: tuple[ArenaLine, ...]
+    peak: Peak
+    memory: Memory
+    reserve: int
+    fits: tuple[Fit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """One operator of a plan: how often it runs and what that costs, in floating-point operations."""
+
+    operator: str
+    calls: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """Rows of the plan that hold one place in turn, oldest first; one row unless ``takes_over`` joined more."""
+
+    rows: tuple[int, ...]
+    birth: int
+    death: int
+    bytes: int
+
+
+def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | None = LARGEST) -> Summary:
+    """The summary of ``plan``; without its ``graph``, names and the caller's inputs are left out.
+
+    ``listed`` buffers of the peak are named, or all of them for ``None``.
+    """
+    memory = memory_of(plan, graph)
+    return Summary(
+        model=graph.notes.name if graph else "",
+        target=graph.target if graph else "",
+        mode=plan.mode,
+        preset=plan.preset,
+        ops=len(plan.order),
+        buffers=len(plan.buffers),
+        ir_hash=plan.ir_hash.hex(),
+        digest=plan.digest.hex(),
+        token_prefix=plan.token_prefix.hex(),
+        arenas=arena_lines(plan),
+        peak=stack_peak(plan, graph, listed),
+        memory=memory,
+        reserve=reserve,
+        fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
+    )
+
+
+def fit(gb: int, needed: int) -> Fit:
+    """How ``needed`` bytes sit on a device of ``gb`` GB."""
+    left = gb * 10**9 - needed
+    return Fit(gb=gb, fits=left >= 0, left=left)
+
+
+def arena_lines(plan: Plan) -> tuple[ArenaLine, ...]:
+    """One line per arena, in the plan's order."""
+    arenas = plan.arenas
+    return tuple(
+        ArenaLine(
+            name=arenas.name[i],
+            segment=arenas.segment[i],
+            layout=arenas.layout[i],
+            peak=arenas.peak[i],
+            bound=arenas.bound[i],
+            proven=arenas.proven[i],
+            slots=arenas.slots[i],
+            capacity=arenas.capacity[i],
+        )
+        for i in range(len(arenas))
+    )
+
+
+def memory_of(plan: Plan, graph: Graph | None) -> Memory:
+    """Peaks added up by segment, and the bytes of the caller's inputs."""
+    by_segment = {"text": 0, "data": 0, "stack": 0}
+    for segment, peak in zip(plan.arenas.segment, plan.arenas.peak, strict=True):
+        by_segment[segment] += peak
+    inputs = _input_bytes(graph) if graph else None
+    return Memory(inputs=inputs, total=sum(by_segment.values()) + (inputs or 0), **by_segment)
+
+
+def _input_bytes(graph: Graph) -> int:
+    return sum(size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == INPUT)
+
+
+def stack_peak(plan: Plan, graph: Graph | None, listed: int | None) -> Peak:
+    """Where the arenas of the stack, taken together, are fullest. What takes over a place counts once."""
+    items = tuple(_stack_items(plan))
+    position, size = _fullest(items)
+    rows = [_holder(plan, item, position) for item in items if item.birth <= position < item.death]
+    rows.sort(key=lambda row: (-plan.buffers.bytes[row], plan.buffers.id[row]))
+    return Peak(
+        position=position,
+        op=_op_at(plan, graph, position),
+        bytes=size,
+        live=len(rows),
+        buffers=tuple(live_buffer(plan, graph, row) for row in rows[:listed]),
+    )
+
+
+def _stack_items(plan: Plan) -> Iterator[_Item]:
+    placed = plan.buffers
+    on_stack = tuple(segment == "stack" for segment in plan.arenas.segment)
+    root: dict[int, int] = {}
+    members: dict[int, list[int]] = {}
+    rows = (row for row in range(len(placed)) if on_stack[placed.arena[row]])
+    for row in sorted(rows, key=lambda row: (placed.birth[row], placed.id[row])):
+        buffer, before = placed.id[row], placed.takes_over[row]
+        root[buffer] = buffer if before == buffer else root.get(before, before)
+        members.setdefault(root[buffer], []).append(row)
+    for chain in members.values():
+        yield _Item(
+            rows=tuple(chain),
+            birth=placed.birth[chain[0]],
+            death=max(placed.death[row] for row in chain),
+            bytes=max(placed.bytes[row] for row in chain),
+        )
+
+
+def _fullest(items: tuple[_Item, ...]) -> tuple[int, int]:
+    """The first position with most bytes live, and those bytes; (0, 0) where nothing is."""
+    change = [0] * (max((item.death for item in items), default=0) + 1)
+    for item in items:
+        change[item.birth] += item.bytes
+        change[item.death] -= item.bytes
+    live = tuple(accumulate(change))
+    size = max(live)
+    return live.index(size), size
+
+
+def _holder(plan: Plan, item: _Item, position: int) -> int:
+    """The newest row of ``item`` born by ``position``."""
+    return next(row for row in reversed(item.rows) if plan.buffers.birth[row] <= position)
+
+
+def live_buffer(plan: Plan, graph: Graph | None, row: int) -> LiveBuffer:
+    """The buffer of one row of the plan, with where it comes from in the model."""
+    placed = plan.buffers
+    buffer, birth = placed.id[row], placed.birth[row]
+    op = module = source = name = ""
+    role = plan.arenas.name[placed.arena[row]]
+    if graph is not None:
+        maker = plan.order[birth]
+        role, name, op = graph.buffers.role[buffer], graph.notes.buffers[buffer], graph.ops.target[maker]
+        module, source = graph.notes.ops.module[maker], graph.notes.ops.source[maker]
+    return LiveBuffer(
+        id=buffer,
+        bytes=placed.bytes[row],
+        birth=birth,
+        death=placed.death[row],
+        role=role,
+        name=name,
+        op=op,
+        module=module,
+        source=source,
+    )
+
+
+def _op_at(plan: Plan, graph: Graph | None, position: int) -> str:
+    """The op that runs at ``position``; in the mirrored half of a timeline, the op whose gradient it is."""
+    count = len(plan.order)
+    if graph is None or count == 0:
+        return ""
+    mirrored = position >= count
+    op = plan.order[2 * count - 1 - position] if mirrored else plan.order[position]
+    return f"gradient of {graph.ops.target[op]}" if mirrored else graph.ops.target[op]
+
+
+def operators(graph: Graph, plan: Plan) -> tuple[OperatorRow, ...]:
+    """The operators that the plan runs, most calls first."""
+    calls: Counter[str] = Counter()
+    flops: Counter[str] = Counter()
+    for op in plan.order:
+        name = graph.ops.target[op]
+        calls[name] += 1
+        flops[name] += graph.notes.ops.flops[op]
+    names = sorted(calls, key=lambda name: (-calls[name], name))
+    return tuple(OperatorRow(operator=name, calls=calls[name], flops=flops[name]) for name in names)

@@ -1,0 +1,80 @@
+"""The whole pipeline: capture, lower, check, plan, judge.
+
+Everything that decides a plan's bytes is an argument. The clock is read for reporting alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+
+from tmmu.ir.check import check_plan
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import ArenaSpec, Plan
+from tmmu.ir.rules import require_legal
+from tmmu.planner.prepare import prepare_memory
+
+if TYPE_CHECKING:
+    from tmmu.passes.request import CaptureRequest, Progress
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """All that a plan depends on beside the graph."""
+
+    mode: str
+    preset: str
+    token: bytes
+    arenas: tuple[ArenaSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A legal graph, a plan that the judge found sound, and the wall-clock seconds of each stage."""
+
+    graph: Graph
+    plan: Plan
+    seconds: Mapping[str, float]
+
+
+class Stopwatch:
+    """Runs stages and keeps how long each took, in the order they ran."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def run(self, stage: str, step: Callable[[], T]) -> T:
+        """What ``step`` returns."""
+        start = perf_counter()
+        result = step()
+        self.seconds[stage] = perf_counter() - start
+        return result
+
+
+def compile_model(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Compiled:
+    """From a model to a sound plan. Imports torch."""
+    watch = Stopwatch()
+    passes = watch.run("import", lambda: import_module("tmmu.passes"))
+    program = watch.run("capture", lambda: passes.capture(capture_request, progress))
+    graph: Graph = watch.run("lower", lambda: passes.lower(program))
+    return _plan(graph, plan_request, watch)
+
+
+def compile_graph(graph: Graph, plan_request: PlanRequest) -> Compiled:
+    """From a graph that is already there to a sound plan. Needs no torch."""
+    return _plan(graph, plan_request, Stopwatch())
+
+
+def _plan(graph: Graph, request: PlanRequest, watch: Stopwatch) -> Compiled:
+    watch.run("check", lambda: require_legal(graph))
+    plan = watch.run(
+        "plan",
+        lambda: prepare_memory(
+            graph, mode=request.mode, preset=request.preset, token=request.token, arenas=request.arenas
+        ),
+    )
+    watch.run("judge", lambda: check_plan(graph, plan, token=request.token))
+    return Compiled(graph=graph, plan=plan, seconds=watch.seconds)
