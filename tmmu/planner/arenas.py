@@ -1,0 +1,136 @@
+"""Arenas: which there are, which role goes where, and what a caller asks of each."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tmmu.errors import AlignmentViolation, InvalidConfig, InvalidIrShapes
+from tmmu.ir.plan import LAYOUTS, ArenaSpec
+
+U64_MAX: Final = 2**64 - 1
+ARENAS: Final = ("parameters", "state", "activations", "gradients")
+NEVER_REUSED: Final = frozenset({"parameters", "state"})
+ARENA_OF_ROLE: Final = {
+    "parameter": "parameters",
+    "constant": "parameters",
+    "state": "state",
+    "activation": "activations",
+    "scratch": "activations",
+    "gradient": "gradients",
+    "input": None,
+}
+SEGMENT_OF_ARENA: Final = {"parameters": "text", "state": "data", "activations": "stack", "gradients": "stack"}
+UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_SIZE: Final = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_EXAMPLE: Final = "write it as activations=capacity:8GiB,alignment:256,layout:slots"
+
+
+def default_arenas(alignment: int = 256) -> tuple[ArenaSpec, ...]:
+    """The four arenas without limits: text and data sequential, the stack packed."""
+    return tuple(
+        ArenaSpec(
+            name=name,
+            segment=SEGMENT_OF_ARENA[name],
+            layout="sequential" if name in NEVER_REUSED else "packed",
+            alignment=alignment,
+        )
+        for name in ARENAS
+    )
+
+
+def arena_of_role(role: str) -> str | None:
+    """The arena of a buffer of this role; None for the caller's own; ``InvalidIrShapes`` for an unknown role."""
+    if role not in ARENA_OF_ROLE:
+        raise InvalidIrShapes(f"unknown role {role!r}", fix=f"use one of {', '.join(ARENA_OF_ROLE)}", role=role)
+    return ARENA_OF_ROLE[role]
+
+
+def parse_size(text: str) -> int:
+    """Bytes: ``8GiB``, ``512 MB``, ``4096``; ``InvalidConfig`` for anything else or past 64 bits."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found or found[2].lower() not in UNITS:
+        raise InvalidConfig(
+            f"{text!r} is not a size", fix="write bytes, or a whole number with KiB, MiB, GiB", text=text
+        )
+    size = int(found[1]) * UNITS[found[2].lower()]
+    if size > U64_MAX:
+        raise InvalidConfig(f"{text!r} does not fit 64 bits", fix="choose a smaller size", text=text)
+    return size
+
+
+def parse_arenas(texts: Iterable[str], base: Sequence[ArenaSpec] | None = None) -> tuple[ArenaSpec, ...]:
+    """``base`` (the default arenas) with each text, such as ``state=capacity:2GiB``, merged in; checked."""
+    specs = {spec.name: spec for spec in (default_arenas() if base is None else base)}
+    for text in texts:
+        name, equals, settings = text.partition("=")
+        if not equals or not settings or name not in specs:
+            raise InvalidConfig(f"{text!r} names no arena of {', '.join(specs)}", fix=_EXAMPLE, text=text)
+        specs[name] = _merge(specs[name], settings)
+    return check_arenas(tuple(specs.values()))
+
+
+def _merge(spec: ArenaSpec, settings: str) -> ArenaSpec:
+    for setting in settings.split(","):
+        key, colon, value = setting.partition(":")
+        if colon and key == "layout":
+            spec = replace(spec, layout=value)
+        elif colon and key == "capacity":
+            spec = replace(spec, capacity=parse_size(value))
+        elif colon and key == "alignment":
+            spec = replace(spec, alignment=parse_size(value))
+        elif colon and key == "page":
+            spec = replace(spec, page=parse_size(value))
+        else:
+            raise InvalidConfig(f"{setting!r} is no setting of an arena", fix=_EXAMPLE, arena=spec.name, text=setting)
+    return spec
+
+
+def check_arenas(specs: Sequence[ArenaSpec]) -> tuple[ArenaSpec, ...]:
+    """The four arenas in the plan's order; ``InvalidConfig`` or ``AlignmentViolation`` for what makes no sense."""
+    by_name = {spec.name: spec for spec in specs}
+    if len(specs) != len(ARENAS) or set(by_name) != set(ARENAS):
+        names = ", ".join(spec.name for spec in specs)
+        raise InvalidConfig(f"the arenas are {names}", fix=f"give each of {', '.join(ARENAS)} once", arenas=names)
+    for name in ARENAS:
+        _check_spec(by_name[name])
+    return tuple(by_name[name] for name in ARENAS)
+
+
+def _check_spec(spec: ArenaSpec) -> None:
+    for what, number in (("alignment", spec.alignment), ("page", spec.page)):
+        if number < (what == "alignment") or number > U64_MAX or number & (number - 1):
+            raise AlignmentViolation(
+                f"{what} {number} of arena {spec.name} is not a power of two",
+                fix="use 64, 128, 256, 512 or another power of two",
+                arena=spec.name,
+                **{what: number},
+            )
+    if spec.segment != SEGMENT_OF_ARENA[spec.name]:
+        raise InvalidConfig(
+            f"arena {spec.name} is in segment {spec.segment!r}",
+            fix=f"put it in {SEGMENT_OF_ARENA[spec.name]}",
+            arena=spec.name,
+            segment=spec.segment,
+        )
+    if not 0 <= spec.capacity <= U64_MAX:
+        raise InvalidConfig(f"capacity {spec.capacity} of {spec.name} is no 64-bit size", arena=spec.name)
+    allowed = ("sequential",) if spec.name in NEVER_REUSED else LAYOUTS
+    if spec.layout not in allowed:
+        raise InvalidConfig(
+            f"arena {spec.name} cannot have layout {spec.layout!r}",
+            fix=f"use {' or '.join(allowed)}",
+            arena=spec.name,
+            layout=spec.layout,
+        )

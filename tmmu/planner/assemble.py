@@ -1,0 +1,80 @@
+"""Assembly: the columns of a plan from its parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tmmu.ir.plan import Arenas, ArenaSpec, Placements, Slots
+from tmmu.ir.problem import Placement
+from tmmu.planner.addresses import map_to_virtual_addresses
+from tmmu.planner.liveness import LiveRanges
+from tmmu.planner.slots import SlotAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Placed buffers by id: span, arena (an index), padded bytes, and the row whose place each takes over."""
+
+    ranges: LiveRanges
+    arena: tuple[int, ...]
+    padded: tuple[int, ...]
+    takes_over: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaResult:
+    """One arena, planned. ``rows`` are the placed buffers in it; ``item`` is, per row, its item."""
+
+    spec: ArenaSpec
+    rows: tuple[int, ...]
+    item: tuple[int, ...]
+    slots: SlotAssignment
+    placement: Placement
+    max_live: int
+
+
+def arena_columns(results: Sequence[ArenaResult]) -> Arenas:
+    """One row per arena."""
+    specs = [result.spec for result in results]
+    placements = [result.placement for result in results]
+    return Arenas(
+        name=tuple(spec.name for spec in specs),
+        segment=tuple(spec.segment for spec in specs),
+        alignment=tuple(spec.alignment for spec in specs),
+        page=tuple(spec.page for spec in specs),
+        capacity=tuple(spec.capacity for spec in specs),
+        layout=tuple(spec.layout for spec in specs),
+        slots=tuple(len(result.slots.bytes) for result in results),
+        peak=tuple(placement.peak for placement in placements),
+        bound=tuple(placement.bound for placement in placements),
+        proven=tuple(placement.proven for placement in placements),
+    )
+
+
+def slot_columns(token: bytes, arenas: Arenas, results: Sequence[ArenaResult]) -> Slots:
+    """One row per slot, with its address."""
+    return Slots(
+        arena=tuple(index for index, count in enumerate(arenas.slots) for _ in range(count)),
+        slot=tuple(slot for count in arenas.slots for slot in range(count)),
+        address=map_to_virtual_addresses(token, arenas.name, arenas.slots, arenas.alignment),
+        bytes=tuple(size for result in results for size in result.slots.bytes),
+    )
+
+
+def buffer_columns(rows: Rows, results: Sequence[ArenaResult]) -> Placements:
+    """Every placed buffer, with the slot and offset of its item."""
+    ranges = rows.ranges
+    slot, offset = [0] * len(ranges), [0] * len(ranges)
+    for result in results:
+        for row, item in zip(result.rows, result.item, strict=True):
+            slot[row] = result.slots.slot[item]
+            offset[row] = result.placement.offset[item]
+    return Placements(
+        id=ranges.id,
+        arena=rows.arena,
+        slot=tuple(slot),
+        offset=tuple(offset),
+        bytes=rows.padded,
+        birth=ranges.birth,
+        death=ranges.death,
+        takes_over=tuple(ranges.id[row] for row in rows.takes_over),
+    )

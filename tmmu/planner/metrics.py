@@ -1,0 +1,40 @@
+"""Metrics of a plan: whole numbers, ratios in parts per million."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Arenas, Placements
+
+PPM: Final = 1_000_000
+
+
+def compute_metrics(
+    graph: Graph, order: Sequence[int], arenas: Arenas, buffers: Placements, max_live: int
+) -> dict[str, int]:
+    """Every metric of a plan, by name. ``max_live``: over the arenas, the sum of the most items live at once."""
+    slots = sum(arenas.slots)
+    count = len(buffers)
+    padded = sum(buffers.bytes)
+    exact = sum(graph.buffers.bytes[buffer] for buffer in buffers.id)
+    peaks = {f"peak_bytes.{name}": peak for name, peak in zip(arenas.name, arenas.peak, strict=True)}
+    return {
+        "peak_logical_slots": slots,
+        "max_live": max_live,
+        "memory_reuse_ppm": (count - slots) * PPM // max(count, 1),
+        "activation_retention_ppm": _retention(graph, order, arenas, buffers),
+        "internal_fragmentation_ppm": (padded - exact) * PPM // max(padded, 1),
+        **peaks,
+    }
+
+
+def _retention(graph: Graph, order: Sequence[int], arenas: Arenas, buffers: Placements) -> int:
+    """Of the bytes of activations that the forward ops make, the part still live after the last of them."""
+    end = sum(graph.ops.stage[op] == "forward" for op in order)
+    activations = arenas.name.index("activations")
+    made = kept = 0
+    for row in range(len(buffers)):
+        if buffers.arena[row] == activations and buffers.birth[row] < end:
+            made += buffers.bytes[row]
+            kept += buffers.bytes[row] if buffers.death[row] >= end else 0
+    return kept * PPM // max(made, 1)

@@ -1,0 +1,1 @@
+"""Offset packing (dynamic storage allocation): pure functions from a problem to a placement."""

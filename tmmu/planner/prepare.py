@@ -1,0 +1,146 @@
+"""The planner, whole: from a graph to a plan."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tmmu.errors import AllocationOverflow, ArenaTooSmall, InvalidConfig
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import MODES, PRESETS, ArenaSpec, Plan
+from tmmu.ir.problem import Placement, Problem
+from tmmu.planner.arenas import ARENAS, NEVER_REUSED, U64_MAX, arena_of_role, check_arenas
+from tmmu.planner.assemble import ArenaResult, Rows, arena_columns, buffer_columns, slot_columns
+from tmmu.planner.coalesce import Items, find_takeovers, merge_items
+from tmmu.planner.layout import place_packed, place_sequential, place_slots
+from tmmu.planner.liveness import LiveRanges, analyze_liveness
+from tmmu.planner.metrics import compute_metrics
+from tmmu.planner.order import check_order, derive_order
+from tmmu.planner.slots import SlotAssignment, assign_logical_slots, max_live, one_slot_each
+from tmmu.planner.token import check_token
+
+TOKEN_PREFIX: Final = 8
+
+
+def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
+    graph: Graph,
+    *,
+    mode: str,
+    preset: str,
+    token: bytes,
+    arenas: Sequence[ArenaSpec],
+    order: Sequence[int] | None = None,
+) -> Plan:
+    """A complete plan of a legal graph: ``UML_OS.TMMU.PrepareMemory_v2``.
+
+    Every placed buffer has a slot, an address by its slot, and an offset; the plan is a function of the
+    arguments alone. ``order`` defaults to the derived one. Liveness, slots and addresses take O(N log N).
+    Errors: ``INVALID_CONFIG``, ``INVALID_TOKEN``, ``ALIGNMENT_VIOLATION``, ``INVALID_IR_SHAPES``,
+    ``LIVENESS_CYCLE``, ``ALLOCATION_OVERFLOW``, ``ARENA_TOO_SMALL``, ``ADDRESS_COLLISION``.
+    """
+    _demand_known(mode, preset)
+    check_token(token)
+    specs = check_arenas(arenas)
+    steps = derive_order(graph, mode) if order is None else check_order(graph, mode, order)
+    ranges = analyze_liveness(graph, steps, mode=mode, preset=preset)
+    rows = _rows(graph, steps, ranges, specs, overwrite=preset != "train_full")
+    items = merge_items(ranges, rows.takes_over)
+    results = [_plan_arena(spec, index, rows, items) for index, spec in enumerate(specs)]
+    for result in results:
+        _demand_room(result)
+    columns, buffers = arena_columns(results), buffer_columns(rows, results)
+    return Plan(
+        ir_hash=graph.ir_hash,
+        mode=mode,
+        preset=preset,
+        token_prefix=token[:TOKEN_PREFIX],
+        order=steps,
+        arenas=columns,
+        slots=slot_columns(token, columns, results),
+        buffers=buffers,
+        metrics=compute_metrics(graph, steps, columns, buffers, sum(result.max_live for result in results)),
+    )
+
+
+def _demand_known(mode: str, preset: str) -> None:
+    for what, name, names in (("mode", mode, MODES), ("preset", preset, PRESETS)):
+        if name not in names:
+            raise InvalidConfig(f"unknown {what} {name!r}", fix=f"use one of {', '.join(names)}", **{what: name})
+
+
+def _rows(
+    graph: Graph, order: Sequence[int], ranges: LiveRanges, specs: Sequence[ArenaSpec], *, overwrite: bool
+) -> Rows:
+    index: dict[str | None, int] = {name: position for position, name in enumerate(ARENAS)}
+    arena = tuple(index[arena_of_role(graph.buffers.role[buffer])] for buffer in ranges.id)
+    reusable = [-1 if ARENAS[where] in NEVER_REUSED else where for where in arena]
+    return Rows(
+        ranges=ranges,
+        arena=arena,
+        padded=pad_sizes(graph, ranges, arena, specs),
+        takes_over=find_takeovers(graph, order, ranges, reusable, overwrite=overwrite),
+    )
+
+
+def pad_sizes(graph: Graph, ranges: LiveRanges, arena: Sequence[int], specs: Sequence[ArenaSpec]) -> tuple[int, ...]:
+    """Per placed buffer its bytes, rounded up to its arena's alignment; ``AllocationOverflow`` past 64 bits."""
+    size = graph.buffers.bytes
+    low = [spec.alignment - 1 for spec in specs]
+    padded = tuple((size[b] + low[a]) & ~low[a] for b, a in zip(ranges.id, arena, strict=True))
+    for row, total in enumerate(padded):
+        if total > U64_MAX:
+            raise AllocationOverflow(
+                f"buffer {ranges.id[row]} of {size[ranges.id[row]]} bytes does not fit 64 bits once padded",
+                fix="make the tensor smaller",
+                buffer=ranges.id[row],
+                bytes=size[ranges.id[row]],
+            )
+    return padded
+
+
+def _plan_arena(spec: ArenaSpec, index: int, rows: Rows, items: Items) -> ArenaResult:
+    inside = tuple(row for row, where in enumerate(rows.arena) if where == index)
+    mine = [item for item, row in enumerate(items.row) if rows.arena[row] == index]
+    local = {item: position for position, item in enumerate(mine)}
+    problem = Problem(
+        size=tuple(rows.padded[items.row[item]] for item in mine),
+        birth=tuple(items.birth[item] for item in mine),
+        death=tuple(items.death[item] for item in mine),
+        alignment=spec.alignment,
+    )
+    never_reused = spec.name in NEVER_REUSED
+    slots = one_slot_each(problem) if never_reused else assign_logical_slots(problem)
+    return ArenaResult(
+        spec=spec,
+        rows=inside,
+        item=tuple(local[items.of[row]] for row in inside),
+        slots=slots,
+        placement=_place(spec.layout, problem, slots),
+        max_live=len(problem) if never_reused else max_live(problem),
+    )
+
+
+def _place(layout: str, problem: Problem, slots: SlotAssignment) -> Placement:
+    if layout == "slots":
+        return place_slots(problem, slots)
+    return place_packed(problem) if layout == "packed" else place_sequential(problem)
+
+
+def _demand_room(result: ArenaResult) -> None:
+    spec, placement = result.spec, result.placement
+    if placement.peak > U64_MAX or sum(result.slots.bytes) > U64_MAX:
+        raise AllocationOverflow(
+            f"arena {spec.name} needs {placement.peak} bytes, more than 64 bits can count",
+            fix="make the model smaller",
+            arena=spec.name,
+            peak=str(placement.peak),
+        )
+    if spec.capacity and placement.peak > spec.capacity:
+        raise ArenaTooSmall(
+            f"arena {spec.name} needs {placement.peak} bytes and has {spec.capacity}: "
+            f"{placement.peak - spec.capacity} too few; at least {placement.bound} are live at once",
+            fix=f"give it {placement.peak} bytes, or plan a smaller batch or sequence",
+            arena=spec.name,
+            peak=placement.peak,
+            capacity=spec.capacity,
+            bound=placement.bound,
+            short=placement.peak - spec.capacity,
+        )
