@@ -1,0 +1,44 @@
+"""A captured program: an fx graph whose nodes know the windows that they read and write.
+
+Every node of ``graph`` that yields tensors carries ``meta["windows"]`` (one per tensor of its flattened
+result, ``None`` for anything else); ``call_function`` nodes also carry ``meta["mutates"]`` (windows changed in
+place), ``meta["stage"]``, ``meta["module"]``, ``meta["source"]`` and ``meta["sequence"]`` (the autograd number that
+pairs a forward op with its gradient; -1 where there is none).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import fx
+
+
+class Window(NamedTuple):
+    """A strided view: ``offset`` in bytes from the start of a storage; ``shape`` and ``stride`` in elements."""
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """A storage that the program touches; ``role`` is ``None`` for one that an op makes."""
+
+    bytes: int
+    role: str | None
+    name: str
+    """Path of the parameter or buffer, or name of the input; empty for what ops make."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What was traced: the calls in order, the storages behind them, what comes in and what goes out."""
+
+    name: str
+    device: str
+    graph: fx.Graph
+    storages: tuple[Storage, ...]
+    inputs: tuple[Window, ...]
+    outputs: tuple[Window, ...]

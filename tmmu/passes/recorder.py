@@ -1,0 +1,273 @@
+"""Record what a program does: every operator call, on which storages, in an fx graph.
+
+The recorder is a dispatch mode above fake tensors. It sees the calls that eager PyTorch would make, in the order
+in which it would make them, with views, in-place writes, autograd and optimizer steps as they are: nothing is
+functionalized, so a mutated buffer stays one buffer. Storages are told apart by identity, which fake tensors keep.
+"""
+
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tmmu.errors import UnsupportedOp
+from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.passes.modules import ModuleStack
+from tmmu.passes.program import Program, Storage, Window
+from tmmu.passes.request import Progress, no_progress
+from tmmu.passes.schema import signature, written_arguments
+from tmmu.passes.sources import calling_source
+from tmmu.passes.values import concrete_scalar
+
+_SILENT_NAMESPACES = frozenset({"prim", "profiler"})
+_PROGRESS_EVERY = 64
+
+class Recorder(TorchDispatchMode):
+    """Everything called while the mode is on, as nodes of one graph."""
+
+    def __init__(self, *, folder: str = "", modules: ModuleStack | None = None, progress: Progress = no_progress) -> None:
+        super().__init__()
+        self.graph = fx.Graph()
+        self.stage = "forward"
+        self.mutators: dict[int, list[fx.Node]] = {}
+        self._folder = folder
+        self._modules = modules or ModuleStack()
+        self._progress = progress
+        self._storage_of: dict[int, int] = {}
+        self._storages: list[Storage] = []
+        self._kept: list[torch.UntypedStorage] = []
+        self._base: list[fx.Node] = []
+        self._recording = True
+        self._last_placeholder: fx.Node | None = None
+        self._calls = 0
+        self._origin: dict[int, tuple[str, str]] = {}
+
+    # -- what the program starts from
+
+    def declare(self, tensor: torch.Tensor, *, role: str, name: str) -> Window:
+        """Make the tensor's storage known under a role and name, unless it already is; its window."""
+        with torch._C.DisableTorchFunction():
+            storage = _storage(tensor)
+            if storage._cdata not in self._storage_of:
+                self._placeholder(tensor, storage, role=role, name=name)
+            return self._window(tensor)
+
+    def finish(self, *, name: str, device: str, inputs: tuple[Window, ...], outputs: tuple[Window, ...]) -> Program:
+        """The program recorded so far."""
+        return Program(
+            name=name,
+            device=device,
+            graph=self.graph,
+            storages=tuple(self._storages),
+            inputs=inputs,
+            outputs=outputs,
+        )
+
+    @contextmanager
+    def in_stage(self, stage: str) -> Iterator[None]:
+        """Calls made inside belong to ``stage``."""
+        before, self.stage = self.stage, stage
+        try:
+            yield
+        finally:
+            self.stage = before
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Calls made inside are not recorded."""
+        self._recording = False
+        try:
+            yield
+        finally:
+            self._recording = True
+
+    def window_of(self, tensor: torch.Tensor) -> Window:
+        """The window of a tensor; one that nobody declared becomes a constant."""
+        with torch._C.DisableTorchFunction():
+            self._node(tensor)
+            return self._window(tensor)
+
+    def bytes_of(self, storage: int) -> int:
+        """The size of a storage."""
+        return self._storages[storage].bytes
+
+    # -- recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self._recording or func.namespace in _SILENT_NAMESPACES:
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            if func is torch.ops.aten._local_scalar_dense.default:
+                return concrete_scalar(args[0], self._node(args[0]), self)
+            return self._record(func, args, kwargs)
+
+    def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        node_args = _replace_tensors(args, self._node)
+        node_kwargs = {key: _replace_tensors(value, self._node) for key, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        node = self.graph.create_node("call_function", func, node_args, node_kwargs)
+        tensors = _flat(result)
+        node.meta["windows"] = tuple(
+            self._output_window(leaf, node) if isinstance(leaf, torch.Tensor) else None for leaf in tensors
+        )
+        node.meta["mutates"] = self._mutated(func, args, kwargs)
+        for window in node.meta["mutates"]:
+            self.mutators.setdefault(window.storage, []).append(node)
+        self._annotate(node)
+        self._name_results(result, node)
+        if self._calls % _PROGRESS_EVERY == 0:
+            self._progress("tracing", self._calls)
+        return result
+
+    def _mutated(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Window, ...]:
+        if not signature(func).mutates:
+            return ()
+        written = _flat(written_arguments(func, args, kwargs))
+        return tuple(dict.fromkeys(self._window(leaf) for leaf in written if isinstance(leaf, torch.Tensor)))
+
+    def _annotate(self, node: fx.Node) -> None:
+        """Stage, module, source line and autograd number; a gradient takes module and line of its forward op."""
+        meta = node.meta
+        self._calls += 1
+        meta["index"] = (self._calls, 0)
+        meta["stage"] = self.stage
+        backward = torch._C._current_autograd_node() if self.stage == "backward" else None
+        if backward is not None:
+            number = backward._sequence_nr()
+            meta["sequence"] = number
+            meta["module"], meta["source"] = self._origin.get(number, ("", ""))
+            return
+        number = torch.autograd._get_sequence_nr() - 1
+        meta["sequence"] = number
+        meta["module"], meta["source"] = self._modules.path, calling_source(self._folder)
+        self._origin[number] = (meta["module"], meta["source"])
+
+    # -- tensors, nodes, storages
+
+    def _name_results(self, result: Any, node: fx.Node) -> None:
+        if isinstance(result, torch.Tensor):
+            _remember(result, self, node)
+        elif isinstance(result, (tuple, list)):
+            for index, leaf in enumerate(result):
+                if isinstance(leaf, torch.Tensor):
+                    _remember(leaf, self, node, index)
+                elif isinstance(leaf, (tuple, list)):
+                    self._name_nested(leaf, node, index)
+
+    def _name_nested(self, leaves: Any, node: fx.Node, index: int) -> None:
+        inner = self._item(node, index)
+        for position, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                _remember(leaf, self, inner, position)
+
+    def _item(self, node: fx.Node, index: int) -> fx.Node:
+        item = self.graph.create_node("call_function", operator.getitem, (node, index))
+        step, depth = node.meta["index"]
+        item.meta.update(windows=(), mutates=(), index=(step, depth + 1))
+        return item
+
+    def _node(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that yields this tensor, made on demand for one item of a tuple or an unknown alias."""
+        remembered = tensor.__dict__.get("_tmmu_node")
+        if remembered is not None and remembered[0] is self:
+            _, node, index = remembered
+            if index is None:
+                return node  # type: ignore[no-any-return]
+            with self.graph.inserting_after(node):
+                item = self._item(node, index)
+            item.meta["windows"] = (self._window(tensor),)
+            _remember(tensor, self, item)
+            return item
+        return self._unknown(tensor, remembered)
+
+    def _unknown(self, tensor: torch.Tensor, remembered: Any) -> fx.Node:
+        """A tensor that no recorded call returned: an alias of a known storage, or a constant."""
+        storage = _storage(tensor)
+        known = self._storage_of.get(storage._cdata)
+        if known is None:
+            node = self._placeholder(tensor, storage, role="constant", name=f"constant_{len(self._storages)}")
+            node.meta["origin"] = remembered
+            return node
+        base = self._base[known]
+        if base.meta["windows"] == (self._window(tensor),):
+            _remember(tensor, self, base)
+            return base
+        node = self.graph.create_node(
+            "call_function",
+            torch.ops.aten.as_strided.default,
+            (base, list(tensor.shape), list(tensor.stride()), tensor.storage_offset()),
+        )
+        node.meta.update(windows=(self._window(tensor),), mutates=())
+        self._annotate(node)
+        _remember(tensor, self, node)
+        return node
+
+    def _placeholder(self, tensor: torch.Tensor, storage: torch.UntypedStorage, *, role: str, name: str) -> fx.Node:
+        with self.graph.inserting_after(self._last_placeholder):
+            node = self.graph.create_node("placeholder", _identifier(name, len(self._storages)))
+        self._last_placeholder = node
+        self._own(storage, node, role=role, name=name)
+        value = tensor if type(tensor) is torch.Tensor else None
+        node.meta.update(windows=(self._window(tensor),), mutates=(), index=(0, len(self._storages)), value=value)
+        _remember(tensor, self, node)
+        return node
+
+    def _own(self, storage: torch.UntypedStorage, node: fx.Node, *, role: str | None, name: str) -> None:
+        self._storage_of[storage._cdata] = len(self._storages)
+        self._storages.append(Storage(bytes=storage.nbytes(), role=role, name=name))
+        self._kept.append(storage)
+        self._base.append(node)
+
+    def _output_window(self, tensor: torch.Tensor, node: fx.Node) -> Window:
+        storage = _storage(tensor)
+        if storage._cdata not in self._storage_of:
+            self._own(storage, node, role=None, name="")
+        return self._window(tensor)
+
+    def _window(self, tensor: torch.Tensor) -> Window:
+        dtype = str(tensor.dtype)[6:]
+        width = DTYPE_BYTES.get(dtype)
+        if width is None:
+            raise UnsupportedOp(f"tensors of dtype {dtype} are not modelled", fix="use a dense, non-quantized dtype")
+        return Window(
+            self._storage_of[_storage(tensor)._cdata],
+            tensor.storage_offset() * width,
+            tuple(tensor.shape),
+            tensor.stride(),
+            dtype,
+        )
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    if tensor.layout is not torch.strided:
+        raise UnsupportedOp(f"tensors of layout {tensor.layout} are not modelled", fix="make the tensor dense")
+    return tensor.untyped_storage()
+
+
+def _remember(tensor: torch.Tensor, recorder: Recorder, node: fx.Node, index: int | None = None) -> None:
+    tensor.__dict__["_tmmu_node"] = (recorder, node, index)
+
+
+def _replace_tensors(value: Any, node_of: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return node_of(value)
+    if isinstance(value, (tuple, list)):
+        replaced = [_replace_tensors(leaf, node_of) for leaf in value]
+        return replaced if isinstance(value, list) else tuple(replaced)
+    return value
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in _flat(item)]
+    return [value]
+
+
+def _identifier(name: str, index: int) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name) or f"arg_{index}"

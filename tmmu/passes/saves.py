@@ -1,0 +1,35 @@
+"""What a forward op saves for its gradient: the values of the forward half that the backward half reads."""
+
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
+
+from tmmu.passes.optable import facts_of
+from tmmu.passes.program import Window
+
+if TYPE_CHECKING:
+    from tmmu.passes.lower import OpDraft
+
+
+def mark_saves(ops: "Sequence[OpDraft]", windows: Sequence[Window], persistent: Set[int]) -> None:
+    """Give each saved value to the op that saved it, and mark what is cheap to compute again.
+
+    The saver is the forward op with the gradient's autograd number, where that op reads or writes the value;
+    else the op that wrote it.
+    """
+    writer = {value: index for index, op in enumerate(ops) if op.stage == "forward" for value in op.writes}
+    by_number = {op.sequence: index for index, op in enumerate(ops) if op.stage == "forward"}
+    saved: list[dict[int, None]] = [{} for _ in ops]
+    trains = False
+    for op in ops:
+        if op.stage != "backward":
+            continue
+        trains = True
+        for value in op.reads:
+            if value in writer and windows[value].storage not in persistent:
+                saver = by_number.get(op.sequence)
+                known = saver is not None and (value in ops[saver].reads or value in ops[saver].writes)
+                saved[saver if known and saver is not None else writer[value]][value] = None
+    for op, values in zip(ops, saved, strict=True):
+        op.saves = list(values)
+        facts = facts_of(op.target)
+        op.recompute = trains and op.stage == "forward" and facts.elementwise and not facts.random

@@ -1,0 +1,56 @@
+"""Where in the user's code an operator call comes from, as ``file:line`` that is the same on every machine."""
+
+import sys
+from functools import cache
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
+_SKIP = (_TORCH, _OURS, "<")
+
+
+@cache
+def _foreign(filename: str) -> bool:
+    return filename.startswith(_SKIP)
+
+
+@cache
+def display_name(filename: str, folder: str) -> str:
+    """The path relative to the model's folder or to the package that holds the file; never absolute."""
+    path = Path(filename)
+    if folder and path.is_relative_to(folder):
+        return path.relative_to(folder).as_posix()
+    top = path.parent
+    if not (top / "__init__.py").is_file():
+        return path.name
+    while (top / "__init__.py").is_file() and top.parent != top:
+        top = top.parent
+    return path.relative_to(top).as_posix()
+
+
+def calling_source(folder: str) -> str:
+    """``file:line`` of the innermost frame that is neither torch's nor ours; empty if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not _foreign(filename):
+            return f"{display_name(filename, folder)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def failing_source(traceback: TracebackType | None, folder: str) -> str:
+    """``file:line`` of the innermost frame of a failure in the model's folder, else outside torch and tmmu."""
+    own, other = "", ""
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        where = f"{display_name(filename, folder)}:{traceback.tb_lineno}"
+        if folder and Path(filename).is_relative_to(folder) and not _foreign(filename):
+            own = where
+        elif not _foreign(filename):
+            other = where
+        traceback = traceback.tb_next
+    return own or other
