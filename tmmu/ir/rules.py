@@ -28,7 +28,7 @@ from tmmu.ir.graph import (
     Ops,
     Values,
 )
-from tmmu.ir.versions import chains, first_stale_read, ops_in_cycles
+from tmmu.ir.versions import edges, first_stale_read, topological, versions
 from tmmu.ir.windows import is_dense, windows, writers
 
 
@@ -214,7 +214,7 @@ def inputs(graph: Graph) -> Iterator[Fault]:
 def outputs(graph: Graph) -> Iterator[Fault]:
     """An output is what its buffer holds in the end."""
     home, writer = graph.values.buffer, writers(graph)
-    last = [row[-1] if row else -1 for row in chains(graph)] if graph.outputs else []
+    last = [row[-1] if row else -1 for row in versions(graph, range(len(graph.ops)))]
     for value in graph.outputs:
         after = last[home[value]]
         if writer[value] != after:
@@ -260,8 +260,9 @@ def saves(graph: Graph) -> Iterator[Fault]:
 
 def order(graph: Graph) -> Iterator[Fault]:
     """Some order runs every op after what it needs and before what destroys that."""
-    stale = first_stale_read(graph)
-    stuck = ops_in_cycles(graph) if stale else 0
+    ops = range(len(graph.ops))
+    stale = first_stale_read(graph, ops)
+    stuck = len(ops) - len(topological(ops, edges(graph, ops))) if stale else 0
     if stale and stuck:
         what = f"no order exists: {stuck} ops wait for each other; in id order, op {stale[0]} misses value {stale[1]}"
         yield Fault(rule="order", what=what, op=stale[0], value=stale[1])

@@ -32,6 +32,13 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def same_window(graph: Graph, one: int, other: int) -> bool:
+    """Whether two values see the same elements of their buffers in the same way."""
+    values = graph.values
+    columns = (values.offset, values.shape, values.stride, values.dtype)
+    return all(column[one] == column[other] for column in columns)
+
+
 def writers(graph: Graph) -> list[int]:
     """Per value, the op that writes it, or -1 where it is defined from the start."""
     writer = [-1] * len(graph.values)
