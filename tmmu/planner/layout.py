@@ -1,13 +1,15 @@
 """Layout: a byte offset for every item of an arena, in one of three ways."""
 
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
 import numpy as np
 
 from tmmu.ir.problem import Placement, Problem
-from tmmu.planner.pack.instance import Column, Instance, overlap_count, prepare_instance
-from tmmu.planner.pack.table import PACKERS, Packer
+from tmmu.planner.pack.instance import Column, Instance, prepare_instance
+from tmmu.planner.pack.search import MAX_TRIES, TRIES_PER_ITEM, WALKS, walk
+from tmmu.planner.pack.table import PACKERS, Packer, lowest_work
 from tmmu.planner.slots import SlotAssignment, max_live_bytes
 
 WORK: Final = 500_000_000
@@ -16,46 +18,67 @@ WORK_PER_ITEM: Final = 6_000
 
 
 def place_packed(problem: Problem) -> Placement:
-    """The lowest peak that the packers find within the work limit, proven minimal when it meets the bound."""
-    bound = max_live_bytes(problem)
-    instance = prepare_instance(problem, bound)
+    """The lowest peak that packers and walks find within the work limit; proven minimal when it meets the bound."""
+    instance = prepare_instance(problem, max_live_bytes(problem))
     if not len(instance):
-        return Placement(offset=(0,) * len(problem), peak=0, bound=bound, proven=True, method="empty")
-    overlaps = overlap_count(instance)
+        return _nothing(problem, "empty")
     left = WORK + WORK_PER_ITEM * len(instance)
-    best: tuple[int, str, Column] | None = None
-    for packer in PACKERS:
-        cost = packer.work(len(instance), overlaps)
-        if best and (best[0] == bound or cost > left):
-            continue
-        left -= cost
-        offset = packer.place(instance)
-        peak = int((offset + instance.size).max())
-        if best is None or peak < best[0]:
-            best = (peak, packer.name, offset)
-    assert best
-    return _placement(problem, instance, best[2], best[1])
+    best = _place(instance, PACKERS[0])
+    for packer in PACKERS[1:]:
+        cost = packer.work(len(instance), instance.overlaps)
+        if best.peak > instance.bound and cost <= left:
+            left -= cost
+            best = min(best, _place(instance, packer), key=_peak)
+    for index, step in enumerate(WALKS):
+        share = left // (len(WALKS) - index) // lowest_work(len(instance), instance.overlaps)
+        tries = min(share, MAX_TRIES, TRIES_PER_ITEM * len(instance))
+        if best.peak > instance.bound and tries:
+            left -= tries * lowest_work(len(instance), instance.overlaps)
+            best = min(best, _try(instance, step.name, walk(instance, step, tries)), key=_peak)
+    return _placement(problem, instance, best)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    method: str
+    offset: Column
+    peak: int
+
+
+def _place(instance: Instance, packer: Packer) -> _Try:
+    return _try(instance, packer.name, packer.place(instance))
+
+
+def _try(instance: Instance, method: str, offset: Column) -> _Try:
+    return _Try(method=method, offset=offset, peak=int((offset + instance.size).max()))
+
+
+def _peak(one: _Try) -> int:
+    return one.peak
+
+
+def _nothing(problem: Problem, method: str) -> Placement:
+    return Placement(offset=(0,) * len(problem), peak=0, bound=0, proven=True, method=method)
 
 
 def pack_with(packer: Packer, problem: Problem) -> Placement:
     """What one packer alone makes of a problem."""
     instance = prepare_instance(problem, max_live_bytes(problem))
     if not len(instance):
-        return Placement(offset=(0,) * len(problem), peak=0, bound=0, proven=True, method=packer.name)
-    return _placement(problem, instance, packer.place(instance), packer.name)
+        return _nothing(problem, packer.name)
+    return _placement(problem, instance, _place(instance, packer))
 
 
-def _placement(problem: Problem, instance: Instance, offset: Column, method: str) -> Placement:
+def _placement(problem: Problem, instance: Instance, best: _Try) -> Placement:
     """Offsets by the problem's own index; items of no bytes are at 0."""
-    by_item = np.zeros(len(problem), dtype=offset.dtype)
-    by_item[instance.item] = offset
-    peak = int((offset + instance.size).max())
+    by_item = np.zeros(len(problem), dtype=best.offset.dtype)
+    by_item[instance.item] = best.offset
     return Placement(
         offset=tuple(by_item.tolist()),
-        peak=peak,
+        peak=best.peak,
         bound=instance.bound,
-        proven=peak == instance.bound,
-        method=method,
+        proven=best.peak == instance.bound,
+        method=best.method,
     )
 
 

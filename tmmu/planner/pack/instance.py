@@ -1,6 +1,7 @@
 """A packing problem made ready for search: columns in birth order, and quick access to what overlaps an item."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -13,14 +14,17 @@ Column: TypeAlias = npt.NDArray[Any]
 Index: TypeAlias = npt.NDArray[np.int64]
 
 WORD_LIMIT: Final = 2**62
+REMEMBERED: Final = 8_000_000
+"""Overlaps worth keeping in memory between two packings: 64 MB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Instance:
     """Items of more than no bytes, sorted by (birth, id). ``item`` leads back to the problem's own index.
 
-    ``first[i]`` and ``stop[i]`` bound the items that may be born during item i or in its block before it;
-    ``carry[j]`` are the items born before block j and alive at its start. Together they hold all that overlap item i.
+    Items from ``first_twin[i]`` on are born no earlier than item i, items from ``stop[i]`` on after its death;
+    ``carry[j]`` are the items born before block j and alive at its start: so what overlaps an item is found
+    without looking at all others. ``far`` is above every offset.
     """
 
     item: Index
@@ -36,6 +40,28 @@ class Instance:
 
     def __len__(self) -> int:
         return len(self.item)
+
+    @cached_property
+    def overlaps(self) -> int:
+        """Pairs of items that live at once, counted twice; each item counts with itself."""
+        ended = np.searchsorted(np.sort(self.death), self.birth, side="right")
+        return int((self.stop - ended).sum())
+
+    @cached_property
+    def remembered(self) -> tuple[Index, ...]:
+        """Per item what overlaps it, or nothing at all where that is too much to keep."""
+        if self.overlaps > REMEMBERED:
+            return ()
+        return tuple(self.neighbors(index) for index in range(len(self)))
+
+    def neighbors(self, index: int) -> Index:
+        """Every item that lives together with item ``index``, itself among them."""
+        born = self.birth[index]
+        block = int(self.first_twin[index]) // self.block
+        start, stop = block * self.block, int(self.stop[index])
+        carried = self.carry[block]
+        near = (self.death[start:stop] > born).nonzero()[0] + start
+        return np.concatenate([carried[self.death[carried] > born], near])
 
 
 def prepare_instance(problem: Problem, bound: int) -> Instance:
@@ -63,27 +89,18 @@ def prepare_instance(problem: Problem, bound: int) -> Instance:
     )
 
 
-def live_at_birth(birth: Index, death: Index) -> Index:
+def _live_at_birth(birth: Index, death: Index) -> Index:
     """Per item in birth order, how many live at its birth, born no later."""
     ended = np.searchsorted(np.sort(death), birth, side="right")
     started = np.searchsorted(birth, birth, side="right")
     return started - ended
 
 
-def overlap_count(instance: Instance) -> int:
-    """Pairs of items that live at once, counted twice."""
-    birth, death = instance.birth, instance.death
-    if not len(instance):
-        return 0
-    ended = np.searchsorted(np.sort(death), birth, side="right")
-    return int((instance.stop - ended).sum())
-
-
 def _block_width(birth: Index, death: Index) -> int:
     """As wide as the usual live set: then the carries take no more room than the items."""
     if not len(birth):
         return 1
-    return max(32, int(live_at_birth(birth, death).mean()))
+    return max(32, int(_live_at_birth(birth, death).mean()))
 
 
 def _carries(birth: Index, death: Index, block: int) -> tuple[Index, ...]:

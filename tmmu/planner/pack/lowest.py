@@ -7,24 +7,13 @@ import numpy as np
 from tmmu.planner.pack.instance import Column, Index, Instance
 
 
-def overlaps(instance: Instance, index: int) -> Index:
-    """Every item that lives together with item ``index``, itself among them."""
-    born = instance.birth[index]
-    block = int(instance.first_twin[index]) // instance.block
-    start, stop = block * instance.block, int(instance.stop[index])
-    carried = instance.carry[block]
-    near = np.flatnonzero(instance.death[start:stop] > born) + start
-    return np.concatenate([carried[instance.death[carried] > born], near])
-
-
-def lowest_fit(instance: Instance, order: Index, neighbors: "list[Index] | None" = None) -> Column:
-    """Offsets per item. Cost per item: its overlaps, sorted; ``neighbors`` are those, when known already."""
-    far = instance.far
-    low = np.full(len(instance), far, dtype=instance.size.dtype)
+def lowest_fit(instance: Instance, order: Index) -> Column:
+    """Offsets per item. Costs, per item, a sort of what overlaps it."""
+    far, size, known = instance.far, instance.size, instance.remembered
+    low = np.full(len(instance), far, dtype=size.dtype)
     high = low.copy()
-    size = instance.size
     for index in order.tolist():
-        near = overlaps(instance, index) if neighbors is None else neighbors[index]
+        near = known[index] if known else instance.neighbors(index)
         offset = _lowest_gap(low[near], high[near], size[index], far)
         low[index] = offset
         high[index] = offset + size[index]
@@ -46,4 +35,4 @@ def _lowest_gap(low: Column, high: Column, size: Any, far: int) -> Any:
     ends[1:] = high
     starts.sort()
     ends.sort()
-    return ends[np.argmax(starts - ends >= size)]
+    return ends[(starts - ends >= size).argmax()]

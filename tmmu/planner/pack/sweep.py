@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tmmu.errors import InternalError
 from tmmu.planner.pack.instance import Column, Instance
 
 
@@ -20,7 +21,7 @@ class Gaps:
         for index, (start, end) in enumerate(zip(self.start, self.end, strict=True)):
             if end - start >= size:
                 return self._cut(index, start, size)
-        raise AssertionError("the last gap is unlimited")
+        raise InternalError("the last gap has an end")
 
     def take_tightest(self, size: int) -> int:
         """The start of the smallest gap of at least ``size`` bytes, no longer free."""

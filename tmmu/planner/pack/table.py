@@ -52,11 +52,11 @@ def _sweep(name: str, *, backward: bool = False, tightest: bool = False, short: 
 PACKERS: Final = (
     _sweep("first_fit"),
     _sweep("two_ended", short=8),
+    _sweep("best_fit", tightest=True),
     _lowest("size", orders.by_size),
     _lowest("duration", orders.by_duration),
     _lowest("pressure", orders.by_pressure),
     _lowest("area", orders.by_area),
-    _sweep("best_fit", tightest=True),
     _sweep("first_fit_backward", backward=True),
     _lowest("birth", orders.by_birth),
     _lowest("pressure_size", orders.by_pressure_and_size),

@@ -1,0 +1,57 @@
+"""A bounded walk around the peak: pack, move what tops the peak forward in the order, pack again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tmmu.planner.pack import orders
+from tmmu.planner.pack.instance import Column, Index, Instance
+from tmmu.planner.pack.lowest import lowest_fit
+
+MAX_TRIES: Final = 200
+TRIES_PER_ITEM: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """Where a walk starts, and to how many quarters of its position an item at the peak moves."""
+
+    name: str
+    order: Callable[[Instance], Index]
+    quarters: int
+
+
+WALKS: Final = (
+    Walk(name="walk_pressure", order=orders.by_pressure, quarters=2),
+    Walk(name="walk_duration", order=orders.by_duration, quarters=3),
+    Walk(name="walk_birth", order=orders.by_birth, quarters=2),
+)
+
+
+def walk(instance: Instance, step: Walk, tries: int) -> Column:
+    """The offsets of least peak among ``tries`` packings (at least one; no more once the bound is met).
+
+    An item that tops the peak was packed too late: it moves forward, and the next packing repairs the rest.
+    """
+    order = step.order(instance)
+    best = lowest_fit(instance, order)
+    low, lowest = best, int((best + instance.size).max())
+    for _ in range(tries - 1):
+        if lowest == instance.bound:
+            break
+        order = _promote(order, low + instance.size, step.quarters)
+        low = lowest_fit(instance, order)
+        peak = int((low + instance.size).max())
+        if peak < lowest:
+            best, lowest = low, peak
+    return best
+
+
+def _promote(order: Index, high: Column, quarters: int) -> Index:
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order), dtype=np.int64) * 4
+    top = high == high.max()
+    rank[top] = rank[top] // 4 * quarters - 1
+    return np.argsort(rank, kind="stable")
