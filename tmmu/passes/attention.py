@@ -15,28 +15,28 @@ _MASK_ALIGNMENT: Final = 16
 """The memory-efficient kernel wants rows of the bias to start at multiples of this many elements."""
 
 
-def cuda_attention(
+def cuda_attention(  # noqa: PLR0913, PLR0917 - torch's own signature
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - torch's own signature
+    is_causal: bool = False,  # noqa: FBT001, FBT002
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: FBT001, FBT002
 ) -> torch.Tensor:
     """``scaled_dot_product_attention`` as CUDA builds of torch run it."""
     if flash_applies(query, key, value, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa):
-        return _flash(query, key, value, dropout_p, is_causal, scale)
+        return _flash(query, key, value, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
     if efficient_applies(query, key, value, attn_mask, enable_gqa=enable_gqa):
-        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return _efficient(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
     mask = _additive(attn_mask, query)
     return torch.ops.aten._scaled_dot_product_attention_math.default(  # type: ignore[no-any-return]
         query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
 
 
-def flash_applies(
+def flash_applies(  # noqa: PLR0913 - what torch's rule looks at
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -85,25 +85,23 @@ def _heads_fit(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, g
     return heads % kept == 0 if grouped else heads == kept
 
 
-def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:  # noqa: FBT001
+def _flash(query: Any, key: Any, value: Any, **options: Any) -> torch.Tensor:
     size = query.shape[-1]
-    scale = scale if scale is not None else size**-0.5
+    scale = options["scale"] if options["scale"] is not None else size**-0.5
     padding = -size % 8
     if padding:
         query, key, value = (torch.constant_pad_nd(t, [0, padding], 0.0) for t in (query, key, value))
     out = torch.ops.aten._scaled_dot_product_flash_attention.default(
-        query, key, value, dropout_p, is_causal, False, scale=scale
+        query, key, value, options["dropout_p"], options["is_causal"], scale=scale
     )[0]
     return out[..., :size] if padding else out  # type: ignore[no-any-return]
 
 
-def _efficient(
-    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float | None  # noqa: FBT001
-) -> torch.Tensor:
+def _efficient(query: Any, key: Any, value: Any, mask: Any, **options: Any) -> torch.Tensor:
     bias = _aligned(_additive(mask, query), query, key)
     saves = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     return torch.ops.aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
-        query, key, value, bias, saves, dropout_p, is_causal, scale=scale
+        query, key, value, bias, saves, options["dropout_p"], options["is_causal"], scale=options["scale"]
     )[0]
 
 

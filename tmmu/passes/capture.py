@@ -4,19 +4,20 @@ One pass: the model runs as in eager PyTorch, forward, backward and update, over
 storages but no bytes, so neither time nor memory grows with the weights.
 """
 
+import inspect
+import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError
+from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.passes import targets
 from tmmu.passes.compatibility import real_looking_fakes
 from tmmu.passes.functions import TargetFunctions
 from tmmu.passes.initialization import no_initialization
-from tmmu.passes.modules import ModuleStack
 from tmmu.passes.program import Program, Window
 from tmmu.passes.recorder import Recorder
 from tmmu.passes.request import CaptureRequest, Progress, no_progress
@@ -25,23 +26,26 @@ from tmmu.passes.training import train_step
 from tmmu.passes.tree import named_tensors
 from tmmu.passes.workload import Workload
 
+_NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
+"""What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
+
 
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> Program:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
     folder = targets.folder_of(request.target)
-    with _translated(folder), FakeTensorMode(allow_non_fake_inputs=True), TargetFunctions(request.device), real_looking_fakes():
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with _translated(folder), fake, TargetFunctions(request.device), real_looking_fakes():
         progress("building", 0)
         with Recorder(folder=folder), no_initialization():
-            workload = targets.load(request)
+            workload = targets.load(request, fake)
         return trace(workload, request, progress)
 
 
 def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Program:
     """The calls of one step of the workload, in order."""
-    modules = ModuleStack()
-    recorder = Recorder(folder=workload.folder, modules=modules, progress=progress)
-    inputs = _declare(workload, recorder, modules, training=request.mode != "inference")
-    with modules.following(), recorder:
+    recorder = Recorder(folder=workload.folder, modules=workload.modules, progress=progress)
+    inputs = _declare(workload, recorder, training=request.mode != "inference")
+    with workload.modules.following(), recorder:
         results = _step(workload, request, recorder)
     outputs = tuple(dict.fromkeys(recorder.window_of(tensor) for _, tensor in named_tensors(results)))
     if not outputs:
@@ -49,27 +53,37 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Pr
     return recorder.finish(name=workload.name, device=request.device, inputs=inputs, outputs=outputs)
 
 
-def _declare(workload: Workload, recorder: Recorder, modules: ModuleStack, *, training: bool) -> tuple[Window, ...]:
+def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple[Window, ...]:
     """Inputs, weights, buffers and states become known under their names; the windows of the inputs."""
     module = workload.module
     if module is not None:
         module.train(training)
-        modules.name_all(module)
+        workload.modules.name_all(module)
         for name, parameter in module.named_parameters():
             recorder.declare(parameter, role="parameter", name=name)
         for name, buffer in module.named_buffers():
             recorder.declare(buffer, role="constant", name=name)
-    for name, tensor in workload.states:
-        recorder.declare(tensor, role="state", name=name)
-    given = named_tensors((list(workload.args), dict(workload.kwargs)))
-    states = {id(tensor) for _, tensor in workload.states}
+    for entry in workload.owned:
+        recorder.declare(entry.tensor, role=entry.role, name=entry.name)
+    owned = {id(entry.tensor) for entry in workload.owned}
     return tuple(
         dict.fromkeys(
-            recorder.declare(tensor, role="input", name=name or "input")
-            for name, tensor in given
-            if id(tensor) not in states
+            recorder.declare(tensor, role="input", name=name)
+            for name, tensor in named_tensors(_by_name(workload))
+            if id(tensor) not in owned
         )
     )
+
+
+def _by_name(workload: Workload) -> dict[str, Any]:
+    """The inputs under the names that the program gives them."""
+    run = workload.run.forward if isinstance(workload.run, torch.nn.Module) else workload.run
+    try:
+        names = [p.name for p in inspect.signature(run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    except (TypeError, ValueError):
+        names = []
+    names += [f"input_{i}" for i in range(len(names), len(workload.args))]
+    return dict(zip(names, workload.args, strict=False)) | dict(workload.kwargs)
 
 
 def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> Any:
@@ -84,21 +98,21 @@ def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> An
 @contextmanager
 def _translated(folder: str) -> Iterator[None]:
     """Whatever the user's code raises becomes one ``CaptureFailed`` with the user's own file and line."""
-    with ExitStack() as stack:
-        del stack
-        try:
-            yield
-        except TmmuError:
-            raise
-        except SyntaxError as error:
-            where = f"{targets.shown(error.filename, folder)}:{error.lineno}"
-            raise CaptureFailed(f"{where}: {error.msg}", fix="correct the file", where=where) from error
-        except (Exception, SystemExit) as error:
-            where = failing_source(error.__traceback__, folder)
-            said = " ".join(str(error).split())[:300]
-            raise CaptureFailed(
-                f"{where + ': ' if where else ''}{type(error).__name__}: {said}", fix=advice(error), where=where
-            ) from error
+    try:
+        yield
+    except TmmuError:
+        raise
+    except SyntaxError as error:
+        where = f"{targets.shown(error.filename, folder)}:{error.lineno}"
+        raise CaptureFailed(f"{where}: {error.msg}", fix="correct the file", where=where) from error
+    except (Exception, SystemExit) as error:
+        if _NESTED.search(str(error)):
+            raise UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart") from error
+        where = failing_source(error.__traceback__, folder)
+        said = " ".join(str(error).split())[:300]
+        raise CaptureFailed(
+            f"{where + ': ' if where else ''}{type(error).__name__}: {said}", fix=advice(error), where=where
+        ) from error
 
 
 def advice(error: BaseException) -> str:
@@ -109,7 +123,7 @@ def advice(error: BaseException) -> str:
 
 _ADVICE = {
     "DataDependentOutputException": "control flow depends on tensor data: use torch.where, or pass a Python number",
-    "DynamicOutputShapeException": "a shape depends on tensor data: use a fixed-size form such as torch.where or a mask",
+    "DynamicOutputShapeException": "a shape depends on tensor data: use a fixed-size form, such as torch.where",
     "UnsupportedOperatorException": "the operator has no fake kernel: register one with torch.library.register_fake",
     "UnsupportedFakeTensorException": "only dense tensors can be traced",
     "ModuleNotFoundError": "install what the file imports, or run from its environment",

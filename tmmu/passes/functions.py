@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from tmmu.passes.attention import cuda_attention
@@ -31,7 +31,10 @@ class TargetFunctions(TorchFunctionMode):
         if self._cuda:
             if func is _ATTENTION:
                 return cuda_attention(*args, **kwargs)
-            if func in (F.softmax, torch.softmax, torch.Tensor.softmax) and kwargs.get("dtype") is torch.float32:
+            if (
+                func in (functional.softmax, torch.softmax, torch.Tensor.softmax)
+                and kwargs.get("dtype") is torch.float32
+            ):
                 return _softmax_on_cuda(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -40,7 +43,7 @@ def _softmax_on_cuda(func: Any, args: Any, kwargs: Any) -> Any:
     """CUDA's softmax reads half precision and writes single without an upcast copy."""
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if args and args[0].dtype in _HALF and isinstance(dim, int):
-        return torch.ops.aten._softmax.default(args[0], dim, True)
+        return torch.ops.aten._softmax.default(args[0], dim, half_to_float=True)
     return func(*args, **kwargs)
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 _INITIALIZERS = tuple(
-    name for name in dir(torch.nn.init) if name.endswith("_") and not name.startswith("_") and callable(getattr(torch.nn.init, name))
+    name
+    for name in dir(torch.nn.init)
+    if name.endswith("_") and not name.startswith("_") and callable(getattr(torch.nn.init, name))
 )
 
 

@@ -90,7 +90,7 @@ class _Lowering:
     def _draft(self, node: fx.Node, reads: list[int]) -> OpDraft:
         meta = node.meta
         return OpDraft(
-            target=signature(node.target).name,  # type: ignore[arg-type]
+            target=signature(node.target).name,
             reads=reads,
             writes=[],
             overwrites=(),

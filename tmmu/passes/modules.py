@@ -8,10 +8,11 @@ from torch import nn
 
 
 class ModuleStack:
-    """The path, from the model's root, of the innermost module being called."""
+    """``path`` is the innermost module being called, from the model's root; ``source`` its line, if known before."""
 
     def __init__(self) -> None:
         self.path = ""
+        self.source = ""
         self._names: dict[int, str] = {}
         self._kept: list[nn.Module] = []
 

@@ -84,7 +84,12 @@ def _text_phase(graph: Graph) -> str:
         for writes in ops.writes
         for v in writes
     )
-    lengths = [values.shape[v][1] for v in graph.inputs if len(values.shape[v]) == 2 and values.dtype[v] == "int64"]
+    names = graph.notes.buffers
+    lengths = [
+        values.shape[v][1]
+        for v in graph.inputs
+        if len(values.shape[v]) == 2 and values.dtype[v] in ("int64", "int32") and "mask" not in names[values.buffer[v]]
+    ]
     if cached and lengths and max(lengths) == 1:
         return "llm_decode"
     produces_tokens = any("lm_head" in path or "head" in path for path in graph.notes.ops.module)

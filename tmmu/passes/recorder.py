@@ -22,16 +22,19 @@ from tmmu.passes.program import Program, Storage, Window
 from tmmu.passes.request import Progress, no_progress
 from tmmu.passes.schema import signature, written_arguments
 from tmmu.passes.sources import calling_source
-from tmmu.passes.values import concrete_scalar
+from tmmu.passes.values import concrete_scalar, evaluate
 
 _SILENT_NAMESPACES = frozenset({"prim", "profiler"})
 _PROGRESS_EVERY = 64
 
-class Recorder(TorchDispatchMode):
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Everything called while the mode is on, as nodes of one graph."""
 
-    def __init__(self, *, folder: str = "", modules: ModuleStack | None = None, progress: Progress = no_progress) -> None:
-        super().__init__()
+    def __init__(
+        self, *, folder: str = "", modules: ModuleStack | None = None, progress: Progress = no_progress
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.stage = "forward"
         self.mutators: dict[int, list[fx.Node]] = {}
@@ -143,9 +146,9 @@ class Recorder(TorchDispatchMode):
             meta["sequence"] = number
             meta["module"], meta["source"] = self._origin.get(number, ("", ""))
             return
-        number = torch.autograd._get_sequence_nr() - 1
+        number = torch._C._autograd._get_sequence_nr() - 1
         meta["sequence"] = number
-        meta["module"], meta["source"] = self._modules.path, calling_source(self._folder)
+        meta["module"], meta["source"] = self._modules.path, self._modules.source or calling_source(self._folder)
         self._origin[number] = (meta["module"], meta["source"])
 
     # -- tensors, nodes, storages
@@ -176,11 +179,12 @@ class Recorder(TorchDispatchMode):
         """The node that yields this tensor, made on demand for one item of a tuple or an unknown alias."""
         remembered = tensor.__dict__.get("_tmmu_node")
         if remembered is not None and remembered[0] is self:
-            _, node, index = remembered
+            node: fx.Node = remembered[1]
+            index: int | None = remembered[2]
             if index is None:
-                return node  # type: ignore[no-any-return]
+                return node
             with self.graph.inserting_after(node):
-                item = self._item(node, index)
+                item: fx.Node = self._item(node, index)
             item.meta["windows"] = (self._window(tensor),)
             _remember(tensor, self, item)
             return item
@@ -237,11 +241,21 @@ class Recorder(TorchDispatchMode):
             raise UnsupportedOp(f"tensors of dtype {dtype} are not modelled", fix="use a dense, non-quantized dtype")
         return Window(
             self._storage_of[_storage(tensor)._cdata],
-            tensor.storage_offset() * width,
+            int(tensor.storage_offset()) * width,
             tuple(tensor.shape),
             tensor.stride(),
             dtype,
         )
+
+
+def value_is_known(tensor: torch.Tensor) -> bool:
+    """Whether constants alone decide the tensor, in the recording that made it."""
+    remembered = tensor.__dict__.get("_tmmu_node")
+    if remembered is None:
+        return False
+    recorder: Recorder = remembered[0]
+    with torch._C.DisableTorchFunction():
+        return evaluate(recorder._node(tensor), recorder) is not None
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:

@@ -2,8 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, Final
 
 from torch._ops import OpOverload
+
+_UNDECLARED: Final = {
+    "aten.native_batch_norm.default": ((3, 4), 5),
+    "aten.cudnn_batch_norm.default": ((3, 4), 5),
+    "aten.miopen_batch_norm.default": ((3, 4), 5),
+    "aten.batch_norm_update_stats.default": ((1, 2), None),
+}
+"""Operators whose schema hides a write: (positions written, position of the flag that says so)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +26,7 @@ class Signature:
     @property
     def mutates(self) -> bool:
         """Whether any argument is written."""
-        return bool(self.positions or self.keywords)
+        return bool(self.positions) or self.name in _UNDECLARED
 
 
 @cache
@@ -35,10 +44,14 @@ def signature(op: OpOverload) -> Signature:
     )
 
 
-def written_arguments(op: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> list[object]:
+def written_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments of this call that the operator writes, lists included, in schema order."""
     facts = signature(op)
-    found: list[object] = []
+    found: list[Any] = []
+    if facts.name in _UNDECLARED:
+        positions, flag = _UNDECLARED[facts.name]
+        if flag is None or (flag < len(args) and args[flag]):
+            found += [args[position] for position in positions if position < len(args)]
     for position, name in zip(facts.positions, facts.keywords, strict=True):
         if position < len(args):
             found.append(args[position])

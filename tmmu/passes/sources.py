@@ -10,6 +10,8 @@ import torch
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parents[1])
 _SKIP = (_TORCH, _OURS, "<")
+_EDGE = (str(Path(__file__).parent / "capture.py"), str(Path(__file__).parent / "training.py"))
+"""Where the program is called from: frames above are whoever runs the compiler, and name no user's line."""
 
 
 @cache
@@ -36,6 +38,8 @@ def calling_source(folder: str) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
+        if filename in _EDGE:
+            return ""
         if not _foreign(filename):
             return f"{display_name(filename, folder)}:{frame.f_lineno}"
         frame = frame.f_back

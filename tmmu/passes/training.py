@@ -1,7 +1,6 @@
 """One training step, as eager PyTorch takes it: loss, backward, and the optimizer's fused update."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from tmmu.errors import InvalidConfig
 from tmmu.passes.request import CaptureRequest
 from tmmu.passes.sources import display_name
@@ -13,13 +15,13 @@ from tmmu.passes.workload import Workload
 _HUGGINGFACE = "hf:"
 
 
-def load(request: CaptureRequest) -> Workload:
+def load(request: CaptureRequest, fake: FakeTensorMode) -> Workload:
     """The workload that the request names."""
     target = request.target
     if target.startswith(_HUGGINGFACE):
         return load_huggingface(request, Path(target.removeprefix(_HUGGINGFACE)))
     if target.endswith(".pt2"):
-        return load_exported(request, Path(target))
+        return load_exported(request, Path(target), fake)
     path, _ = split_target(target)
     if path.suffix != ".py":
         raise InvalidConfig(f"{target!r} is no target", fix="give FILE.py, FILE.py:NAME, hf:PATH or FILE.pt2")

@@ -16,7 +16,7 @@ import torch
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.request import CaptureRequest
-from tmmu.passes.workload import Workload
+from tmmu.passes.workload import Workload, module_of
 
 _INPUT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\]")
 
@@ -69,13 +69,16 @@ def _from_module(module: ModuleType, request: CaptureRequest, settings: dict[str
     maker = module.model
     run = maker if isinstance(maker, torch.nn.Module) or not callable(maker) else _called(maker, settings, used)
     if not callable(run):
-        raise CaptureFailed("`model` is neither a module nor makes one", fix="define model as an nn.Module or a callable")
+        raise CaptureFailed(
+            "`model` is neither a module nor makes one", fix="define model as an nn.Module or a callable"
+        )
     args, kwargs = _inputs(module, request, settings, used, run)
     _refuse_unknown(settings, used)
     return Workload(
         name=Path(request.target).stem,
         folder=folder,
         run=run,
+        module=module_of(run),
         args=args,
         kwargs=kwargs,
         loss=getattr(module, "loss", None),
@@ -100,7 +103,13 @@ def _from_name(
     args, kwargs = _inputs(module, request, settings, used, run)
     _refuse_unknown(settings, used)
     return Workload(
-        name=name, folder=folder, run=run, args=args, kwargs={**kwargs, **extra}, loss=getattr(module, "loss", None)
+        name=name,
+        folder=folder,
+        run=run,
+        module=module_of(run),
+        args=args,
+        kwargs={**kwargs, **extra},
+        loss=getattr(module, "loss", None),
     )
 
 
@@ -150,7 +159,9 @@ def parse_input(text: str) -> tuple[str, torch.dtype, tuple[int, ...]]:
         raise InvalidConfig(f"--input {text!r} is not name=dtype[shape]", fix="for example ids=int64[1,1024]")
     dtype = getattr(torch, match["dtype"], None)
     if match["dtype"] not in DTYPE_BYTES or not isinstance(dtype, torch.dtype):
-        raise InvalidConfig(f"--input {text!r}: no dtype {match['dtype']!r}", fix="for example int64, float32, bfloat16")
+        raise InvalidConfig(
+            f"--input {text!r}: no dtype {match['dtype']!r}", fix="for example int64, float32, bfloat16"
+        )
     pieces = [piece.strip() for piece in match["shape"].split(",") if piece.strip()]
     if any(not piece.isdigit() for piece in pieces):
         raise InvalidConfig(f"--input {text!r}: sizes are whole numbers", fix="for example ids=int64[1,1024]")
