@@ -40,6 +40,11 @@ def graph_legal(case: Case) -> Iterator[Fault]:
     return (Fault(rule="graph", what=str(fault)) for fault in check_graph(case.graph))
 
 
+def plan_formed(case: Case) -> tuple[Fault, ...]:
+    """The plan's tables are rectangular, its words known, its slots in order."""
+    return form.faults(case.plan)
+
+
 def ir_hash(case: Case) -> Iterator[Fault]:
     """The plan is for this graph, and the graph hashes to what it says."""
     wanted = blake3(cbor.encode(semantic_map(case.graph))).digest()
@@ -92,9 +97,7 @@ def _row(check: Callable[[Case], Iterable[Fault]], *rules: str, error: type[Plan
 
 FORM: Final = (
     _row(graph_legal, "graph"),
-    _row(form.columns),
-    _row(form.words),
-    _row(form.arenas),
+    _row(plan_formed, *(part.__name__ for part in form.PARTS)),
     _row(form.ids),
 )
 RULES: Final = (

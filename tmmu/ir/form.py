@@ -1,16 +1,16 @@
 """What a plan looks like, whatever its graph means: columns, ids, words. The judge asks this first."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from tmmu.ir.case import ARENAS, NEVER_REUSED, Case
 from tmmu.ir.fault import U64_MAX, Fault
-from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, Arenas, Placements, Slots
+from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, Arenas, Placements, Plan, Slots
 
 
-def columns(case: Case) -> Iterator[Fault]:
+def columns(plan: Plan) -> Iterator[Fault]:
     """Tables are rectangular, their numbers unsigned 64-bit integers."""
-    plan = case.plan
     tables: tuple[tuple[str, Arenas | Slots | Placements], ...] = (
         ("arenas", plan.arenas),
         ("slots", plan.slots),
@@ -26,14 +26,15 @@ def columns(case: Case) -> Iterator[Fault]:
                 yield Fault(rule="columns", what=f"{name}.{column} holds more than {wanted.__name__}")
             elif wanted is int and cells and not 0 <= min(cells) <= max(cells) <= U64_MAX:
                 yield Fault(rule="columns", what=f"{name}.{column} leaves the unsigned 64-bit numbers")
+    if not set(map(type, plan.order)) <= {int}:
+        yield Fault(rule="columns", what="the order holds more than int")
 
 
 _TYPES: Final = {"name": str, "segment": str, "layout": str, "proven": bool}
 
 
-def words(case: Case) -> Iterator[Fault]:
+def words(plan: Plan) -> Iterator[Fault]:
     """Mode, preset and layouts are known; the token's prefix has 8 bytes."""
-    plan = case.plan
     for what, word, known in (("mode", plan.mode, MODES), ("preset", plan.preset, PRESETS)):
         if word not in known:
             yield Fault(rule="words", what=f"{what} {word!r} is none of {', '.join(known)}")
@@ -44,9 +45,9 @@ def words(case: Case) -> Iterator[Fault]:
         yield Fault(rule="words", what=f"the token's prefix has {len(plan.token_prefix)} bytes, not 8")
 
 
-def arenas(case: Case) -> Iterator[Fault]:
+def arenas(plan: Plan) -> Iterator[Fault]:
     """The arenas are those of every plan, in order, each in its segment; text and data are sequential."""
-    table = case.plan.arenas
+    table = plan.arenas
     found = tuple(zip(table.name, table.segment, strict=True))
     if found != ARENAS:
         yield Fault(rule="arenas", what=f"the arenas are {found}, not {ARENAS}")
@@ -57,21 +58,34 @@ def arenas(case: Case) -> Iterator[Fault]:
             yield Fault(rule="arenas", what=what, arena=table.name[arena])
 
 
-def ids(case: Case) -> Iterator[Fault]:
-    """Ops, buffers, arenas and slots that the plan names exist; a buffer has one row, and rows are in id order."""
-    plan, rows = case.plan, case.plan.buffers
-    ops, buffers, count = len(case.graph.ops), len(case.graph.buffers), len(plan.arenas)
-    for op in plan.order:
-        if type(op) is not int or not 0 <= op < ops:
-            yield Fault(rule="ids", what=f"the order names op {op!r} of {ops}")
-    for buffer, arena, slot, other in zip(rows.id, rows.arena, rows.slot, rows.takes_over, strict=True):
-        if max(buffer, other) >= buffers:
-            yield Fault(rule="ids", what=f"a row names buffer {max(buffer, other)} of {buffers}", buffer=buffer)
-        if arena >= count or slot >= plan.arenas.slots[arena]:
-            yield Fault(rule="ids", what=f"buffer {buffer} is in slot {slot} of arena {arena}", buffer=buffer)
+def cells(plan: Plan) -> Iterator[Fault]:
+    """Rows of buffers are in id order, each once, in slots that exist; the slot table has each slot in order."""
+    rows, table, count = plan.buffers, plan.slots, plan.arenas.slots
+    for buffer, arena, slot in zip(rows.id, rows.arena, rows.slot, strict=True):
+        if arena >= len(count) or slot >= count[arena]:
+            yield Fault(rule="cells", what=f"buffer {buffer} is in slot {slot} of arena {arena}", buffer=buffer)
     if any(one >= other for one, other in zip(rows.id, rows.id[1:], strict=False)):
-        yield Fault(rule="ids", what="the rows of buffers are not in id order, each once")
-    cells = tuple(zip(plan.slots.arena, plan.slots.slot, strict=True))
-    wanted = sum(plan.arenas.slots)
-    if len(cells) != wanted or cells != tuple((a, s) for a, n in enumerate(plan.arenas.slots) for s in range(n)):
-        yield Fault(rule="ids", what=f"the slot table has {len(cells)} rows, not each of {wanted} slots in order")
+        yield Fault(rule="cells", what="the rows of buffers are not in id order, each once")
+    found, wanted = tuple(zip(table.arena, table.slot, strict=True)), sum(count)
+    if len(found) != wanted or found != tuple((a, s) for a, n in enumerate(count) for s in range(n)):
+        yield Fault(rule="cells", what=f"the slot table has {len(found)} rows, not each of {wanted} slots in order")
+
+
+def ids(case: Case) -> Iterator[Fault]:
+    """Ops and buffers that the plan names exist in its graph."""
+    plan, ops, buffers = case.plan, len(case.graph.ops), len(case.graph.buffers)
+    for op in plan.order:
+        if not 0 <= op < ops:
+            yield Fault(rule="ids", what=f"the order names op {op} of {ops}")
+    for buffer in chain(plan.buffers.id, plan.buffers.takes_over):
+        if buffer >= buffers:
+            yield Fault(rule="ids", what=f"a row names buffer {buffer} of {buffers}", buffer=buffer)
+
+
+PARTS: Final = (columns, words, arenas, cells)
+"""What needs no graph; each trusts those before it."""
+
+
+def faults(plan: Plan) -> tuple[Fault, ...]:
+    """The faults of the first of ``PARTS`` that has any."""
+    return next((found for found in (tuple(part(plan)) for part in PARTS) if found), ())

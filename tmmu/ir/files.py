@@ -1,0 +1,96 @@
+"""Files on disk: whole or not at all.
+
+Writing goes through a file of another name in the same folder, so that whoever reads, and whoever pulls the plug,
+finds the old contents or the new ones and nothing between.
+"""
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tmmu.errors import InvalidConfig, PlanCorrupt
+
+LIMIT: Final = 1 << 29
+"""Bytes that a reader accepts: a plan of some ten million buffers. The largest model traced so far needs 4 MB."""
+
+ADVICE: Final = {
+    errno.ENOENT: ("there is no such file or folder", "check the name, or make the folder first"),
+    errno.EACCES: ("permission denied", "choose a place that you may use"),
+    errno.EPERM: ("permission denied", "choose a place that you may use"),
+    errno.EROFS: ("the file system is read-only", "choose a place that you may write"),
+    errno.EISDIR: ("it is a folder", "name a file"),
+    errno.ENOTDIR: ("part of the path is a file, not a folder", "check the name"),
+    errno.ENOSPC: ("the disk is full", "make room"),
+    errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
+}
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """``path`` holds ``data``, durably; on any failure it holds what it held, and no other file is left.
+
+    Symbolic links are followed. Pipes and devices are written straight. ``InvalidConfig`` when it cannot be done.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _replace(target, data)
+    except (OSError, ValueError) as error:
+        raise _refusal("write", path, error) from error
+
+
+def _replace(target: Path, data: bytes) -> None:
+    handle, other = _beside(target)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        other.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            other.unlink()
+        raise
+    _sync_folder(target.parent)
+
+
+def _beside(target: Path) -> tuple[int, Path]:
+    """A new, open file next to ``target``, with the permissions of any new file."""
+    for attempt in range(1 << 16):
+        other = target.with_name(f".tmmu-{os.getpid()}-{attempt}.tmp")
+        with suppress(FileExistsError):
+            return os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), other
+    raise OSError(errno.EEXIST, "too many temporary files", str(target.parent))
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name survives a power cut, where the file system can promise that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def read_file(path: str | Path, *, limit: int = LIMIT) -> bytes:
+    """All bytes of a file of at most ``limit``; ``InvalidConfig`` if it cannot be read, ``PlanCorrupt`` if larger."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        raise _refusal("read", path, error) from error
+    if len(data) > limit:
+        raise PlanCorrupt(f"{path} has more than {limit} bytes", fix="name a graph or plan file", path=str(path))
+    return data
+
+
+def _refusal(act: str, path: str | Path, error: OSError | ValueError) -> InvalidConfig:
+    number = error.errno if isinstance(error, OSError) else None
+    why, fix = ADVICE.get(number or 0, (str(error), "check the name"))
+    return InvalidConfig(f"cannot {act} {path}: {why}", fix=fix, path=str(path))

@@ -1,0 +1,113 @@
+"""Graphs and plans in print, for review and debugging: one line per buffer, op, slot; stable, and ASCII."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+
+
+def print_graph(graph: Graph) -> str:
+    """All of the graph but phase, modality and cost, one line per buffer and per op."""
+    return "\n".join(_graph_lines(graph)) + "\n"
+
+
+def print_plan(plan: Plan) -> str:
+    """All of the plan, one line per arena, slot, buffer and metric."""
+    return "\n".join(_plan_lines(plan)) + "\n"
+
+
+def _graph_lines(graph: Graph) -> Iterator[str]:
+    buffers, notes = graph.buffers, graph.notes
+    yield f"graph {_quoted(notes.name)} for {_word(graph.target)}, {graph.ir_hash.hex()}"
+    for buffer, (size, role) in enumerate(zip(buffers.bytes, buffers.role, strict=True)):
+        yield f"b{buffer} {_word(role)} {size}{_tail(' ', notes.buffers[buffer])}"
+    for op in range(len(graph.ops)):
+        yield _op_line(graph, op)
+    yield f"inputs {_values(graph, graph.inputs)}"
+    yield f"outputs {_values(graph, graph.outputs)}"
+
+
+def _op_line(graph: Graph, op: int) -> str:
+    ops, notes = graph.ops, graph.notes.ops
+    parts = [f"op{op} {_word(ops.stage[op])} {_word(ops.target[op])}({_values(graph, ops.reads[op])})"]
+    parts.append(f"-> {_values(graph, ops.writes[op])}")
+    if ops.overwrites[op]:
+        parts.append("over " + ", ".join(f"%{written}=%{read}" for written, read in ops.overwrites[op]))
+    if ops.saves[op]:
+        parts.append("saves " + ", ".join(f"%{value}" for value in ops.saves[op]))
+    if ops.recompute[op]:
+        parts.append("recompute")
+    return " ".join(parts) + _tail(" # ", notes.module[op]) + _tail(" @ ", notes.source[op])
+
+
+def _values(graph: Graph, ids: Sequence[int]) -> str:
+    return ", ".join(_value(graph, value) for value in ids)
+
+
+def _value(graph: Graph, value: int) -> str:
+    """``%id:dtype[shape]buffer+offset``, and the strides where they are not those of a contiguous tensor."""
+    values = graph.values
+    shape, stride = values.shape[value], values.stride[value]
+    offset = f"+{values.offset[value]}" if values.offset[value] else ""
+    strides = "" if stride == _contiguous(shape) else f"/({','.join(map(str, stride))})"
+    extents = ",".join(map(str, shape))
+    return f"%{value}:{_word(values.dtype[value])}[{extents}]{strides}b{values.buffer[value]}{offset}"
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    stride, step = [], 1
+    for extent in reversed(shape):
+        stride.append(step)
+        step *= max(1, extent)
+    return tuple(reversed(stride))
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    yield f"plan {plan.digest.hex()} of {plan.ir_hash.hex()}"
+    yield f"mode {_word(plan.mode)} preset {_word(plan.preset)} token {plan.token_prefix.hex()}"
+    yield f"order {_runs(plan.order)}"
+    names = [_word(name) for name in plan.arenas.name]
+    for arena in range(len(plan.arenas)):
+        yield _arena_line(plan, arena)
+    table, rows = plan.slots, plan.buffers
+    for arena, slot, address, size in zip(table.arena, table.slot, table.address, table.bytes, strict=True):
+        yield f"slot {names[arena]}.{slot} {address:#018x} {size}"
+    for row, buffer in enumerate(rows.id):
+        where = f"{names[rows.arena[row]]}.{rows.slot[row]} {rows.offset[row]}+{rows.bytes[row]}"
+        over = f" over b{rows.takes_over[row]}" if rows.takes_over[row] != buffer else ""
+        yield f"b{buffer} {where} [{rows.birth[row]},{rows.death[row]}){over}"
+    for name in sorted(plan.metrics):
+        yield f"metric {_word(name)} {plan.metrics[name]}"
+
+
+def _arena_line(plan: Plan, arena: int) -> str:
+    table = plan.arenas
+    asked = f"{_word(table.segment[arena])} {_word(table.layout[arena])} alignment {table.alignment[arena]}"
+    asked += f" page {table.page[arena]} capacity {table.capacity[arena]}"
+    needs = f"slots {table.slots[arena]} peak {table.peak[arena]} bound {table.bound[arena]}"
+    return f"arena {_word(table.name[arena])} {asked} {needs}" + (" proven" if table.proven[arena] else "")
+
+
+def _runs(order: Sequence[int]) -> str:
+    """``0-5 9 7``: ids that follow each other are one run."""
+    runs: list[list[int]] = []
+    for op in order:
+        if runs and op == runs[-1][1] + 1:
+            runs[-1][1] = op
+        else:
+            runs.append([op, op])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _word(text: str) -> str:
+    """Bare where it cannot be mistaken for anything else."""
+    return text if text.isascii() and text.replace(".", "").replace("_", "").isalnum() else _quoted(text)
+
+
+def _tail(mark: str, text: str) -> str:
+    return mark + _quoted(text) if text else ""
