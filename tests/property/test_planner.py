@@ -1,0 +1,102 @@
+"""On any legal graph the planner says what the reference simulator says, and packs without overlap."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import graphs, random_graph, seeded
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import MODES, PRESETS, ArenaSpec, Plan, encode_plan
+from tmmu.planner.arenas import default_arenas, parse_arenas
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.reference import chains, simulate
+from tmmu.planner.token import token_from_seed
+
+TOKEN = token_from_seed(5)
+
+
+def plan_of(graph: Graph, mode: str, preset: str, arenas: tuple[ArenaSpec, ...] | None = None) -> Plan:
+    return prepare_memory(graph, mode=mode, preset=preset, token=TOKEN, arenas=arenas or default_arenas())
+
+
+def demand_as_simulated(graph: Graph, plan: Plan, arenas: tuple[ArenaSpec, ...]) -> None:
+    want = simulate(graph, plan.order, mode=plan.mode, preset=plan.preset, token=TOKEN, arenas=arenas)
+    b, names = plan.buffers, plan.arenas.name
+    slots = zip((names[a] for a in plan.slots.arena), plan.slots.slot, strict=True)
+    keys = list(slots)
+    assert dict(zip(b.id, zip(b.birth, b.death, strict=True), strict=True)) == want.span
+    assert dict(zip(b.id, b.takes_over, strict=True)) == want.takes_over
+    assert dict(zip(b.id, ((names[a], s) for a, s in zip(b.arena, b.slot, strict=True)), strict=True)) == want.slot
+    assert dict(zip(keys, plan.slots.address, strict=True)) == want.address
+    assert dict(zip(keys, plan.slots.bytes, strict=True)) == want.slot_bytes
+    if plan.order:
+        assert dict(zip(names, plan.arenas.slots, strict=True)) == want.max_live
+    assert plan.metrics["max_live"] == plan.metrics["peak_logical_slots"] == sum(plan.arenas.slots)
+
+
+def demand_sound_layout(plan: Plan) -> None:
+    b = plan.buffers
+    spans = dict(zip(b.id, zip(b.birth, b.death, strict=True), strict=True))
+    over = dict(zip(b.id, b.takes_over, strict=True))
+    row = {buffer: index for index, buffer in enumerate(b.id)}
+    items = [(row[r], birth, death, members) for r, (birth, death, members) in chains(spans, over).items()]
+    for r, _, _, members in items:
+        assert {b.offset[row[m]] for m in members} == {b.offset[r]}
+        assert b.offset[r] % plan.arenas.alignment[b.arena[r]] == 0
+    for (one, birth, death, _), (two, born, dead, _) in combinations(items, 2):
+        if b.arena[one] == b.arena[two] and birth < dead and born < death:
+            apart = b.offset[one] + b.bytes[one] <= b.offset[two] or b.offset[two] + b.bytes[two] <= b.offset[one]
+            assert apart or not (b.bytes[one] and b.bytes[two])
+    for index, peak in enumerate(plan.arenas.peak):
+        inside = [r for r, *_ in items if b.arena[r] == index]
+        tops = [b.offset[r] + b.bytes[r] for r in inside]
+        assert max(tops, default=0) <= peak if plan.arenas.layout[index] == "slots" else max(tops, default=0) == peak
+        live = [(birth, death, b.bytes[r]) for r, birth, death, _ in items if r in inside]
+        most = max((sum(n for x, y, n in live if x <= t < y) for t, _, _ in live), default=0)
+        sequential = plan.arenas.layout[index] == "sequential"
+        assert plan.arenas.bound[index] == (sum(n for _, _, n in live) if sequential else most) <= peak
+
+
+@settings(deadline=None)
+@given(graphs(shuffled=None), st.sampled_from(MODES), st.sampled_from(PRESETS), st.sampled_from((1, 128, 256)))
+def test_planner_and_simulator_agree(graph: Graph, mode: str, preset: str, alignment: int) -> None:
+    arenas = default_arenas(alignment)
+    plan = plan_of(graph, mode, preset, arenas)
+    demand_as_simulated(graph, plan, arenas)
+    demand_sound_layout(plan)
+
+
+@pytest.mark.parametrize("layout", ["slots", "sequential", "packed"])
+@settings(deadline=None, max_examples=50)
+@given(graph=graphs(), mode=st.sampled_from(MODES))
+def test_every_layout_is_sound(layout: str, graph: Graph, mode: str) -> None:
+    arenas = parse_arenas([f"activations=layout:{layout}", f"gradients=layout:{layout},alignment:64"])
+    plan = plan_of(graph, mode, "inference", arenas)
+    demand_as_simulated(graph, plan, arenas)
+    demand_sound_layout(plan)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_planner_and_simulator_agree_on_longer_programs(mode: str, preset: str) -> None:
+    taken = 0
+    for seed in range(12):
+        graph = random_graph(seeded(seed), ops=80, joint=seed % 2 == 0, shuffled=seed % 3 == 0)
+        plan = plan_of(graph, mode, preset)
+        demand_as_simulated(graph, plan, default_arenas())
+        demand_sound_layout(plan)
+        taken += sum(a != b for a, b in zip(plan.buffers.id, plan.buffers.takes_over, strict=True))
+    assert (taken > 0) == (preset != "train_full")
+
+
+@settings(deadline=None, max_examples=30)
+@given(graphs(shuffled=None), st.sampled_from(MODES))
+def test_the_same_arguments_give_the_same_bytes(graph: Graph, mode: str) -> None:
+    first, second = plan_of(graph, mode, "inference"), plan_of(graph, mode, "inference")
+    assert encode_plan(first) == encode_plan(second)
+    again = prepare_memory(
+        graph, mode=mode, preset="inference", token=TOKEN, arenas=default_arenas(), order=first.order
+    )
+    assert again.digest == first.digest
