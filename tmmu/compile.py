@@ -9,7 +9,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-from tmmu.ir.check import check_plan
+from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.ir.rules import require_legal
@@ -76,5 +76,5 @@ def _plan(graph: Graph, request: PlanRequest, watch: Stopwatch) -> Compiled:
             graph, mode=request.mode, preset=request.preset, token=request.token, arenas=request.arenas
         ),
     )
-    watch.run("judge", lambda: check_plan(graph, plan, token=request.token))
+    watch.run("judge", lambda: judge(graph, plan, token=request.token))
     return Compiled(graph=graph, plan=plan, seconds=watch.seconds)

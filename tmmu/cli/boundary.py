@@ -42,7 +42,7 @@ def translate(error: BaseException) -> TmmuError:
     if isinstance(error, TmmuError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted("stopped before the end; nothing was written")
+        return Interrupted("stopped before the end")
     if isinstance(error, typer.TyperException):
         return InvalidConfig(error.format_message().rstrip("."), fix="see --help")
     return InternalError(

@@ -1,13 +1,12 @@
 """From option texts to checked values. All of it runs before torch is imported, so a slip costs no wait."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tmmu.errors import InvalidConfig, InvalidToken, UserError
-from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
+from tmmu.ir.files import read_file
 from tmmu.ir.plan import ArenaSpec
 from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import check_token, token_from_seed
@@ -22,8 +21,6 @@ COUNT_MAX: Final = 2**31 - 1
 TOKEN_FILE_MAX: Final = 1 << 20
 PLAN_SUFFIX: Final = ".plan.cbor"
 IR_SUFFIX: Final = ".ir.cbor"
-
-_INPUT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[0-9, ]*)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,21 +69,6 @@ def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs.items())
 
 
-def parse_inputs(texts: Sequence[str]) -> tuple[str, ...]:
-    """``--input name=dtype[shape]`` texts, each well formed, of a known dtype, and each name once."""
-    seen: dict[str, str] = {}
-    for text in texts:
-        match = _INPUT.fullmatch(text)
-        if match is None:
-            raise InvalidConfig(f"--input: {text!r} is not name=dtype[shape]", fix="for example ids=int64[1,1024]")
-        if match["dtype"] not in DTYPE_BYTES:
-            raise InvalidConfig(f"--input: unknown dtype {match['dtype']!r}", fix=f"one of {', '.join(DTYPE_BYTES)}")
-        if match["name"] in seen:
-            raise InvalidConfig(f"--input: {match['name']!r} is given twice", fix="keep one of them")
-        seen[match["name"]] = text
-    return tuple(seen.values())
-
-
 def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
     """The default arenas with every ``--arena`` text merged in."""
     return _named("--arena", lambda: parse_arenas(texts))
@@ -120,13 +102,9 @@ def _named(option: str, parse: Callable[[], T]) -> T:
 
 def _token_bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(TOKEN_FILE_MAX + 1)
-    except OSError as error:
-        raise InvalidConfig(f"{path}: {error.strerror}", fix="name a file that can be read") from error
-    if len(data) > TOKEN_FILE_MAX:
-        raise InvalidToken(f"{path}: more than {TOKEN_FILE_MAX} bytes", fix="use a shorter token")
-    return data
+        return read_file(path, limit=TOKEN_FILE_MAX)
+    except PlanCorrupt as error:
+        raise InvalidToken(error.what, fix="use a shorter token") from error
 
 
 def plan_path(output: Path | None, target: Target) -> Path:
@@ -146,14 +124,19 @@ def ir_path(ir: Path | None, plan: Path) -> Path:
 
 
 def require_writable(path: Path, option: str, *, never: Path) -> Path:
-    """``path``, which names a file in a folder that exists and is not the input itself; writes nothing."""
+    """``path``, which names a file in a folder that exists and is not the input ``never``; writes nothing."""
     if path.is_dir():
         raise InvalidConfig(f"{option}: {path} is a folder", fix="name a file")
     if not path.parent.is_dir():
         raise InvalidConfig(f"{option}: no folder {path.parent}", fix="make it first, or name another")
-    if path.exists() and never.exists() and path.samefile(never):
+    if same_file(path, never):
         raise InvalidConfig(f"{option}: {path} is the input itself", fix="name another file")
     return path
+
+
+def same_file(path: Path, other: Path) -> bool:
+    """Whether both exist and are one file, by whatever names."""
+    return path.exists() and other.exists() and path.samefile(other)
 
 
 def require_count(value: int | None, option: str) -> int | None:

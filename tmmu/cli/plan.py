@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from tmmu.cli import render
 from tmmu.cli.boundary import print_json
+from tmmu.cli.load import load_graph
 from tmmu.cli.options import (
     DEFAULT_SEED,
     Target,
     arena_specs,
     ir_path,
-    parse_inputs,
     parse_reserve,
     parse_settings,
     parse_target,
@@ -25,6 +25,7 @@ from tmmu.cli.options import (
     refuse,
     require_count,
     require_writable,
+    same_file,
 )
 from tmmu.cli.summary import summarize
 from tmmu.compile import Compiled, PlanRequest, compile_graph, compile_model
@@ -32,7 +33,6 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.files import write_atomic
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
-from tmmu.ir.read import read_graph
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class CaptureOptions:
     """What to capture: the fields of a ``CaptureRequest``, without the import of torch."""
 
     device: str
@@ -83,13 +83,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanJob:
-    """One run of ``tmmu plan``, every option checked."""
+    """One run of ``tmmu plan``, every option checked. ``ir`` is ``None`` where the graph is in its place already."""
 
     target: Target
-    workload: Workload
+    capture: CaptureOptions
     request: PlanRequest
     plan: Path
-    ir: Path
+    ir: Path | None
     reserve: int
     json: bool
 
@@ -100,26 +100,27 @@ def plan_job(given: PlanOptions) -> PlanJob:
     _refuse_what_does_not_apply(target, given)
     plan = plan_path(given.output, target)
     ir = ir_path(given.ir, plan)
+    again = target.kind == "ir" and same_file(ir, target.path)
     if ir == plan:
         raise InvalidConfig(f"--output and --ir both name {plan}", fix="name two files")
     return PlanJob(
         target=target,
-        workload=_workload(given),
+        capture=_capture_options(given),
         request=_plan_request(given),
         plan=require_writable(plan, "--output", never=target.path),
-        ir=require_writable(ir, "--ir", never=target.path),
+        ir=None if again else require_writable(ir, "--ir", never=target.path),
         reserve=parse_reserve(given.reserve),
         json=given.as_json,
     )
 
 
-def _workload(given: PlanOptions) -> Workload:
-    return Workload(
+def _capture_options(given: PlanOptions) -> CaptureOptions:
+    return CaptureOptions(
         device=given.device or "cuda",
         mode=given.mode,
         optimizer=given.optimizer,
         settings=parse_settings(given.settings or ()),
-        inputs=parse_inputs(given.inputs or ()),
+        inputs=tuple(given.inputs or ()),
         batch=require_count(given.batch, "--batch") or 1,
         seq=require_count(given.seq, "--seq"),
         dtype=given.dtype,
@@ -162,7 +163,8 @@ def _refuse_what_does_not_apply(target: Target, given: PlanOptions) -> None:
 def run_plan(job: PlanJob) -> int:
     """Both files written and the summary printed; 0."""
     compiled = _compile(job)
-    write_atomic(job.ir, encode_graph(compiled.graph))
+    if job.ir is not None:
+        write_atomic(job.ir, encode_graph(compiled.graph))
     write_atomic(job.plan, encode_plan(compiled.plan))
     _report(job, compiled)
     return 0
@@ -170,7 +172,7 @@ def run_plan(job: PlanJob) -> int:
 
 def _compile(job: PlanJob) -> Compiled:
     if job.target.kind == "ir":
-        return compile_graph(read_graph(job.target.path), job.request)
+        return compile_graph(load_graph(job.target.path), job.request)
     with _quiet(), progress_bar() as progress:
         return compile_model(_capture_request(job), job.request, progress)
 
@@ -178,7 +180,9 @@ def _compile(job: PlanJob) -> Compiled:
 def _capture_request(job: PlanJob) -> "CaptureRequest":
     from tmmu.passes.request import CaptureRequest
 
-    return CaptureRequest(target=job.target.text, **{name: getattr(job.workload, name) for name in Workload.__slots__})
+    return CaptureRequest(
+        target=job.target.text, **{name: getattr(job.capture, name) for name in CaptureOptions.__slots__}
+    )
 
 
 @contextmanager
@@ -212,11 +216,11 @@ def _say_nothing(what: str, ops: int) -> None:
 def _report(job: PlanJob, compiled: Compiled) -> None:
     summary = summarize(compiled.plan, compiled.graph, reserve=job.reserve)
     if job.json:
-        files = {"plan": str(job.plan), "ir": str(job.ir)}
+        files = {"plan": str(job.plan), "ir": str(job.ir or job.target.path)}
         print_json(asdict(summary) | {"files": files, "seconds": dict(compiled.seconds)})
         return
     out = render.console()
     render.print_summary(out, summary)
-    out.print(f"wrote {job.plan} and {job.ir}")
+    out.print(f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}")
     if out.is_terminal:
         out.print(render.seconds_line(compiled.seconds), style="dim")

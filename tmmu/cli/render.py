@@ -38,12 +38,12 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-def print_summary(out: Console, summary: Summary) -> None:
-    """Everything of the summary, in one screen where the list of live buffers is short."""
+def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
+    """The summary, with the ``peaks`` fullest of its peaks."""
     out.print(headline(summary), style="bold")
     print_lines(out, ["", *arena_table(summary), ""])
-    if summary.peak.buffers:
-        print_lines(out, [peak_line(summary.peak), *live_table(summary.peak.buffers), ""])
+    for peak in summary.peaks[:peaks]:
+        print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
     print_lines(out, [memory_line(summary), fit_line(summary), BOUNDED])
 
 
@@ -71,10 +71,10 @@ def arena_table(summary: Summary) -> list[str]:
 
 
 def peak_line(peak: Peak) -> str:
-    """Where the stack is fullest, and how much of that the table below shows."""
+    """Where an arena is fullest, and how much of that the table below shows."""
     shown = f"the largest {len(peak.buffers)} of {peak.live}" if len(peak.buffers) < peak.live else f"all {peak.live}"
     where = f" ({peak.op})" if peak.op else ""
-    return f"the stack is fullest at position {peak.position}{where}: {size(peak.bytes)} live, {shown} buffers:"
+    return f"{peak.arena} are fullest at position {peak.position}{where}: {size(peak.bytes)}, {shown} buffers:"
 
 
 def live_table(buffers: Iterable[LiveBuffer]) -> list[str]:
@@ -113,8 +113,8 @@ def seconds_line(seconds: Mapping[str, float]) -> str:
 
 def op_table(rows: Iterable[OperatorRow]) -> list[str]:
     """Operators by name: how many calls, floating-point operations, and what the operator table says."""
-    texts = [(row.operator, str(row.calls), str(row.flops)) for row in rows]
-    return aligned("<>>", ("operator", "calls", "flops"), texts)
+    texts = [(row.operator, str(row.calls), str(row.flops), "known" if row.known else "default") for row in rows]
+    return aligned("<>><", ("operator", "calls", "flops", "rule"), texts)
 
 
 def aligned(justify: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

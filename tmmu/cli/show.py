@@ -2,16 +2,19 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from tmmu.cli import render
 from tmmu.cli.boundary import print_json
+from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.options import ir_path
-from tmmu.cli.summary import LARGEST, Summary, operators, summarize
-from tmmu.errors import InvalidConfig, PlanMismatch
+from tmmu.cli.summary import LARGEST, OperatorRow, Summary, operators, summarize
+from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.read import read_graph, read_plan
-from tmmu.planner.trace import trace_records
+from tmmu.planner.trace import Record, trace_records
+
+HEXADECIMAL: Final = frozenset({"ir_hash", "replay_token_prefix", "plan_digest", "virtual_address"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,37 +32,35 @@ class ShowJob:
 
 def run_show(job: ShowJob) -> int:
     """The summary, or the trace, or the operators; 0."""
-    plan = read_plan(job.plan)
+    plan = load_plan(job.plan)
     graph = _graph_of(job, plan)
     if job.json:
         print_json(_record(job, plan, graph))
         return 0
     if job.trace:
         for record in trace_records(plan):
-            print_json(record)
+            print_json(_readable(record))
         return 0
     out = render.console()
-    render.print_summary(out, _summary(job, plan, graph))
+    summary = _summary(job, plan, graph)
+    render.print_summary(out, summary, peaks=len(summary.peaks) if job.peak else 1)
     if job.ops:
-        render.print_lines(out, ["", *render.op_table(operators(_needed(graph), plan))])
+        render.print_lines(out, ["", *render.op_table(_operators(graph, plan))])
     return 0
 
 
 def _graph_of(job: ShowJob, plan: Plan) -> Graph | None:
-    """The plan's graph: the one named, which must exist and match, or the one beside the plan where there is one."""
+    """The graph named, or the one beside the plan where there is one; the plan is sound for it."""
     path = ir_path(job.ir, job.plan)
-    if job.ir is None and not path.exists():
-        return None
-    graph = read_graph(path)
-    if graph.ir_hash != plan.ir_hash:
-        raise PlanMismatch(f"{job.plan} is not a plan of {path}", fix="name the graph it was made from with --ir")
-    return graph
+    return load_judged(plan, path, None) if job.ir is not None or path.exists() else None
 
 
-def _needed(graph: Graph | None) -> Graph:
+def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
     if graph is None:
         raise InvalidConfig("--ops: a plan alone does not name its operators", fix="name its graph with --ir")
-    return graph
+    from tmmu.passes.optable import facts_of
+
+    return operators(graph, plan, lambda name: facts_of(name).known)
 
 
 def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:
@@ -69,7 +70,18 @@ def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:
 def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
     record: dict[str, object] = asdict(_summary(job, plan, graph))
     if job.trace:
-        record["trace"] = list(trace_records(plan))
+        record["trace"] = [_readable(one) for one in trace_records(plan)]
     if job.ops:
-        record["operators"] = [asdict(row) for row in operators(_needed(graph), plan)]
+        record["operators"] = [asdict(row) for row in _operators(graph, plan)]
     return record
+
+
+def _readable(record: Record) -> dict[str, object]:
+    """A trace record for JSON: bytes as hexadecimal text, and addresses too, whose 64 bits JSON readers round."""
+    return {name: _text(content) if name in HEXADECIMAL else content for name, content in record.items()}
+
+
+def _text(content: object) -> object:
+    if isinstance(content, bytes):
+        return content.hex()
+    return f"0x{content:016x}" if isinstance(content, int) else content

@@ -1,7 +1,7 @@
 """What a plan says to a person, as values: text and JSON are two renderings of one ``Summary``."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -46,8 +46,9 @@ class LiveBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The first position at which most bytes of the stack are live; ``live`` buffers there, the largest listed."""
+    """The first position at which most bytes of an arena are live; ``live`` buffers there, the largest listed."""
 
+    arena: str
     position: int
     op: str
     bytes: int
@@ -77,7 +78,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A plan in one screen."""
+    """A plan in one screen. ``peaks`` are of the arenas of the stack that hold anything, fullest first."""
 
     model: str
     target: str
@@ -89,7 +90,7 @@ class Summary:
     digest: str
     token_prefix: str
     arenas: tuple[ArenaLine, ...]
-    peak: Peak
+    peaks: tuple[Peak, ...]
     memory: Memory
     reserve: int
     fits: tuple[Fit, ...]
@@ -97,11 +98,12 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """One operator of a plan: how often it runs and what that costs, in floating-point operations."""
+    """One operator of a plan: how often it runs, what that costs, and whether the operator table has a row for it."""
 
     operator: str
     calls: int
     flops: int
+    known: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
         digest=plan.digest.hex(),
         token_prefix=plan.token_prefix.hex(),
         arenas=arena_lines(plan),
-        peak=stack_peak(plan, graph, listed),
+        peaks=stack_peaks(plan, graph, listed),
         memory=memory,
         reserve=reserve,
         fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
@@ -175,27 +177,33 @@ def _input_bytes(graph: Graph) -> int:
     return sum(size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == INPUT)
 
 
-def stack_peak(plan: Plan, graph: Graph | None, listed: int | None) -> Peak:
-    """Where the arenas of the stack, taken together, are fullest. What takes over a place counts once."""
-    items = tuple(_stack_items(plan))
+def stack_peaks(plan: Plan, graph: Graph | None, listed: int | None) -> tuple[Peak, ...]:
+    """The peak of each arena of the stack that holds anything, fullest first. What takes over a place counts once."""
+    stack = (index for index, segment in enumerate(plan.arenas.segment) if segment == "stack")
+    items = ((index, tuple(_items(plan, index))) for index in stack)
+    peaks = (_peak(plan, graph, index, held, listed) for index, held in items if held)
+    return tuple(sorted(peaks, key=lambda peak: -peak.bytes))
+
+
+def _peak(plan: Plan, graph: Graph | None, arena: int, items: tuple[_Item, ...], listed: int | None) -> Peak:
     position, size = _fullest(items)
     rows = [_holder(plan, item, position) for item in items if item.birth <= position < item.death]
     rows.sort(key=lambda row: (-plan.buffers.bytes[row], plan.buffers.id[row]))
     return Peak(
+        arena=plan.arenas.name[arena],
         position=position,
-        op=_op_at(plan, graph, position),
+        op=graph.ops.target[plan.order[position]] if graph else "",
         bytes=size,
         live=len(rows),
         buffers=tuple(live_buffer(plan, graph, row) for row in rows[:listed]),
     )
 
 
-def _stack_items(plan: Plan) -> Iterator[_Item]:
+def _items(plan: Plan, arena: int) -> Iterator[_Item]:
     placed = plan.buffers
-    on_stack = tuple(segment == "stack" for segment in plan.arenas.segment)
     root: dict[int, int] = {}
     members: dict[int, list[int]] = {}
-    rows = (row for row in range(len(placed)) if on_stack[placed.arena[row]])
+    rows = (row for row in range(len(placed)) if placed.arena[row] == arena)
     for row in sorted(rows, key=lambda row: (placed.birth[row], placed.id[row])):
         buffer, before = placed.id[row], placed.takes_over[row]
         root[buffer] = buffer if before == buffer else root.get(before, before)
@@ -210,14 +218,15 @@ def _stack_items(plan: Plan) -> Iterator[_Item]:
 
 
 def _fullest(items: tuple[_Item, ...]) -> tuple[int, int]:
-    """The first position with most bytes live, and those bytes; (0, 0) where nothing is."""
-    change = [0] * (max((item.death for item in items), default=0) + 1)
+    """The first position with most bytes live, and those bytes."""
+    change: Counter[int] = Counter()
     for item in items:
         change[item.birth] += item.bytes
         change[item.death] -= item.bytes
-    live = tuple(accumulate(change))
+    positions = sorted(change)
+    live = tuple(accumulate(change[position] for position in positions))
     size = max(live)
-    return live.index(size), size
+    return positions[live.index(size)], size
 
 
 def _holder(plan: Plan, item: _Item, position: int) -> int:
@@ -248,18 +257,8 @@ def live_buffer(plan: Plan, graph: Graph | None, row: int) -> LiveBuffer:
     )
 
 
-def _op_at(plan: Plan, graph: Graph | None, position: int) -> str:
-    """The op that runs at ``position``; in the mirrored half of a timeline, the op whose gradient it is."""
-    count = len(plan.order)
-    if graph is None or count == 0:
-        return ""
-    mirrored = position >= count
-    op = plan.order[2 * count - 1 - position] if mirrored else plan.order[position]
-    return f"gradient of {graph.ops.target[op]}" if mirrored else graph.ops.target[op]
-
-
-def operators(graph: Graph, plan: Plan) -> tuple[OperatorRow, ...]:
-    """The operators that the plan runs, most calls first."""
+def operators(graph: Graph, plan: Plan, known: Callable[[str], bool]) -> tuple[OperatorRow, ...]:
+    """The operators that the plan runs, most calls first; ``known`` says which have a row in the operator table."""
     calls: Counter[str] = Counter()
     flops: Counter[str] = Counter()
     for op in plan.order:
@@ -267,4 +266,4 @@ def operators(graph: Graph, plan: Plan) -> tuple[OperatorRow, ...]:
         calls[name] += 1
         flops[name] += graph.notes.ops.flops[op]
     names = sorted(calls, key=lambda name: (-calls[name], name))
-    return tuple(OperatorRow(operator=name, calls=calls[name], flops=flops[name]) for name in names)
+    return tuple(OperatorRow(operator=name, calls=calls[name], flops=flops[name], known=known(name)) for name in names)

@@ -1,0 +1,28 @@
+BIN ?= .venv/bin
+
+.PHONY: setup fmt check test slow cover ci
+
+setup: ## a virtual environment with everything that the other targets need
+	python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'
+
+fmt: ## formatting and mechanical fixes
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format .
+
+check: ## lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: ## everything but the slow tests
+	$(BIN)/pytest
+
+slow: ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+cover: ## branch coverage, line by line where it is missing
+	$(BIN)/pytest --cov --cov-report=term-missing:skip-covered
+
+ci: ## what decides whether a change lands: a copy of the tree, a new environment, all checks, all tests
+	.ci/run

@@ -1,0 +1,75 @@
+"""Every command that a document shows is run, and prints what the document says."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.commands import ROOT, SETUP, Shown, documents, languages, matches, shown_commands
+
+DRY: Final = {"pytest": "pytest --version", "make": "make -n"}
+"""Commands that would run the tests within the tests are only looked at; ``.ci/run`` runs what they run."""
+
+
+def session(folder: Path, shown: Shown) -> subprocess.CompletedProcess[str]:
+    """Run one command as a person would: by a shell, in a folder, with the project's programs on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = SETUP.sub("", shown.command)
+    program, _, rest = command.partition(" ")
+    command = f"{DRY.get(program, program)} {rest}"
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def relative(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", [d for d in documents() if shown_commands(d.read_text())], ids=relative)
+def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for shown in shown_commands(document.read_text()):
+        done = session(tmp_path, shown)
+        printed = tuple(line.rstrip() for line in done.stdout.splitlines())
+        program = SETUP.sub("", shown.command).split()[0]
+        assert program in DRY or matches(shown.output, printed), f"$ {shown.command}\n{done.stdout}"
+        refused = any(line.startswith("tmmu: ") for line in printed)
+        assert (done.returncode != 0) == refused, f"$ {shown.command}: exit {done.returncode}"
+
+
+def test_the_readme_sets_up_with_two_commands() -> None:
+    setups = [shown.command for shown in shown_commands((ROOT / "README.md").read_text()) if SETUP.match(shown.command)]
+    assert [SETUP.sub("", command).split()[0] for command in setups] == ["tmmu", "pytest"]
+
+
+@pytest.mark.parametrize("document", documents(), ids=relative)
+def test_no_command_hides_in_another_kind_of_block(document: Path) -> None:
+    assert not {"sh", "bash", "shell", ""} & set(languages(document.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        (("a", "b"), ("a", "b"), True),
+        (("a",), ("a", "b"), False),
+        (("a", "...", "d"), ("a", "b", "c", "d"), True),
+        (("a", "...", "d"), ("a", "b"), False),
+        (("...",), (), True),
+        (("a.c",), ("abc",), False),
+    ],
+)
+def test_three_dots_stand_for_any_lines(shown: tuple[str, ...], printed: tuple[str, ...], same: bool) -> None:
+    assert matches(shown, printed) is same

@@ -1,0 +1,61 @@
+import json
+
+import pytest
+
+from tmmu.cli.boundary import guarded
+from tmmu.errors import ArenaTooSmall, CaptureFailed, TmmuError
+
+
+def failing(error: BaseException) -> int:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (CaptureFailed("no such line", fix="look"), 2, "tmmu: CAPTURE_FAILED: no such line (look)\n"),
+        (ArenaTooSmall("over\n  by 4", arena="state"), 3, "tmmu: ARENA_TOO_SMALL: over by 4\n"),
+        (KeyboardInterrupt(), 130, "tmmu: INTERRUPTED: stopped before the end\n"),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(lambda: failing(error), as_json=False) == code
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("error", [ValueError("a\nb"), RecursionError(), MemoryError(), AssertionError("x" * 10)])
+def test_what_nobody_foresaw_is_internal(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(lambda: failing(error), as_json=False) == 70
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"tmmu: INTERNAL: {type(error).__name__}")
+    assert "TMMU_TRACEBACK=1" in err
+    assert err.count("\n") == 1
+
+
+def test_a_traceback_is_shown_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMMU_TRACEBACK", "1")
+    guarded(lambda: failing(ValueError("deep")), as_json=False)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_with_json_stdout_is_the_canonical_record(capsys: pytest.CaptureFixture[str]) -> None:
+    error: TmmuError = ArenaTooSmall("too small", fix="more", arena="state", needed=9)
+    assert guarded(lambda: failing(error), as_json=True) == 3
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {
+        "code": "ARENA_TOO_SMALL",
+        "exit": 3,
+        "what": "too small",
+        "fix": "more",
+        "fields": {"arena": "state", "needed": 9},
+    }
+    assert err.count("\n") == 1
+
+
+def test_the_code_of_a_step_that_succeeds_is_returned() -> None:
+    assert guarded(lambda: 0, as_json=False) == 0

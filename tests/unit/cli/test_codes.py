@@ -1,0 +1,144 @@
+"""Every failure code that a command line can reach, reached by one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pytest
+
+from tests.unit.cli.graphs import Shell, circular, leaving_its_buffer, small
+from tmmu.cli.load import load_plan
+from tmmu.errors import InternalError, TmmuError
+from tmmu.ir.graph import encode_graph
+from tmmu.ir.plan import encode_plan
+
+Arguments: TypeAlias = tuple[object, ...]
+
+OF_THE_RUNTIME: Final = {"SEGMENT_FULL", "SESSION_UNKNOWN", "DEVICE_MEMORY"}
+"""Codes that no command can reach before one of them runs a plan."""
+
+BY_NO_INPUT: Final = {InternalError.code}
+"""A code that an input reaches only where there is a fault of ours; ``test_boundary`` makes one."""
+
+
+def invalid_ir_shapes(shell: Shell) -> Arguments:
+    return "plan", shell.graph(leaving_its_buffer())
+
+
+def liveness_cycle(shell: Shell) -> Arguments:
+    return "plan", shell.graph(circular())
+
+
+def address_collision(shell: Shell) -> Arguments:
+    """One bit is left for an address, and seed 0 gives both slots of the activations the same."""
+    graph = small()
+    empty = replace(graph, buffers=replace(graph.buffers, bytes=(4096, 1 << 20, 1 << 20, 4096, 0, 0, 0, 0)))
+    nothing = tuple(
+        (0, *shape[1:]) if buffer > 3 else shape
+        for buffer, shape in zip(graph.values.buffer, graph.values.shape, strict=True)
+    )
+    empty = replace(empty, values=replace(graph.values, shape=nothing))
+    return "plan", shell.graph(empty), "--preset", "train_full", "--arena", f"activations=alignment:{1 << 63}"
+
+
+def allocation_overflow(shell: Shell) -> Arguments:
+    return "plan", shell.graph(small()), "--arena", f"parameters=alignment:{1 << 63}"
+
+
+def arena_too_small(shell: Shell) -> Arguments:
+    return "plan", shell.graph(small()), "--arena", "activations=capacity:1KiB"
+
+
+def alignment_violation(shell: Shell) -> Arguments:
+    return "plan", shell.graph(small()), "--arena", "activations=alignment:96"
+
+
+def invalid_token(shell: Shell) -> Arguments:
+    return "plan", shell.graph(small()), "--token", "c0ffee"
+
+
+def invalid_config(shell: Shell) -> Arguments:
+    return "plan", shell.graph(small()), "--arena", "heap=capacity:1"
+
+
+def capture_failed(shell: Shell) -> Arguments:
+    Path("broken.py").write_text("model = 1 +\n")
+    return "plan", "broken.py"
+
+
+def unsupported_op(shell: Shell) -> Arguments:
+    Path("nested.py").write_text(
+        "import torch\n"
+        "def model():\n"
+        "    return lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))\n"
+        "def inputs():\n"
+        "    return (torch.zeros(4),)\n"
+    )
+    return "plan", "nested.py", "--target", "cpu"
+
+
+def plan_corrupt(shell: Shell) -> Arguments:
+    plan = shell.plan()
+    plan.write_bytes(plan.read_bytes()[:-1])
+    return "verify", plan
+
+
+def plan_mismatch(shell: Shell) -> Arguments:
+    plan = shell.plan()
+    Path("other.ir.cbor").write_bytes(encode_graph(replace(small(), target="cuda")))
+    return "verify", plan, "--ir", "other.ir.cbor"
+
+
+def plan_unsound(shell: Shell) -> Arguments:
+    plan = shell.plan()
+    broken = load_plan(plan)
+    plan.write_bytes(encode_plan(replace(broken, buffers=replace(broken.buffers, offset=(0,) * 7))))
+    return "verify", plan
+
+
+CASES: Final[tuple[Callable[[Shell], Arguments], ...]] = (
+    invalid_ir_shapes,
+    liveness_cycle,
+    address_collision,
+    allocation_overflow,
+    arena_too_small,
+    alignment_violation,
+    invalid_token,
+    invalid_config,
+    capture_failed,
+    unsupported_op,
+    plan_corrupt,
+    plan_mismatch,
+    plan_unsound,
+)
+
+
+def errors(base: type[TmmuError] = TmmuError) -> Iterator[type[TmmuError]]:
+    """Every error class of ``tmmu.errors`` with a code of its own."""
+    for error in base.__subclasses__():
+        if error.__module__ == "tmmu.errors":
+            if "code" in vars(error):
+                yield error
+            yield from errors(error)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_code_is_reached(shell: Shell, case: Callable[[Shell], Arguments]) -> None:
+    arguments = case(shell)
+    before = shell.files()
+    (wanted,) = (error for error in errors() if error.code == case.__name__.upper())
+    done = shell.tmmu(*arguments)
+    assert done.err.startswith(f"tmmu: {wanted.code}: "), done.err
+    assert done.err.count("\n") == 1
+    assert (done.code, done.out) == (wanted.exit_code, "")
+    assert shell.files() == before
+    record = shell.tmmu(*arguments, "--json").record
+    assert list(record) == ["code", "exit", "what", "fix", "fields"]
+    assert (record["code"], record["exit"]) == (wanted.code, wanted.exit_code)
+    assert record["fix"], "every refusal says what to do"
+
+
+def test_no_code_is_without_a_case() -> None:
+    reached = {case.__name__.upper() for case in CASES}
+    assert {error.code for error in errors()} - OF_THE_RUNTIME - BY_NO_INPUT == reached
