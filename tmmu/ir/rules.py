@@ -296,10 +296,10 @@ MEANING: Final = (
     _row(defined),
     _row(read_only),
     _row(inputs),
+    _row(order, LivenessCycle),
     _row(outputs),
     _row(overwrites),
     _row(saves),
-    _row(order, LivenessCycle),
     _row(sources),
 )
 RULES: Final = FORM + MEANING

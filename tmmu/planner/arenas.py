@@ -33,7 +33,7 @@ UNITS: Final = {
     "gb": 10**9,
     "tb": 10**12,
 }
-_SIZE: Final = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]{1,24})\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _EXAMPLE: Final = "write it as activations=capacity:8GiB,alignment:256,layout:slots"
 
 
