@@ -1,0 +1,77 @@
+"""One small program that has everything the judge looks at, and plans of it."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from tests.strategies import Builder
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import ArenaSpec, Plan
+from tmmu.planner.prepare import prepare_memory
+
+TOKEN = bytes(range(64))
+X, W, C, S, A0, A1, A2, K, A3, OUT, G3, G1 = range(12)
+"""Buffers: input, parameter, constant, state, activations (K is scratch), gradients."""
+
+
+@cache
+def graph() -> Graph:
+    """Six forward ops (an elementwise one, a KV-cache update) and two backward ones."""
+    b = Builder()
+    roles = ("input", "parameter", "constant", "state", "activation", "activation")
+    for role in roles:
+        b.buffer(role, (16,) if role == "state" else (8,))
+    for role, n in (("activation", 100), ("scratch", 40), ("activation", 8), ("activation", 8)):
+        b.buffer(role, (n,))
+    b.buffer("gradient")
+    b.buffer("gradient")
+    b.op([X, W], [A0])
+    b.op([A0], [A1], in_place=[(A1, A0)], saves=[A1])
+    b.op([A1], [], [(S, (16, (8,), (1,), "float32"))], target="cache.update")
+    b.op([S, A1], [A2], saves=[A2], recompute=True)
+    b.op([A2, W], [A3, K])
+    b.op([A3, C], [OUT], in_place=[(OUT, A3)])
+    b.op([OUT, A2], [G3], stage="backward")
+    b.op([G3, A1], [G1], in_place=[(G1, G3)], stage="backward")
+    return b.build([OUT, S, G1], name="sample")
+
+
+def arenas(layout: str = "packed", alignment: int = 64) -> tuple[ArenaSpec, ...]:
+    names = (("parameters", "text"), ("state", "data"), ("activations", "stack"), ("gradients", "stack"))
+    return tuple(
+        ArenaSpec(name=n, segment=s, layout=layout if s == "stack" else "sequential", alignment=alignment)
+        for n, s in names
+    )
+
+
+@cache
+def plan(mode: str = "inference", preset: str = "inference", layout: str = "packed") -> Plan:
+    return prepare_memory(graph(), mode=mode, preset=preset, token=TOKEN, arenas=arenas(layout))
+
+
+def edit(thing: Any, path: str, value: object, at: int | None = None) -> Any:
+    """``thing`` with the field at ``path``, or one cell of that column, replaced."""
+    name, _, rest = path.partition(".")
+    if rest:
+        return replace(thing, **{name: edit(getattr(thing, name), rest, value, at)})
+    if at is not None:
+        column = list(getattr(thing, name))
+        column[at] = value
+        value = tuple(column)
+    return replace(thing, **{name: value})
+
+
+def row(made: Plan, buffer: int) -> int:
+    return made.buffers.id.index(buffer)
+
+
+def move(made: Plan, buffer: int, offset: int) -> Plan:
+    return edit(made, "buffers.offset", offset, row(made, buffer))
+
+
+def without(made: Plan, buffer: int) -> Plan:
+    """The plan without its row of ``buffer``."""
+    at = row(made, buffer)
+    table = made.buffers
+    columns = {name: getattr(table, name)[:at] + getattr(table, name)[at + 1 :] for name in type(table).__slots__}
+    return replace(made, buffers=replace(table, **columns))
