@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.passes import targets
 from tmmu.passes.compatibility import real_looking_fakes
-from tmmu.passes.functions import TargetFunctions
-from tmmu.passes.initialization import no_initialization
+from tmmu.passes.composites import composites_of
+from tmmu.passes.functions import OneDevice
+from tmmu.passes.initialization import convertible_modules, no_initialization
 from tmmu.passes.program import Program, Window
 from tmmu.passes.recorder import Recorder
 from tmmu.passes.request import CaptureRequest, Progress, no_progress
@@ -33,12 +34,19 @@ _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> Program:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
     folder = targets.folder_of(request.target)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with _translated(folder), fake, TargetFunctions(request.device), real_looking_fakes():
+    with _translated(folder), fake_world(request.device) as fake, real_looking_fakes():
         progress("building", 0)
         with Recorder(folder=folder), no_initialization():
             workload = targets.load(request, fake)
         return trace(workload, request, progress)
+
+
+@contextmanager
+def fake_world(device: str) -> Iterator[FakeTensorMode]:
+    """While inside, tensors have no bytes, any device exists, and operators behave as on ``device``."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, OneDevice(), composites_of(device), convertible_modules():
+        yield fake
 
 
 def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Program:
