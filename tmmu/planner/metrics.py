@@ -29,7 +29,7 @@ def compute_metrics(
 
 
 def _retention(graph: Graph, order: Sequence[int], arenas: Arenas, buffers: Placements) -> int:
-    """Of the bytes of activations that the forward ops make, the part still live after the last of them."""
+    """Of the bytes of activations that the forward ops make, the part live when the last of them has run its course."""
     end = sum(graph.ops.stage[op] == "forward" for op in order)
     activations = arenas.name.index("activations")
     made = kept = 0

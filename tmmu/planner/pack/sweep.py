@@ -1,100 +1,53 @@
-"""Sweeps: items in the order of time, over a list of free gaps. Near-linear, for problems of any size."""
+"""Sweeps: items in the order of time, over the gaps that are free just then. For problems of any size."""
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
-from tmmu.errors import InternalError
+from tmmu.planner.pack.gaps import Gaps, SizedGaps
 from tmmu.planner.pack.instance import Column, Instance
 
 
-@dataclass(slots=True)
-class Gaps:
-    """Free address ranges ``[start, end)``, ascending, never adjacent; the last one has no end in practice."""
-
-    start: list[int] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
-
-    def take_lowest(self, size: int) -> int:
-        """The lowest ``size`` free bytes, no longer free."""
-        for index, (start, end) in enumerate(zip(self.start, self.end, strict=True)):
-            if end - start >= size:
-                return self._cut(index, start, size)
-        raise InternalError("the last gap has an end")
-
-    def take_tightest(self, size: int) -> int:
-        """The start of the smallest gap of at least ``size`` bytes, no longer free."""
-        fits = [
-            (end - start, i)
-            for i, (start, end) in enumerate(zip(self.start, self.end, strict=True))
-            if end - start >= size
-        ]
-        index = min(fits)[1]
-        return self._cut(index, self.start[index], size)
-
-    def take_highest(self, size: int, ceiling: int) -> int:
-        """The highest ``size`` free bytes below ``ceiling``, or the lowest at all where there are none."""
-        for index in range(len(self.start) - 1, -1, -1):
-            offset = min(self.end[index], ceiling) - size
-            if offset >= self.start[index]:
-                return self._cut(index, offset, size)
-        return self.take_lowest(size)
-
-    def _cut(self, index: int, offset: int, size: int) -> int:
-        start, end = self.start[index], self.end[index]
-        left, right = offset > start, offset + size < end
-        if left and right:
-            self.end[index] = offset
-            self.start.insert(index + 1, offset + size)
-            self.end.insert(index + 1, end)
-        elif left:
-            self.end[index] = offset
-        elif right:
-            self.start[index] = offset + size
-        else:
-            del self.start[index], self.end[index]
-        return offset
-
-    def release(self, offset: int, size: int) -> None:
-        """Those bytes are free again."""
-        stop = offset + size
-        index = bisect_left(self.start, offset)
-        joins_left = index > 0 and self.end[index - 1] == offset
-        joins_right = index < len(self.start) and self.start[index] == stop
-        if joins_left and joins_right:
-            self.end[index - 1] = self.end[index]
-            del self.start[index], self.end[index]
-        elif joins_left:
-            self.end[index - 1] = stop
-        elif joins_right:
-            self.start[index] = offset
-        else:
-            self.start.insert(index, offset)
-            self.end.insert(index, stop)
+def sweep_first_fit(instance: Instance, *, backward: bool = False) -> Column:
+    """Offsets per item, by birth (``backward``: by death, last first): each in the lowest gap that holds it."""
+    gaps = Gaps(instance.far * 2)
+    size = instance.size.tolist()
+    return _sweep(instance, gaps, lambda index: gaps.take_lowest(size[index]), backward=backward)
 
 
-def sweep(instance: Instance, *, backward: bool = False, tightest: bool = False, short: int = 0) -> Column:
-    """Offsets per item, placed by birth (``backward``: by death, last first), larger first among twins.
+def sweep_best_fit(instance: Instance) -> Column:
+    """Offsets per item, by birth: each in the tightest gap that holds it. O(n log n)."""
+    gaps = SizedGaps(instance.far * 2)
+    size = instance.size.tolist()
+    return _sweep(instance, gaps, lambda index: gaps.take_tightest(size[index]))
 
-    Items that live ``short`` steps or fewer go under the ceiling of the most live bytes, the others to the ground.
-    """
+
+def sweep_two_ended(instance: Instance, *, short: int) -> Column:
+    """Offsets per item, by birth: what lives ``short`` steps or fewer under the ceiling of the bound, the rest low."""
+    gaps = Gaps(instance.far * 2)
+    size = instance.size.tolist()
+    brief = (instance.death - instance.birth <= short).tolist()
+
+    def take(index: int) -> int:
+        if brief[index]:
+            return gaps.take_highest(size[index], instance.bound)
+        return gaps.take_lowest(size[index])
+
+    return _sweep(instance, gaps, take)
+
+
+def _sweep(instance: Instance, gaps: Gaps, take: Callable[[int], int], *, backward: bool = False) -> Column:
+    """Twins of one birth go longest-lived first, then largest."""
     birth = (-instance.death if backward else instance.birth).tolist()
     death = (-instance.birth if backward else instance.death).tolist()
     size = instance.size.tolist()
-    starts = sorted(range(len(instance)), key=lambda i: (birth[i], birth[i] - death[i], -size[i], i))
+    starts = sorted(range(len(instance)), key=lambda i: (birth[i], -death[i], -size[i], i))
     ends = sorted(range(len(instance)), key=lambda i: (death[i], i))
-    gaps = Gaps([0], [instance.far * 2])
     offset = [0] * len(instance)
     done = 0
     for index in starts:
         while death[ends[done]] <= birth[index]:
             gaps.release(offset[ends[done]], size[ends[done]])
             done += 1
-        if death[index] - birth[index] <= short:
-            offset[index] = gaps.take_highest(size[index], instance.bound)
-        elif tightest:
-            offset[index] = gaps.take_tightest(size[index])
-        else:
-            offset[index] = gaps.take_lowest(size[index])
+        offset[index] = take(index)
     return np.array(offset, dtype=instance.size.dtype)

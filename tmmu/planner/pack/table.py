@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from tmmu.planner.pack import orders
 from tmmu.planner.pack.instance import Column, Index, Instance
 from tmmu.planner.pack.lowest import lowest_fit
-from tmmu.planner.pack.sweep import sweep
+from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_two_ended
 
 Place: TypeAlias = Callable[[Instance], Column]
 
@@ -23,17 +23,22 @@ class Packer:
 
     name: str
     place: Place
-    work: Callable[[int, int], int]
+    work: Callable[[Instance], int]
 
 
-def sweep_work(items: int, overlaps: int) -> int:  # noqa: ARG001 - every row of the table has this signature
-    """Work of one sweep over time."""
-    return items * SWEEP_WORK
+def best_fit_work(instance: Instance) -> int:
+    """Work of a sweep that does not look at every gap."""
+    return len(instance) * SWEEP_WORK
 
 
-def lowest_work(items: int, overlaps: int) -> int:
+def first_fit_work(instance: Instance) -> int:
+    """Work of a sweep that looks at one gap after another: the more live at once, the more gaps."""
+    return len(instance) * SWEEP_WORK + instance.overlaps // 4
+
+
+def lowest_work(instance: Instance) -> int:
     """Work of one lowest fit."""
-    return items * ITEM_WORK + overlaps
+    return len(instance) * ITEM_WORK + instance.overlaps
 
 
 def _in_order(instance: Instance, order: Callable[[Instance], Index]) -> Column:
@@ -44,20 +49,16 @@ def _lowest(name: str, order: Callable[[Instance], Index]) -> Packer:
     return Packer(name=name, place=partial(_in_order, order=order), work=lowest_work)
 
 
-def _sweep(name: str, *, backward: bool = False, tightest: bool = False, short: int = 0) -> Packer:
-    place = partial(sweep, backward=backward, tightest=tightest, short=short)
-    return Packer(name=name, place=place, work=sweep_work)
-
-
 PACKERS: Final = (
-    _sweep("first_fit"),
-    _sweep("two_ended", short=8),
-    _sweep("best_fit", tightest=True),
+    Packer(name="best_fit", place=sweep_best_fit, work=best_fit_work),
     _lowest("size", orders.by_size),
+    Packer(name="two_ended", place=partial(sweep_two_ended, short=8), work=first_fit_work),
+    Packer(name="first_fit", place=sweep_first_fit, work=first_fit_work),
     _lowest("duration", orders.by_duration),
     _lowest("pressure", orders.by_pressure),
     _lowest("area", orders.by_area),
-    _sweep("first_fit_backward", backward=True),
+    Packer(name="first_fit_backward", place=partial(sweep_first_fit, backward=True), work=first_fit_work),
     _lowest("birth", orders.by_birth),
     _lowest("pressure_size", orders.by_pressure_and_size),
 )
+"""The first one always runs: it is near-linear whatever the input."""
