@@ -5,7 +5,6 @@ Everything that decides a plan's bytes is an argument. The clock is read for rep
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -56,10 +55,11 @@ class Stopwatch:
 
 def compile_model(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Compiled:
     """From a model to a sound plan. Imports torch."""
+    from tmmu.passes import capture, lower
+
     watch = Stopwatch()
-    passes = watch.run("import", lambda: import_module("tmmu.passes"))
-    program = watch.run("capture", lambda: passes.capture(capture_request, progress))
-    graph: Graph = watch.run("lower", lambda: passes.lower(program))
+    program = watch.run("capture", lambda: capture(capture_request, progress))
+    graph = watch.run("lower", lambda: lower(program))
     return _plan(graph, plan_request, watch)
 
 

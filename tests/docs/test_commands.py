@@ -39,6 +39,7 @@ def relative(document: Path) -> str:
 
 @pytest.mark.parametrize("document", [d for d in documents() if shown_commands(d.read_text())], ids=relative)
 def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for shown in shown_commands(document.read_text()):

@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import typer
@@ -45,6 +46,8 @@ def translate(error: BaseException) -> TmmuError:
         return Interrupted("stopped before the end")
     if isinstance(error, typer.TyperException):
         return InvalidConfig(error.format_message().rstrip("."), fix="see --help")
+    if isinstance(error, OSError):
+        return InvalidConfig(_system_fault(error), fix="mend that and run it again")
     return InternalError(
         f"{type(error).__name__}: {error}", fix="this is a fault of tmmu: set TMMU_TRACEBACK=1 and report what it shows"
     )
@@ -55,14 +58,21 @@ def one_line(error: TmmuError) -> str:
     return "tmmu: " + " ".join(str(error).split())
 
 
+def _system_fault(error: OSError) -> str:
+    """What the system refused, and for which file."""
+    why = error.strerror or str(error)
+    return f"{error.filename}: {why}" if error.filename is not None else f"the output cannot be written: {why}"
+
+
 def _report(error: TmmuError, *, as_json: bool) -> int:
     try:
         if as_json:
             print_json(error_record(error))
-            sys.stdout.flush()
-        sys.stderr.write(one_line(error) + "\n")
-    except BrokenPipeError:
+        sys.stdout.flush()
+    except OSError:
         _forget_stdout()
+    with suppress(OSError):
+        sys.stderr.write(one_line(error) + "\n")
     return error.exit_code
 
 
@@ -72,5 +82,5 @@ def print_json(value: object) -> None:
 
 
 def _forget_stdout() -> None:
-    """So that the interpreter's own flush at exit does not fail on the closed pipe."""
+    """So that the interpreter's own flush at exit does not fail as this one did."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

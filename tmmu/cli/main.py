@@ -1,144 +1,27 @@
-"""The ``tmmu`` program. Typer parses; each command returns what to run, and ``run`` runs it at one error boundary."""
+"""The console script. It imports nothing of weight before it can answer an interruption."""
 
+import os
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from importlib.metadata import version
 from io import TextIOWrapper
-from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
-
-import typer
-
-from tmmu.cli.boundary import guarded, print_json
-from tmmu.cli.options import parse_reserve, parse_token
-
-Run: TypeAlias = Callable[[], int]
-
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Plan the memory of a PyTorch model before it runs, to the byte.",
-)
-
-Mode = Literal["inference", "forward", "backward"]
-Preset = Literal["train_full", "inference", "remat_enabled"]
-Device = Literal["cuda", "cpu"]
-Optimizer = Literal["adamw", "sgd"]
-Dtype = Literal["float32", "float16", "bfloat16"]
-Texts = list[str] | None
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Replay token from a seed of 64 bits.")]
-Token = Annotated[str | None, typer.Option(metavar="HEX", help="Replay token, at least 64 bytes.")]
-TokenFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Replay token: the bytes of a file.")]
-Reserve = Annotated[str | None, typer.Option(metavar="SIZE", help="Kept free on a device in the fit table. [1GiB]")]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A NAME.plan.cbor.")]
-IrFile = Annotated[Path | None, typer.Option("--ir", metavar="FILE", help="Its graph. [NAME.ir.cbor beside it]")]
-TARGETS_HELP: Final = "model.py, model.py:Name, hf:PATH, NAME.pt2 or NAME.ir.cbor"
-ARENA_HELP: Final = "For example activations=capacity:8GiB,alignment:256,layout:slots."
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    as_json: Json = False,
-) -> Run | None:
-    """Plan the memory of a PyTorch model before it runs, to the byte."""
-    if context.invoked_subcommand is not None:
-        return None
-    return partial(_print_version, as_json=as_json) if show_version else partial(_print_help, context)
-
-
-def _print_help(context: typer.Context) -> int:
-    typer.echo(context.get_help())
-    return 0
-
-
-def _print_version(*, as_json: bool) -> int:
-    if as_json:
-        print_json({"version": version("tmmu")})
-    else:
-        typer.echo(f"tmmu {version('tmmu')}")
-    return 0
-
-
-@app.command()
-def plan(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGETS_HELP)],
-    device: Annotated[Device | None, typer.Option("--target", help="Whose kernels to plan for. [cuda]")] = None,
-    mode: Annotated[Mode, typer.Option(help="How much of a step runs.")] = "inference",
-    preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
-    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
-    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
-    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
-    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
-    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
-    seed: Seed = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="[NAME.plan.cbor]")] = None,
-    ir: Annotated[Path | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
-    reserve: Reserve = None,
-    as_json: Json = False,
-) -> Run:
-    """Trace TARGET without weights or GPU, and write a plan in which every byte is decided and judged."""
-    given = dict(locals())
-    from tmmu.cli.plan import PlanOptions, plan_job, run_plan
-
-    return lambda: run_plan(plan_job(PlanOptions(**given)))
-
-
-@app.command()
-def verify(
-    plan: PlanFile,
-    ir: IrFile = None,
-    seed: Seed = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
-) -> Run:
-    """Execute PLAN abstractly on its graph, and check every byte, span, slot and address."""
-    from tmmu.cli.verify import VerifyJob, run_verify
-
-    return lambda: run_verify(VerifyJob(plan=plan, ir=ir, token=parse_token(seed, token, token_file), json=as_json))
-
-
-@app.command()
-def show(
-    plan: PlanFile,
-    ir: IrFile = None,
-    trace: Annotated[bool, typer.Option("--trace", help="The allocation trace, as JSON lines.")] = False,
-    peak: Annotated[bool, typer.Option("--peak", help="All buffers that are live at the peak.")] = False,
-    ops: Annotated[bool, typer.Option("--ops", help="The operators, and which the operator table lacks.")] = False,
-    reserve: Reserve = None,
-    as_json: Json = False,
-) -> Run:
-    """Print what PLAN holds."""
-    from tmmu.cli.show import ShowJob, run_show
-
-    return lambda: run_show(
-        ShowJob(plan=plan, ir=ir, trace=trace, peak=peak, ops=ops, reserve=parse_reserve(reserve), json=as_json)
-    )
-
-
-def run(arguments: Sequence[str]) -> int:
-    """The exit code of the program for these arguments."""
-
-    def step() -> int:
-        job = app(list(arguments), prog_name="tmmu", standalone_mode=False)
-        return job() if callable(job) else int(job or 0)
-
-    return guarded(step, as_json="--json" in arguments)
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line and exit with its code."""
+    try:
+        _prepare_streams()
+        from tmmu.cli.app import run
+
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.stderr.write("tmmu: INTERRUPTED: stopped before the end\n")
+        code = 130
+    sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Streams that exist, and that can print any path."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - open for as long as the program runs
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from tmmu.cli.options import (
     same_file,
 )
 from tmmu.cli.summary import summarize
-from tmmu.compile import Compiled, PlanRequest, compile_graph, compile_model
+from tmmu.compile import Compiled, PlanRequest, Stopwatch, compile_graph, compile_model
 from tmmu.errors import InvalidConfig
 from tmmu.ir.files import write_atomic
 from tmmu.ir.graph import encode_graph
@@ -173,8 +173,12 @@ def run_plan(job: PlanJob) -> int:
 def _compile(job: PlanJob) -> Compiled:
     if job.target.kind == "ir":
         return compile_graph(load_graph(job.target.path), job.request)
+    watch = Stopwatch()
     with _quiet(), progress_bar() as progress:
-        return compile_model(_capture_request(job), job.request, progress)
+        progress("importing torch", 0)
+        request = watch.run("import", lambda: _capture_request(job))
+        compiled = compile_model(request, job.request, progress)
+    return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
 
 
 def _capture_request(job: PlanJob) -> "CaptureRequest":
@@ -205,7 +209,7 @@ def progress_bar() -> Iterator["Progress"]:
     if not err.is_terminal:
         yield _say_nothing
         return
-    with err.status("starting") as status:
+    with err.status("") as status:
         yield lambda what, ops: status.update(f"{what}: {ops} ops" if ops else what)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tmmu.cli.main import run
+from tmmu.cli.app import run
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values, encode_graph
 
 

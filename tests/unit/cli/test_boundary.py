@@ -59,3 +59,8 @@ def test_with_json_stdout_is_the_canonical_record(capsys: pytest.CaptureFixture[
 
 def test_the_code_of_a_step_that_succeeds_is_returned() -> None:
     assert guarded(lambda: 0, as_json=False) == 0
+
+
+def test_what_the_system_refuses_is_named_and_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(lambda: failing(PermissionError(13, "Permission denied", "/there")), as_json=False) == 2
+    assert capsys.readouterr().err.startswith("tmmu: INVALID_CONFIG: /there: Permission denied")

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "statement", ["import tmmu.cli.main", "import tmmu.cli.show, tmmu.cli.verify, tmmu.cli.plan", "import tmmu.compile"]
+    "statement", ["import tmmu.cli.app", "import tmmu.cli.show, tmmu.cli.verify, tmmu.cli.plan", "import tmmu.compile"]
 )
 def test_importing_the_command_line_imports_no_torch(statement: str) -> None:
     probe = f"import sys; {statement}; sys.exit('torch' in sys.modules)"

@@ -1,0 +1,95 @@
+"""The program as a process: streams that close or fill up, interruptions, a terminal."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.unit.cli.graphs import Shell
+
+PROGRAM: Final = (sys.executable, "-c", "from tmmu.cli.main import main; main()")
+SLOW_MODEL: Final = """
+import pathlib, time
+pathlib.Path("started").touch()
+time.sleep(60)
+"""
+
+
+def test_a_reader_that_goes_away_ends_the_program_quietly(shell: Shell) -> None:
+    plan = shell.plan()
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*PROGRAM, "show", plan, "--trace"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_full_disk_behind_stdout_is_one_line(shell: Shell) -> None:
+    plan = shell.plan()
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*PROGRAM, "show", plan], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("tmmu: INVALID_CONFIG: the output cannot be written: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_closed_streams_are_no_fault(shell: Shell) -> None:
+    plan = shell.plan()
+    command = f"exec {sys.executable} -c '{PROGRAM[2]}' verify {plan} >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
+
+
+def test_a_path_that_the_terminal_cannot_spell_is_printed_escaped(shell: Shell) -> None:
+    plan = shell.plan().rename("größe.plan.cbor")
+    Path("small.ir.cbor").rename("größe.ir.cbor")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*PROGRAM, "verify", plan], env=ascii_only, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("sound: gr\\xf6\\xdfe.plan.cbor")
+
+
+def test_an_interruption_is_one_line_and_writes_nothing(shell: Shell) -> None:
+    Path("slow.py").write_text(SLOW_MODEL)
+    process = subprocess.Popen([*PROGRAM, "plan", "slow.py"], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not Path("started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "tmmu: INTERRUPTED: stopped before the end\n")
+    assert not list(Path().glob("*.cbor"))
+
+
+def test_on_a_terminal_the_seconds_are_shown(shell: Shell) -> None:
+    plan = shell.plan()
+    assert "judge" not in shell.tmmu("plan", "given.ir.cbor", "-o", plan).out
+    shown = _on_a_terminal("plan", "given.ir.cbor", "-o", str(plan))
+    assert b"check 0." in shown
+    assert b"\x1b[1msmall: inference on cpu" in shown
+
+
+def _on_a_terminal(*arguments: str) -> bytes:
+    primary, secondary = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    with subprocess.Popen([*PROGRAM, *arguments], stdout=secondary, stderr=secondary, env=environment) as process:
+        os.close(secondary)
+        shown = b""
+        while chunk := _read(primary):
+            shown += chunk
+    os.close(primary)
+    assert process.returncode == 0
+    return shown
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
