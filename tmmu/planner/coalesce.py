@@ -48,6 +48,7 @@ def find_takeovers(
                 min(new, old) >= 0
                 and ranges.birth[new] == step
                 and ranges.death[old] == step + 1
+                and not ranges.kept[old]
                 and arena[new] == arena[old] >= 0
                 and size[ranges.id[new]] == size[ranges.id[old]]
                 and takes_over[new] == new

@@ -10,12 +10,16 @@ from tmmu.planner.order import writers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRanges:
-    """Every placed buffer by id, with its half-open span ``[birth, death)`` within ``[0, timeline)``."""
+    """Every placed buffer by id, with its half-open span ``[birth, death)`` within ``[0, timeline)``.
+
+    ``kept``: somebody needs its contents after the last position, so that even there nothing may overwrite it.
+    """
 
     timeline: int
     id: tuple[int, ...]
     birth: tuple[int, ...]
     death: tuple[int, ...]
+    kept: tuple[bool, ...]
 
     def __len__(self) -> int:
         return len(self.id)
@@ -33,14 +37,24 @@ def analyze_liveness(graph: Graph, order: Sequence[int], *, mode: str, preset: s
     mirrored = mode == "backward" and "backward" not in graph.ops.stage
     birth, death = _touched(graph, order)
     writer = writers(graph, order)
-    for value in graph.outputs:
-        if writer[value] >= 0:
-            death[graph.values.buffer[value]] = steps
-    if mirrored or mode == "forward":
-        for step, value in _saved(graph, order, writer, remat=preset == "remat_enabled"):
-            buffer = graph.values.buffer[value]
-            death[buffer] = max(death[buffer], 2 * steps - step if mirrored else steps)
-    return _collect(graph, birth, death, timeline=2 * steps if mirrored else steps)
+    outputs = {graph.values.buffer[value] for value in graph.outputs if writer[value] >= 0}
+    saved = _saved(graph, order, writer, remat=preset == "remat_enabled") if mirrored or mode == "forward" else {}
+    for buffer, step in saved.items():
+        death[buffer] = max(death[buffer], 2 * steps - step if mirrored else steps)
+    ids = _placed(graph, birth)
+    persistent = [graph.buffers.role[buffer] in PERSISTENT_ROLES for buffer in ids]
+    timeline = 2 * steps if mirrored else steps
+    kept = outputs if mirrored else outputs | saved.keys()
+    return LiveRanges(
+        timeline=timeline,
+        id=ids,
+        birth=tuple(0 if always else birth[b] for b, always in zip(ids, persistent, strict=True)),
+        death=tuple(
+            timeline if always else max(death[b], steps if b in outputs else 0)
+            for b, always in zip(ids, persistent, strict=True)
+        ),
+        kept=tuple(always or b in kept for b, always in zip(ids, persistent, strict=True)),
+    )
 
 
 def _touched(graph: Graph, order: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -68,24 +82,24 @@ def _touched(graph: Graph, order: Sequence[int]) -> tuple[list[int], list[int]]:
     return birth, death
 
 
-def _saved(graph: Graph, order: Sequence[int], writer: Sequence[int], *, remat: bool) -> list[tuple[int, int]]:
-    """(position, value) of all that is retained for the gradient; ``remat`` leaves out what is recomputed."""
-    recompute = graph.ops.recompute
-    return [
-        (step, value)
-        for step, op in enumerate(order)
-        for value in graph.ops.saves[op]
-        if not (remat and writer[value] >= 0 and recompute[writer[value]])
-    ]
+def _saved(graph: Graph, order: Sequence[int], writer: Sequence[int], *, remat: bool) -> dict[int, int]:
+    """Buffers retained for the gradient, each with the first position that saves it, which is needed the longest.
+
+    ``remat`` leaves out values that are recomputed.
+    """
+    recompute, buffer = graph.ops.recompute, graph.values.buffer
+    first: dict[int, int] = {}
+    for step, op in enumerate(order):
+        for value in graph.ops.saves[op]:
+            if not (remat and writer[value] >= 0 and recompute[writer[value]]):
+                first.setdefault(buffer[value], step)
+    return first
 
 
-def _collect(graph: Graph, birth: Sequence[int], death: Sequence[int], *, timeline: int) -> LiveRanges:
-    roles = graph.buffers.role
-    ids = [b for b, role in enumerate(roles) if role != "input" and (role in PERSISTENT_ROLES or birth[b] >= 0)]
-    persistent = [roles[b] in PERSISTENT_ROLES for b in ids]
-    return LiveRanges(
-        timeline=timeline,
-        id=tuple(ids),
-        birth=tuple(0 if always else birth[b] for b, always in zip(ids, persistent, strict=True)),
-        death=tuple(timeline if always else death[b] for b, always in zip(ids, persistent, strict=True)),
+def _placed(graph: Graph, birth: Sequence[int]) -> tuple[int, ...]:
+    """Buffers that a plan places: the persistent ones but the caller's, and those that the order writes."""
+    return tuple(
+        buffer
+        for buffer, role in enumerate(graph.buffers.role)
+        if role != "input" and (role in PERSISTENT_ROLES or birth[buffer] >= 0)
     )

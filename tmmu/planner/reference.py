@@ -34,7 +34,7 @@ def simulate(  # noqa: PLR0913 - what a plan depends on
     span = {b: s for b in range(len(graph.buffers)) if (s := span_of(graph, order, mode, preset, b))}
     takes_over = {b: b for b in span}
     if preset != "train_full":
-        takes_over |= takeovers_of(graph, order, span)
+        takes_over |= takeovers_of(graph, order, span, kept_of(graph, order, mode, preset))
     slot = {b: s for spec in arenas for b, s in slots_of(graph, spec, span, takes_over).items()}
     size = {b: padded(graph, arenas, b) for b in span}
     used = sorted(set(slot.values()))
@@ -90,13 +90,26 @@ def span_of(graph: Graph, order: Sequence[int], mode: str, preset: str, buffer: 
     return (min(writes), max(ends))
 
 
-def takeovers_of(graph: Graph, order: Sequence[int], span: dict[int, tuple[int, int]]) -> dict[int, int]:
+def kept_of(graph: Graph, order: Sequence[int], mode: str, preset: str) -> set[int]:
+    """Buffers whose contents are needed when the order has run: outputs, and in mode forward what is saved."""
+    made = {v for op in order for v in graph.ops.writes[op]}
+    needed = made & set(graph.outputs)
+    if mode == "forward":
+        dropped = {v for op in order if graph.ops.recompute[op] for v in graph.ops.writes[op]}
+        saved = {v for op in order for v in graph.ops.saves[op]}
+        needed |= saved - dropped if preset == "remat_enabled" else saved
+    return {graph.values.buffer[v] for v in needed}
+
+
+def takeovers_of(
+    graph: Graph, order: Sequence[int], span: dict[int, tuple[int, int]], kept: set[int]
+) -> dict[int, int]:
     """Written buffer to the read buffer whose bytes it is computed in."""
     found: dict[int, int] = {}
     for t, op in enumerate(order):
         for written, read in graph.ops.overwrites[op]:
             new, old = graph.values.buffer[written], graph.values.buffer[read]
-            free = new not in found and old not in found.values()
+            free = new not in found and old not in found.values() and old not in kept
             if free and _may_take(graph, op, t, new, old, read, span):
                 found[new] = old
     return found

@@ -1,0 +1,91 @@
+"""What a caller may ask of an arena, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from tmmu.errors import AlignmentViolation, InvalidConfig, InvalidIrShapes
+from tmmu.ir.graph import ROLES
+from tmmu.planner.arenas import arena_of_role, check_arenas, default_arenas, parse_arenas, parse_size
+
+
+def test_the_defaults() -> None:
+    rows = [(s.name, s.segment, s.layout, s.alignment, s.capacity, s.page) for s in default_arenas()]
+    assert rows == [
+        ("parameters", "text", "sequential", 256, 0, 0),
+        ("state", "data", "sequential", 256, 0, 0),
+        ("activations", "stack", "packed", 256, 0, 0),
+        ("gradients", "stack", "packed", 256, 0, 0),
+    ]
+    assert {s.alignment for s in default_arenas(64)} == {64}
+
+
+def test_every_role_has_its_arena() -> None:
+    assert [arena_of_role(role) for role in ROLES] == [
+        "parameters",
+        "parameters",
+        None,
+        "state",
+        "activations",
+        "gradients",
+        "activations",
+    ]
+    with pytest.raises(InvalidIrShapes):
+        arena_of_role("weight")
+
+
+def test_texts_are_merged_one_after_another() -> None:
+    specs = parse_arenas(
+        ["activations=capacity:8GiB,alignment:512,layout:slots", "state=page:2MiB", "state=capacity:1"]
+    )
+    assert (specs[2].capacity, specs[2].alignment, specs[2].layout) == (8 * 2**30, 512, "slots")
+    assert (specs[1].page, specs[1].capacity, specs[1].alignment) == (2**21, 1, 256)
+    assert specs[0] == default_arenas()[0]
+    assert parse_arenas([], default_arenas(64)) == default_arenas(64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "activations",
+        "activations=",
+        "heap=capacity:1",
+        "activations=capacity",
+        "activations=capacity:",
+        "activations=capacity:-1",
+        "activations=capacity:1.5GiB",
+        "activations=capacity:1XiB",
+        "activations=capacity:99999999999GiB",
+        "activations=segment:text",
+        "activations=layout:best",
+        "activations=capacity:1,,page:4096",
+        "parameters=layout:packed",
+        "state=layout:slots",
+    ],
+)
+def test_what_is_no_arena_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig):
+        parse_arenas([text])
+
+
+@pytest.mark.parametrize("text", ["alignment:0", "alignment:3", "alignment:96", "page:3000", "alignment:24KiB"])
+def test_alignments_are_powers_of_two(text: str) -> None:
+    with pytest.raises(AlignmentViolation):
+        parse_arenas([f"gradients={text}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("17", 17), ("4 KiB", 4096), ("2MB", 2_000_000), ("1tib", 2**40), ("5b", 5)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_arenas_come_in_one_order_each_once_in_its_segment() -> None:
+    specs = default_arenas()
+    assert check_arenas(specs[::-1]) == specs
+    wrong = [specs[:3], (*specs, specs[0]), (*specs[:3], specs[0]), (replace(specs[0], segment="data"), *specs[1:])]
+    for some in wrong:
+        with pytest.raises(InvalidConfig):
+            check_arenas(some)
