@@ -1,0 +1,53 @@
+"""A trace: header, tensors in id order, summary, as a CBOR sequence."""
+
+import io
+
+import cbor2
+
+from tests.strategies import random_graph, seeded
+from tmmu.ir import cbor
+from tmmu.ir.plan import Plan
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.token import token_from_seed
+from tmmu.planner.trace import encode_trace, trace_records
+
+
+def a_plan() -> Plan:
+    graph = random_graph(seeded(4), ops=20)
+    return prepare_memory(graph, mode="forward", preset="inference", token=token_from_seed(2), arenas=default_arenas())
+
+
+def test_one_header_one_record_per_buffer_one_summary() -> None:
+    plan = a_plan()
+    records = list(trace_records(plan))
+    assert [r["record"] for r in records] == ["allocation_header", *["tensor"] * len(plan.buffers), "summary"]
+    assert [r["tensor_id"] for r in records[1:-1]] == list(plan.buffers.id)
+    assert records[0]["ir_hash"] == plan.ir_hash
+    assert records[0]["replay_token_prefix"] == token_from_seed(2)[:8]
+    assert records[-1]["peak_bytes_per_arena"] == dict(zip(plan.arenas.name, plan.arenas.peak, strict=True))
+    assert records[-1]["total_logical_slots"] == len(plan.slots)
+
+
+def test_a_tensor_has_the_address_and_bytes_of_its_slot() -> None:
+    plan = a_plan()
+    by_slot = dict(
+        zip(
+            zip((plan.arenas.name[a] for a in plan.slots.arena), plan.slots.slot, strict=True),
+            zip(plan.slots.address, plan.slots.bytes, strict=True),
+            strict=True,
+        )
+    )
+    for record in list(trace_records(plan))[1:-1]:
+        address, backing = by_slot[record["arena"], record["logical_slot"]]  # type: ignore[index]
+        assert (record["virtual_address"], record["bytes"]) == (address, backing)
+
+
+def test_the_encoding_is_a_sequence_of_canonical_items() -> None:
+    plan = a_plan()
+    data = encode_trace(plan)
+    stream, items = io.BytesIO(data), []
+    while stream.tell() < len(data):
+        items.append(cbor2.load(stream))
+    assert items == list(trace_records(plan))
+    assert b"".join(cbor.encode(item) for item in items) == data
