@@ -59,15 +59,14 @@ def decode(data: bytes) -> object:
 def _scan(data: bytes) -> None:
     """``data`` is whole items of the allowed kinds, or ``PlanCorrupt`` at the first byte that is not."""
     at, end = 0, len(data)
-    while True:
+    while at < end:
         match = _PLAIN.match(data, at)
         at = match.end() if match else at
-        if at >= end:
-            break
-        width = _LONG.get(data[at])
-        if width is None:
-            raise PlanCorrupt(f"not our CBOR: {_kind(data[at])} at byte {at}", fix=FIX, byte=at)
-        at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big")
+        if at < end:
+            width = _LONG.get(data[at])
+            if width is None:
+                raise PlanCorrupt(f"not our CBOR: {_kind(data[at])} at byte {at}", fix=FIX, byte=at)
+            at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big")
     if at > end or not data:
         raise PlanCorrupt(f"not CBOR: cut off after {end} bytes", fix=FIX, byte=end)
 

@@ -33,7 +33,7 @@ def graph() -> Graph:
     b.op([A3, C], [OUT], in_place=[(OUT, A3)])
     b.op([OUT, A2], [G3], stage="backward")
     b.op([G3, A1], [G1], in_place=[(G1, G3)], stage="backward")
-    return b.build([OUT, S, G1], name="sample")
+    return b.build([OUT, S, G1])
 
 
 def arenas(layout: str = "packed", alignment: int = 64) -> tuple[ArenaSpec, ...]:

@@ -1,0 +1,131 @@
+"""Files are whole or not at all."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tmmu.errors import InvalidConfig, PlanCorrupt
+from tmmu.ir.files import read_file, write_atomic
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    write_atomic(path, b"one")
+    write_atomic(str(path), b"two")
+    assert read_file(path) == read_file(str(path)) == b"two"
+    assert names(tmp_path) == ["plan"]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "one", b"")
+    (tmp_path / "other").write_bytes(b"")
+    assert (tmp_path / "one").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_link_is_followed_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("plan")
+    write_atomic(tmp_path / "latest", b"x")
+    assert (tmp_path / "latest").is_symlink()
+    assert (tmp_path / "plan").read_bytes() == b"x"
+
+
+def test_devices_are_written_straight() -> None:
+    write_atomic("/dev/null", b"x")
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_failure_leaves_the_old_contents_and_nothing_else(
+    tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(b"old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse) if fails == "fsync" else monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(InvalidConfig, match="disk is full"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["plan"]
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "plan", b"new")
+    assert names(tmp_path) == []
+
+
+def test_killed_while_writing_the_old_contents_stand(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(b"old")
+    code = "import os, signal, sys; from tmmu.ir.files import write_atomic\n"
+    code += "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+    code += "write_atomic(sys.argv[1], b'new' * 100000)"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+
+
+def test_a_leftover_of_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+    for attempt in range(3):
+        (tmp_path / f".tmmu-{os.getpid()}-{attempt}.tmp").write_bytes(b"leftover")
+    write_atomic(tmp_path / "plan", b"x")
+    assert (tmp_path / "plan").read_bytes() == b"x"
+
+
+def refused_paths(folder: Path) -> dict[str, str]:
+    (folder / "file").write_bytes(b"")
+    return {
+        str(folder): "it is a folder",
+        str(folder / "absent" / "plan"): "no such file or folder",
+        str(folder / "file" / "plan"): "part of the path is a file",
+        str(folder / ("n" * 300)): "the name is too long",
+        "a\0b": "null",
+        "": "folder",
+    }
+
+
+def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+    for path, why in refused_paths(tmp_path).items():
+        with pytest.raises(InvalidConfig, match=why) as caught:
+            write_atomic(path, b"x")
+        assert caught.value.fix
+        assert caught.value.fields["path"] == path
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+    for path, why in refused_paths(tmp_path).items():
+        if path != str(tmp_path / ("n" * 300)):
+            with pytest.raises(InvalidConfig, match=why):
+                read_file(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InvalidConfig, match="permission denied"):
+        write_atomic(tmp_path / "plan", b"x")
+
+
+def test_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(bytes(100))
+    assert len(read_file(path, limit=100)) == 100
+    with pytest.raises(PlanCorrupt, match="more than 99 bytes"):
+        read_file(path, limit=99)
+    with pytest.raises(PlanCorrupt, match="more than"):
+        read_file("/dev/zero", limit=1000)
