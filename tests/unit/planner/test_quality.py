@@ -1,0 +1,73 @@
+"""How tight the packing is, and how planning grows: on transformers at the bound, a million buffers in a minute."""
+
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+
+from tests.problems import Widths, decoder, long_graph, random_problem
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.layout import place_packed
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.token import token_from_seed
+
+WIDTHS = [
+    Widths(),
+    Widths(rows=1, vocab=128256),
+    Widths(rows=512, hidden=768, inner=3072, kv=768, vocab=50257),
+    Widths(rows=4096, hidden=1536, inner=8960, kv=256, vocab=151936),
+    Widths(rows=333, hidden=2048, inner=5461, kv=512, vocab=1000),
+]
+
+
+def plan_of(graph: Graph, mode: str, preset: str) -> Plan:
+    return prepare_memory(graph, mode=mode, preset=preset, token=token_from_seed(0), arenas=default_arenas())
+
+
+def test_transformers_pack_to_the_bound() -> None:
+    exact = total = 0
+    for layers in (1, 2, 6, 12):
+        for widths in WIDTHS:
+            for train, preset in (
+                (False, "inference"),
+                (False, "train_full"),
+                (True, "inference"),
+                (True, "train_full"),
+            ):
+                plan = plan_of(decoder(layers, train=train, widths=widths), "backward", preset)
+                for peak, bound in zip(plan.arenas.peak, plan.arenas.bound, strict=True):
+                    assert peak * 100 <= bound * 101
+                    total += bound > 0
+                    exact += peak == bound > 0
+    assert exact * 5 >= total * 4
+
+
+@pytest.mark.parametrize(("items", "live", "ppm"), [(50, 5, 80_000), (500, 10, 50_000), (4000, 50, 80_000)])
+def test_random_problems_stay_near_the_bound(items: int, live: int, ppm: int) -> None:
+    for seed in range(3):
+        found = place_packed(random_problem(items, live, seed))
+        assert (found.peak - found.bound) * 10**6 <= ppm * found.bound
+
+
+def test_packing_beats_the_slots_of_the_specification() -> None:
+    plan = plan_of(decoder(4, train=True), "backward", "train_full")
+    backed = sum(n for a, n in zip(plan.slots.arena, plan.slots.bytes, strict=True) if a == 2)
+    assert backed > plan.arenas.peak[2] * 11 // 10
+
+
+@pytest.mark.slow
+def test_a_million_buffers_in_a_minute_in_near_linear_time() -> None:
+    seconds = []
+    for ops in (125_000, 250_000, 500_000, 1_000_000):
+        graph = long_graph(ops)
+        start = time.process_time()
+        plan = plan_of(graph, "inference", "inference")
+        seconds.append(time.process_time() - start)
+        assert len(plan.buffers) == ops
+        assert plan.metrics["peak_logical_slots"] == plan.metrics["max_live"]
+        assert sys.getsizeof(plan.buffers.offset) <= 16 * ops
+    assert seconds[-1] < 60
+    assert all(later < 3.5 * earlier for earlier, later in pairwise(seconds))
