@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.graphs import Shell, small
+from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
 from tmmu.cli.load import load_plan
 from tmmu.ir.plan import encode_plan
 
@@ -75,6 +75,14 @@ def test_a_cut_file_is_corrupt(shell: Shell, keep: int) -> None:
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith("tmmu: PLAN_CORRUPT: ")
     assert done.err.count("\n") == 1
+
+
+def test_an_illegal_graph_is_refused_for_what_it_is(shell: Shell) -> None:
+    plan = shell.plan()
+    shell.graph(leaving_its_buffer(), "illegal")
+    done = shell.tmmu("verify", plan, "--ir", "illegal.ir.cbor")
+    assert done.code == 2
+    assert done.err.startswith("tmmu: INVALID_IR_SHAPES: illegal.ir.cbor: ")
 
 
 def test_a_graph_where_a_plan_should_be_is_corrupt(shell: Shell) -> None:
