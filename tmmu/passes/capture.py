@@ -34,11 +34,12 @@ _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> Program:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
     folder = targets.folder_of(request.target)
-    with _translated(folder), fake_world(request.device) as fake, real_looking_fakes():
+    with _translated(folder), fake_world(request.device) as fake:
         progress("building", 0)
         with Recorder(folder=folder), no_initialization():
             workload = targets.load(request, fake)
-        return trace(workload, request, progress)
+        with real_looking_fakes():
+            return trace(workload, request, progress)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ answer is no: the library takes eager's path and gets the number. Where it does 
 library keeps the data-dependent choice inside the graph.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from typing import Any, Final
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tmmu.passes.recorder import value_is_known
+
+_SKIP_CHECKS: Final = "TRANSFORMERS_DISABLE_TORCH_CHECK"
+"""transformers' own switch for assertions on tensor data, which hold for valid inputs and cannot be looked at here."""
 
 _FAKE_TESTS: Final = (("transformers.utils.import_utils", "is_fake_tensor"),)
 """Functions of one tensor that say whether it is fake."""
@@ -31,8 +35,14 @@ def real_looking_fakes() -> Iterator[None]:
         if module is not None and hasattr(module, name):
             replaced.append((module, name, getattr(module, name)))
             setattr(module, name, _hides_its_value)
+    checks = os.environ.get(_SKIP_CHECKS)
+    os.environ[_SKIP_CHECKS] = "1"
     try:
         yield
     finally:
+        if checks is None:
+            del os.environ[_SKIP_CHECKS]
+        else:
+            os.environ[_SKIP_CHECKS] = checks
         for module, name, original in replaced:
             setattr(module, name, original)

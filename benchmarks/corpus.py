@@ -1,0 +1,109 @@
+"""Plan every architecture of the corpus, for inference and for a training step, and print what came of it.
+
+    python benchmarks/corpus.py [--only TEXT] [--mode inference|backward] [--device cuda|cpu] [--layers N]
+
+One line each: ops, seconds by stage, peak / bound, slots / most live, proven; or the exact reason of a failure.
+Every plan is judged. Exits 1 unless at least 95 % were captured, every plan is sound, peak / bound is at most 1.01
+everywhere and 1 for four in five.
+"""
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import transformers
+
+from benchmarks.architectures import ARCHITECTURES, Architecture
+from tmmu.compile import Compiled, PlanRequest, compile_model
+from tmmu.errors import TmmuError
+from tmmu.passes.request import CaptureRequest, no_progress
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.token import token_from_seed
+
+LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    mode: str
+    result: Compiled | None
+    reason: str
+
+
+def config_of(architecture: Architecture, layers: int | None) -> Any:
+    sizes = dict(architecture.sizes)
+    config = getattr(transformers, architecture.config)(**sizes)
+    if layers is not None:
+        for name in LAYER_NAMES:
+            if isinstance(getattr(config, name, None), int):
+                setattr(config, name, min(layers, getattr(config, name)))
+    config.architectures = [architecture.model]
+    return config
+
+
+def plan(architecture: Architecture, mode: str, device: str, layers: int | None) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            config_of(architecture, layers).save_pretrained(folder)
+            capture = CaptureRequest(
+                target=f"hf:{folder}", device=device, mode=mode, seq=architecture.seq, dtype=architecture.dtype
+            )
+            request = PlanRequest(
+                mode=mode,
+                preset="inference" if mode == "inference" else "train_full",
+                token=token_from_seed(0),
+                arenas=default_arenas(alignment=256),
+            )
+            return Row(architecture.name, mode, compile_model(capture, request, no_progress), "")
+        except TmmuError as error:
+            return Row(architecture.name, mode, None, str(error))
+
+
+def ratio(result: Compiled) -> float:
+    arenas = result.plan.arenas
+    return max(peak / bound if bound else 1.0 for peak, bound in zip(arenas.peak, arenas.bound, strict=True))
+
+
+def line(row: Row) -> str:
+    if row.result is None:
+        return f"{row.name:20} {row.mode:9} {row.reason[:160]}"
+    arenas, metrics, seconds = row.result.plan.arenas, row.result.plan.metrics, row.result.seconds
+    stack = sum(peak for peak, segment in zip(arenas.peak, arenas.segment, strict=True) if segment == "stack")
+    stages = " ".join(f"{seconds[s]:6.2f}" for s in ("capture", "lower", "plan", "judge"))
+    return (
+        f"{row.name:20} {row.mode:9} {len(row.result.graph.ops):6} {stages} {stack / 2**30:9.3f} "
+        f"{ratio(row.result):8.5f} {metrics['peak_logical_slots']:6}/{metrics['max_live']:<6} {all(arenas.proven)}"
+    )
+
+
+def summary(rows: list[Row]) -> bool:
+    planned = [row.result for row in rows if row.result is not None]
+    tight = sum(ratio(result) == 1 for result in planned)
+    worst = max((ratio(result) for result in planned), default=1.0)
+    print(f"captured {len(planned)}/{len(rows)}; peak/bound exactly 1: {tight}/{len(planned)}; worst {worst:.5f}")
+    return len(planned) >= 0.95 * len(rows) and worst <= 1.01 and tight >= 0.8 * len(planned)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--mode", choices=("inference", "backward"))
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--layers", type=int, help="cut every model to this many layers")
+    options = parser.parse_args()
+    modes = (options.mode,) if options.mode else ("inference", "backward")
+    print(f"{'model':20} {'mode':9} {'ops':>6} capture  lower   plan  judge stack GiB peak/bnd slots/live proven")
+    rows = []
+    for architecture in ARCHITECTURES:
+        for mode in modes:
+            if options.only.lower() in architecture.name.lower():
+                rows.append(plan(architecture, mode, options.device, options.layers))
+                print(line(rows[-1]), flush=True)
+    return 0 if summary(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
