@@ -8,7 +8,7 @@ fields that explain it, a message that says what and where, and a ``fix`` that s
 from collections.abc import Mapping
 from typing import ClassVar, TypeAlias
 
-Field: TypeAlias = "int | str | bool | None | list[Field] | dict[str, Field]"
+Field: TypeAlias = "int | str | bool | list[Field] | dict[str, Field] | None"
 
 
 class TmmuError(Exception):

@@ -16,7 +16,7 @@ BROKEN_PIPE_EXIT: Final = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
 
 
-class Interrupted(TmmuError):  # noqa: N818 - named as its siblings in tmmu.errors
+class Interrupted(TmmuError):
     """The person at the terminal stopped it."""
 
     code = "INTERRUPTED"

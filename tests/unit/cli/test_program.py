@@ -14,6 +14,15 @@ import pytest
 from tests.unit.cli.graphs import Shell
 
 PROGRAM: Final = (sys.executable, "-c", "from tmmu.cli.main import main; main()")
+NET: Final = """
+import torch
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 8))
+def inputs():
+    return (torch.zeros(2, 8),)
+def loss(model, x):
+    return model(x).square().mean()
+"""
 SLOW_MODEL: Final = """
 import pathlib, time
 pathlib.Path("started").touch()
@@ -65,6 +74,23 @@ def test_an_interruption_is_one_line_and_writes_nothing(shell: Shell) -> None:
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "tmmu: INTERRUPTED: stopped before the end\n")
     assert not list(Path().glob("*.cbor"))
+
+
+def test_plan_and_graph_are_the_same_bytes_in_any_process(shell: Shell) -> None:
+    """Another hash seed, another folder, another number of threads, another way to name the file."""
+    here, there = Path("here"), Path("there/deep")
+    for folder in (here, there):
+        folder.mkdir(parents=True)
+        (folder / "net.py").write_text(NET)
+    runs = (
+        (here, "net.py", {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"}),
+        (there, there.absolute() / "net.py", {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "2"}),
+    )
+    for folder, target, environment in runs:
+        command = [*PROGRAM, "plan", target, "--mode", "backward", "--optimizer", "adamw"]
+        subprocess.run(command, cwd=folder, env=os.environ | environment, check=True, capture_output=True)
+    for name in ("net.plan.cbor", "net.ir.cbor"):
+        assert (here / name).read_bytes() == (there / name).read_bytes()
 
 
 def test_on_a_terminal_the_seconds_are_shown(shell: Shell) -> None:
