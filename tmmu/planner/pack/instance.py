@@ -22,9 +22,9 @@ REMEMBERED: Final = 8_000_000
 class Instance:
     """Items of more than no bytes, sorted by (birth, id). ``item`` leads back to the problem's own index.
 
-    Items from ``first_twin[i]`` on are born no earlier than item i, items from ``stop[i]`` on after its death;
-    ``carry[j]`` are the items born before block j and alive at its start: so what overlaps an item is found
-    without looking at all others. ``far`` is above every offset.
+    Items from ``stop[i]`` on are born after the death of item i; ``carry[j]`` are the items before block j
+    that are alive when its first one is born: so what overlaps an item is found without looking at all others.
+    ``far`` is above every offset.
     """
 
     item: Index
@@ -34,7 +34,6 @@ class Instance:
     stop: Index
     block: int
     carry: tuple[Index, ...]
-    first_twin: Index
     bound: int
     far: int
 
@@ -57,7 +56,7 @@ class Instance:
     def neighbors(self, index: int) -> Index:
         """Every item that lives together with item ``index``, itself among them."""
         born = self.birth[index]
-        block = int(self.first_twin[index]) // self.block
+        block = index // self.block
         start, stop = block * self.block, int(self.stop[index])
         carried = self.carry[block]
         near = (self.death[start:stop] > born).nonzero()[0] + start
@@ -83,7 +82,6 @@ def prepare_instance(problem: Problem, bound: int) -> Instance:
         stop=np.searchsorted(birth, death, side="left"),
         block=block,
         carry=_carries(birth, death, block),
-        first_twin=np.searchsorted(birth, birth, side="left"),
         bound=bound,
         far=total * 2 + 1 if wide else WORD_LIMIT,
     )

@@ -51,7 +51,7 @@ def pressure(instance: Instance) -> npt.NDArray[np.float64]:
     while 2 * (1 << (len(table) - 1)) <= len(load):
         half = 1 << (len(table) - 1)
         table.append(np.maximum(table[-1][:-half], table[-1][half:]))
-    low, stop = instance.first_twin, instance.stop
+    low, stop = np.arange(len(load)), instance.stop
     level = np.maximum(np.frexp((stop - low).astype(np.float64))[1] - 1, 0)
     peak = np.zeros(len(instance))
     for power, row in enumerate(table):
