@@ -143,7 +143,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture(name="BART large", model="BartForConditionalGeneration", config="BartConfig"),
     Architecture(name="Pegasus large", model="PegasusForConditionalGeneration", config="PegasusConfig"),
-    Architecture(name="M2M100 418M", model="M2M100ForConditionalGeneration", config="M2M100Config"),
+    Architecture(
+        name="M2M100 418M",
+        model="M2M100ForConditionalGeneration",
+        config="M2M100Config",
+        sizes={"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
+    ),
     Architecture(name="BERT base", model="BertForMaskedLM", config="BertConfig", dtype="float32"),
     Architecture(
         name="RoBERTa base",
@@ -235,6 +240,18 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
         seq=448,
     ),
-    Architecture(name="Wav2Vec2 base", model="Wav2Vec2ForCTC", config="Wav2Vec2Config", dtype="float32"),
-    Architecture(name="HuBERT base", model="HubertForCTC", config="HubertConfig", dtype="float32"),
+    Architecture(
+        name="Wav2Vec2 base",
+        model="Wav2Vec2ForSequenceClassification",
+        config="Wav2Vec2Config",
+        sizes={"layerdrop": 0.0, "apply_spec_augment": False},
+        dtype="float32",
+    ),
+    Architecture(
+        name="HuBERT base",
+        model="HubertForSequenceClassification",
+        config="HubertConfig",
+        sizes={"layerdrop": 0.0, "apply_spec_augment": False},
+        dtype="float32",
+    ),
 )

@@ -110,18 +110,25 @@ class _Wanted:
 
 def example_inputs(
     model: torch.nn.Module, config: Any, request: CaptureRequest, dtype: torch.dtype, *, training: bool
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Any]:
     """One tensor for each input that the architecture's ``forward`` requires, by the table below."""
     names = inspect.signature(model.forward).parameters
     wanted = _Wanted(config, request.batch, _sequence(request, config), dtype)
     main = getattr(model, "main_input_name", "input_ids")
     kept = [name for name in names if name == main or name in _needed(config, names)]
-    inputs = {name: _INPUTS[name](wanted) for name in kept if name in _INPUTS}
+    inputs: dict[str, Any] = {name: _INPUTS[name](wanted) for name in kept if name in _INPUTS}
     if not inputs:
         raise CaptureFailed(f"no inputs are known for {type(model).__name__}", fix="plan it from a file: FILE.py:NAME")
-    if training and "labels" in names:
-        inputs["labels"] = _labels(wanted, inputs)
+    if training:
+        inputs |= _supervision(names, wanted, inputs)
     return inputs
+
+
+def _supervision(names: Mapping[str, Any], wanted: _Wanted, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """What makes the architecture return its own loss: labels, or the flag of contrastive models."""
+    if "labels" in names:
+        return {"labels": _labels(wanted, inputs)}
+    return {"return_loss": True} if "return_loss" in names else {}
 
 
 def _needed(config: Any, names: Mapping[str, Any]) -> set[str]:
@@ -174,6 +181,9 @@ _INPUTS: Final[Mapping[str, Callable[[_Wanted], torch.Tensor]]] = {
 
 
 def _labels(wanted: _Wanted, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if any("Segmentation" in name for name in wanted.config.architectures or ()) and "pixel_values" in inputs:
+        batch, _, height, width = inputs["pixel_values"].shape
+        return torch.empty((batch, height, width), dtype=torch.int64)
     decides = inputs.get("decoder_input_ids", inputs.get("input_ids"))
     shape = decides.shape if decides is not None else (wanted.batch,)
     return torch.empty(tuple(shape), dtype=torch.int64)
