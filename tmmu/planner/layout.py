@@ -13,9 +13,9 @@ from tmmu.planner.pack.table import PACKERS, Packer, lowest_work
 from tmmu.planner.slots import SlotAssignment, max_live_bytes
 
 BASE_WORK: Final = 500_000_000
-WORK_PER_ITEM: Final = 6_000
+WORK_PER_ITEM: Final = 5_000
 MOST_WORK: Final = 3_500_000_000
-"""How much a packing may cost, in overlaps looked at: two seconds, and 2.4 more for 100,000 items; never over 15."""
+"""How much a packing may cost, in overlaps looked at: two seconds, and two more for 100,000 items; never over 15."""
 
 
 def place_packed(problem: Problem) -> Placement:
