@@ -1,6 +1,6 @@
 """Plan every architecture of the corpus, for inference and for a training step, and print what came of it.
 
-    python benchmarks/corpus.py [--only TEXT] [--mode inference|backward] [--device cuda|cpu] [--layers N]
+    python benchmarks/corpus.py [--only TEXT] [--mode inference|backward] [--device cuda|cpu]
 
 One line each: ops, seconds by stage, peak / bound, slots / most live, proven; or the exact reason of a failure.
 Every plan is judged. Exits 1 unless at least 95 % were captured, every plan is sound, peak / bound is at most 1.01
@@ -22,8 +22,6 @@ from tmmu.passes.request import CaptureRequest, no_progress
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
 
-LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
-
 
 @dataclass(frozen=True)
 class Row:
@@ -33,21 +31,16 @@ class Row:
     reason: str
 
 
-def config_of(architecture: Architecture, layers: int | None) -> Any:
-    sizes = dict(architecture.sizes)
-    config = getattr(transformers, architecture.config)(**sizes)
-    if layers is not None:
-        for name in LAYER_NAMES:
-            if isinstance(getattr(config, name, None), int):
-                setattr(config, name, min(layers, getattr(config, name)))
+def config_of(architecture: Architecture) -> Any:
+    config = getattr(transformers, architecture.config)(**architecture.sizes)
     config.architectures = [architecture.model]
     return config
 
 
-def plan(architecture: Architecture, mode: str, device: str, layers: int | None) -> Row:
+def plan(architecture: Architecture, mode: str, device: str) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            config_of(architecture, layers).save_pretrained(folder)
+            config_of(architecture).save_pretrained(folder)
             capture = CaptureRequest(
                 target=f"hf:{folder}", device=device, mode=mode, seq=architecture.seq, dtype=architecture.dtype
             )
@@ -92,7 +85,6 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--mode", choices=("inference", "backward"))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--layers", type=int, help="cut every model to this many layers")
     options = parser.parse_args()
     modes = (options.mode,) if options.mode else ("inference", "backward")
     print(f"{'model':20} {'mode':9} {'ops':>6} capture  lower   plan  judge stack GiB peak/bnd slots/live proven")
@@ -100,7 +92,7 @@ def main() -> int:
     for architecture in ARCHITECTURES:
         for mode in modes:
             if options.only.lower() in architecture.name.lower():
-                rows.append(plan(architecture, mode, options.device, options.layers))
+                rows.append(plan(architecture, mode, options.device))
                 print(line(rows[-1]), flush=True)
     return 0 if summary(rows) else 1
 

@@ -1,4 +1,4 @@
-"""The corpus, cut to two layers: captured, planned and judged, for inference and for a training step."""
+"""The corpus at its published sizes: captured, planned and judged, for inference and for a training step."""
 
 import pytest
 
@@ -14,7 +14,7 @@ DATA_DEPENDENT = {("DETR ResNet-50", "backward")}
 @pytest.mark.parametrize("mode", ["inference", "backward"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 def test_every_architecture_is_captured_and_packs_to_the_bound(architecture: Architecture, mode: str) -> None:
-    row = plan(architecture, mode, "cuda", 2)
+    row = plan(architecture, mode, "cuda")
     if (architecture.name, mode) in DATA_DEPENDENT:
         assert "DataDependentOutputException" in row.reason
         return

@@ -201,7 +201,5 @@ def encode_graph(graph: Graph) -> bytes:
 def blank_notes(graph: Graph) -> Graph:
     """The same graph with every annotation at its neutral value."""
     n = len(graph.ops)
-    ops = OpNotes(
-        phase=("unknown",) * n, modality=("unknown",) * n, flops=(0,) * n, module=("",) * n, source=("",) * n
-    )
+    ops = OpNotes(phase=("unknown",) * n, modality=("unknown",) * n, flops=(0,) * n, module=("",) * n, source=("",) * n)
     return replace(graph, notes=Notes(name="", buffers=("",) * len(graph.buffers), ops=ops))
