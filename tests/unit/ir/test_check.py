@@ -274,6 +274,18 @@ def test_a_broken_plan_of_many_faults_is_a_short_error() -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_an_output_that_no_op_writes_is_the_callers_all_the_same() -> None:
+    """The parameter itself is returned; a scratch buffer on its bytes is a fault of the output too."""
+    b = Builder()
+    x, w, k = b.buffer("input"), b.buffer("parameter"), b.buffer("scratch")
+    b.op([x], [k])
+    made_graph = b.build([w])
+    made = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
+    assert check_plan(made_graph, made) == ()
+    broken = edit(edit(made, "buffers.arena", 0, row(made, k)), "buffers.slot", 0, row(made, k))
+    assert fault_of(broken, "output", of=made_graph).by == 0
+
+
 def test_huge_numbers_neither_hang_nor_crash() -> None:
     top = 2**64 - 1
     made = edit(INFERENCE, "arenas.slots", top, ACTIVATIONS)
