@@ -1,5 +1,6 @@
 """The console script. It imports nothing of weight before it can answer an interruption."""
 
+import gc
 import os
 import sys
 from io import TextIOWrapper
@@ -8,6 +9,7 @@ from io import TextIOWrapper
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
+        gc.disable()  # one command, one process: what it makes it keeps to the end
         _prepare_streams()
         from tmmu.cli.app import run
 
@@ -15,6 +17,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("tmmu: INTERRUPTED: stopped before the end\n")
         code = 130
+    gc.freeze()  # the interpreter's last collection need not walk a model to leave it to the operating system
     sys.exit(code)
 
 

@@ -28,7 +28,7 @@ from tmmu.cli.options import (
     same_file,
 )
 from tmmu.cli.summary import summarize
-from tmmu.compile import Compiled, PlanRequest, Stopwatch, compile_graph, compile_model
+from tmmu.compile import Compiled, PlanRequest, Stopwatch, compile_graph, compile_model, uncollected
 from tmmu.errors import InvalidConfig
 from tmmu.ir.files import write_atomic
 from tmmu.ir.graph import encode_graph
@@ -174,7 +174,7 @@ def _compile(job: PlanJob) -> Compiled:
     if job.target.kind == "ir":
         return compile_graph(load_graph(job.target.path), job.request)
     watch = Stopwatch()
-    with _quiet(), progress_bar() as progress:
+    with uncollected(), _quiet(), progress_bar() as progress:
         progress("importing torch", 0)
         request = watch.run("import", lambda: _capture_request(job))
         compiled = compile_model(request, job.request, progress)

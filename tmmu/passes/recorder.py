@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.passes.memo import CallMemo
 from tmmu.passes.modules import ModuleStack
 from tmmu.passes.program import Program, Storage, Window
 from tmmu.passes.request import Progress, no_progress
@@ -45,10 +46,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: list[Storage] = []
         self._kept: list[torch.UntypedStorage] = []
         self._base: list[fx.Node] = []
+        self._memo = CallMemo()
         self._recording = True
         self._last_placeholder: fx.Node | None = None
         self._calls = 0
         self._origin: dict[int, tuple[str, str]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper that keeps torch's compiler out of each call: it is not running."""
+        return False
 
     # -- what the program starts from
 
@@ -113,7 +120,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node_args = _replace_tensors(args, self._node)
         node_kwargs = {key: _replace_tensors(value, self._node) for key, value in kwargs.items()}
-        result = func(*args, **kwargs)
+        result = self._memo.run(func, args, kwargs)
         node = self.graph.create_node("call_function", func, node_args, node_kwargs)
         tensors = _flat(result)
         node.meta["windows"] = tuple(

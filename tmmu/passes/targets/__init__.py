@@ -7,7 +7,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tmmu.errors import InvalidConfig
 from tmmu.passes.request import CaptureRequest
 from tmmu.passes.sources import display_name
-from tmmu.passes.targets.exported import load_exported
 from tmmu.passes.targets.huggingface import load_huggingface
 from tmmu.passes.targets.pyfile import load_file, split_target
 from tmmu.passes.workload import Workload
@@ -21,6 +20,8 @@ def load(request: CaptureRequest, fake: FakeTensorMode) -> Workload:
     if target.startswith(_HUGGINGFACE):
         return load_huggingface(request, Path(target.removeprefix(_HUGGINGFACE)))
     if target.endswith(".pt2"):
+        from tmmu.passes.targets.exported import load_exported  # noqa: PLC0415 - torch's compiler, 0.7 s to import
+
         return load_exported(request, Path(target), fake)
     path, _ = split_target(target)
     if path.suffix != ".py":
