@@ -20,6 +20,25 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackProblem:
+    """Items to place, as they come from outside: each with its own ``alignment``, some at a given offset.
+
+    Sizes are in bytes and need not be multiples of the alignment; the offset must be, unless it is given.
+    Spans ``[birth, death)`` are half-open. Items of no bytes or of an empty span are allowed and conflict with
+    nothing. ``fixed`` is the given offset, or -1.
+    """
+
+    size: tuple[int, ...]
+    birth: tuple[int, ...]
+    death: tuple[int, ...]
+    alignment: tuple[int, ...]
+    fixed: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """One offset per item; ``peak`` is the least arena that holds them; ``proven`` says it is minimal."""
 
