@@ -193,7 +193,7 @@ def _capture_request(job: PlanJob) -> "CaptureRequest":
 def _quiet() -> Iterator[None]:
     """What a model or a library prints or warns while it is traced stays off stdout, and warnings are dropped."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
         with redirect_stdout(sys.stderr), warnings.catch_warnings():
             warnings.simplefilter("ignore")

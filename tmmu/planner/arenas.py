@@ -33,7 +33,7 @@ UNITS: Final = {
     "gb": 10**9,
     "tb": 10**12,
 }
-_SIZE: Final = re.compile(r"([0-9]{1,24})\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]{1,24}(?:\.[0-9]{1,12})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _EXAMPLE: Final = "write it as activations=capacity:8GiB,alignment:256,layout:slots"
 
 
@@ -58,13 +58,15 @@ def arena_of_role(role: str) -> str | None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``8GiB``, ``512 MB``, ``4096``; ``InvalidConfig`` for anything else or past 64 bits."""
+    """Bytes: ``8GiB``, ``1.5 GB``, ``4096``, rounded down; ``InvalidConfig`` for anything else or past 64 bits."""
     found = _SIZE.fullmatch(text.strip())
     if not found or found[2].lower() not in UNITS:
-        raise InvalidConfig(
-            f"{text!r} is not a size", fix="write bytes, or a whole number with KiB, MiB, GiB", text=text
-        )
-    size = int(found[1]) * UNITS[found[2].lower()]
+        raise InvalidConfig(f"{text!r} is not a size", fix="write bytes, or a number with KiB, MiB, GiB", text=text)
+    unit = UNITS[found[2].lower()]
+    whole, point, part = found[1].partition(".")
+    if point and unit == 1:
+        raise InvalidConfig(f"{text!r} is no whole number of bytes", fix="drop what follows the point", text=text)
+    size = int(int(whole + part) * unit // 10 ** len(part))
     if size > U64_MAX:
         raise InvalidConfig(f"{text!r} does not fit 64 bits", fix="choose a smaller size", text=text)
     return size

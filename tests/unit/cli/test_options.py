@@ -84,12 +84,14 @@ def test_only_one_option_names_the_token() -> None:
         options.parse_token(0, "00" * 64, None)
 
 
-@pytest.mark.parametrize(("text", "size"), [(None, 1 << 30), ("0", 0), ("512MiB", 512 << 20), ("2GB", 2 * 10**9)])
+@pytest.mark.parametrize(
+    ("text", "size"), [(None, 1 << 30), ("0", 0), ("512MiB", 512 << 20), ("2GB", 2 * 10**9), ("1.5GiB", 3 << 29)]
+)
 def test_the_reserve_is_a_size(text: str | None, size: int) -> None:
     assert options.parse_reserve(text) == size
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "1.5GiB", "8Gi", str(2**64), "9" * 5000])
+@pytest.mark.parametrize("text", ["much", "-1", "1.5", "8Gi", str(2**64), "9" * 5000])
 def test_a_reserve_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig, match="--reserve"):
         options.parse_reserve(text)

@@ -66,7 +66,10 @@ def test_a_path_that_the_terminal_cannot_spell_is_printed_escaped(shell: Shell) 
 
 def test_an_interruption_is_one_line_and_writes_nothing(shell: Shell) -> None:
     Path("slow.py").write_text(SLOW_MODEL)
-    process = subprocess.Popen([*PROGRAM, "plan", "slow.py"], stderr=subprocess.PIPE, text=True)
+    hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    hearing = f"{hear}; from tmmu.cli.main import main; main()"
+    command = [sys.executable, "-c", hearing, "plan", "slow.py"]  # a job in the background starts deaf to SIGINT
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not Path("started").exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -54,7 +54,11 @@ def test_texts_are_merged_one_after_another() -> None:
         "activations=capacity",
         "activations=capacity:",
         "activations=capacity:-1",
-        "activations=capacity:1.5GiB",
+        "activations=capacity:1.5",
+        "activations=capacity:1.5B",
+        "activations=capacity:1.GiB",
+        "activations=capacity:.5GiB",
+        "activations=capacity:1.5.1GiB",
         "activations=capacity:1XiB",
         "activations=capacity:99999999999GiB",
         "activations=segment:text",
@@ -76,7 +80,8 @@ def test_alignments_are_powers_of_two(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("0", 0), ("17", 17), ("4 KiB", 4096), ("2MB", 2_000_000), ("1tib", 2**40), ("5b", 5)]
+    ("text", "size"),
+    [("0", 0), ("17", 17), ("4 KiB", 4096), ("2MB", 2_000_000), ("1.1KiB", 1126), ("0.5 tib", 2**39), ("5b", 5)],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
