@@ -124,6 +124,28 @@ def show(
     )
 
 
+@app.command()
+def pack(
+    intervals: Annotated[
+        Path, typer.Argument(metavar="INTERVALS.csv", help="id,lower,upper,size[,alignment][,offset]")
+    ],
+    capacity: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Fit into this. [the least that is found]")
+    ] = None,
+    alignment: Annotated[str | None, typer.Option(metavar="SIZE", help="Of rows that name none. [1]")] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Of the exact search, at most.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT.csv", help="The rows with offsets.")
+    ] = None,
+    as_json: Json = False,
+) -> Run:
+    """Give every interval an offset so that the highest end is least; a given offset stays."""
+    given = dict(locals())
+    from tmmu.cli.pack import pack_job, run_pack
+
+    return lambda: run_pack(pack_job(**given))
+
+
 def run(arguments: Sequence[str]) -> int:
     """The exit code of the program for these arguments."""
 

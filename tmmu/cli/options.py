@@ -53,7 +53,7 @@ def parse_target(text: str) -> Target:
 
 def parse_reserve(text: str | None) -> int:
     """The reserve of the fit table: as given, or the default."""
-    return DEFAULT_RESERVE if text is None else _named("--reserve", lambda: parse_size(text))
+    return DEFAULT_RESERVE if text is None else named("--reserve", lambda: parse_size(text))
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -71,7 +71,7 @@ def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
     """The default arenas with every ``--arena`` text merged in."""
-    return _named("--arena", lambda: parse_arenas(texts))
+    return named("--arena", lambda: parse_arenas(texts))
 
 
 def parse_token(seed: int | None, token: str | None, token_file: Path | None) -> bytes | None:
@@ -84,15 +84,15 @@ def parse_token(seed: int | None, token: str | None, token_file: Path | None) ->
     if len(given) > 1:
         raise InvalidConfig(f"{' and '.join(given)} all name the replay token", fix="give one of them")
     if seed is not None:
-        return _named("--seed", lambda: token_from_seed(seed))
+        return named("--seed", lambda: token_from_seed(seed))
     if token is not None:
-        return _named("--token", lambda: token_from_hex(token))
+        return named("--token", lambda: token_from_hex(token))
     if token_file is not None:
-        return _named("--token-file", lambda: check_token(_token_bytes(token_file)))
+        return named("--token-file", lambda: check_token(_token_bytes(token_file)))
     return None
 
 
-def _named(option: str, parse: Callable[[], T]) -> T:
+def named(option: str, parse: Callable[[], T]) -> T:
     """What ``parse`` returns; its refusal names the option."""
     try:
         return parse()

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from tmmu.planner.pack import orders
 from tmmu.planner.pack.instance import Column, Index, Instance
 from tmmu.planner.pack.lowest import lowest_fit
+
+Fit: TypeAlias = Callable[[Instance, Index], Column]
 
 MAX_TRIES: Final = 200
 TRIES_PER_ITEM: Final = 4
@@ -30,19 +32,19 @@ WALKS: Final = (
 )
 
 
-def walk(instance: Instance, step: Walk, tries: int) -> Column:
+def walk(instance: Instance, step: Walk, tries: int, *, fit: Fit = lowest_fit) -> Column:
     """The offsets of least peak among ``tries`` packings (at least one; no more once the bound is met).
 
     An item that tops the peak was packed too late: it moves forward, and the next packing repairs the rest.
     """
     order = step.order(instance)
-    best = lowest_fit(instance, order)
+    best = fit(instance, order)
     low, lowest = best, int((best + instance.size).max())
     for _ in range(tries - 1):
         if lowest == instance.bound:
             break
         order = _promote(order, low + instance.size, step.quarters)
-        low = lowest_fit(instance, order)
+        low = fit(instance, order)
         peak = int((low + instance.size).max())
         if peak < lowest:
             best, lowest = low, peak

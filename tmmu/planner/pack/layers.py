@@ -1,0 +1,142 @@
+"""The layers of packing: one row each, in the order in which they run on a problem until it is solved."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tmmu.ir.problem import PackProblem, Problem
+from tmmu.planner.pack.bounds import lower_bound
+from tmmu.planner.pack.instance import prepare_instance
+from tmmu.planner.pack.obstacles import best_around, prepare_board
+from tmmu.planner.pack.portfolio import best_try
+
+SEARCH_ITEMS: Final = 4_000
+"""More items than this, and the exact search looks at too few of their orders to be worth its set-up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What is known of a problem whose items all hold a byte and are sorted by birth.
+
+    ``peak`` is that of ``offset`` and -1 while there is none; no packing is below ``bound``; nobody asks for
+    less than ``target``; ``nodes`` are spent, at most ``limit`` of them.
+    """
+
+    problem: PackProblem
+    target: int
+    limit: int
+    capacity: int = 0
+    offset: tuple[int, ...] = ()
+    peak: int = -1
+    bound: int = 0
+    method: str = "none"
+    nodes: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Nothing that anybody asks for is left to find."""
+        return 0 <= self.peak <= max(self.bound, self.target)
+
+    @property
+    def searchable(self) -> bool:
+        """Few enough items for the exact search, and nodes to spend."""
+        return len(self.problem) <= SEARCH_ITEMS and self.nodes < self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A step towards the least peak: a name, and a pure function that never makes a state worse."""
+
+    name: str
+    run: Callable[[State], State]
+
+
+def run_layers(state: State, layers: Sequence[Layer]) -> State:
+    """The state after each layer in turn, stopping where it is done."""
+    for layer in layers:
+        if state.done:
+            break
+        state = layer.run(state)
+    return state
+
+
+def bounded(state: State) -> State:
+    """With the sharpest bound that needs no search."""
+    return replace(state, bound=max(state.bound, lower_bound(state.problem)))
+
+
+def packed_plainly(state: State) -> State:
+    """By the heuristics that know neither alignment nor given offsets; sizes are padded to the widest alignment."""
+    problem = state.problem
+    if any(given >= 0 for given in problem.fixed):
+        return state
+    step = max(problem.alignment)
+    padded = tuple(-(-size // step) * step for size in problem.size)
+    plain = Problem(size=padded, birth=problem.birth, death=problem.death, alignment=step)
+    instance = prepare_instance(plain, state.bound)
+    found = best_try(instance)
+    offset = np.empty(len(problem), dtype=object)
+    offset[instance.item] = found.offset
+    return improved(state, tuple(int(low) for low in offset.tolist()), found.method)
+
+
+def packed_around(state: State) -> State:
+    """By the heuristics that obey each item's own alignment and what is given."""
+    problem = state.problem
+    if len(set(problem.alignment)) == 1 and all(given < 0 for given in problem.fixed):
+        return state
+    board = prepare_board(problem, state.bound)
+    method, found = best_around(problem, board)
+    offset = [0] * len(problem)
+    for item, low in zip(board.instance.item.tolist(), found.tolist(), strict=True):
+        offset[item] = low
+    return improved(state, tuple(offset), method)
+
+
+def improved(state: State, offset: tuple[int, ...], method: str) -> State:
+    """With these offsets where they are lower; ties go to the earlier."""
+    peak = max(low + size for low, size in zip(offset, state.problem.size, strict=True))
+    if 0 <= state.peak <= peak:
+        return state
+    return replace(state, offset=offset, peak=peak, method=method)
+
+
+def decided(state: State) -> State:
+    """With a packing that is low enough for whoever asks, or the knowledge that there is none, where search decides it.
+
+    Without a capacity there is something to decide only where another part needs more than this one's bound.
+    """
+    goal = state.capacity or state.target
+    if goal < state.bound or not state.searchable:
+        return state
+    left = state.limit - state.nodes
+    verdict = find(state.problem, goal, nodes=left if state.capacity else left // 2)
+    state = replace(state, nodes=state.nodes + verdict.nodes)
+    if verdict.state == "placed":
+        return improved(state, tuple(verdict.offset), "exact")
+    return replace(state, bound=goal + 1) if verdict.state == "impossible" else state
+
+
+def minimized(state: State) -> State:
+    """With what the exact search makes of the rest of the nodes; nothing where a capacity was asked for."""
+    if state.capacity or not state.searchable:
+        return state
+    found = minimize(state.problem, state.offset, nodes=state.limit - state.nodes)
+    better = improved(state, tuple(found.offset), "exact")
+    return replace(better, bound=max(state.bound, found.bound), nodes=state.nodes + found.nodes)
+
+
+HEURISTICS: Final = (
+    Layer(name="bounds", run=bounded),
+    Layer(name="portfolio", run=packed_plainly),
+    Layer(name="around", run=packed_around),
+)
+
+try:
+    from tmmu.planner.pack.exact import find, minimize
+except ImportError:
+    SEARCH: tuple[Layer, ...] = ()
+else:
+    SEARCH = (Layer(name="decide", run=decided), Layer(name="minimize", run=minimized))

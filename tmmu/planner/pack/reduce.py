@@ -1,0 +1,119 @@
+"""Reductions: smaller problems whose minimum is the same, and the way back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import gcd
+
+import numpy as np
+
+from tmmu.ir.problem import PackProblem
+
+TIME_LIMIT = 2**62
+KERNEL_ROUNDS = 4
+"""Each round drops what the rounds before made droppable; the later ones find next to nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canonical:
+    """The items that hold a byte at some moment, in an order of their own, in units of ``unit`` bytes."""
+
+    problem: PackProblem
+    item: tuple[int, ...]
+    unit: int
+
+
+def take(problem: PackProblem, items: Sequence[int]) -> PackProblem:
+    """Only these items, in this order."""
+    return PackProblem(
+        size=tuple(problem.size[i] for i in items),
+        birth=tuple(problem.birth[i] for i in items),
+        death=tuple(problem.death[i] for i in items),
+        alignment=tuple(problem.alignment[i] for i in items),
+        fixed=tuple(problem.fixed[i] for i in items),
+    )
+
+
+def canonical(problem: PackProblem) -> Canonical:
+    """Sorted by birth, then death, size, alignment, given offset, position; times that pass 62 bits become ranks."""
+    columns = (problem.birth, problem.death, problem.size, problem.alignment, problem.fixed)
+    keep = [i for i, (b, d, s) in enumerate(zip(*columns[:3], strict=True)) if s > 0 and b < d]
+    items = sorted(keep, key=lambda i: tuple(column[i] for column in columns))
+    kept = take(problem, items)
+    unit = common_unit(kept)
+    birth, death = _times(kept)
+    small = PackProblem(
+        size=tuple(size // unit for size in kept.size),
+        birth=birth,
+        death=death,
+        alignment=tuple(max(1, step // unit) for step in kept.alignment),
+        fixed=tuple(given // unit if given > 0 else given for given in kept.fixed),
+    )
+    return Canonical(problem=small, item=tuple(items), unit=unit)
+
+
+def common_unit(problem: PackProblem) -> int:
+    """The largest unit of which some minimal packing is made.
+
+    It divides all sizes and given offsets; so do, pushed down, all ends. An alignment that it divides, or that divides
+    it, keeps that true; where one does neither, its power of two is left.
+    """
+    unit = gcd(*problem.size, *(given for given in problem.fixed if given > 0))
+    if all(step % unit == 0 or unit % step == 0 for step in set(problem.alignment) if unit):
+        return max(1, unit)
+    return unit & -unit
+
+
+def _times(problem: PackProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    times = (problem.birth, problem.death)
+    if all(-TIME_LIMIT < time < TIME_LIMIT for column in times for time in column):
+        return times
+    rank = {time: at for at, time in enumerate(sorted({*problem.birth, *problem.death}))}
+    return tuple(rank[t] for t in problem.birth), tuple(rank[t] for t in problem.death)
+
+
+def components(problem: PackProblem) -> tuple[range, ...]:
+    """Items (sorted by birth) cut at every moment at which nothing is live: no part conflicts with another."""
+    cuts, reach = [0], None
+    for item, (birth, death) in enumerate(zip(problem.birth, problem.death, strict=True)):
+        if reach is not None and birth >= reach:
+            cuts.append(item)
+        reach = death if reach is None else max(reach, death)
+    ends = [*cuts[1:], len(problem)]
+    return tuple(range(low, high) for low, high in zip(cuts, ends, strict=True) if low < high)
+
+
+def droppable_rounds(problem: PackProblem, target: int) -> tuple[list[int], list[list[int]]]:
+    """Items that matter, then rounds of items that find room below ``target`` wherever all others of before lie.
+
+    The gaps among k neighbours that hold s bytes are at most k + 1: if none held an item, s and its size less one
+    per gap would reach ``target``. Whoever places the rounds last first, each item at its lowest gap, stays below.
+    """
+    left = [item for item in range(len(problem)) if item >= 0]
+    rounds: list[list[int]] = []
+    for _ in range(KERNEL_ROUNDS):
+        needed = _needed(take(problem, left), target)
+        gone = [item for item, need in zip(left, needed, strict=True) if not need]
+        if not gone:
+            break
+        rounds.append(gone)
+        left = [item for item, need in zip(left, needed, strict=True) if need]
+    return left, rounds
+
+
+def _needed(problem: PackProblem, target: int) -> list[bool]:
+    """Whether an item may find no room below ``target`` once all others are placed."""
+    by_birth = np.argsort(np.array(problem.birth, dtype=np.int64), kind="stable")
+    by_death = np.argsort(np.array(problem.death, dtype=np.int64), kind="stable")
+    birth = np.array(problem.birth, dtype=np.int64)
+    death = np.array(problem.death, dtype=np.int64)
+    born = np.searchsorted(birth[by_birth], death, side="left").tolist()
+    gone = np.searchsorted(death[by_death], birth, side="right").tolist()
+    born_bytes = list(accumulate((problem.size[i] for i in by_birth.tolist()), initial=0))
+    gone_bytes = list(accumulate((problem.size[i] for i in by_death.tolist()), initial=0))
+    needed = []
+    for item, (size, step, given) in enumerate(zip(problem.size, problem.alignment, problem.fixed, strict=True)):
+        others = born[item] - gone[item] - 1
+        held = born_bytes[born[item]] - gone_bytes[gone[item]] - size
+        needed.append(given >= 0 or held + (others + 1) * (size + step - 2) >= target)
+    return needed
