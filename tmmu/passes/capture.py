@@ -6,6 +6,8 @@ storages but no bytes, so neither time nor memory grows with the weights.
 
 import inspect
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -15,10 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.passes import targets
+from tmmu.passes.autocast import autocast_of
 from tmmu.passes.compatibility import real_looking_fakes
 from tmmu.passes.composites import composites_of
+from tmmu.passes.conversion import convertible_modules
 from tmmu.passes.functions import OneDevice
-from tmmu.passes.initialization import convertible_modules, no_initialization
+from tmmu.passes.initialization import quick_initialization
 from tmmu.passes.program import Program, Window
 from tmmu.passes.recorder import Recorder
 from tmmu.passes.request import CaptureRequest, Progress, no_progress
@@ -34,25 +38,59 @@ _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> Program:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
     folder = targets.folder_of(request.target)
-    with _translated(folder), fake_world(request.device) as fake:
+    with _translated(folder), _importable(folder), fake_world(request.device) as fake:
         progress("building", 0)
-        with Recorder(folder=folder), no_initialization():
+        with Recorder(folder=folder), quick_initialization():
             workload = targets.load(request, fake)
         with real_looking_fakes():
             return trace(workload, request, progress)
 
 
 @contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    """While inside, the model's file may import its neighbours, at any time."""
+    before = list(sys.path)
+    sys.path[:0] = [folder] if folder else []
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
+def _plain_layers() -> Iterator[None]:
+    """While inside, recurrent layers are operators that run everywhere, not one of a CPU library's own."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # noqa: FBT003
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
 def fake_world(device: str) -> Iterator[FakeTensorMode]:
     """While inside, tensors have no bytes, any device exists, and operators behave as on ``device``."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake, OneDevice(), composites_of(device), convertible_modules():
-        yield fake
+    with (
+        warnings.catch_warnings(),
+        fake,
+        OneDevice(),
+        composites_of(device),
+        convertible_modules(),
+        autocast_of(device),
+        _plain_layers(),
+    ):
+        warnings.simplefilter("ignore")  # about a run that does not take place
+        with torch.compiler.set_stance("force_eager"):
+            yield fake
 
 
 def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Program:
     """The calls of one step of the workload, in order."""
-    recorder = Recorder(folder=workload.folder, modules=workload.modules, progress=progress)
+    recorder = Recorder(
+        folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
+    )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
     with workload.modules.following(), recorder:
         results = _step(workload, request, recorder)
@@ -66,7 +104,8 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
     """Inputs, weights, buffers and states become known under their names; the windows of the inputs."""
     module = workload.module
     if module is not None:
-        module.train(training)
+        if module.training != training:  # a model made to train may freeze parts of itself
+            module.train(training)
         workload.modules.name_all(module)
         for name, parameter in module.named_parameters():
             recorder.declare(parameter, role="parameter", name=name)
@@ -114,14 +153,23 @@ def _translated(folder: str) -> Iterator[None]:
     except SyntaxError as error:
         where = f"{targets.shown(error.filename, folder)}:{error.lineno}"
         raise CaptureFailed(f"{where}: {error.msg}", fix="correct the file", where=where) from error
-    except (Exception, SystemExit) as error:
-        if _NESTED.search(str(error)):
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        said = _said(error)
+        if _NESTED.search(said):
             raise UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart") from error
         where = failing_source(error.__traceback__, folder)
-        said = " ".join(str(error).split())[:300]
         raise CaptureFailed(
             f"{where + ': ' if where else ''}{type(error).__name__}: {said}", fix=advice(error), where=where
         ) from error
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:300]
+    except Exception:  # noqa: BLE001 - a user's exception may do anything
+        return "its message cannot be printed"
 
 
 def advice(error: BaseException) -> str:

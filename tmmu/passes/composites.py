@@ -40,6 +40,8 @@ def _log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
 
 
 def _normalized(kernel: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
+    if dtype is None and torch.is_autocast_enabled("cpu") and x.dtype in _HALF:
+        dtype = torch.float32
     fused = x.dtype in _HALF and dtype is torch.float32
     if dtype is not None and not fused:
         x = x.to(dtype)

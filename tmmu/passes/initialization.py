@@ -1,92 +1,32 @@
-"""How modules are made while planning: weights get no values, and conversions keep what is shared shared."""
+"""How weights get their values while planning: constants as they are, random ones by one draw that nobody can read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
-_INITIALIZERS = tuple(
-    name
-    for name in dir(nn.init)
-    if name.endswith("_") and not name.startswith("_") and callable(getattr(nn.init, name))
-)
+_RANDOM: Final = (
+    "uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
+    "kaiming_normal_", "orthogonal_", "sparse_",
+)  # fmt: skip
 
 
-def _leave(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    return tensor
+def _drawn(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """The tensor, marked as random: some initializers look at what they drew, and there is nothing to look at."""
+    with torch.no_grad():
+        return tensor.uniform_()
 
 
 @contextmanager
-def no_initialization() -> Iterator[None]:
-    """While inside, initializers of ``torch.nn.init`` return their tensor as it is."""
-    originals = {name: getattr(nn.init, name) for name in _INITIALIZERS}
+def quick_initialization() -> Iterator[None]:
+    """While inside, the random initializers of ``torch.nn.init`` are one operator each."""
+    originals = {name: getattr(nn.init, name) for name in _RANDOM}
     for name in originals:
-        setattr(nn.init, name, _leave)
+        setattr(nn.init, name, _drawn)
     try:
         yield
     finally:
         for name, original in originals.items():
             setattr(nn.init, name, original)
-
-
-@contextmanager
-def convertible_modules() -> Iterator[None]:
-    """While inside, ``.to()``, ``.half()`` and their kind work on modules of fake tensors.
-
-    torch swaps the tensors of such modules in place and gives up where anything refers to them weakly; here each
-    parameter is replaced, once, wherever it is used.
-    """
-    original = nn.Module._apply
-    nn.Module._apply = _Conversion().apply  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module._apply = original  # type: ignore[method-assign]
-
-
-class _Conversion:
-    """Remembers, while one conversion walks a tree of modules, what each parameter has become."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._became: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
-
-    @property
-    def apply(self) -> Callable[..., nn.Module]:
-        """A function that stands for ``Module._apply``."""
-
-        def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
-            self._depth += 1
-            try:
-                for child in module.children() if recurse else ():
-                    child._apply(fn)  # type: ignore[no-untyped-call]
-                self._replace(module, fn)
-            finally:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._became.clear()
-            return module
-
-        return _apply
-
-    def _replace(self, module: nn.Module, fn: Callable[[Any], Any]) -> None:
-        for key, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[key] = self._converted(parameter, fn)
-        for key, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[key] = fn(buffer)
-
-    def _converted(self, parameter: nn.Parameter, fn: Callable[[Any], Any]) -> nn.Parameter:
-        known = self._became.get(id(parameter))
-        if known is not None:
-            return known[1]
-        with torch.no_grad():
-            applied = fn(parameter)
-        same = applied is parameter
-        made = parameter if same else nn.Parameter(applied, requires_grad=parameter.requires_grad)
-        self._became[id(parameter)] = (parameter, made)
-        self._became[id(made)] = (made, made)
-        return made

@@ -8,15 +8,18 @@ functionalized, so a mutated buffer stays one buffer. Storages are told apart by
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tmmu.errors import UnsupportedOp
+from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.passes.corrections import corrected, require_real
 from tmmu.passes.memo import CallMemo
 from tmmu.passes.modules import ModuleStack
 from tmmu.passes.program import Program, Storage, Window
@@ -27,17 +30,47 @@ from tmmu.passes.values import concrete_scalar, evaluate
 
 _SILENT_NAMESPACES = frozenset({"prim", "profiler"})
 _PROGRESS_EVERY = 64
+_ORIGIN = "_tmmu_origin"
+
+
+class _Origin:
+    """Which recording and which node a tensor comes from, kept on the tensor; a copy of the tensor has none."""
+
+    __slots__ = ("index", "node", "recorder", "window")
+
+    def __init__(
+        self,
+        recorder: "Recorder | None" = None,
+        node: fx.Node | None = None,
+        index: int | None = None,
+        window: Window | None = None,
+    ) -> None:
+        self.recorder, self.node, self.index, self.window = recorder, node, index, window
+
+    def __deepcopy__(self, memo: Any) -> "_Origin":
+        return _Origin()
+
+    def __reduce__(self) -> Any:
+        return (_Origin, ())
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Everything called while the mode is on, as nodes of one graph."""
 
     def __init__(
-        self, *, folder: str = "", modules: ModuleStack | None = None, progress: Progress = no_progress
+        self,
+        *,
+        folder: str = "",
+        modules: ModuleStack | None = None,
+        progress: Progress = no_progress,
+        device: str = "cpu",
+        strict: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.stage = "forward"
+        self.strict = strict
+        self._device = device
         self.mutators: dict[int, list[fx.Node]] = {}
         self._folder = folder
         self._modules = modules or ModuleStack()
@@ -46,6 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: list[Storage] = []
         self._kept: list[torch.UntypedStorage] = []
         self._base: list[fx.Node] = []
+        self._aliases: list[torch.UntypedStorage] = []
         self._memo = CallMemo()
         self._recording = True
         self._last_placeholder: fx.Node | None = None
@@ -73,7 +107,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name=name,
             device=device,
             graph=self.graph,
-            storages=tuple(self._storages),
+            storages=tuple(
+                replace(storage, bytes=max(storage.bytes, kept.nbytes()))  # one that was resized counts at its largest
+                for storage, kept in zip(self._storages, self._kept, strict=True)
+            ),
             inputs=inputs,
             outputs=outputs,
         )
@@ -120,7 +157,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node_args = _replace_tensors(args, self._node)
         node_kwargs = {key: _replace_tensors(value, self._node) for key, value in kwargs.items()}
-        result = self._memo.run(func, args, kwargs)
+        require_real(func, args)
+        if func is torch.ops.aten.lift_fresh.default:
+            return self._lifted(func(*args), node_args[0])
+        result = corrected(func, args, self._memo.run(func, args, kwargs), self._device)
         node = self.graph.create_node("call_function", func, node_args, node_kwargs)
         tensors = _flat(result)
         node.meta["windows"] = tuple(
@@ -133,6 +173,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._name_results(result, node)
         if self._calls % _PROGRESS_EVERY == 0:
             self._progress("tracing", self._calls)
+        return result
+
+    def _lifted(self, result: torch.Tensor, node: fx.Node) -> torch.Tensor:
+        """A constant under the fake mode: the same bytes, the same node."""
+        storage = _storage(result)
+        self._storage_of[storage._cdata] = node.meta["windows"][0].storage
+        self._aliases.append(storage)
+        _remember(result, self, node)
         return result
 
     def _mutated(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Window, ...]:
@@ -156,7 +204,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = torch._C._autograd._get_sequence_nr() - 1
         meta["sequence"] = number
         meta["module"], meta["source"] = self._modules.path, self._modules.source or calling_source(self._folder)
-        self._origin[number] = (meta["module"], meta["source"])
+        self._origin.setdefault(number, (meta["module"], meta["source"]))  # the node's own call comes first
 
     # -- tensors, nodes, storages
 
@@ -184,26 +232,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _node(self, tensor: torch.Tensor) -> fx.Node:
         """The node that yields this tensor, made on demand for one item of a tuple or an unknown alias."""
-        remembered = tensor.__dict__.get("_tmmu_node")
-        if remembered is not None and remembered[0] is self:
-            node: fx.Node = remembered[1]
-            index: int | None = remembered[2]
-            if index is None:
-                return node
-            with self.graph.inserting_after(node):
-                item: fx.Node = self._item(node, index)
-            item.meta["windows"] = (self._window(tensor),)
-            _remember(tensor, self, item)
-            return item
-        return self._unknown(tensor, remembered)
+        origin: _Origin | None = tensor.__dict__.get(_ORIGIN)
+        if origin is None or origin.recorder is not self or origin.node is None:
+            return self._unknown(tensor, origin)
+        if origin.window != self._window_now(tensor):
+            return self._unknown(tensor, None)  # its data was replaced since
+        if origin.index is None:
+            return origin.node
+        with self.graph.inserting_after(origin.node):
+            item: fx.Node = self._item(origin.node, origin.index)
+        item.meta["windows"] = (self._window(tensor),)
+        _remember(tensor, self, item)
+        return item
 
-    def _unknown(self, tensor: torch.Tensor, remembered: Any) -> fx.Node:
+    def _unknown(self, tensor: torch.Tensor, origin: _Origin | None) -> fx.Node:
         """A tensor that no recorded call returned: an alias of a known storage, or a constant."""
         storage = _storage(tensor)
         known = self._storage_of.get(storage._cdata)
         if known is None:
+            if origin is None and isinstance(tensor, FakeTensor) and self.strict:
+                raise CaptureFailed(
+                    "a tensor was computed where the trace does not look, in another thread for example",
+                    fix="run the model in one thread",
+                )
             node = self._placeholder(tensor, storage, role="constant", name=f"constant_{len(self._storages)}")
-            node.meta["origin"] = remembered
+            node.meta["origin"] = origin
             return node
         base = self._base[known]
         if base.meta["windows"] == (self._window(tensor),):
@@ -241,6 +294,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._own(storage, node, role=None, name="")
         return self._window(tensor)
 
+    def _window_now(self, tensor: torch.Tensor) -> Window | None:
+        """The tensor's window, or nothing where its storage is unknown."""
+        return self._window(tensor) if _storage(tensor)._cdata in self._storage_of else None
+
     def _window(self, tensor: torch.Tensor) -> Window:
         dtype = str(tensor.dtype)[6:]
         width = DTYPE_BYTES.get(dtype)
@@ -257,12 +314,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def value_is_known(tensor: torch.Tensor) -> bool:
     """Whether constants alone decide the tensor, in the recording that made it."""
-    remembered = tensor.__dict__.get("_tmmu_node")
-    if remembered is None:
+    origin: _Origin | None = tensor.__dict__.get(_ORIGIN)
+    if origin is None or origin.recorder is None:
         return False
-    recorder: Recorder = remembered[0]
     with torch._C.DisableTorchFunction():
-        return evaluate(recorder._node(tensor), recorder) is not None
+        return evaluate(origin.recorder._node(tensor), origin.recorder) is not None
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -272,7 +328,7 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def _remember(tensor: torch.Tensor, recorder: Recorder, node: fx.Node, index: int | None = None) -> None:
-    tensor.__dict__["_tmmu_node"] = (recorder, node, index)
+    tensor.__dict__[_ORIGIN] = _Origin(recorder, node, index, recorder._window(tensor))
 
 
 def _replace_tensors(value: Any, node_of: Any) -> Any:

@@ -17,7 +17,10 @@ def mark_saves(ops: "Sequence[OpDraft]", windows: Sequence[Window], persistent: 
     else the op that wrote it.
     """
     writer = {value: index for index, op in enumerate(ops) if op.stage == "forward" for value in op.writes}
-    by_number = {op.sequence: index for index, op in enumerate(ops) if op.stage == "forward"}
+    by_number: dict[int, list[int]] = {}
+    for index, op in enumerate(ops):
+        if op.stage == "forward":
+            by_number.setdefault(op.sequence, []).append(index)
     saved: list[dict[int, None]] = [{} for _ in ops]
     trains = False
     for op in ops:
@@ -26,9 +29,8 @@ def mark_saves(ops: "Sequence[OpDraft]", windows: Sequence[Window], persistent: 
         trains = True
         for value in op.reads:
             if value in writer and windows[value].storage not in persistent:
-                saver = by_number.get(op.sequence)
-                known = saver is not None and (value in ops[saver].reads or value in ops[saver].writes)
-                saved[saver if known and saver is not None else writer[value]][value] = None
+                near = (i for i in by_number.get(op.sequence, ()) if value in ops[i].reads or value in ops[i].writes)
+                saved[next(near, writer[value])][value] = None
     for op, values in zip(ops, saved, strict=True):
         op.saves = list(values)
         facts = facts_of(op.target)

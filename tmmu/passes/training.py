@@ -1,11 +1,13 @@
 """One training step, as eager PyTorch takes it: loss, backward, and the optimizer's fused update."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.passes.recorder import Recorder
+from tmmu.passes.tree import named_tensors
 from tmmu.passes.workload import Workload
 
 
@@ -16,7 +18,7 @@ def train_step(workload: Workload, recorder: Recorder, *, optimizer: str | None)
         loss.backward()  # type: ignore[no-untyped-call]
     trained = _trained(workload)
     if optimizer is None:
-        return [loss.detach(), *(grad for _, _, grad in trained)]
+        return [loss.detach(), *(grad for _, _, grad in trained), *_input_gradients(workload)]
     with recorder.in_stage("update"):
         _OPTIMIZERS[optimizer](trained, recorder)
     for _, parameter, _ in trained:
@@ -28,8 +30,7 @@ def _loss(workload: Workload) -> torch.Tensor:
     if workload.loss is not None:
         loss = workload.loss(workload.run, *workload.args, **workload.kwargs)
     else:
-        out = workload.run(*workload.args, **workload.kwargs)
-        loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", out)
+        loss = _own_loss(workload.run(*workload.args, **workload.kwargs))
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CaptureFailed(
             "the model has no scalar loss to train on", fix="define loss(model, *args, **kwargs), or return .loss"
@@ -37,6 +38,16 @@ def _loss(workload: Workload) -> torch.Tensor:
     if not loss.requires_grad:
         raise CaptureFailed("the loss depends on no trainable parameter", fix="unfreeze a parameter, or plan inference")
     return loss
+
+
+def _own_loss(out: Any) -> Any:
+    """The loss in what a model returns: named so, or the only scalar that can be trained among several results."""
+    if isinstance(out, Mapping):
+        return out.get("loss")
+    if isinstance(out, (tuple, list)) and not hasattr(out, "loss"):
+        scalars = [t for t in out if isinstance(t, torch.Tensor) and t.numel() == 1 and t.requires_grad]
+        return scalars[0] if len(scalars) == 1 else None
+    return getattr(out, "loss", out)
 
 
 Trained = list[tuple[str, torch.Tensor, torch.Tensor]]
@@ -47,6 +58,12 @@ def _trained(workload: Workload) -> Trained:
     module = workload.module
     named = module.named_parameters() if module is not None else ()
     return [(name, p, p.grad) for name, p in named if p.grad is not None]
+
+
+def _input_gradients(workload: Workload) -> list[torch.Tensor]:
+    """Gradients of inputs that ask for one."""
+    given = named_tensors((list(workload.args), dict(workload.kwargs)))
+    return [tensor.grad for _, tensor in given if tensor.is_leaf and tensor.grad is not None]
 
 
 def _by_dtype(trained: Trained) -> list[Trained]:

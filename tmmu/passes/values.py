@@ -14,6 +14,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import _disable_current_modes
 
 _MAX_NODES = 4096
+_UNINITIALIZED = ("empty", "new_empty", "resize")
+_FILLS = ("fill_", "zero_", "copy_")
 _MAX_BYTES = 1 << 26
 """Enough for the masks that models inspect; far below any weight."""
 
@@ -81,9 +83,18 @@ def _computable(node: fx.Node, recording: Recording) -> bool:
         return node.meta["value"] is not None or node.meta.get("origin") is not None
     if node.target is operator.getitem:
         return True
+    if getattr(node.target, "_opname", "").startswith(_UNINITIALIZED) and not _filled(node, recording):
+        return False
     tags = getattr(node.target, "tags", ())
     small = all(recording.bytes_of(w.storage) <= _MAX_BYTES for w in node.meta["windows"] if w is not None)
     return small and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _filled(node: fx.Node, recording: Recording) -> bool:
+    """Whether what was in memory is overwritten, whole, before anything else is done with it."""
+    window = node.meta["windows"][0]
+    changes = recording.mutators.get(window.storage, ())
+    return bool(changes) and changes[0].meta["mutates"] == (window,) and changes[0].target._opname in _FILLS  # type: ignore[union-attr]
 
 
 def _leaf(node: fx.Node) -> torch.Tensor | None:
@@ -91,10 +102,10 @@ def _leaf(node: fx.Node) -> torch.Tensor | None:
     value = node.meta["value"]
     if value is not None:
         return value.clone()  # type: ignore[no-any-return]
-    recording, origin, index = node.meta["origin"]
-    if index is not None:
+    origin = node.meta["origin"]
+    if origin.recorder is None or origin.index is not None:
         return None
-    return evaluate(origin, recording)
+    return evaluate(origin.node, origin.recorder)
 
 
 def _call(node: fx.Node, values: dict[fx.Node, Any]) -> Any:

@@ -101,3 +101,14 @@ class Odd(nn.Module):
         alias = base.view(-1)
         base.tanh_()
         return [out, z * 2, alias + 1, None, 3, {"y": y, "view": y[1:], "index": x.argsort(-1)}]
+
+
+class Recurrent(nn.Module):
+    """An LSTM: on a CPU one operator of a library, where that is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0]

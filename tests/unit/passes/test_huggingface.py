@@ -16,6 +16,15 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 16384, "dtype": "bfloat16",
 }  # fmt: skip
 
+VIT: dict[str, Any] = {
+    "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "intermediate_size": 64, "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+T5: dict[str, Any] = {
+    "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 64,
+    "num_layers": 1, "num_heads": 4, "vocab_size": 100,
+}  # fmt: skip
+
 
 def planned(folder: Path, config: dict[str, Any] = LLAMA, **options: Any) -> Graph:
     (folder / "config.json").write_text(json.dumps(config))
@@ -63,20 +72,12 @@ def test_tied_embeddings_are_one_buffer(tmp_path: Path) -> None:
 
 
 def test_an_encoder_decoder_gets_both_inputs(tmp_path: Path) -> None:
-    config = {
-        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 64,
-        "num_layers": 1, "num_heads": 4, "vocab_size": 100,
-    }  # fmt: skip
-    graph = planned(tmp_path, config, seq=8)
+    graph = planned(tmp_path, T5, seq=8)
     assert [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs] == ["input_ids", "decoder_input_ids"]
 
 
 def test_a_vision_model_gets_pixels_of_its_size(tmp_path: Path) -> None:
-    config = {
-        "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "intermediate_size": 64, "image_size": 32, "patch_size": 8,
-    }  # fmt: skip
-    graph = planned(tmp_path, config, batch=2)
+    graph = planned(tmp_path, VIT, batch=2)
     assert graph.values.shape[graph.inputs[0]] == (2, 3, 32, 32)
     assert set(graph.notes.ops.modality) == {"vision"}
 
@@ -90,6 +91,9 @@ def test_a_vision_model_gets_pixels_of_its_size(tmp_path: Path) -> None:
         (json.dumps(LLAMA), {"dtype": "float31"}),
         (json.dumps(LLAMA), {"decode": True, "mode": "backward"}),
         (json.dumps(LLAMA), {"settings": (("seq", "3"),)}),
+        (json.dumps(LLAMA), {"seq": 16385}),
+        (json.dumps(LLAMA), {"decode": True, "seq": 4}),
+        (json.dumps(VIT), {"seq": 4}),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
@@ -102,3 +106,13 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, options: dict
 def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TmmuError, match="no config"):
         capture(CaptureRequest(target=f"hf:{tmp_path}"))
+
+
+def test_a_decode_step_of_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TmmuError, match="encoder-decoder"):
+        planned(tmp_path, T5, decode=True, cache_len=8)
+
+
+def test_a_prefill_keeps_no_cache(tmp_path: Path) -> None:
+    graph = planned(tmp_path, T5, seq=8)
+    assert not [line for line in graph.notes.ops.source if "cache_utils" in line]

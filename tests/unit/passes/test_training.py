@@ -108,3 +108,26 @@ def test_checkpointed_layers_are_computed_again_and_not_saved(tmp_path: Path) ->
         if s == "backward" and t == "aten.relu.default"
     ]
     assert len(again) == 1
+
+
+def test_a_model_that_returns_results_and_a_loss_is_trained_on_the_loss(tmp_path: Path) -> None:
+    text = NET.replace(
+        "return self.down(torch.relu(self.up(x)))", "y = self.up(x)\n        return y, y.square().mean()"
+    )
+    assert "backward" in step(tmp_path, text).ops.stage
+
+
+def test_calls_that_no_gradient_follows_do_not_lend_their_line_to_one(tmp_path: Path) -> None:
+    text = NET.replace(
+        "return self.down(torch.relu(self.up(x)))",
+        "y = self.up(x)\n        with torch.no_grad():\n            table = torch.arange(8.0).cos()\n"
+        "        return self.down(y + table)",
+    )
+    graph = step(tmp_path, text + LOSS)
+    backward = [
+        graph.notes.ops.source[i]
+        for i in range(len(graph.ops))
+        if graph.ops.stage[i] == "backward" and graph.notes.ops.module[i] == "up"
+    ]
+    assert backward
+    assert set(backward) == {"net.py:10"}

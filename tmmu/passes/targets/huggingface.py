@@ -45,6 +45,8 @@ def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     kwargs = example_inputs(model, config, request, dtype, training=training)
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        kwargs["use_cache"] = False
     return Workload(name=name, folder="", run=model, module=model, kwargs=kwargs)
 
 
@@ -77,8 +79,13 @@ def build(config: Any, dtype: torch.dtype) -> torch.nn.Module:
 
 
 def _made(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Module:
+    from transformers.initialization import no_init_weights  # noqa: PLC0415
+
     made = model_class[0] if isinstance(model_class, (tuple, list)) else model_class
-    model: torch.nn.Module = made._from_config(config, dtype=dtype)
+    with no_init_weights():
+        model: torch.nn.Module = made._from_config(config, dtype=dtype)
+    tie: Any = model.tie_weights
+    tie()  # initialization would have done it
     return model
 
 
@@ -117,6 +124,8 @@ def example_inputs(
     main = getattr(model, "main_input_name", "input_ids")
     kept = [name for name in names if name == main or name in _needed(config, names)]
     inputs: dict[str, Any] = {name: _INPUTS[name](wanted) for name in kept if name in _INPUTS}
+    if request.seq is not None and not any(name.endswith("input_ids") for name in inputs):
+        raise InvalidConfig(f"{type(model).__name__} takes no tokens", fix="drop --seq")
     if not inputs:
         raise CaptureFailed(f"no inputs are known for {type(model).__name__}", fix="plan it from a file: FILE.py:NAME")
     if training:
@@ -142,11 +151,17 @@ def _needed(config: Any, names: Mapping[str, Any]) -> set[str]:
 
 
 def _sequence(request: CaptureRequest, config: Any) -> int:
-    if request.seq is not None:
-        return request.seq
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    longest = getattr(text, "max_position_embeddings", None) or _DEFAULT_SEQUENCE
-    return min(_DEFAULT_SEQUENCE, longest) if longest > 0 else _DEFAULT_SEQUENCE
+    longest = _longest(config)
+    if request.seq is not None and longest and request.seq > longest:
+        raise InvalidConfig(f"the model has positions for {longest} tokens, not {request.seq}", fix="lower --seq")
+    return request.seq or min(_DEFAULT_SEQUENCE, longest or _DEFAULT_SEQUENCE)
+
+
+def _longest(config: Any) -> int:
+    """How many tokens the configuration has positions for; 0 where it does not say."""
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    found = [getattr(text, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")]
+    return next((size for size in found if isinstance(size, int) and size > 0), 0)
 
 
 def _ids(wanted: _Wanted) -> torch.Tensor:
@@ -198,6 +213,10 @@ def _decode(config: Any, request: CaptureRequest, dtype: torch.dtype, name: str)
 
     if request.mode != "inference":
         raise InvalidConfig("a decode step is inference", fix="drop --mode, or drop --decode")
+    if getattr(config, "is_encoder_decoder", False):
+        raise CaptureFailed("a decode step of an encoder-decoder is not modelled", fix="plan it without --decode")
+    if request.seq is not None:
+        raise InvalidConfig("a decode step is one token", fix="drop --seq; --cache-len says how many came before")
     length = request.cache_len or _sequence(request, config)
     model = build(config, dtype)
     names = inspect.signature(model.forward).parameters

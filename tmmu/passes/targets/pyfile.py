@@ -46,18 +46,15 @@ def _imported(path: Path) -> ModuleType:
     while (top / "__init__.py").is_file() and top.parent != top:
         names.insert(0, top.name)
         top = top.parent
-    sys.path.insert(0, str(top))
-    try:
-        if len(names) > 1:
-            return importlib.import_module(".".join(names))
-        spec = importlib.util.spec_from_file_location(f"tmmu_target_{path.stem}", path)
-        assert spec is not None and spec.loader is not None  # noqa: PT018 - a .py file always has a loader
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(top))
+    if len(names) > 1:
+        sys.path.insert(0, str(top))
+        return importlib.import_module(".".join(names))
+    spec = importlib.util.spec_from_file_location(f"tmmu_target_{path.stem}", path)
+    assert spec is not None and spec.loader is not None  # noqa: PT018 - a .py file always has a loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _from_module(module: ModuleType, request: CaptureRequest, settings: dict[str, Any], folder: str) -> Workload:
@@ -67,13 +64,15 @@ def _from_module(module: ModuleType, request: CaptureRequest, settings: dict[str
         )
     used: set[str] = set()
     maker = module.model
-    run = maker if isinstance(maker, torch.nn.Module) or not callable(maker) else _called(maker, settings, used)
+    made = isinstance(maker, torch.nn.Module) or not callable(maker)
+    run = _uncompiled(maker) if made else _called(maker, settings, used)
     if not callable(run):
         raise CaptureFailed(
             "`model` is neither a module nor makes one", fix="define model as an nn.Module or a callable"
         )
     args, kwargs = _inputs(module, request, settings, used, run)
-    _refuse_unknown(settings, used)
+    makers = [m for m in (maker, getattr(module, "inputs", None)) if not isinstance(m, torch.nn.Module)]
+    _refuse_unknown(settings, used, *makers)
     return Workload(
         name=Path(request.target).stem,
         folder=folder,
@@ -94,14 +93,14 @@ def _from_name(
     used: set[str] = set()
     is_program = isinstance(made, torch.nn.Module) or (not isinstance(made, type) and _takes_inputs(made, request))
     if is_program:
-        run, extra = made, {key: settings[key] for key in settings if key in _parameters(made)[0]}
+        run, extra = _uncompiled(made), {key: settings[key] for key in settings if key in _parameters(made)[0]}
         used.update(extra)
     else:
         run, extra = _called(made, settings, used), {}
     if not callable(run):
         raise CaptureFailed(f"{name} makes no module", fix="name an nn.Module class, or a function that makes one")
     args, kwargs = _inputs(module, request, settings, used, run)
-    _refuse_unknown(settings, used)
+    _refuse_unknown(settings, used, *(() if isinstance(made, torch.nn.Module) else (made,)))
     return Workload(
         name=name,
         folder=folder,
@@ -191,12 +190,31 @@ def _called(maker: Callable[..., Any], settings: dict[str, Any], used: set[str])
     names, any_name = _parameters(maker)
     taken = {key: value for key, value in settings.items() if key in names or any_name}
     used.update(taken)
-    return maker(**taken)
+    missing = [name for name in _required(maker) if name not in taken]
+    if missing:
+        raise InvalidConfig(
+            f"{getattr(maker, '__name__', 'model')} needs {', '.join(missing)}",
+            fix=f"give --set {missing[0]}=VALUE, or name a function of the file that makes the model",
+        )
+    return _uncompiled(maker(**taken))
 
 
-def _refuse_unknown(settings: dict[str, Any], used: set[str]) -> None:
+def _uncompiled(made: Any) -> Any:
+    """A module that ``torch.compile`` wraps, as it was: what is planned is what eager does."""
+    return getattr(made, "_orig_mod", made) if isinstance(made, torch.nn.Module) else made
+
+
+def _required(maker: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _refuse_unknown(settings: dict[str, Any], used: set[str], *takers: Any) -> None:
     unknown = [key for key in settings if key not in used]
     if unknown:
-        raise InvalidConfig(
-            f"nothing takes the setting {unknown[0]!r}", fix="settings are keyword parameters of model or inputs"
-        )
+        names = sorted({name for taker in takers if callable(taker) for name in _parameters(taker)[0]})
+        known = f"known here: {', '.join(names)}" if names else "neither model nor inputs takes any"
+        raise InvalidConfig(f"nothing takes the setting {unknown[0]!r}", fix=known)
