@@ -26,7 +26,8 @@ SINGLE_ON_CUDA: Final[tuple[OpOverload, ...]] = (
     _aten.log1p.default, _aten.log2.default, _aten.mse_loss.default, _aten.nll_loss.default,
     _aten.nll_loss_nd.default, _aten.norm.Scalar, _aten.norm.ScalarOpt_dim, _aten.pow.Tensor_Scalar,
     _aten.pow.Tensor_Tensor, _aten.pow.Scalar, _aten.prod.default, _aten.prod.dim_int, _aten.reciprocal.default,
-    _aten.rsqrt.default, _aten.sinh.default, _aten.smooth_l1_loss.default, _aten.soft_margin_loss.default, _aten.softplus.default, _aten.sum.default, _aten.sum.dim_IntList, _aten.tan.default,
+    _aten.rsqrt.default, _aten.sinh.default, _aten.smooth_l1_loss.default, _aten.soft_margin_loss.default,
+    _aten.softplus.default, _aten.sum.default, _aten.sum.dim_IntList, _aten.tan.default,
 )  # fmt: skip
 """The operators that autocast runs in single precision on CUDA (torch's documented list); softmax has its own rule."""
 
