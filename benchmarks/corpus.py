@@ -56,15 +56,16 @@ def plan(architecture: Architecture, mode: str, device: str) -> Row:
 
 
 def ratio(result: Compiled) -> float:
-    arenas = result.plan.arenas
-    return max(peak / bound if bound else 1.0 for peak, bound in zip(arenas.peak, arenas.bound, strict=True))
+    """Of the stack, peak / bound. Text and data are one buffer after another: always 1."""
+    peak, bound = (result.plan.metrics[f"{what}_bytes.stack"] for what in ("peak", "bound"))
+    return peak / bound if bound else 1.0
 
 
 def line(row: Row) -> str:
     if row.result is None:
         return f"{row.name:20} {row.mode:9} {row.reason[:160]}"
     arenas, metrics, seconds = row.result.plan.arenas, row.result.plan.metrics, row.result.seconds
-    stack = sum(peak for peak, segment in zip(arenas.peak, arenas.segment, strict=True) if segment == "stack")
+    stack = metrics["peak_bytes.stack"]
     stages = " ".join(f"{seconds[s]:6.2f}" for s in ("capture", "lower", "plan", "judge"))
     return (
         f"{row.name:20} {row.mode:9} {len(row.result.graph.ops):6} {stages} {stack / 2**30:9.3f} "

@@ -26,14 +26,14 @@ def show_graph(name: str, graph: Graph) -> None:
     plan = prepare_memory(graph, mode="backward", preset="inference", token=token_from_seed(0), arenas=default_arenas())
     seconds = time.perf_counter() - start
     a = plan.arenas
-    worst = max(excess_ppm(peak, bound) for peak, bound in zip(a.peak, a.bound, strict=True))
+    over = excess_ppm(plan.metrics["peak_bytes.stack"], plan.metrics["bound_bytes.stack"])
     backed = sum(
         n for arena, n in zip(plan.slots.arena, plan.slots.bytes, strict=True) if a.name[arena] == "activations"
     )
     ratio = backed * 1000 // max(a.bound[a.name.index("activations")], 1)
     print(
         f"{name:24} ops {len(graph.ops):8} placed {len(plan.buffers):8} {seconds:7.2f} s  "
-        f"over bound {worst:6} ppm  slots/bound {ratio} per mille"
+        f"over bound {over:6} ppm  slots/bound {ratio} per mille"
     )
 
 

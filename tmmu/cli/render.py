@@ -5,7 +5,8 @@ from typing import Final
 
 from rich.console import Console
 
-from tmmu.cli.summary import Fit, LiveBuffer, OperatorRow, Peak, Summary
+from tmmu.cli.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorRow, Peak, Summary
+from tmmu.ir.plan import JOINT
 
 UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 BOUNDED: Final = "exact: all bytes above. Not planned, only bounded by the reserve: device context, library workspaces"
@@ -61,20 +62,30 @@ def headline(summary: Summary) -> str:
 
 
 def arena_table(summary: Summary) -> list[str]:
-    """One line for each arena that holds anything, under a heading."""
-    rows = [
-        (arena.name, size(arena.peak), size(arena.bound), "yes" if arena.proven else "no", str(arena.slots))
-        for arena in summary.arenas
-        if arena.slots
-    ]
+    """One line for each arena that holds anything, under a heading; two arenas of the stack stand below its own."""
+    held = [arena for arena in summary.arenas if arena.slots]
+    rows = [_arena_row(arena, arena.name) for arena in held if arena.segment != STACK]
+    stack = [arena for arena in held if arena.segment == STACK]
+    if len(stack) > 1:
+        line = summary.stack
+        rows.append((STACK, size(line.peak), size(line.bound), "yes" if line.proven else "no", ""))
+    rows += [_arena_row(arena, f"  {arena.name}" if len(stack) > 1 else arena.name) for arena in stack]
     return aligned("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
+
+
+def _arena_row(arena: ArenaLine, name: str) -> tuple[str, ...]:
+    """A joint arena below its stack has no peak or proof of its own to speak of, only what it has live at once."""
+    if arena.layout == JOINT and name != arena.name:
+        return (name, "", size(arena.bound), "", str(arena.slots))
+    return (name, size(arena.peak), size(arena.bound), "yes" if arena.proven else "no", str(arena.slots))
 
 
 def peak_line(peak: Peak) -> str:
     """Where an arena is fullest, and how much of that the table below shows."""
     shown = f"the largest {len(peak.buffers)} of {peak.live}" if len(peak.buffers) < peak.live else f"all {peak.live}"
     where = f" ({peak.op})" if peak.op else ""
-    return f"{peak.arena} are fullest at position {peak.position}{where}: {size(peak.bytes)}, {shown} buffers:"
+    what = "the stack is" if peak.arena == STACK else f"{peak.arena} are"
+    return f"{what} fullest at position {peak.position}{where}: {size(peak.bytes)}, {shown} buffers:"
 
 
 def live_table(buffers: Iterable[LiveBuffer]) -> list[str]:

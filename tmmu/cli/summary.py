@@ -7,17 +7,18 @@ from itertools import accumulate
 from typing import Final
 
 from tmmu.ir.graph import INPUT, Graph
-from tmmu.ir.plan import Plan
+from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
 
 DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
 """Memory of common devices, in the makers' GB; read as 10**9 bytes, the smaller reading."""
 
 LARGEST: Final = 5
+STACK: Final = "stack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaLine:
-    """One arena, in bytes; ``capacity`` 0 is no limit."""
+    """One arena, in bytes; ``capacity`` 0 is no limit. Of a joint arena, ``peak`` is where it ends in the slab."""
 
     name: str
     segment: str
@@ -27,6 +28,15 @@ class ArenaLine:
     proven: bool
     slots: int
     capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackLine:
+    """The slabs of the stack, added up: what they take, the least that they could, whether all are minimal."""
+
+    peak: int
+    bound: int
+    proven: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +56,10 @@ class LiveBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The first position at which most bytes of an arena are live; ``live`` buffers there, the largest listed."""
+    """The first position at which most bytes of a slab are live; ``live`` buffers there, the largest listed.
+
+    ``arena`` is the one that holds anything in the slab, or ``stack`` where several do.
+    """
 
     arena: str
     position: int
@@ -78,7 +91,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A plan in one screen. ``peaks`` are of the arenas of the stack that hold anything, fullest first."""
+    """A plan in one screen. ``peaks`` are of the slabs of the stack that hold anything, fullest first."""
 
     model: str
     target: str
@@ -90,6 +103,7 @@ class Summary:
     digest: str
     token_prefix: str
     arenas: tuple[ArenaLine, ...]
+    stack: StackLine
     peaks: tuple[Peak, ...]
     memory: Memory
     reserve: int
@@ -133,6 +147,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
         digest=plan.digest.hex(),
         token_prefix=plan.token_prefix.hex(),
         arenas=arena_lines(plan),
+        stack=stack_line(plan),
         peaks=stack_peaks(plan, graph, listed),
         memory=memory,
         reserve=reserve,
@@ -165,10 +180,8 @@ def arena_lines(plan: Plan) -> tuple[ArenaLine, ...]:
 
 
 def memory_of(plan: Plan, graph: Graph | None) -> Memory:
-    """Peaks added up by segment, and the bytes of the caller's inputs."""
-    by_segment = {"text": 0, "data": 0, "stack": 0}
-    for segment, peak in zip(plan.arenas.segment, plan.arenas.peak, strict=True):
-        by_segment[segment] += peak
+    """Slabs added up by segment, and the bytes of the caller's inputs."""
+    by_segment = {segment: segment_bytes(plan.arenas, segment) for segment in ("text", "data", STACK)}
     inputs = _input_bytes(graph) if graph else None
     return Memory(inputs=inputs, total=sum(by_segment.values()) + (inputs or 0), **by_segment)
 
@@ -177,20 +190,44 @@ def _input_bytes(graph: Graph) -> int:
     return sum(size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == INPUT)
 
 
+def _slabs(arenas: Arenas) -> Iterator[tuple[int, ...]]:
+    """The slabs of the stack, each as its arenas."""
+    return (slab for slab in slabs_of(arenas.segment, arenas.layout) if arenas.segment[slab[0]] == STACK)
+
+
+def stack_line(plan: Plan) -> StackLine:
+    """Peak, bound and proof of the whole stack; by the tables, since nobody may have judged the metrics."""
+    arenas = plan.arenas
+    slabs = tuple(_slabs(arenas))
+    return StackLine(
+        peak=segment_bytes(arenas, STACK),
+        bound=sum(_slab_bound(plan, slab) for slab in slabs),
+        proven=all(arenas.proven[arena] for slab in slabs for arena in slab),
+    )
+
+
+def _slab_bound(plan: Plan, slab: tuple[int, ...]) -> int:
+    """An arena alone has its own; joint arenas, what all of them have live at once."""
+    if plan.arenas.layout[slab[0]] != JOINT:
+        return plan.arenas.bound[slab[0]]
+    items = tuple(_items(plan, slab))
+    return _fullest(items)[1] if items else 0
+
+
 def stack_peaks(plan: Plan, graph: Graph | None, listed: int | None) -> tuple[Peak, ...]:
-    """The peak of each arena of the stack that holds anything, fullest first. What takes over a place counts once."""
-    stack = (index for index, segment in enumerate(plan.arenas.segment) if segment == "stack")
-    items = ((index, tuple(_items(plan, index))) for index in stack)
-    peaks = (_peak(plan, graph, index, held, listed) for index, held in items if held)
+    """The peak of each slab of the stack that holds anything, fullest first. What takes over a place counts once."""
+    items = ((slab, tuple(_items(plan, slab))) for slab in _slabs(plan.arenas))
+    peaks = (_peak(plan, graph, held, listed) for _, held in items if held)
     return tuple(sorted(peaks, key=lambda peak: -peak.bytes))
 
 
-def _peak(plan: Plan, graph: Graph | None, arena: int, items: tuple[_Item, ...], listed: int | None) -> Peak:
+def _peak(plan: Plan, graph: Graph | None, items: tuple[_Item, ...], listed: int | None) -> Peak:
+    held = sorted({plan.buffers.arena[item.rows[0]] for item in items})
     position, size = _fullest(items)
     rows = [_holder(plan, item, position) for item in items if item.birth <= position < item.death]
     rows.sort(key=lambda row: (-plan.buffers.bytes[row], plan.buffers.id[row]))
     return Peak(
-        arena=plan.arenas.name[arena],
+        arena=plan.arenas.name[held[0]] if len(held) == 1 else STACK,
         position=position,
         op=graph.ops.target[plan.order[position]] if graph else "",
         bytes=size,
@@ -199,11 +236,11 @@ def _peak(plan: Plan, graph: Graph | None, arena: int, items: tuple[_Item, ...],
     )
 
 
-def _items(plan: Plan, arena: int) -> Iterator[_Item]:
+def _items(plan: Plan, slab: tuple[int, ...]) -> Iterator[_Item]:
     placed = plan.buffers
     root: dict[int, int] = {}
     members: dict[int, list[int]] = {}
-    rows = (row for row in range(len(placed)) if placed.arena[row] == arena)
+    rows = (row for row in range(len(placed)) if placed.arena[row] in slab)
     for row in sorted(rows, key=lambda row: (placed.birth[row], placed.id[row])):
         buffer, before = placed.id[row], placed.takes_over[row]
         root[buffer] = buffer if before == buffer else root.get(before, before)

@@ -1,13 +1,13 @@
 """What the judge has before it: graph, plan, token, and what follows from them by definition."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from tmmu.ir.graph import ACTIVATION, CONSTANT, GRADIENT, PARAMETER, SCRATCH, STATE, Graph
-from tmmu.ir.plan import Plan
+from tmmu.ir.plan import Plan, slabs_of
 from tmmu.ir.spans import Spans, objections, spans
 
 ARENAS: Final = (("parameters", "text"), ("state", "data"), ("activations", "stack"), ("gradients", "stack"))
@@ -53,6 +53,11 @@ class Case:
         return tuple(-(-size[b] // step[a]) * step[a] for b, a in zip(rows.id, rows.arena, strict=True))
 
     @cached_property
+    def slabs(self) -> tuple[tuple[int, ...], ...]:
+        """The arenas, by index, of each range of bytes."""
+        return slabs_of(self.plan.arenas.segment, self.plan.arenas.layout)
+
+    @cached_property
     def takeovers(self) -> tuple[tuple[int, str], ...]:
         """(row, why not) of each row that takes another over, by birth; the reason is empty where it may."""
         rows = self.plan.buffers
@@ -86,16 +91,20 @@ class Case:
     def items(self) -> tuple[tuple[Item, ...], ...]:
         """Per arena, its items by id. A takeover that may not be makes no chain."""
         rows = self.plan.buffers
-        chain = {row: [row] for row in range(len(rows))}
+        chains = {row: [row] for row in range(len(rows))}
         first = list(range(len(rows)))
         for row, why in self.takeovers:
             if not why:
                 first[row] = first[self.row_of[rows.takes_over[row]]]
-                chain[first[row]] += chain.pop(row)
+                chains[first[row]] += chains.pop(row)
         found: list[list[Item]] = [[] for _ in range(len(self.plan.arenas))]
-        for root, members in chain.items():
+        for root, members in chains.items():
             found[rows.arena[root]].append(self._item(tuple(members)))
         return tuple(tuple(items) for items in found)
+
+    def together(self, slab: Sequence[int]) -> tuple[Item, ...]:
+        """The items of these arenas, arena by arena."""
+        return tuple(chain.from_iterable(self.items[arena] for arena in slab))
 
     def _item(self, rows: tuple[int, ...]) -> Item:
         ids = self.plan.buffers.id

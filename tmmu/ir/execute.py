@@ -11,7 +11,7 @@ from dataclasses import replace
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.interval import Owner, Ownership
-from tmmu.ir.plan import Plan
+from tmmu.ir.plan import Plan, slabs_of
 from tmmu.ir.spans import mirrors, retained
 from tmmu.ir.windows import same_window, windows, writers
 
@@ -20,7 +20,7 @@ START = -1
 
 
 class Execution:
-    """The state: per arena the owners of its bytes, per buffer the op that last changed it."""
+    """The state: per slab the owners of its bytes, per buffer the op that last changed it."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
         self.graph, self.plan = graph, plan
@@ -33,7 +33,9 @@ class Execution:
             self.base[buffer], self.arena[buffer] = plan.buffers.offset[row], plan.buffers.arena[row]
             if plan.buffers.takes_over[row] != buffer:
                 self.over[buffer] = plan.buffers.takes_over[row]
-        self.memory = [Ownership() for _ in range(len(plan.arenas))]
+        slab_of = {a: slab[0] for slab in slabs_of(plan.arenas.segment, plan.arenas.layout) for a in slab}
+        slabs = [Ownership() for _ in range(len(plan.arenas))]
+        self.memory = [slabs[slab_of[arena]] for arena in range(len(plan.arenas))]
         self.lasting = sorted(
             (buffer for buffer in plan.buffers.id if graph.buffers.role[buffer] in PERSISTENT_ROLES),
             key=lambda buffer: (self.arena[buffer], self.base[buffer], buffer),

@@ -1,6 +1,6 @@
 """The plan: where everything goes. Columns, frozen, with a digest over its own canonical bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -15,7 +15,8 @@ SPEC: Final = "UML_OS.TMMU.PrepareMemory_v2"
 
 MODES: Final = ("inference", "forward", "backward")
 PRESETS: Final = ("train_full", "inference", "remat_enabled")
-LAYOUTS: Final = ("packed", "slots", "sequential")
+JOINT: Final = "joint"
+LAYOUTS: Final = (JOINT, "packed", "slots", "sequential")
 SEGMENTS: Final = ("text", "data", "stack")
 
 
@@ -98,6 +99,20 @@ class Plan:
     def digest(self) -> bytes:
         """32 bytes: BLAKE3 of the canonical encoding without ``digest``."""
         return blake3(cbor.encode(plan_map(self))).digest()
+
+
+def slabs_of(segment: Sequence[str], layout: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Arenas, by index, that share one slab of bytes: the ``joint`` ones of a segment, and each other one alone."""
+    slabs: dict[tuple[str, int], list[int]] = {}
+    for arena, (where, how) in enumerate(zip(segment, layout, strict=True)):
+        slabs.setdefault((where, -1 if how == JOINT else arena), []).append(arena)
+    return tuple(map(tuple, slabs.values()))
+
+
+def segment_bytes(arenas: Arenas, segment: str) -> int:
+    """What the slabs of a segment take: of each, the highest end of its arenas."""
+    slabs = slabs_of(arenas.segment, arenas.layout)
+    return sum(max(arenas.peak[arena] for arena in slab) for slab in slabs if arenas.segment[slab[0]] == segment)
 
 
 def plan_map(plan: Plan) -> dict[str, object]:

@@ -59,11 +59,16 @@ def padding(case: Case) -> Iterator[Fault]:
 
 
 def alignment(case: Case) -> Iterator[Fault]:
-    """Alignments are powers of two, and every offset obeys its arena's."""
+    """Alignments are powers of two, one in a slab, and every offset obeys its arena's."""
     rows, table = case.plan.buffers, case.plan.arenas
     for name, step in zip(table.name, table.alignment, strict=True):
         if step < 1 or step & (step - 1):
             yield Fault(rule="alignment", what=f"alignment {step} of {name} is no power of two", arena=name)
+    for first, *others in case.slabs:
+        for arena in others:
+            if table.alignment[arena] != table.alignment[first]:
+                what = f"{table.name[arena]} shares a slab with {table.name[first]}, but not its alignment"
+                yield Fault(rule="alignment", what=what, arena=table.name[arena])
     for buffer, index, offset in zip(rows.id, rows.arena, rows.offset, strict=True):
         if offset % max(1, table.alignment[index]):
             what = f"offset {offset} of buffer {buffer} is no multiple of {table.alignment[index]}"
@@ -71,14 +76,15 @@ def alignment(case: Case) -> Iterator[Fault]:
 
 
 def overlap(case: Case) -> Iterator[Fault]:
-    """Two items alive at once share no byte."""
-    rows, name = case.plan.buffers, case.plan.arenas.name
-    for index, items in enumerate(case.items):
-        for one, other in _meetings(items, rows.offset):
+    """Two items alive at once share no byte, in one arena or in two of one slab."""
+    rows = case.plan.buffers
+    for slab in case.slabs:
+        for one, other in _meetings(case.together(slab), rows.offset):
             low = max(rows.offset[one.rows[0]], rows.offset[other.rows[0]])
             high = min(rows.offset[item.rows[0]] + item.bytes for item in (one, other))
-            what = f"buffers {other.id} and {one.id} share bytes {low} to {high} of {name[index]} at {one.birth}"
-            yield Fault(rule="overlap", what=what, buffer=one.id, arena=name[index], bytes=(low, high))
+            name = case.plan.arenas.name[rows.arena[one.rows[0]]]
+            what = f"buffers {other.id} and {one.id} share bytes {low} to {high} of {name} at {one.birth}"
+            yield Fault(rule="overlap", what=what, buffer=one.id, arena=name, bytes=(low, high))
 
 
 def _meetings(items: Sequence[Item], offset: Sequence[int]) -> Iterator[tuple[Item, Item]]:
@@ -213,7 +219,7 @@ def layout(case: Case) -> Iterator[Fault]:
 
 
 def _offsets(case: Case, index: int, items: Sequence[Item]) -> list[int]:
-    """Where the layout law puts each item; empty for ``packed``, which has none."""
+    """Where the layout law puts each item; empty for ``packed`` and ``joint``, which have none."""
     if case.plan.arenas.layout[index] == "sequential":
         return list(accumulate((item.bytes for item in items), initial=0))[:-1]
     if case.plan.arenas.layout[index] == "slots":
@@ -247,19 +253,26 @@ def bound(case: Case) -> Iterator[Fault]:
     """The bound is the most padded bytes alive at once; all of them under ``sequential``."""
     arenas = case.plan.arenas
     for index, (name, found) in enumerate(zip(arenas.name, arenas.bound, strict=True)):
-        items = case.items[index]
-        whole = arenas.layout[index] == "sequential"
-        wanted = sum(item.bytes for item in items) if whole else most(items, weigh=True)
+        wanted = _bound(case, (index,))
         if found != wanted:
             yield Fault(rule="bound", what=f"the bound of {name} is {wanted}, not {found}", arena=name)
 
 
+def _bound(case: Case, slab: Sequence[int]) -> int:
+    items = case.together(slab)
+    whole = case.plan.arenas.layout[slab[0]] == "sequential"
+    return sum(item.bytes for item in items) if whole else most(items, weigh=True)
+
+
 def proven(case: Case) -> Iterator[Fault]:
-    """A peak is called minimal only where it equals the bound."""
+    """A peak is called minimal only where its slab's equals the slab's bound."""
     table = case.plan.arenas
-    for name, claims, top, floor in zip(table.name, table.proven, table.peak, table.bound, strict=True):
-        if claims and top != floor:
-            yield Fault(rule="proven", what=f"{name} claims a minimal peak of {top}, above {floor}", arena=name)
+    for slab in case.slabs:
+        top, floor = max(table.peak[arena] for arena in slab), _bound(case, slab)
+        for arena in slab:
+            if table.proven[arena] and top != floor:
+                name = table.name[arena]
+                yield Fault(rule="proven", what=f"{name} claims a minimal peak of {top}, above {floor}", arena=name)
 
 
 def capacity(case: Case) -> Iterator[Fault]:
@@ -282,12 +295,15 @@ def _metrics(case: Case) -> dict[str, int]:
     count, slots_made = len(case.plan.buffers), sum(case.plan.arenas.slots)
     exact = sum(case.graph.buffers.bytes[buffer] for buffer in case.plan.buffers.id)
     padded_sum = sum(case.padded)
+    stack = [slab for slab in case.slabs if case.plan.arenas.segment[slab[0]] == "stack"]
     return {
         "peak_logical_slots": slots_made,
         "max_live": sum(_most_items(case)),
         "memory_reuse_ppm": (count - slots_made) * PPM // max(count, 1),
         "activation_retention_ppm": _retention(case),
         "internal_fragmentation_ppm": (padded_sum - exact) * PPM // max(padded_sum, 1),
+        "peak_bytes.stack": sum(max(_peak(case, arena) for arena in slab) for slab in stack),
+        "bound_bytes.stack": sum(_bound(case, slab) for slab in stack),
     } | {f"peak_bytes.{name}": _peak(case, index) for index, name in enumerate(case.plan.arenas.name)}
 
 

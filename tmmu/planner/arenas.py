@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from tmmu.errors import AlignmentViolation, InvalidConfig, InvalidIrShapes
-from tmmu.ir.plan import LAYOUTS, ArenaSpec
+from tmmu.ir.plan import JOINT, LAYOUTS, ArenaSpec, slabs_of
 
 U64_MAX: Final = 2**64 - 1
 ARENAS: Final = ("parameters", "state", "activations", "gradients")
@@ -38,12 +38,12 @@ _EXAMPLE: Final = "write it as activations=capacity:8GiB,alignment:256,layout:sl
 
 
 def default_arenas(alignment: int = 256) -> tuple[ArenaSpec, ...]:
-    """The four arenas without limits: text and data sequential, the stack packed."""
+    """The four arenas without limits: text and data sequential, the stack packed as one."""
     return tuple(
         ArenaSpec(
             name=name,
             segment=SEGMENT_OF_ARENA[name],
-            layout="sequential" if name in NEVER_REUSED else "packed",
+            layout="sequential" if name in NEVER_REUSED else JOINT,
             alignment=alignment,
         )
         for name in ARENAS
@@ -107,7 +107,24 @@ def check_arenas(specs: Sequence[ArenaSpec]) -> tuple[ArenaSpec, ...]:
         raise InvalidConfig(f"the arenas are {names}", fix=f"give each of {', '.join(ARENAS)} once", arenas=names)
     for name in ARENAS:
         _check_spec(by_name[name])
-    return tuple(by_name[name] for name in ARENAS)
+    ordered = tuple(by_name[name] for name in ARENAS)
+    _check_joint(ordered)
+    return ordered
+
+
+def _check_joint(specs: Sequence[ArenaSpec]) -> None:
+    """Offsets of one slab are multiples of one alignment."""
+    for slab in slabs_of([spec.segment for spec in specs], [spec.layout for spec in specs]):
+        first, *others = (specs[arena] for arena in slab)
+        for other in others:
+            if other.alignment != first.alignment:
+                raise InvalidConfig(
+                    f"{first.name} and {other.name} are packed together, with alignments {first.alignment} "
+                    f"and {other.alignment}",
+                    fix=f"give both one alignment, or lay one out alone: {other.name}=layout:packed",
+                    arenas=[first.name, other.name],
+                    alignments=[first.alignment, other.alignment],
+                )
 
 
 def _check_spec(spec: ArenaSpec) -> None:

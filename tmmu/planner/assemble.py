@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tmmu.ir.plan import Arenas, ArenaSpec, Placements, Slots
-from tmmu.ir.problem import Placement
+from tmmu.ir.problem import Placement, Problem
 from tmmu.planner.addresses import map_to_virtual_addresses
 from tmmu.planner.liveness import LiveRanges
 from tmmu.planner.slots import SlotAssignment
@@ -21,21 +21,20 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArenaResult:
-    """One arena, planned. ``rows`` are the placed buffers in it; ``item`` is, per row, its item."""
+class Task:
+    """One arena, all but placed. ``rows`` are its placed buffers; ``item`` is, per row, its item in ``problem``."""
 
     spec: ArenaSpec
     rows: tuple[int, ...]
     item: tuple[int, ...]
+    problem: Problem
     slots: SlotAssignment
-    placement: Placement
     max_live: int
 
 
-def arena_columns(results: Sequence[ArenaResult]) -> Arenas:
+def arena_columns(tasks: Sequence[Task], placements: Sequence[Placement]) -> Arenas:
     """One row per arena."""
-    specs = [result.spec for result in results]
-    placements = [result.placement for result in results]
+    specs = [task.spec for task in tasks]
     return Arenas(
         name=tuple(spec.name for spec in specs),
         segment=tuple(spec.segment for spec in specs),
@@ -43,31 +42,31 @@ def arena_columns(results: Sequence[ArenaResult]) -> Arenas:
         page=tuple(spec.page for spec in specs),
         capacity=tuple(spec.capacity for spec in specs),
         layout=tuple(spec.layout for spec in specs),
-        slots=tuple(len(result.slots.bytes) for result in results),
+        slots=tuple(len(task.slots.bytes) for task in tasks),
         peak=tuple(placement.peak for placement in placements),
         bound=tuple(placement.bound for placement in placements),
         proven=tuple(placement.proven for placement in placements),
     )
 
 
-def slot_columns(token: bytes, arenas: Arenas, results: Sequence[ArenaResult]) -> Slots:
+def slot_columns(token: bytes, arenas: Arenas, tasks: Sequence[Task]) -> Slots:
     """One row per slot, with its address."""
     return Slots(
         arena=tuple(index for index, count in enumerate(arenas.slots) for _ in range(count)),
         slot=tuple(slot for count in arenas.slots for slot in range(count)),
         address=map_to_virtual_addresses(token, arenas.name, arenas.slots, arenas.alignment),
-        bytes=tuple(size for result in results for size in result.slots.bytes),
+        bytes=tuple(size for task in tasks for size in task.slots.bytes),
     )
 
 
-def buffer_columns(rows: Rows, results: Sequence[ArenaResult]) -> Placements:
+def buffer_columns(rows: Rows, tasks: Sequence[Task], placements: Sequence[Placement]) -> Placements:
     """Every placed buffer, with the slot and offset of its item."""
     ranges = rows.ranges
     slot, offset = [0] * len(ranges), [0] * len(ranges)
-    for result in results:
-        for row, item in zip(result.rows, result.item, strict=True):
-            slot[row] = result.slots.slot[item]
-            offset[row] = result.placement.offset[item]
+    for task, placement in zip(tasks, placements, strict=True):
+        for row, item in zip(task.rows, task.item, strict=True):
+            slot[row] = task.slots.slot[item]
+            offset[row] = placement.offset[item]
     return Placements(
         id=ranges.id,
         arena=rows.arena,

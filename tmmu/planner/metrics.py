@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tmmu.ir.graph import Graph
-from tmmu.ir.plan import Arenas, Placements
+from tmmu.ir.plan import Arenas, Placements, segment_bytes
+from tmmu.planner.joint import Slab
 
 PPM: Final = 1_000_000
 
@@ -12,7 +13,7 @@ PPM: Final = 1_000_000
 def compute_metrics(
     graph: Graph, order: Sequence[int], arenas: Arenas, buffers: Placements, max_live: int
 ) -> dict[str, int]:
-    """Every metric of a plan, by name. ``max_live``: over the arenas, the sum of the most items live at once."""
+    """Metrics by name but for the stack's. ``max_live``: over the arenas, the sum of the most items live at once."""
     slots = sum(arenas.slots)
     count = len(buffers)
     padded = sum(buffers.bytes)
@@ -26,6 +27,12 @@ def compute_metrics(
         "internal_fragmentation_ppm": (padded - exact) * PPM // max(padded, 1),
         **peaks,
     }
+
+
+def stack_metrics(arenas: Arenas, slabs: Sequence[Slab]) -> dict[str, int]:
+    """What the slabs of the stack take together, and the least that they could."""
+    bound = sum(slab.bound for slab in slabs if arenas.segment[slab.arenas[0]] == "stack")
+    return {"peak_bytes.stack": segment_bytes(arenas, "stack"), "bound_bytes.stack": bound}
 
 
 def _retention(graph: Graph, order: Sequence[int], arenas: Arenas, buffers: Placements) -> int:

@@ -5,14 +5,15 @@ from typing import Final
 
 from tmmu.errors import AllocationOverflow, ArenaTooSmall, InvalidConfig
 from tmmu.ir.graph import Graph
-from tmmu.ir.plan import MODES, PRESETS, ArenaSpec, Plan
+from tmmu.ir.plan import JOINT, MODES, PRESETS, ArenaSpec, Plan, segment_bytes, slabs_of
 from tmmu.ir.problem import Placement, Problem
 from tmmu.planner.arenas import ARENAS, NEVER_REUSED, U64_MAX, arena_of_role, check_arenas
-from tmmu.planner.assemble import ArenaResult, Rows, arena_columns, buffer_columns, slot_columns
+from tmmu.planner.assemble import Rows, Task, arena_columns, buffer_columns, slot_columns
 from tmmu.planner.coalesce import Items, find_takeovers, merge_items
+from tmmu.planner.joint import Slab, arena_placements, place_joint, slab_of_one
 from tmmu.planner.layout import place_packed, place_sequential, place_slots
 from tmmu.planner.liveness import LiveRanges, analyze_liveness
-from tmmu.planner.metrics import compute_metrics
+from tmmu.planner.metrics import compute_metrics, stack_metrics
 from tmmu.planner.order import check_order, derive_order
 from tmmu.planner.slots import SlotAssignment, assign_logical_slots, max_live, one_slot_each
 from tmmu.planner.token import check_token
@@ -43,10 +44,13 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     ranges = analyze_liveness(graph, steps, mode=mode, preset=preset)
     rows = _rows(graph, steps, ranges, specs, overwrite=preset != "train_full")
     items = merge_items(ranges, rows.takes_over)
-    results = [_plan_arena(spec, index, rows, items) for index, spec in enumerate(specs)]
-    for result in results:
-        _demand_room(result)
-    columns, buffers = arena_columns(results), buffer_columns(rows, results)
+    tasks = [_task(spec, index, rows, items) for index, spec in enumerate(specs)]
+    slabs = [_place_slab(slab, tasks) for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])]
+    placements = arena_placements(slabs)
+    for task, placement in zip(tasks, placements, strict=True):
+        _demand_room(task, placement)
+    columns, buffers = arena_columns(tasks, placements), buffer_columns(rows, tasks, placements)
+    _demand_countable(segment_bytes(columns, "stack"))
     return Plan(
         ir_hash=graph.ir_hash,
         mode=mode,
@@ -54,9 +58,10 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
         token_prefix=token[:TOKEN_PREFIX],
         order=steps,
         arenas=columns,
-        slots=slot_columns(token, columns, results),
+        slots=slot_columns(token, columns, tasks),
         buffers=buffers,
-        metrics=compute_metrics(graph, steps, columns, buffers, sum(result.max_live for result in results)),
+        metrics=compute_metrics(graph, steps, columns, buffers, sum(task.max_live for task in tasks))
+        | stack_metrics(columns, slabs),
     )
 
 
@@ -96,7 +101,7 @@ def pad_sizes(graph: Graph, ranges: LiveRanges, arena: Sequence[int], specs: Seq
     return padded
 
 
-def _plan_arena(spec: ArenaSpec, index: int, rows: Rows, items: Items) -> ArenaResult:
+def _task(spec: ArenaSpec, index: int, rows: Rows, items: Items) -> Task:
     inside = tuple(row for row, where in enumerate(rows.arena) if where == index)
     mine = [item for item, row in enumerate(items.row) if rows.arena[row] == index]
     local = {item: position for position, item in enumerate(mine)}
@@ -107,15 +112,21 @@ def _plan_arena(spec: ArenaSpec, index: int, rows: Rows, items: Items) -> ArenaR
         alignment=spec.alignment,
     )
     never_reused = spec.name in NEVER_REUSED
-    slots = one_slot_each(problem) if never_reused else assign_logical_slots(problem)
-    return ArenaResult(
+    return Task(
         spec=spec,
         rows=inside,
         item=tuple(local[items.of[row]] for row in inside),
-        slots=slots,
-        placement=_place(spec.layout, problem, slots),
+        problem=problem,
+        slots=one_slot_each(problem) if never_reused else assign_logical_slots(problem),
         max_live=len(problem) if never_reused else max_live(problem),
     )
+
+
+def _place_slab(arenas: tuple[int, ...], tasks: Sequence[Task]) -> Slab:
+    first = tasks[arenas[0]]
+    if first.spec.layout == JOINT:
+        return place_joint(arenas, [tasks[arena].problem for arena in arenas])
+    return slab_of_one(arenas[0], _place(first.spec.layout, first.problem, first.slots))
 
 
 def _place(layout: str, problem: Problem, slots: SlotAssignment) -> Placement:
@@ -124,9 +135,9 @@ def _place(layout: str, problem: Problem, slots: SlotAssignment) -> Placement:
     return place_packed(problem) if layout == "packed" else place_sequential(problem)
 
 
-def _demand_room(result: ArenaResult) -> None:
-    spec, placement = result.spec, result.placement
-    if placement.peak > U64_MAX or sum(result.slots.bytes) > U64_MAX:
+def _demand_room(task: Task, placement: Placement) -> None:
+    spec = task.spec
+    if placement.peak > U64_MAX or sum(task.slots.bytes) > U64_MAX:
         raise AllocationOverflow(
             f"arena {spec.name} needs {placement.peak} bytes, more than 64 bits can count",
             fix="make the model smaller",
@@ -137,10 +148,22 @@ def _demand_room(result: ArenaResult) -> None:
         raise ArenaTooSmall(
             f"arena {spec.name} needs {placement.peak} bytes and has {spec.capacity}: "
             f"{placement.peak - spec.capacity} too few; at least {placement.bound} are live at once",
-            fix=f"give it {placement.peak} bytes, or plan a smaller batch or sequence",
+            fix=f"give it {placement.peak} bytes, {_alone(spec, placement)}or plan a smaller batch or sequence",
             arena=spec.name,
             peak=placement.peak,
             capacity=spec.capacity,
             bound=placement.bound,
             short=placement.peak - spec.capacity,
+        )
+
+
+def _alone(spec: ArenaSpec, placement: Placement) -> str:
+    """An arena that shares a slab may stand higher in it than it would by itself."""
+    return "lay it out alone (layout:packed), " if spec.layout == JOINT and placement.bound <= spec.capacity else ""
+
+
+def _demand_countable(stack: int) -> None:
+    if stack > U64_MAX:
+        raise AllocationOverflow(
+            f"the stack needs {stack} bytes, more than 64 bits can count", fix="make the model smaller", peak=str(stack)
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from tmmu.ir import cbor
-from tmmu.ir.plan import Plan
+from tmmu.ir.plan import Plan, segment_bytes
 
 Record: TypeAlias = Mapping[str, object]
 
@@ -59,6 +59,7 @@ def _summary(plan: Plan) -> Record:
     return {
         "record": "summary",
         "peak_bytes_per_arena": dict(zip(plan.arenas.name, plan.arenas.peak, strict=True)),
+        "peak_bytes_of_the_stack": segment_bytes(plan.arenas, "stack"),
         "total_logical_slots": sum(plan.arenas.slots),
         "reuse_ppm": plan.metrics["memory_reuse_ppm"],
         "fragmentation_ppm": plan.metrics["internal_fragmentation_ppm"],

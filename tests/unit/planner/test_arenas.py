@@ -14,8 +14,8 @@ def test_the_defaults() -> None:
     assert rows == [
         ("parameters", "text", "sequential", 256, 0, 0),
         ("state", "data", "sequential", 256, 0, 0),
-        ("activations", "stack", "packed", 256, 0, 0),
-        ("gradients", "stack", "packed", 256, 0, 0),
+        ("activations", "stack", "joint", 256, 0, 0),
+        ("gradients", "stack", "joint", 256, 0, 0),
     ]
     assert {s.alignment for s in default_arenas(64)} == {64}
 
@@ -66,11 +66,24 @@ def test_texts_are_merged_one_after_another() -> None:
         "activations=capacity:1,,page:4096",
         "parameters=layout:packed",
         "state=layout:slots",
+        "state=layout:joint",
+        "gradients=alignment:512",
     ],
 )
 def test_what_is_no_arena_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig):
         parse_arenas([text])
+
+
+def test_arenas_of_one_slab_have_one_alignment() -> None:
+    """Both changed, or one of them apart, is fine."""
+    with pytest.raises(InvalidConfig) as caught:
+        parse_arenas(["activations=alignment:512"])
+    assert caught.value.fields["alignments"] == [512, 256]
+    assert "gradients=layout:packed" in caught.value.fix
+    assert parse_arenas(["activations=alignment:512", "gradients=alignment:512"])[3].alignment == 512
+    for apart in ("activations", "gradients"):
+        assert parse_arenas(["activations=alignment:512", f"{apart}=layout:packed"])[2].alignment == 512
 
 
 @pytest.mark.parametrize("text", ["alignment:0", "alignment:3", "alignment:96", "page:3000", "alignment:24KiB"])

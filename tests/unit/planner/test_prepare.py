@@ -280,4 +280,6 @@ def test_metrics_of_the_chain() -> None:
         "peak_bytes.state": 0,
         "peak_bytes.activations": 512,
         "peak_bytes.gradients": 0,
+        "peak_bytes.stack": 512,
+        "bound_bytes.stack": 512,
     }
