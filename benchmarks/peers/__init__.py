@@ -1,0 +1,38 @@
+"""Published packing heuristics, re-stated from their descriptions: what ``benchmarks/pack.py`` compares with.
+
+Each is a pure function from an instance to offsets. All share our index of what overlaps what in time, so their seconds
+are not those of the originals; their peaks are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.peers.executorch import greedy_objects
+from benchmarks.peers.inductor import allocation_tree
+from benchmarks.peers.program_order import first_fit_in_program_order
+from benchmarks.peers.size_best_fit import tflite, xla_spatial, xla_temporal
+from benchmarks.peers.tvm import greedy_by_conflicts, greedy_by_size, hill_climb
+from tmmu.planner.pack.instance import Column, Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """``most``: the items up to which it ends within a minute."""
+
+    name: str
+    place: Callable[[Instance], Column]
+    most: int = 1 << 62
+
+
+PEERS: Final = (
+    Peer(name="tflite", place=tflite),
+    Peer(name="xla-spatial", place=xla_spatial),
+    Peer(name="xla-temporal", place=xla_temporal),
+    Peer(name="tvm-size", place=greedy_by_size),
+    Peer(name="tvm-conflicts", place=greedy_by_conflicts),
+    Peer(name="tvm-climb", place=hill_climb, most=3_000),
+    Peer(name="program-order", place=first_fit_in_program_order),
+    Peer(name="executorch", place=greedy_objects),
+    Peer(name="inductor", place=allocation_tree, most=10_000),
+)
