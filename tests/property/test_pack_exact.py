@@ -1,0 +1,134 @@
+"""The exact search against the search of every placement: what it finds is sound, what it denies does not exist."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tmmu.ir.problem import PackProblem
+from tmmu.planner.pack.exact import find, minimize
+
+PLENTY = 200_000
+
+
+def rows(size: st.SearchStrategy[int], most: int, *, fixed: bool, alignments: tuple[int, ...]) -> st.SearchStrategy:
+    birth = st.integers(0, 6)
+    item = st.tuples(
+        size,
+        birth,
+        st.integers(0, 4),
+        st.sampled_from(alignments),
+        st.sampled_from([-1, -1, -1, 0, 4, 7, 12] if fixed else [-1]),
+    )
+    return st.lists(item, min_size=0, max_size=most)
+
+
+def problem_of(items: list[tuple[int, int, int, int, int]]) -> PackProblem:
+    return PackProblem(
+        size=tuple(size for size, _, _, _, _ in items),
+        birth=tuple(birth for _, birth, _, _, _ in items),
+        death=tuple(birth + length for _, birth, length, _, _ in items),
+        alignment=tuple(alignment for _, _, _, alignment, _ in items),
+        fixed=tuple(fixed for _, _, _, _, fixed in items),
+    )
+
+
+def conflict(p: PackProblem, i: int, j: int) -> bool:
+    lives = p.birth[i] < p.death[j] and p.birth[j] < p.death[i] and p.birth[i] < p.death[i] and p.birth[j] < p.death[j]
+    return lives and p.size[i] > 0 and p.size[j] > 0
+
+
+def clash(p: PackProblem, i: int, o: int, j: int, q: int) -> bool:
+    return conflict(p, i, j) and o < q + p.size[j] and q < o + p.size[i]
+
+
+def is_sound(p: PackProblem, offset: tuple[int, ...], capacity: int) -> bool:
+    n = len(p)
+    takes = [p.size[i] > 0 and p.birth[i] < p.death[i] for i in range(n)]
+    places = all(
+        offset[i] == p.fixed[i] if p.fixed[i] >= 0 else offset[i] >= 0 and offset[i] % p.alignment[i] == 0
+        for i in range(n)
+    )
+    fits = all(offset[i] + p.size[i] <= capacity for i in range(n) if takes[i])
+    return places and fits and not any(clash(p, i, offset[i], j, offset[j]) for i in range(n) for j in range(i))
+
+
+def least_peak(p: PackProblem) -> int | None:
+    """By trying, in order of offset, every item on the ground or on every other: None where given offsets clash."""
+    takes = [i for i in range(len(p)) if p.size[i] > 0 and p.birth[i] < p.death[i]]
+    given_ = {i: p.fixed[i] for i in takes if p.fixed[i] >= 0}
+    if any(clash(p, i, given_[i], j, given_[j]) for i in given_ for j in given_ if i < j):
+        return None
+    free = [i for i in takes if p.fixed[i] < 0]
+    return min(peaks(p, free, given_, max((o + p.size[i] for i, o in given_.items()), default=0), 0))
+
+
+def peaks(p: PackProblem, free: list[int], at: dict[int, int], peak: int, floor: int) -> Iterator[int]:
+    if not free:
+        yield peak
+    for i in free:
+        ends = sorted(
+            {0} | {-(-(o + p.size[j]) // p.alignment[i]) * p.alignment[i] for j, o in at.items() if conflict(p, i, j)}
+        )
+        for o in ends:
+            if o >= floor and not any(clash(p, i, o, j, q) for j, q in at.items()):
+                rest = [j for j in free if j != i]
+                yield from peaks(p, rest, {**at, i: o}, max(peak, o + p.size[i]), o)
+
+
+def stacked(p: PackProblem) -> tuple[int, ...] | None:
+    """Given offsets as they are, all others above them, one over another; None where the given ones clash."""
+    end = max((o + size for o, size in zip(p.fixed, p.size, strict=True) if o >= 0), default=0)
+    offset = []
+    for i in range(len(p)):
+        start = p.fixed[i] if p.fixed[i] >= 0 else -(-end // p.alignment[i]) * p.alignment[i]
+        offset.append(start)
+        end = max(end, start + p.size[i])
+    return tuple(offset)
+
+
+def check_exact(p: PackProblem) -> None:
+    least = least_peak(p)
+    if least is None:
+        assert find(p, 1_000, nodes=PLENTY).state == "impossible"
+        return
+    found = find(p, least, nodes=PLENTY)
+    assert found.state == "placed"
+    assert is_sound(p, found.offset, least)
+    if least:
+        assert find(p, least - 1, nodes=PLENTY).state == "impossible"
+    best = minimize(p, stacked(p), nodes=PLENTY)
+    assert (best.peak, best.bound, best.proven) == (least, least, True)
+    assert is_sound(p, best.offset, least)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(rows(st.integers(0, 6), 6, fixed=False, alignments=(1,)))
+def test_plain_items_are_packed_as_low_as_any_placement(items: list) -> None:
+    check_exact(problem_of(items))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(rows(st.sampled_from([0, 4, 8, 12, 20]), 6, fixed=False, alignments=(1, 4)))
+def test_sizes_with_a_common_unit_are_packed_as_low_as_any_placement(items: list) -> None:
+    check_exact(problem_of(items))
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(rows(st.integers(0, 9), 6, fixed=True, alignments=(1, 2, 4)))
+def test_alignments_and_given_offsets_are_packed_as_low_as_any_placement(items: list) -> None:
+    check_exact(problem_of(items))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(rows(st.integers(1, 9), 5, fixed=True, alignments=(1, 3, 4, 6)))
+def test_alignments_that_do_not_divide_each_other(items: list) -> None:
+    check_exact(problem_of(items))
+
+
+@pytest.mark.slow
+@settings(max_examples=3_000, deadline=None, derandomize=True)
+@given(rows(st.integers(1, 9), 7, fixed=True, alignments=(1, 1, 2, 4)))
+def test_seven_items_are_packed_as_low_as_any_placement(items: list) -> None:
+    check_exact(problem_of(items))

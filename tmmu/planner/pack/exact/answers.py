@@ -1,0 +1,29 @@
+"""What the exact search answers: frozen values, offsets by the rows of the problem."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Answer: TypeAlias = Literal["placed", "impossible", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a problem fits a capacity; ``offset`` per row where it was placed, empty otherwise."""
+
+    state: Answer
+    offset: tuple[int, ...]
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minimum:
+    """The best offsets known, their ``peak``, and the best proven lower ``bound`` of any peak.
+
+    ``proven``: peak and bound meet.
+    """
+
+    offset: tuple[int, ...]
+    peak: int
+    bound: int
+    proven: bool
+    nodes: int
