@@ -79,8 +79,8 @@ def plan(
     token: Token = None,
     token_file: TokenFile = None,
     arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="[NAME.plan.cbor]")] = None,
-    ir: Annotated[Path | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="[NAME.plan.cbor]")] = None,
+    ir: Annotated[str | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
     reserve: Reserve = None,
     as_json: Json = False,
 ) -> Run:

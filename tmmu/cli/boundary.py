@@ -10,6 +10,7 @@ from typing import Final
 
 import typer
 
+from tmmu.cli.printable import printable
 from tmmu.errors import InternalError, InvalidConfig, TmmuError, error_record
 
 BROKEN_PIPE_EXIT: Final = 141
@@ -31,7 +32,9 @@ def guarded(step: Callable[[], int], *, as_json: bool) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return BROKEN_PIPE_EXIT
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge of the program
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the edge of the program
         return _report(translate(error), as_json=as_json)
     return code
 
@@ -48,19 +51,26 @@ def translate(error: BaseException) -> TmmuError:
         return InvalidConfig(error.format_message().rstrip("."), fix="see --help")
     if isinstance(error, OSError):
         return InvalidConfig(_system_fault(error), fix="mend that and run it again")
-    return InternalError(
-        f"{type(error).__name__}: {error}", fix="this is a fault of tmmu: set TMMU_TRACEBACK=1 and report what it shows"
-    )
+    what = f"{type(error).__name__}: {_said(error)}"
+    return InternalError(what, fix="this is a fault of tmmu: set TMMU_TRACEBACK=1 and report what it shows")
 
 
 def one_line(error: TmmuError) -> str:
-    """``tmmu: CODE: what (fix)`` with every run of blanks and line ends made one space."""
-    return "tmmu: " + " ".join(str(error).split())
+    """``tmmu: CODE: what (fix)``: every run of blanks and line ends is one space, what cannot be seen is escaped."""
+    return "tmmu: " + printable(" ".join(str(error).split()))
+
+
+def _said(error: BaseException) -> str:
+    """The message of any exception, also of one that cannot say it."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - a fault in the message must not hide the one that it tells of
+        return "its message cannot be made"
 
 
 def _system_fault(error: OSError) -> str:
     """What the system refused, and for which file."""
-    why = error.strerror or str(error)
+    why = error.strerror or _said(error)
     return f"{error.filename}: {why}" if error.filename is not None else f"the output cannot be written: {why}"
 
 
@@ -71,7 +81,9 @@ def _report(error: TmmuError, *, as_json: bool) -> int:
         sys.stdout.flush()
     except OSError:
         _forget_stdout()
-    with suppress(OSError):
+    except ValueError:
+        pass  # closed by what failed
+    with suppress(OSError, ValueError):
         sys.stderr.write(one_line(error) + "\n")
     return error.exit_code
 

@@ -1,12 +1,13 @@
 """From option texts to checked values. All of it runs before torch is imported, so a slip costs no wait."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
-from tmmu.ir.files import read_file
+from tmmu.ir.files import is_special, read_file
 from tmmu.ir.plan import ArenaSpec
 from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import check_token, token_from_seed
@@ -107,12 +108,29 @@ def _token_bytes(path: Path) -> bytes:
         raise InvalidToken(error.what, fix="use a shorter token") from error
 
 
-def plan_path(output: Path | None, target: Target) -> Path:
+def plan_path(output: str | None, target: Target) -> Path:
     """Where the plan goes: as asked, inside a folder that was asked for, or ``NAME.plan.cbor`` here."""
     name = target.name + PLAN_SUFFIX
     if output is None:
         return Path(name)
-    return output / name if output.is_dir() else output
+    path = parse_file(output, "--output")
+    return path / name if path.is_dir() else path
+
+
+def parse_file(text: str, option: str) -> Path:
+    """The path that ``text`` names; refused is a folder, such as ``out/``, that does not exist, and nothing at all."""
+    if not text:
+        raise InvalidConfig(f"{option}: no file is named", fix="name one, or leave the option out")
+    if text.endswith(("/", "/.", os.sep)) and not Path(text).is_dir():
+        raise InvalidConfig(f"{option}: no folder {text}", fix="make it first, or name a file")
+    return Path(text)
+
+
+def graph_output(ir: str | None, plan: Path) -> Path | None:
+    """Where the graph goes: as asked, or beside the plan; nowhere where the plan goes to a device or a pipe."""
+    if ir is not None:
+        return parse_file(ir, "--ir")
+    return None if is_special(plan) else ir_path(None, plan)
 
 
 def ir_path(ir: Path | None, plan: Path) -> Path:

@@ -16,7 +16,7 @@ from tmmu.cli.options import (
     DEFAULT_SEED,
     Target,
     arena_specs,
-    ir_path,
+    graph_output,
     parse_reserve,
     parse_settings,
     parse_target,
@@ -30,8 +30,8 @@ from tmmu.cli.options import (
 from tmmu.cli.summary import summarize
 from tmmu.compile import Compiled, PlanRequest, Stopwatch, compile_graph, compile_model, uncollected
 from tmmu.errors import InvalidConfig
-from tmmu.ir.files import write_atomic
-from tmmu.ir.graph import encode_graph
+from tmmu.ir.files import write_together
+from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.planner.token import token_from_seed
 
@@ -59,8 +59,8 @@ class PlanOptions:
     token: str | None
     token_file: Path | None
     arena: Sequence[str] | None
-    output: Path | None
-    ir: Path | None
+    output: str | None
+    ir: str | None
     reserve: str | None
     as_json: bool
 
@@ -83,11 +83,15 @@ class CaptureOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanJob:
-    """One run of ``tmmu plan``, every option checked. ``ir`` is ``None`` where the graph is in its place already."""
+    """One run of ``tmmu plan``, every option checked. ``ir`` is ``None`` where no graph is to be written.
+
+    Relative outputs lie in ``folder``, wherever the model goes while it is traced.
+    """
 
     target: Target
     capture: CaptureOptions
     request: PlanRequest
+    folder: Path
     plan: Path
     ir: Path | None
     reserve: int
@@ -99,8 +103,8 @@ def plan_job(given: PlanOptions) -> PlanJob:
     target = parse_target(given.target)
     _refuse_what_does_not_apply(target, given)
     plan = plan_path(given.output, target)
-    ir = ir_path(given.ir, plan)
-    again = target.kind == "ir" and same_file(ir, target.path)
+    ir = graph_output(given.ir, plan)
+    again = ir is not None and target.kind == "ir" and same_file(ir, target.path)
     if ir == plan:
         raise InvalidConfig(f"--output and --ir both name {plan}", fix="name two files")
     return PlanJob(
@@ -108,7 +112,8 @@ def plan_job(given: PlanOptions) -> PlanJob:
         capture=_capture_options(given),
         request=_plan_request(given),
         plan=require_writable(plan, "--output", never=target.path),
-        ir=None if again else require_writable(ir, "--ir", never=target.path),
+        ir=None if ir is None or again else require_writable(ir, "--ir", never=target.path),
+        folder=Path.cwd(),
         reserve=parse_reserve(given.reserve),
         json=given.as_json,
     )
@@ -163,22 +168,34 @@ def _refuse_what_does_not_apply(target: Target, given: PlanOptions) -> None:
 def run_plan(job: PlanJob) -> int:
     """Both files written and the summary printed; 0."""
     compiled = _compile(job)
+    files = [(job.folder / job.plan, encode_plan(compiled.plan))]
     if job.ir is not None:
-        write_atomic(job.ir, encode_graph(compiled.graph))
-    write_atomic(job.plan, encode_plan(compiled.plan))
+        files.append((job.folder / job.ir, encode_graph(compiled.graph)))
+    write_together(files)
     _report(job, compiled)
     return 0
 
 
 def _compile(job: PlanJob) -> Compiled:
     if job.target.kind == "ir":
-        return compile_graph(load_graph(job.target.path), job.request)
+        graph = load_graph(job.target.path)
+        _require_gradient(graph, job.request.mode)
+        return compile_graph(graph, job.request)
     watch = Stopwatch()
     with uncollected(), _quiet(), progress_bar() as progress:
         progress("importing torch", 0)
         request = watch.run("import", lambda: _capture_request(job))
         compiled = compile_model(request, job.request, progress)
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
+
+
+def _require_gradient(graph: Graph, mode: str) -> None:
+    """Refuses a training mode for a graph that has no backward op and no op that saves anything for one."""
+    if mode != "inference" and "backward" not in graph.ops.stage and not any(graph.ops.saves):
+        raise InvalidConfig(
+            f"--mode {mode}: the graph was captured for inference: it does not say what the gradient needs",
+            fix="plan the model again with --mode backward",
+        )
 
 
 def _capture_request(job: PlanJob) -> "CaptureRequest":
@@ -220,11 +237,12 @@ def _say_nothing(what: str, ops: int) -> None:
 def _report(job: PlanJob, compiled: Compiled) -> None:
     summary = summarize(compiled.plan, compiled.graph, reserve=job.reserve)
     if job.json:
-        files = {"plan": str(job.plan), "ir": str(job.ir or job.target.path)}
+        graph = job.ir or (job.target.path if job.target.kind == "ir" else None)
+        files = {"plan": str(job.plan), "ir": None if graph is None else str(graph)}
         print_json(asdict(summary) | {"files": files, "seconds": dict(compiled.seconds)})
         return
     out = render.console()
     render.print_summary(out, summary)
-    out.print(f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}")
+    render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
     if out.is_terminal:
         out.print(render.seconds_line(compiled.seconds), style="dim")

@@ -5,23 +5,21 @@ from typing import Final
 
 from rich.console import Console
 
+from tmmu.cli.printable import printable
 from tmmu.cli.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorRow, Peak, Summary
 from tmmu.ir.plan import JOINT
+from tmmu.planner.arenas import readable_size
 
-UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+size: Final = readable_size
+INPUTS: Final = 4
+"""How many of the caller's inputs a line names."""
+STATE_NAMES: Final = {
+    "weights": "weights that the step updates",
+    "optimizer": "optimizer",
+    "cache": "KV cache",
+    "buffers": "buffers that the model updates",
+}
 BOUNDED: Final = "exact: all bytes above. Not planned, only bounded by the reserve: device context, library workspaces"
-
-
-def size(count: int) -> str:
-    """Bytes as a person reads them: binary units, one decimal."""
-    if abs(count) < 1024:
-        return f"{count} B"
-    scaled = float(count)
-    for unit in UNITS:
-        scaled /= 1024
-        if abs(scaled) < 1023.95 or unit == UNITS[-1]:
-            return f"{scaled:.1f} {unit}"
-    raise AssertionError("the last unit takes all")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -41,17 +39,17 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
     """The summary, with the ``peaks`` fullest of its peaks."""
-    out.print(headline(summary), style="bold")
-    print_lines(out, ["", *arena_table(summary), ""])
+    out.print(printable(headline(summary)), style="bold")
+    print_lines(out, [*inputs_line(summary), "", *arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
         print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
-    print_lines(out, [memory_line(summary), fit_line(summary), BOUNDED])
+    print_lines(out, [memory_line(summary), *state_line(summary), fit_line(summary), BOUNDED])
 
 
 def print_lines(out: Console, lines: Iterable[str]) -> None:
-    """Each line as it is."""
+    """Each on a line of its own; what cannot be seen is escaped."""
     for line in lines:
-        out.print(line)
+        out.print(printable(line))
 
 
 def headline(summary: Summary) -> str:
@@ -59,6 +57,13 @@ def headline(summary: Summary) -> str:
     what = f"{summary.model or 'plan'}: {summary.mode}"
     where = f" on {summary.target}" if summary.target else ""
     return f"{what}{where}, preset {summary.preset}, {summary.ops} ops, {summary.buffers} buffers"
+
+
+def inputs_line(summary: Summary) -> list[str]:
+    """The workload: name, type and shape of the first inputs, and how many more there are."""
+    texts = [f"{one.name} {one.dtype}[{', '.join(map(str, one.shape))}]".strip() for one in summary.inputs]
+    more = [f"and {len(texts) - INPUTS} more"] if len(texts) > INPUTS else []
+    return [f"inputs: {', '.join([*texts[:INPUTS], *more])}"] if texts else []
 
 
 def arena_table(summary: Summary) -> list[str]:
@@ -102,6 +107,12 @@ def memory_line(summary: Summary) -> str:
     return f"total {size(memory.total)} = {parts}"
 
 
+def state_line(summary: Summary) -> list[str]:
+    """What the data segment holds, where it holds anything and the graph says what."""
+    parts = " + ".join(f"{STATE_NAMES[part.kind]} {size(part.bytes)}" for part in summary.state)
+    return [f"data {size(summary.memory.data)} = {parts}"] if parts else []
+
+
 def fit_line(summary: Summary) -> str:
     """Which devices hold the total beside the reserve, and the first that does not by how much."""
     held = [str(fit.gb) for fit in summary.fits if fit.fits]
@@ -130,7 +141,7 @@ def op_table(rows: Iterable[OperatorRow]) -> list[str]:
 
 def aligned(justify: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of columns two blanks apart, each as wide as its widest cell; ``justify`` has one of ``<>`` per column."""
-    lines = [heading, *rows]
+    lines = [heading, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
     return [
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, justify, widths, strict=True)).rstrip()

@@ -14,6 +14,7 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.trace import Record, trace_records
 
+ALONE: Final = "names, operators and inputs are in the graph, which is not here: put it beside the plan as"
 HEXADECIMAL: Final = frozenset({"ir_hash", "replay_token_prefix", "plan_digest", "virtual_address"})
 
 
@@ -41,11 +42,14 @@ def run_show(job: ShowJob) -> int:
         for record in trace_records(plan):
             print_json(_readable(record))
         return 0
+    table = render.op_table(_operators(graph, plan)) if job.ops else []
     out = render.console()
     summary = _summary(job, plan, graph)
     render.print_summary(out, summary, peaks=len(summary.peaks) if job.peak else 1)
-    if job.ops:
-        render.print_lines(out, ["", *render.op_table(_operators(graph, plan))])
+    if graph is None:
+        render.print_lines(out, [f"{ALONE} {ir_path(None, job.plan)}, or name it with --ir"])
+    if table:
+        render.print_lines(out, ["", *table])
     return 0
 
 

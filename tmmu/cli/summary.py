@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+from tmmu.cli.contents import CallerInput, StatePart, caller_inputs, state_parts
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
 
@@ -91,7 +92,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A plan in one screen. ``peaks`` are of the slabs of the stack that hold anything, fullest first."""
+    """A plan in one screen. ``peaks`` are of the slabs of the stack that hold anything, fullest first.
+
+    ``inputs`` are the workload, and ``state`` is what the data segment holds; both are empty without a graph.
+    """
 
     model: str
     target: str
@@ -105,7 +109,9 @@ class Summary:
     arenas: tuple[ArenaLine, ...]
     stack: StackLine
     peaks: tuple[Peak, ...]
+    inputs: tuple[CallerInput, ...]
     memory: Memory
+    state: tuple[StatePart, ...]
     reserve: int
     fits: tuple[Fit, ...]
 
@@ -149,7 +155,9 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
         arenas=arena_lines(plan),
         stack=stack_line(plan),
         peaks=stack_peaks(plan, graph, listed),
+        inputs=caller_inputs(graph) if graph else (),
         memory=memory,
+        state=state_parts(plan, graph) if graph else (),
         reserve=reserve,
         fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from tmmu.cli.boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.options import DEFAULT_SEED, ir_path
+from tmmu.cli.printable import printable
 from tmmu.ir.plan import Plan
 from tmmu.planner.token import token_from_seed
 
@@ -30,7 +31,8 @@ def run_verify(job: VerifyJob) -> int:
         print_json({"sound": True, "addresses_checked": token is not None, "digest": plan.digest.hex()} | counts)
         return 0
     addresses = "" if token else "; addresses not checked: give --seed, --token or --token-file"
-    print(f"sound: {job.plan}, {len(plan.order)} ops, {len(plan.buffers)} buffers{addresses}")  # noqa: T201
+    said = f"sound: {job.plan}, {len(plan.order)} ops, {len(plan.buffers)} buffers{addresses}"
+    print(printable(said))  # noqa: T201
     return 0
 
 

@@ -1,7 +1,8 @@
 """The judge: a plan is sound for a graph, or here is every fault. Knows nothing of the planner.
 
-``FORM`` is asked first, and where it fails nothing else is: the rules after it trust columns and ids, and nothing
-more. ``execution`` runs the plan on paper; the others compare each number with its definition.
+``FORM`` is asked first, and where a row of it fails no later one is: the rules after it trust columns and ids, and
+nothing more. Ids are asked after the hash of the graph, as they mean nothing in another one. ``execution`` runs the
+plan on paper; the others compare each number with its definition.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -103,11 +104,11 @@ def _row(check: Callable[[Case], Iterable[Fault]], *rules: str, error: type[Plan
 FORM: Final = (
     _row(graph_legal, "graph"),
     _row(plan_formed, *(part.__name__ for part in form.PARTS)),
+    _row(ir_hash, error=PlanMismatch),
     _row(form.ids),
 )
 RULES: Final = (
     *FORM,
-    _row(ir_hash, error=PlanMismatch),
     _row(token_prefix, error=PlanMismatch),
     _row(digest),
     _row(order),

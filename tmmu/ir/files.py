@@ -6,7 +6,9 @@ finds the old contents or the new ones and nothing between.
 
 import errno
 import os
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,31 +34,71 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
     Symbolic links are followed. Pipes and devices are written straight. ``InvalidConfig`` when it cannot be done.
     """
-    try:
-        target = Path(os.path.realpath(path))
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
-        else:
-            _replace(target, data)
-    except (OSError, ValueError) as error:
-        raise _refusal("write", path, error) from error
+    write_together([(path, data)])
 
 
-def _replace(target: Path, data: bytes) -> None:
-    handle, other = _beside(target)
+def write_together(files: Sequence[tuple[str | Path, bytes]]) -> None:
+    """Every path holds its data, as by ``write_atomic``; where one cannot be written, all hold what they held.
+
+    All contents are on disk before the first file gets its name, so only the naming itself can part them.
+    """
+    staged: list[_Staged] = []
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        other.replace(target)
+        for path, data in files:
+            with _refused("write", path):
+                _stage(path, data, staged)
+        for path, data in files:
+            if is_special(Path(path)):
+                with _refused("write", path):
+                    Path(path).write_bytes(data)
+        for one in staged:
+            with _refused("write", one.path):
+                one.other.replace(one.target)
     except BaseException:
-        with suppress(OSError):
-            other.unlink()
+        for one in staged:
+            with suppress(OSError):
+                one.other.unlink()
         raise
-    _sync_folder(target.parent)
+    for folder in dict.fromkeys(one.target.parent for one in staged):
+        _sync_folder(folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staged:
+    """The contents of ``target``, complete under the name ``other``; ``path`` is what the caller called it."""
+
+    path: str | Path
+    target: Path
+    other: Path
+
+
+def _stage(path: str | Path, data: bytes, staged: list[_Staged]) -> None:
+    """Adds the file to ``staged``, where it is one that can be renamed."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
+    if is_special(target):
+        return
+    handle, other = _beside(target)
+    staged.append(_Staged(path=path, target=target, other=other))
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def is_special(path: Path) -> bool:
+    """Whether it exists and is neither a regular file nor a folder: a device or a pipe, which has nothing beside it."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+@contextmanager
+def _refused(act: str, path: str | Path) -> Iterator[None]:
+    """What the system refuses becomes ``InvalidConfig``."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise _refusal(act, path, error) from error
 
 
 def _beside(target: Path) -> tuple[int, Path]:
@@ -80,11 +122,8 @@ def _sync_folder(folder: Path) -> None:
 
 def read_file(path: str | Path, *, limit: int = LIMIT) -> bytes:
     """All bytes of a file of at most ``limit``; ``InvalidConfig`` if it cannot be read, ``PlanCorrupt`` if larger."""
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(limit + 1)
-    except (OSError, ValueError) as error:
-        raise _refusal("read", path, error) from error
+    with _refused("read", path), Path(path).open("rb") as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise PlanCorrupt(f"{path} has more than {limit} bytes", fix="name a graph or plan file", path=str(path))
     return data

@@ -33,6 +33,7 @@ UNITS: Final = {
     "gb": 10**9,
     "tb": 10**12,
 }
+BINARY_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SIZE: Final = re.compile(r"([0-9]{1,24}(?:\.[0-9]{1,12})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _EXAMPLE: Final = "write it as activations=capacity:8GiB,alignment:256,layout:slots"
 
@@ -70,6 +71,18 @@ def parse_size(text: str) -> int:
     if size > U64_MAX:
         raise InvalidConfig(f"{text!r} does not fit 64 bits", fix="choose a smaller size", text=text)
     return size
+
+
+def readable_size(count: int) -> str:
+    """Bytes as a person reads them: binary units, one decimal."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    scaled = float(count)
+    for unit in BINARY_UNITS:
+        scaled /= 1024
+        if abs(scaled) < 1023.95 or unit == BINARY_UNITS[-1]:
+            return f"{scaled:.1f} {unit}"
+    raise AssertionError("the last unit takes all")
 
 
 def parse_arenas(texts: Iterable[str], base: Sequence[ArenaSpec] | None = None) -> tuple[ArenaSpec, ...]:

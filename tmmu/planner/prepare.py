@@ -7,7 +7,7 @@ from tmmu.errors import AllocationOverflow, ArenaTooSmall, InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import JOINT, MODES, PRESETS, ArenaSpec, Plan, segment_bytes, slabs_of
 from tmmu.ir.problem import Placement, Problem
-from tmmu.planner.arenas import ARENAS, NEVER_REUSED, U64_MAX, arena_of_role, check_arenas
+from tmmu.planner.arenas import ARENAS, NEVER_REUSED, U64_MAX, arena_of_role, check_arenas, readable_size
 from tmmu.planner.assemble import Rows, Task, arena_columns, buffer_columns, slot_columns
 from tmmu.planner.coalesce import Items, find_takeovers, merge_items
 from tmmu.planner.joint import Slab, arena_placements, place_joint, slab_of_one
@@ -146,8 +146,8 @@ def _demand_room(task: Task, placement: Placement) -> None:
         )
     if spec.capacity and placement.peak > spec.capacity:
         raise ArenaTooSmall(
-            f"arena {spec.name} needs {placement.peak} bytes and has {spec.capacity}: "
-            f"{placement.peak - spec.capacity} too few; at least {placement.bound} are live at once",
+            f"arena {spec.name} needs {_bytes(placement.peak)} and has {_bytes(spec.capacity)}: "
+            f"{_bytes(placement.peak - spec.capacity)} too few; at least {_bytes(placement.bound)} are live at once",
             fix=f"give it {placement.peak} bytes, {_alone(spec, placement)}or plan a smaller batch or sequence",
             arena=spec.name,
             peak=placement.peak,
@@ -155,6 +155,10 @@ def _demand_room(task: Task, placement: Placement) -> None:
             bound=placement.bound,
             short=placement.peak - spec.capacity,
         )
+
+
+def _bytes(count: int) -> str:
+    return f"{count} bytes ({readable_size(count)})"
 
 
 def _alone(spec: ArenaSpec, placement: Placement) -> str:

@@ -66,6 +66,20 @@ def circular() -> Graph:
     return replace(graph, ops=replace(graph.ops, reads=((0, 1, 5), *graph.ops.reads[1:])))
 
 
+def nothing_to_do() -> Graph:
+    """One input, handed back."""
+    graph = small()
+    none: tuple[tuple[int, ...], ...] = ()
+    return replace(
+        graph,
+        buffers=Buffers(bytes=(4096,), role=("input",)),
+        values=Values(buffer=(0,), offset=(0,), shape=((4, 256),), stride=((256, 1),), dtype=("float32",)),
+        ops=Ops(target=(), reads=none, writes=none, overwrites=(), saves=none, recompute=(), stage=()),
+        outputs=(0,),
+        notes=Notes(name="less", buffers=("x",), ops=OpNotes(phase=(), modality=(), flops=(), module=(), source=())),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """What one run of the program did."""

@@ -1,4 +1,6 @@
+import io
 import json
+import sys
 
 import pytest
 
@@ -15,6 +17,11 @@ def failing(error: BaseException) -> int:
     [
         (CaptureFailed("no such line", fix="look"), 2, "tmmu: CAPTURE_FAILED: no such line (look)\n"),
         (ArenaTooSmall("over\n  by 4", arena="state"), 3, "tmmu: ARENA_TOO_SMALL: over by 4\n"),
+        (
+            CaptureFailed("net.py: \x1b[2J\0 \u202e \udc80"),
+            2,
+            "tmmu: CAPTURE_FAILED: net.py: \\x1b[2J\\x00 \\u202e \\udc80\n",
+        ),
         (KeyboardInterrupt(), 130, "tmmu: INTERRUPTED: stopped before the end\n"),
     ],
 )
@@ -25,8 +32,25 @@ def test_an_error_is_one_line_and_its_exit_code(
     assert capsys.readouterr() == ("", line)
 
 
-@pytest.mark.parametrize("error", [ValueError("a\nb"), RecursionError(), MemoryError(), AssertionError("x" * 10)])
-def test_what_nobody_foresaw_is_internal(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+class Mute(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Beyond(BaseException):
+    """Not an ``Exception``."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a\nb"), RecursionError(), MemoryError(), AssertionError("x" * 10),
+        Mute(), Beyond("far"), GeneratorExit(),
+    ],
+)  # fmt: skip
+def test_what_nobody_foresaw_is_internal(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(lambda: failing(error), as_json=False) == 70
     out, err = capsys.readouterr()
     assert out == ""
@@ -55,6 +79,25 @@ def test_with_json_stdout_is_the_canonical_record(capsys: pytest.CaptureFixture[
         "fields": {"arena": "state", "needed": 9},
     }
     assert err.count("\n") == 1
+
+
+def test_every_failure_has_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (Mute(), Beyond("far"), GeneratorExit()):
+        assert guarded(lambda error=error: failing(error), as_json=True) == 70  # type: ignore[misc]
+        assert json.loads(capsys.readouterr().out)["what"].startswith(type(error).__name__)
+
+
+def test_an_exit_asked_for_is_an_exit() -> None:
+    with pytest.raises(SystemExit):
+        guarded(lambda: failing(SystemExit(5)), as_json=False)
+
+
+def test_streams_that_the_model_closed_are_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert guarded(lambda: failing(CaptureFailed("x")), as_json=True) == 2
 
 
 def test_the_code_of_a_step_that_succeeds_is_returned() -> None:

@@ -39,7 +39,14 @@ def address_collision(shell: Shell) -> Arguments:
         for buffer, shape in zip(graph.values.buffer, graph.values.shape, strict=True)
     )
     empty = replace(empty, values=replace(graph.values, shape=nothing))
-    return "plan", shell.graph(empty), "--preset", "train_full", "--arena", f"activations=alignment:{1 << 63},layout:packed"
+    return (
+        "plan",
+        shell.graph(empty),
+        "--preset",
+        "train_full",
+        "--arena",
+        f"activations=alignment:{1 << 63},layout:packed",
+    )
 
 
 def allocation_overflow(shell: Shell) -> Arguments:

@@ -106,8 +106,24 @@ def test_a_count_is_at_least_one(value: int) -> None:
 def test_the_plan_and_its_graph_lie_together(tmp_path: Path) -> None:
     target = options.parse_target("models/gpt2.py")
     assert options.plan_path(None, target) == Path("gpt2.plan.cbor")
-    assert options.plan_path(tmp_path, target) == tmp_path / "gpt2.plan.cbor"
-    assert options.plan_path(Path("out/x.plan.cbor"), target) == Path("out/x.plan.cbor")
+    assert options.plan_path(str(tmp_path), target) == tmp_path / "gpt2.plan.cbor"
+    assert options.plan_path("out/x.plan.cbor", target) == Path("out/x.plan.cbor")
     assert options.ir_path(None, Path("out/x.plan.cbor")) == Path("out/x.ir.cbor")
     assert options.ir_path(None, Path("out/x")) == Path("out/x.ir.cbor")
     assert options.ir_path(Path("y"), Path("out/x")) == Path("y")
+
+
+def test_a_slash_at_the_end_names_a_folder_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = options.parse_target("net.py")
+    for text in ("out/", "out/.", ""):
+        with pytest.raises(InvalidConfig, match="--output: no f"):
+            options.plan_path(text, target)
+    Path("out").mkdir()
+    assert options.plan_path("out/", target) == options.plan_path("out", target) == Path("out/net.plan.cbor")
+
+
+def test_beside_a_device_lies_no_graph() -> None:
+    assert options.graph_output(None, Path("/dev/null")) is None
+    assert options.graph_output("graph", Path("/dev/null")) == Path("graph")
+    assert options.graph_output(None, Path("x.plan.cbor")) == Path("x.ir.cbor")

@@ -1,5 +1,6 @@
 """``tmmu plan`` of a graph that is there already: all that needs no torch."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,16 +51,20 @@ def test_an_output_folder_and_a_name_for_the_graph(shell: Shell) -> None:
 def test_the_summary_says_what_the_model_needs(shell: Shell) -> None:
     lines = shell.tmmu("plan", shell.graph(small(), "given"), "-o", "small.plan.cbor").out.splitlines()
     assert lines[0] == "small: inference on cpu, preset inference, 5 ops, 7 buffers"
-    assert lines[2].split() == ["arena", "peak", "bound", "proven", "slots"]
-    assert lines[5].split() == ["activations", "20.0", "KiB", "20.0", "KiB", "yes", "2"]
+    assert lines[1] == "inputs: x float32[4, 256]"
+    assert lines[3].split() == ["arena", "peak", "bound", "proven", "slots"]
+    assert lines[6].split() == ["activations", "20.0", "KiB", "20.0", "KiB", "yes", "2"]
     assert "activations are fullest at position 2 (aten.mm): 20.0 KiB, all 2 buffers:" in lines
     assert "total 2.0 MiB = text 2.0 MiB + data 4.0 KiB + stack 20.0 KiB + inputs 4.0 KiB (the caller's)" in lines
+    assert "data 4.0 KiB = buffers that the model updates 4.0 KiB" in lines
     assert "fits 8 12 16 24 40 48 80 141 192 GB, with 1.0 GiB in reserve" in lines
     assert lines[-1] == "wrote small.plan.cbor and small.ir.cbor"
 
 
 def test_json_has_the_same_numbers_the_files_and_the_seconds(shell: Shell) -> None:
     record = shell.tmmu("plan", shell.graph(small(), "given"), "-o", "x.plan.cbor", "--reserve", "7GB", "--json").record
+    assert record["inputs"] == [{"name": "x", "dtype": "float32", "shape": [4, 256]}]
+    assert record["state"] == [{"kind": "buffers", "bytes": 4096}]
     assert record["memory"] == {
         "text": 2 << 20,
         "data": 4096,
@@ -130,6 +135,9 @@ def test_arena_entries_reach_the_plan(shell: Shell) -> None:
         (("-o", "same", "--ir", "same"), "--output and --ir both name same"),
         (("-o", "given.ir.cbor", "--ir", "x"), "is the input itself"),
         (("--ir", "."), "--ir: . is a folder"),
+        (("-o", "out/"), "--output: no folder out/"),
+        (("--ir", "out/"), "--ir: no folder out/"),
+        (("-o", ""), "--output: no file is named"),
         (("--frobnicate",), "--frobnicate"),
         (("more.py",), "more.py"),
     ],
@@ -214,3 +222,67 @@ def test_a_model_target_is_captured_with_the_options_given(shell: Shell, monkeyp
 def test_the_same_options_give_the_same_bytes(shell: Shell) -> None:
     assert shell.plan().read_bytes() == shell.plan().read_bytes()
     assert Path("given.ir.cbor").read_bytes() == encode_graph(small())
+
+
+def test_a_plan_for_a_device_leaves_no_graph_beside_it(shell: Shell) -> None:
+    graph = shell.graph(small(), "given")
+    assert shell.tmmu("plan", graph, "-o", "/dev/null").out.endswith("\nwrote /dev/null\n")
+    assert shell.tmmu("plan", graph, "-o", "/dev/null", "--json").record["files"]["plan"] == "/dev/null"
+    assert not Path("/dev/null.ir.cbor").exists()
+    assert shell.files() == ("given.ir.cbor",)
+
+
+def test_where_one_file_cannot_be_written_neither_changes(shell: Shell) -> None:
+    before = shell.plan().read_bytes(), Path("small.ir.cbor").read_bytes()
+    other = replace(small(), target="cuda")
+    for options in (("-o", "/dev/full", "--ir", "small.ir.cbor"), ("-o", "small.plan.cbor", "--ir", "/dev/full")):
+        done = shell.tmmu("plan", shell.graph(other, "other"), *options)
+        assert done.code == 2
+        assert done.err.startswith("tmmu: INVALID_CONFIG: cannot write ")
+        assert (Path("small.plan.cbor").read_bytes(), Path("small.ir.cbor").read_bytes()) == before
+
+
+def test_outputs_lie_where_the_program_was_started(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever folder the model goes to while it is traced."""
+
+    def compile_model(request: object, plan_request: object, progress: object) -> Compiled:
+        os.chdir("elsewhere")
+        return compile_graph(small(), plan_request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command, "compile_model", compile_model)
+    Path("elsewhere").mkdir()
+    assert shell.tmmu("plan", "net.py").out.endswith("\nwrote net.plan.cbor and net.ir.cbor\n")
+    assert shell.files() == ("elsewhere", "net.ir.cbor", "net.plan.cbor")
+    assert not list((shell.folder / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_a_graph_captured_for_inference_is_not_planned_for_training(shell: Shell, mode: str) -> None:
+    graph = small()
+    bare = replace(graph, ops=replace(graph.ops, saves=((),) * 5))
+    done = shell.tmmu("plan", shell.graph(bare, "given"), "--mode", mode)
+    assert done.code == 2
+    assert done.err.startswith(f"tmmu: INVALID_CONFIG: --mode {mode}: the graph was captured for inference")
+    assert done.err.endswith("(plan the model again with --mode backward)\n")
+    assert shell.tmmu("plan", "given.ir.cbor").code == 0
+    whole = replace(bare, ops=replace(bare.ops, stage=("forward",) * 4 + ("backward",)))
+    assert shell.tmmu("plan", shell.graph(whole, "whole"), "--mode", mode).code == 0
+
+
+def test_a_name_from_the_graph_reaches_the_terminal_escaped(shell: Shell) -> None:
+    graph = small()
+    sources = ("\x1b]0;owned\x07.py:1", "a\nb.py:2\0", *graph.notes.ops.source[2:])
+    notes = replace(graph.notes, name="\x1b[2J", ops=replace(graph.notes.ops, source=sources))
+    done = shell.tmmu("plan", shell.graph(replace(graph, notes=notes), "given"), "-o", "small.plan.cbor")
+    assert all(one.isprintable() or one == "\n" for one in done.out)
+    assert done.out.startswith("\\x1b[2J: inference on cpu")
+    assert "a\\nb.py:2\\x00" in done.out
+    shown = shell.tmmu("plan", "given.ir.cbor", "-o", "\x1b[31m.plan.cbor")
+    assert shown.out.endswith("\nwrote \\x1b[31m.plan.cbor and \\x1b[31m.ir.cbor\n")
+    verified = shell.tmmu("verify", "\x1b[31m.plan.cbor")
+    assert verified.out.startswith("sound: \\x1b[31m.plan.cbor, ")
+
+
+def test_an_arena_too_small_is_told_in_units_too(shell: Shell) -> None:
+    done = shell.tmmu("plan", shell.graph(small(), "given"), "--arena", "parameters=capacity:1.5MiB")
+    assert "needs 2097152 bytes (2.0 MiB) and has 1572864 bytes (1.5 MiB): 524288 bytes (512.0 KiB) too few" in done.err

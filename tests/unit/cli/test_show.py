@@ -23,6 +23,7 @@ def test_a_plan_alone_is_shown_without_names(shell: Shell) -> None:
     assert done.code == 0
     assert done.out.startswith("plan: inference, preset inference, 5 ops, 7 buffers\n")
     assert "small.py" not in done.out
+    assert done.out.splitlines()[-1].endswith("put it beside the plan as small.ir.cbor, or name it with --ir")
 
 
 def test_peak_lists_every_live_buffer(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +63,7 @@ def test_ops_needs_the_graph(shell: Shell) -> None:
     plan = shell.plan()
     Path("small.ir.cbor").unlink()
     done = shell.tmmu("show", plan, "--ops")
-    assert done.code == 2
+    assert (done.code, done.out) == (2, "")
     assert "--ops" in done.err
 
 

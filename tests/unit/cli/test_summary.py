@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.cli.graphs import small
 from tmmu.cli import render
+from tmmu.cli.contents import CallerInput, StatePart
 from tmmu.cli.summary import Memory, fit, operators, summarize
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 
@@ -154,3 +155,42 @@ def test_sizes_read_as_a_person_reads_them(count: int, text: str) -> None:
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert render.aligned("<>", ("a", "b"), [("long", "1"), ("x", "22")]) == ["a      b", "long   1", "x     22"]
+
+
+def test_the_workload_is_every_input_of_the_caller() -> None:
+    summary = summarize(plan(), small(), reserve=0)
+    assert summary.inputs == (CallerInput(name="x", dtype="float32", shape=(4, 256)),)
+    assert render.inputs_line(summary) == ["inputs: x float32[4, 256]"]
+    assert render.inputs_line(summarize(plan(), None, reserve=0)) == []
+
+
+def test_few_inputs_are_named_and_the_others_counted() -> None:
+    one = CallerInput(name="", dtype="int64", shape=())
+    summary = replace(summarize(plan(), small(), reserve=0), inputs=(one,) * 6)
+    assert render.inputs_line(summary) == ["inputs: int64[], int64[], int64[], int64[], and 2 more"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "kind", "said"),
+    [
+        ("first.weight", "update", "weights", "weights that the step updates"),
+        ("optimizer.exp_avg.first.weight", "update", "optimizer", "optimizer"),
+        ("cache.0.keys", "forward", "cache", "KV cache"),
+        ("norm.running_mean", "forward", "buffers", "buffers that the model updates"),
+    ],
+)
+def test_data_is_told_apart_by_what_it_is(name: str, stage: str, kind: str, said: str) -> None:
+    graph = small()
+    names = (*graph.notes.buffers[:3], name, *graph.notes.buffers[4:])
+    stages = (*graph.ops.stage[:3], stage, *graph.ops.stage[4:])
+    graph = replace(graph, notes=replace(graph.notes, buffers=names), ops=replace(graph.ops, stage=stages))
+    summary = summarize(plan(), graph, reserve=0)
+    assert summary.state == (StatePart(kind=kind, bytes=4096),)
+    assert render.state_line(summary) == [f"data 4.0 KiB = {said} 4.0 KiB"]
+
+
+def test_the_parts_of_data_add_up() -> None:
+    rows = replace(plan().buffers, arena=(0, 1, 1, 2, 2, 2, 2))
+    summary = summarize(replace(plan(), buffers=rows), small(), reserve=0)
+    assert sum(part.bytes for part in summary.state) == MIB + 4096
+    assert summarize(plan(), None, reserve=0).state == ()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
+from tests.unit.cli.graphs import Shell, leaving_its_buffer, nothing_to_do, small
 from tmmu.cli.load import load_plan
 from tmmu.ir.plan import encode_plan
 
@@ -75,6 +75,15 @@ def test_a_cut_file_is_corrupt(shell: Shell, keep: int) -> None:
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith("tmmu: PLAN_CORRUPT: ")
     assert done.err.count("\n") == 1
+
+
+def test_a_smaller_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
+    """Its ids are too few for the plan, which is no fault of the plan."""
+    plan = shell.plan()
+    shell.graph(nothing_to_do(), "less")
+    done = shell.tmmu("verify", plan, "--ir", "less.ir.cbor")
+    assert done.code == 3
+    assert done.err.startswith("tmmu: PLAN_MISMATCH: [ir-hash] ")
 
 
 def test_an_illegal_graph_is_refused_for_what_it_is(shell: Shell) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tmmu.errors import InvalidConfig, PlanCorrupt
-from tmmu.ir.files import read_file, write_atomic
+from tmmu.ir.files import read_file, write_atomic, write_together
 
 
 def names(folder: Path) -> list[str]:
@@ -129,3 +129,41 @@ def test_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
         read_file(path, limit=99)
     with pytest.raises(PlanCorrupt, match="more than"):
         read_file("/dev/zero", limit=1000)
+
+
+def test_files_written_together_are_all_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    write_together([(tmp_path / "a", b"1"), (str(tmp_path / "b"), b"2"), ("/dev/null", b"3")])
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"1", b"2")
+    assert names(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.parametrize("second", ["absent/b", "folder", "full"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_where_one_of_several_cannot_be_written_none_changes(tmp_path: Path, second: str, turn: int) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(InvalidConfig) as caught:
+        write_together([(tmp_path / "a", b"new"), (tmp_path / second, b"new")][::turn])
+    assert caught.value.fields["path"] == str(tmp_path / second), "the one that failed is named"
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == ["a", "folder", "full"]
+
+
+def test_no_file_gets_its_name_before_all_contents_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def fsync(handle: int) -> None:
+        calls.append("fsync")
+        sync(handle)
+
+    def replace(one: Path, other: Path) -> None:
+        calls.append("replace")
+        rename(one, other)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    write_together([(tmp_path / "a", b"1"), (tmp_path / "b", b"2")])
+    assert calls[:4] == ["fsync", "fsync", "replace", "replace"]
