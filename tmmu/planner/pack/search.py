@@ -26,6 +26,7 @@ class Walk:
 
 
 WALKS: Final = (
+    Walk(name="walk_pressure_size", order=orders.by_pressure_and_size, quarters=2),
     Walk(name="walk_pressure", order=orders.by_pressure, quarters=2),
     Walk(name="walk_duration", order=orders.by_duration, quarters=3),
     Walk(name="walk_birth", order=orders.by_birth, quarters=2),

@@ -51,13 +51,13 @@ def _lowest(name: str, order: Callable[[Instance], Index]) -> Packer:
 
 PACKERS: Final = (
     Packer(name="best_fit", place=sweep_best_fit, work=best_fit_work),
+    Packer(name="first_fit_backward", place=partial(sweep_first_fit, backward=True), work=first_fit_work),
     _lowest("size", orders.by_size),
     Packer(name="two_ended", place=partial(sweep_two_ended, short=8), work=first_fit_work),
     Packer(name="first_fit", place=sweep_first_fit, work=first_fit_work),
     _lowest("duration", orders.by_duration),
     _lowest("pressure", orders.by_pressure),
     _lowest("area", orders.by_area),
-    Packer(name="first_fit_backward", place=partial(sweep_first_fit, backward=True), work=first_fit_work),
     _lowest("birth", orders.by_birth),
     _lowest("pressure_size", orders.by_pressure_and_size),
 )
