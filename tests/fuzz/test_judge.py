@@ -29,7 +29,7 @@ def cells(made: Plan, path: str) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("layout", ["packed", "slots"])
+@pytest.mark.parametrize("layout", ["joint", "packed", "slots"])
 def test_every_cell_is_checked(mode: str, layout: str) -> None:
     """A number one off, a word or mark replaced, anywhere in a plan's tables, is a fault."""
     made = plan(mode, "inference", layout)
@@ -48,7 +48,7 @@ def test_no_numbers_make_the_judge_stumble(seed: int) -> None:
     dice = random.Random(seed)
     made_graph = random_graph(seeded(seed), ops=10, joint=bool(seed % 2))
     mode, preset = dice.choice(MODES), dice.choice(PRESETS)
-    good = prepare_memory(made_graph, mode=mode, preset=preset, token=TOKEN, arenas=arenas())
+    good = prepare_memory(made_graph, mode=mode, preset=preset, token=TOKEN, arenas=arenas("joint"))
     paths = [path for path in columns(good) if cells(good, path) and type(cells(good, path)[0]) is int]
     deep = [path for path in paths if path not in FORM]
     reached = 0

@@ -1,5 +1,6 @@
 """On any legal graph the planner says what the reference simulator says, and packs without overlap."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -8,13 +9,14 @@ from hypothesis import strategies as st
 
 from tests.strategies import graphs, random_graph, seeded
 from tmmu.ir.graph import Graph
-from tmmu.ir.plan import MODES, PRESETS, ArenaSpec, Plan, encode_plan
+from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, ArenaSpec, Plan, encode_plan
 from tmmu.planner.arenas import default_arenas, parse_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.reference import chains, simulate
 from tmmu.planner.token import token_from_seed
 
 TOKEN = token_from_seed(5)
+GRADIENTS = 3
 
 
 def plan_of(graph: Graph, mode: str, preset: str, arenas: tuple[ArenaSpec, ...] | None = None) -> Plan:
@@ -36,25 +38,51 @@ def demand_as_simulated(graph: Graph, plan: Plan, arenas: tuple[ArenaSpec, ...])
     assert plan.metrics["max_live"] == plan.metrics["peak_logical_slots"] == sum(plan.arenas.slots)
 
 
+def slab_names(plan: Plan) -> list[str]:
+    """Per arena, the bytes that it lies in: those of the stack, shared, or its own."""
+    layouts = zip(plan.arenas.name, plan.arenas.layout, strict=True)
+    return ["stack" if layout == "joint" else name for name, layout in layouts]
+
+
+def most_live(rows: list[tuple[int, int, int]]) -> int:
+    return max((sum(n for x, y, n in rows if x <= t < y) for t, _, _ in rows), default=0)
+
+
+def demand_stack_figures(plan: Plan, items: list[tuple[str, int, int, int]]) -> None:
+    """Per slab of the stack: the highest end, and the most live at once or all of it; and these added up."""
+    a, slabs = plan.arenas, slab_names(plan)
+    stack = sorted({slab for slab, segment in zip(slabs, a.segment, strict=True) if segment == "stack"})
+    peak = {slab: max(p for name, p in zip(slabs, a.peak, strict=True) if name == slab) for slab in stack}
+    inside = {slab: [row[1:] for row in items if row[0] == slab] for slab in stack}
+    lined = {slab for slab, layout in zip(slabs, a.layout, strict=True) if layout == "sequential"}
+    bound = {s: sum(n for *_, n in inside[s]) if s in lined else most_live(inside[s]) for s in stack}
+    assert plan.metrics["peak_bytes.stack"] == sum(peak.values())
+    assert plan.metrics["bound_bytes.stack"] == sum(bound.values())
+    for slab, proven in zip(slabs, a.proven, strict=True):
+        assert slab not in stack or proven == (peak[slab] == bound[slab])
+
+
 def demand_sound_layout(plan: Plan) -> None:
     b = plan.buffers
     spans = dict(zip(b.id, zip(b.birth, b.death, strict=True), strict=True))
     over = dict(zip(b.id, b.takes_over, strict=True))
     row = {buffer: index for index, buffer in enumerate(b.id)}
+    slabs = slab_names(plan)
     items = [(row[r], birth, death, members) for r, (birth, death, members) in chains(spans, over).items()]
     for r, _, _, members in items:
         assert {b.offset[row[m]] for m in members} == {b.offset[r]}
         assert b.offset[r] % plan.arenas.alignment[b.arena[r]] == 0
     for (one, birth, death, _), (two, born, dead, _) in combinations(items, 2):
-        if b.arena[one] == b.arena[two] and birth < dead and born < death:
+        if slabs[b.arena[one]] == slabs[b.arena[two]] and birth < dead and born < death:
             apart = b.offset[one] + b.bytes[one] <= b.offset[two] or b.offset[two] + b.bytes[two] <= b.offset[one]
             assert apart or not (b.bytes[one] and b.bytes[two])
+    demand_stack_figures(plan, [(slabs[b.arena[r]], birth, death, b.bytes[r]) for r, birth, death, _ in items])
     for index, peak in enumerate(plan.arenas.peak):
         inside = [r for r, *_ in items if b.arena[r] == index]
         tops = [b.offset[r] + b.bytes[r] for r in inside]
         assert max(tops, default=0) <= peak if plan.arenas.layout[index] == "slots" else max(tops, default=0) == peak
         live = [(birth, death, b.bytes[r]) for r, birth, death, _ in items if r in inside]
-        most = max((sum(n for x, y, n in live if x <= t < y) for t, _, _ in live), default=0)
+        most = most_live(live)
         sequential = plan.arenas.layout[index] == "sequential"
         assert plan.arenas.bound[index] == (sum(n for _, _, n in live) if sequential else most) <= peak
 
@@ -68,11 +96,14 @@ def test_planner_and_simulator_agree(graph: Graph, mode: str, preset: str, align
     demand_sound_layout(plan)
 
 
-@pytest.mark.parametrize("layout", ["slots", "sequential", "packed"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @settings(deadline=None, max_examples=50)
 @given(graph=graphs(), mode=st.sampled_from(MODES))
 def test_every_layout_is_sound(layout: str, graph: Graph, mode: str) -> None:
-    arenas = parse_arenas([f"activations=layout:{layout}", f"gradients=layout:{layout},alignment:64"])
+    alignment = 64 if layout == "joint" else 128
+    arenas = parse_arenas(
+        [f"activations=layout:{layout},alignment:{alignment}", f"gradients=layout:{layout},alignment:64"]
+    )
     plan = plan_of(graph, mode, "inference", arenas)
     demand_as_simulated(graph, plan, arenas)
     demand_sound_layout(plan)
@@ -100,3 +131,19 @@ def test_the_same_arguments_give_the_same_bytes(graph: Graph, mode: str) -> None
         graph, mode=mode, preset="inference", token=TOKEN, arenas=default_arenas(), order=first.order
     )
     assert again.digest == first.digest
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs(joint=True), st.sampled_from(PRESETS))
+def test_a_joint_stack_moves_bytes_and_nothing_else(graph: Graph, preset: str) -> None:
+    """Slots, addresses and takeovers are the replay identity; and the stack is never larger than two apart."""
+    joint = plan_of(graph, "backward", preset)
+    apart = plan_of(graph, "backward", preset, parse_arenas(["activations=layout:packed", "gradients=layout:packed"]))
+    assert joint.slots == apart.slots
+    assert replace(joint.buffers, offset=()) == replace(apart.buffers, offset=())
+    assert (joint.arenas.bound, joint.arenas.slots) == (apart.arenas.bound, apart.arenas.slots)
+    assert joint.metrics["peak_bytes.stack"] <= apart.metrics["peak_bytes.stack"]
+    assert joint.metrics["bound_bytes.stack"] <= apart.metrics["bound_bytes.stack"]
+    if not apart.arenas.slots[GRADIENTS]:
+        assert joint.buffers == apart.buffers
+        assert joint.arenas.peak == apart.arenas.peak

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tests.strategies import graphs
 from tmmu.ir.graph import Graph
-from tmmu.ir.plan import MODES, PRESETS, Plan
-from tmmu.planner.arenas import default_arenas
+from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, Plan
+from tmmu.planner.arenas import default_arenas, parse_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
 
@@ -17,7 +17,10 @@ class Memory:
     def __init__(self, graph: Graph, plan: Plan) -> None:
         self.graph = graph
         b = plan.buffers
-        self.range = {x: (b.arena[i], b.offset[i], b.offset[i] + b.bytes[i]) for i, x in enumerate(b.id)}
+        slab = [
+            "stack" if how == "joint" else name for name, how in zip(plan.arenas.name, plan.arenas.layout, strict=True)
+        ]
+        self.range = {x: (slab[b.arena[i]], b.offset[i], b.offset[i] + b.bytes[i]) for i, x in enumerate(b.id)}
         self.over = dict(zip(b.id, b.takes_over, strict=True))
         self.intact = {x for x in b.id if graph.buffers.role[x] in ("parameter", "constant", "state")}
 
@@ -43,9 +46,10 @@ class Memory:
 
 
 @settings(deadline=None, max_examples=300)
-@given(graphs(shuffled=None), st.sampled_from(MODES), st.sampled_from(PRESETS))
-def test_every_read_and_everything_kept_finds_its_bytes(graph: Graph, mode: str, preset: str) -> None:
-    plan = prepare_memory(graph, mode=mode, preset=preset, token=token_from_seed(3), arenas=default_arenas(1))
+@given(graphs(shuffled=None), st.sampled_from(MODES), st.sampled_from(PRESETS), st.sampled_from(LAYOUTS))
+def test_every_read_and_everything_kept_finds_its_bytes(graph: Graph, mode: str, preset: str, layout: str) -> None:
+    arenas = parse_arenas([f"{name}=layout:{layout}" for name in ("activations", "gradients")], default_arenas(1))
+    plan = prepare_memory(graph, mode=mode, preset=preset, token=token_from_seed(3), arenas=arenas)
     memory = Memory(graph, plan)
     for op in plan.order:
         memory.run(op)

@@ -12,6 +12,7 @@ from tests.unit.ir.samples import (
     A2,
     A3,
     G1,
+    G3,
     OUT,
     TOKEN,
     C,
@@ -38,7 +39,8 @@ INFERENCE = plan()
 WHOLE = plan("backward", "inference")
 FORWARD = plan("forward", "train_full")
 SLOTS = plan("inference", "inference", "slots")
-ACTIVATIONS = 2
+JOINT = plan("backward", "inference", "joint")
+ACTIVATIONS, GRADIENTS = 2, 3
 
 
 def swapped(made: Plan, column: str, one: int, other: int) -> Plan:
@@ -51,6 +53,11 @@ def forged(made: Plan) -> Plan:
     copy = replace(made)
     copy.__dict__["digest"] = bytes(32)
     return copy
+
+
+def gradients_at(made: Plan, offset: int) -> Plan:
+    """Both gradients, which hold one place, at this offset."""
+    return move(move(made, G3, offset), G1, offset)
 
 
 def metric(made: Plan, name: str, value: int) -> Plan:
@@ -68,6 +75,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("words", "an unknown layout", lambda: edit(INFERENCE, "arenas.layout", "tidy", ACTIVATIONS)),
     ("words", "a prefix of 7 bytes", lambda: replace(INFERENCE, token_prefix=TOKEN[:7])),
     ("arenas", "a segment changed", lambda: edit(INFERENCE, "arenas.segment", "stack", 0)),
+    ("arenas", "parameters in a joint slab", lambda: edit(INFERENCE, "arenas.layout", "joint", 0)),
     ("arenas", "state packed", lambda: edit(INFERENCE, "arenas.layout", "packed", 1)),
     ("cells", "an arena that is none", lambda: edit(INFERENCE, "buffers.arena", 4, 0)),
     ("cells", "a slot that is none", lambda: edit(INFERENCE, "buffers.slot", 99, 0)),
@@ -90,7 +98,10 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("write", "a result one alignment unit off", lambda: move(move(INFERENCE, OUT, 576), A3, 512)),
     ("write", "two results of one op over each other", lambda: move(INFERENCE, K, 0)),
     ("write", "taking over without saying so", lambda: edit(INFERENCE, "buffers.takes_over", OUT, row(INFERENCE, OUT))),
+    ("read", "a gradient over an activation of its slab", lambda: gradients_at(JOINT, 0)),
+    ("write", "a gradient over the activation that it is computed from", lambda: gradients_at(JOINT, 512)),
     ("write", "a result that has no place", lambda: without(INFERENCE, K)),
+    ("output", "an output overwritten from another arena of its slab", lambda: gradients_at(JOINT, 512)),
     ("output", "an output overwritten", lambda: scratch_in_state(INFERENCE)),
     ("persistent", "the cache overwritten", lambda: scratch_in_state(INFERENCE)),
     ("saved", "a saved value overwritten", lambda: move(FORWARD, A1, FORWARD.buffers.offset[row(FORWARD, A3)])),
@@ -110,6 +121,8 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("alignment", "no power of two", lambda: edit(INFERENCE, "arenas.alignment", 96, ACTIVATIONS)),
     ("alignment", "none at all", lambda: edit(INFERENCE, "arenas.alignment", 0, ACTIVATIONS)),
     ("overlap", "a dead result over a live buffer", lambda: move(INFERENCE, K, 448)),
+    ("alignment", "two in one slab", lambda: edit(JOINT, "arenas.alignment", 128, GRADIENTS)),
+    ("overlap", "a gradient and an activation of its slab, both alive", lambda: gradients_at(JOINT, 0)),
     ("slots", "two slots swapped", lambda: swapped(INFERENCE, "slot", K, A2)),
     ("slot-sharing", "a slot of a live buffer", lambda: edit(INFERENCE, "buffers.slot", 1, row(INFERENCE, K))),
     ("slot-sharing", "one slot for two parameters", lambda: edit(INFERENCE, "buffers.slot", 0, row(INFERENCE, C))),
@@ -122,13 +135,20 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("layout", "a slot's buffer elsewhere", lambda: move(SLOTS, K, 704)),
     ("peak", "a peak too low", lambda: edit(INFERENCE, "arenas.peak", 640, ACTIVATIONS)),
     ("peak", "a peak too high", lambda: edit(INFERENCE, "arenas.peak", 768, ACTIVATIONS)),
+    ("peak", "a joint arena's peak as if it were alone", lambda: edit(JOINT, "arenas.peak", 64, GRADIENTS)),
+    ("peak", "the slab's size as each arena's peak", lambda: edit(JOINT, "arenas.peak", 768, GRADIENTS)),
+    ("bound", "the slab's bound as an arena's own", lambda: edit(JOINT, "arenas.bound", 768, GRADIENTS)),
     ("bound", "a bound too low", lambda: edit(INFERENCE, "arenas.bound", 640, ACTIVATIONS)),
     (
         "proven",
         "a proof of a peak above the bound",
         lambda: move(edit(INFERENCE, "arenas.peak", 960, ACTIVATIONS), K, 768),
     ),
+    ("proven", "a proof of a slab above its bound", lambda: slab_with_a_gap(JOINT)),
+    ("capacity", "less room than the arena's end in its slab", lambda: edit(JOINT, "arenas.capacity", 639, GRADIENTS)),
     ("capacity", "less room than needed", lambda: edit(INFERENCE, "arenas.capacity", 703, ACTIVATIONS)),
+    ("metrics", "the stack's peak as two peaks", lambda: metric(JOINT, "peak_bytes.stack", 768 + 640)),
+    ("metrics", "the stack's bound as two bounds", lambda: metric(JOINT, "bound_bytes.stack", 768 + 64)),
     ("metrics", "a metric changed", lambda: metric(INFERENCE, "max_live", 7)),
     ("metrics", "a metric more", lambda: metric(INFERENCE, "luck", 7)),
     ("metrics", "a ratio changed", lambda: metric(INFERENCE, "activation_retention_ppm", 1)),
@@ -145,6 +165,12 @@ def scratch_in_state(made: Plan) -> Plan:
     return move(edit(made, "buffers.slot", 0, row(made, K)), K, 0)
 
 
+def slab_with_a_gap(made: Plan) -> Plan:
+    """The gradients above all else: 64 bytes more than are ever live."""
+    high = edit(gradients_at(made, 768), "arenas.peak", 832, GRADIENTS)
+    return metric(metric(high, "peak_bytes.stack", 832), "peak_bytes.gradients", 832)
+
+
 def one_slot_more(made: Plan) -> Plan:
     more = edit(made, "arenas.slots", 4, ACTIVATIONS)
     table = more.slots
@@ -158,7 +184,7 @@ def rules_of(faults: tuple[Fault, ...]) -> set[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("layout", ["packed", "slots", "sequential"])
+@pytest.mark.parametrize("layout", ["joint", "packed", "slots", "sequential"])
 def test_sound_plans_pass(mode: str, preset: str, layout: str) -> None:
     made = plan(mode, preset, layout)
     assert check_plan(graph(), made, token=TOKEN) == ()
@@ -292,6 +318,30 @@ def test_huge_numbers_neither_hang_nor_crash() -> None:
     assert rules_of(check_plan(graph(), made)) == {"cells"}
     made = move(edit(INFERENCE, "buffers.death", top, 0), K, top - 63)
     assert {"span", "peak"} <= rules_of(check_plan(graph(), made))
+
+
+def test_arenas_share_bytes_only_where_both_are_joint() -> None:
+    """The gradients at 0, where A1 lives: sound in a slab of their own, a fault in the slab of the activations."""
+    shared = gradients_at(JOINT, 0)
+    faults = {fault.rule for fault in check_plan(graph(), shared)} - {"peak", "metrics"}
+    assert faults == {"read", "overlap"}
+    fault = fault_of(shared, "read")
+    assert (fault.op, fault.buffer, fault.arena, fault.bytes, fault.by) == (7, A1, "activations", (0, 32), 6)
+    assert "buffers 4 and 10 share bytes 0 to 64 of gradients at 6" in fault_of(shared, "overlap").what
+    for alone in (ACTIVATIONS, GRADIENTS):
+        apart = edit(edit(shared, "arenas.layout", "packed", alone), "arenas.peak", 64, GRADIENTS)
+        apart = metric(metric(apart, "peak_bytes.gradients", 64), "peak_bytes.stack", 832)
+        assert check_plan(graph(), metric(apart, "bound_bytes.stack", 832)) == ()
+
+
+def test_a_slab_is_proven_or_not_as_a_whole() -> None:
+    """Its arenas may be above their own bounds in a slab that is minimal; in one that is not, none is proven."""
+    assert JOINT.arenas.proven[GRADIENTS]
+    assert JOINT.arenas.peak[GRADIENTS] > JOINT.arenas.bound[GRADIENTS]
+    loose = slab_with_a_gap(JOINT)
+    assert [fault.arena for fault in check_plan(graph(), loose)] == ["activations", "gradients"]
+    modest = edit(edit(loose, "arenas.proven", False, ACTIVATIONS), "arenas.proven", False, GRADIENTS)
+    assert check_plan(graph(), modest) == ()
 
 
 def test_gradients_have_their_own_arena() -> None:

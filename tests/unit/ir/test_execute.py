@@ -19,7 +19,9 @@ from tmmu.ir.versions import edges, topological
 from tmmu.ir.windows import windows
 from tmmu.planner.prepare import prepare_memory
 
-kinds = st.tuples(st.sampled_from(MODES), st.sampled_from(PRESETS), st.sampled_from(("packed", "slots", "sequential")))
+kinds = st.tuples(
+    st.sampled_from(MODES), st.sampled_from(PRESETS), st.sampled_from(("joint", "packed", "slots", "sequential"))
+)
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Machine:
             self.place[buffer] = (-1 - buffer, 0)
         for row, buffer in enumerate(self.plan.buffers.id if self.plan else ()):
             assert self.plan
-            self.place[buffer] = (self.plan.buffers.arena[row], self.plan.buffers.offset[row])
+            self.place[buffer] = (slab(self.plan, row), self.plan.buffers.offset[row])
             self.over[buffer] = self.plan.buffers.takes_over[row]
         for buffer, (arena, offset) in self.place.items():
             room = self.memory.setdefault(arena, bytearray())
@@ -87,6 +89,12 @@ class Machine:
                 arena, offset = self.place[buffer]
                 found.append(bytes(self.memory[arena][offset : offset + self.graph.buffers.bytes[buffer]]))
         return found
+
+
+def slab(made: Plan, row: int) -> int:
+    """The memory that a row of the plan lies in: the arena's own, or the one that joint arenas share."""
+    arena = made.buffers.arena[row]
+    return len(made.arenas) if made.arenas.layout[arena] == "joint" else arena
 
 
 class Stand:
@@ -140,7 +148,7 @@ def test_whatever_changes_what_an_op_sees_is_a_fault(seed: int) -> None:
     """A run on paper without a fault is a run in bytes without a difference, however the offsets were shaken."""
     dice = random.Random(seed)
     graph = random_graph(seeded(seed), ops=12, joint=seed % 3 == 0, shuffled=seed % 5 == 0)
-    kind = (dice.choice(MODES), dice.choice(PRESETS), "packed")
+    kind = (dice.choice(MODES), dice.choice(PRESETS), dice.choice(("packed", "joint")))
     for _ in range(6):
         made = shaken(planned(graph, kind), dice)
         faults = list(Execution(graph, made).run())
@@ -151,14 +159,15 @@ def test_whatever_changes_what_an_op_sees_is_a_fault(seed: int) -> None:
 def test_true_conflicts_are_always_found(seed: int) -> None:
     """Two buffers that live at once and do not take over each other, put on the same bytes."""
     dice = random.Random(seed)
-    graph = random_graph(seeded(1000 + seed), ops=14)
-    made = planned(graph, ("inference", "train_full", "packed"))
+    joint = seed % 2 == 1
+    graph = random_graph(seeded(1000 + seed), ops=14, joint=joint)
+    made = planned(graph, ("backward", "train_full", "joint" if joint else "packed"))
     rows = made.buffers
     pairs = [
         (a, b)
         for a in range(len(rows))
         for b in range(a)
-        if rows.arena[a] == rows.arena[b] and rows.bytes[a] and rows.bytes[b]
+        if slab(made, a) == slab(made, b) and rows.bytes[a] and rows.bytes[b]
         if max(rows.birth[a], rows.birth[b]) < min(rows.death[a], rows.death[b])
     ]
     for a, b in dice.sample(pairs, min(8, len(pairs))):
