@@ -1,5 +1,6 @@
 """``tmmu plan`` of a graph that is there already: all that needs no torch."""
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -286,3 +287,18 @@ def test_a_name_from_the_graph_reaches_the_terminal_escaped(shell: Shell) -> Non
 def test_an_arena_too_small_is_told_in_units_too(shell: Shell) -> None:
     done = shell.tmmu("plan", shell.graph(small(), "given"), "--arena", "parameters=capacity:1.5MiB")
     assert "needs 2097152 bytes (2.0 MiB) and has 1572864 bytes (1.5 MiB): 524288 bytes (512.0 KiB) too few" in done.err
+
+
+def test_what_a_model_logs_is_not_shown(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compile_model(request: object, plan_request: object, progress: object) -> Compiled:
+        for level in (logging.WARNING, logging.ERROR, logging.CRITICAL):
+            logging.getLogger("library").log(level, "while it is traced")
+        return compile_graph(small(), plan_request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command, "compile_model", compile_model)
+    assert shell.tmmu("plan", "net.py").err == ""
+    assert not caplog.records
+    logging.getLogger("library").error("afterwards")
+    assert len(caplog.records) == 1

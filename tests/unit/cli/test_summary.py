@@ -194,3 +194,7 @@ def test_the_parts_of_data_add_up() -> None:
     summary = summarize(replace(plan(), buffers=rows), small(), reserve=0)
     assert sum(part.bytes for part in summary.state) == MIB + 4096
     assert summarize(plan(), None, reserve=0).state == ()
+
+
+def test_columns_are_wide_enough_for_what_is_escaped() -> None:
+    assert render.aligned("<>", ("a", "b"), [("\x1b", "1"), ("x", "22")]) == ["a      b", "\\x1b   1", "x     22"]
