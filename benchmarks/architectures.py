@@ -15,7 +15,7 @@ class Architecture:
     model: str
     config: str
     sizes: dict[str, Any] = field(default_factory=dict)
-    seq: int = 512
+    seq: int | None = None
     dtype: str = "bfloat16"
 
 

@@ -36,6 +36,23 @@ def sweep_two_ended(instance: Instance, *, short: int) -> Column:
     return _sweep(instance, gaps, take)
 
 
+def sweep_last_above(instance: Instance) -> Column:
+    """Offsets per item, by birth: what lives to the end hangs from the ceiling of the bound, the rest stands low.
+
+    In a training step the gradients that last are made while activations die: the two stacks meet and never cross.
+    """
+    gaps = Gaps(instance.far * 2)
+    size = instance.size.tolist()
+    lasting = (instance.death == instance.death.max()).tolist()
+
+    def take(index: int) -> int:
+        if lasting[index]:
+            return gaps.take_highest(size[index], instance.bound)
+        return gaps.take_lowest(size[index])
+
+    return _sweep(instance, gaps, take)
+
+
 def _sweep(instance: Instance, gaps: Gaps, take: Callable[[int], int], *, backward: bool = False) -> Column:
     """Twins of one birth go longest-lived first, then largest."""
     birth = (-instance.death if backward else instance.birth).tolist()

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from tmmu.planner.pack import orders
 from tmmu.planner.pack.instance import Column, Index, Instance
 from tmmu.planner.pack.lowest import lowest_fit
-from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_two_ended
+from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_last_above, sweep_two_ended
 
 Place: TypeAlias = Callable[[Instance], Column]
 
@@ -51,6 +51,7 @@ def _lowest(name: str, order: Callable[[Instance], Index]) -> Packer:
 
 PACKERS: Final = (
     Packer(name="best_fit", place=sweep_best_fit, work=best_fit_work),
+    Packer(name="last_above", place=sweep_last_above, work=first_fit_work),
     Packer(name="first_fit_backward", place=partial(sweep_first_fit, backward=True), work=first_fit_work),
     _lowest("size", orders.by_size),
     Packer(name="two_ended", place=partial(sweep_two_ended, short=8), work=first_fit_work),
