@@ -344,6 +344,14 @@ def test_a_slab_is_proven_or_not_as_a_whole() -> None:
     assert check_plan(graph(), modest) == ()
 
 
+def test_a_slab_has_one_alignment_even_where_every_offset_obeys_both() -> None:
+    faults = check_plan(graph(), edit(JOINT, "arenas.alignment", 32, GRADIENTS))
+    found = [fault for fault in faults if fault.rule == "alignment"]
+    assert [(fault.arena, fault.what) for fault in found] == [
+        ("gradients", "gradients shares a slab with activations, but not its alignment")
+    ]
+
+
 def test_gradients_have_their_own_arena() -> None:
     assert WHOLE.buffers.arena[row(WHOLE, G1)] == 3
     assert A0 in WHOLE.buffers.id

@@ -1,0 +1,156 @@
+"""Joint arenas: one slab, answers worked out by hand; each arena keeps figures of its own."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.strategies import Builder, random_graph, seeded
+from tmmu.errors import AllocationOverflow, ArenaTooSmall
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan, segment_bytes, slabs_of
+from tmmu.ir.problem import Placement, Problem
+from tmmu.planner import joint
+from tmmu.planner.arenas import parse_arenas
+from tmmu.planner.joint import place_joint
+from tmmu.planner.layout import place_packed, place_sequential
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.token import token_from_seed
+
+APART = ("activations=layout:packed", "gradients=layout:packed")
+ACTIVATIONS, GRADIENTS = 2, 3
+
+
+def problem(*rows: tuple[int, int, int]) -> Problem:
+    """Rows of (size, birth, death)."""
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    size, birth, death = columns
+    return Problem(size=tuple(size), birth=tuple(birth), death=tuple(death))
+
+
+FALLING = problem((4, 0, 2), (4, 0, 4), (2, 0, 6))
+RISING = problem((4, 2, 6), (4, 4, 6))
+"""Ten bytes live at the start of the one and eight at the end of the other: ten at most together."""
+
+
+def test_what_falls_and_what_rises_share_a_slab() -> None:
+    slab = place_joint((2, 3), (FALLING, RISING))
+    falling, rising = slab.parts
+    assert (slab.arenas, slab.bound) == ((2, 3), 10)
+    assert max(falling.peak, rising.peak) == 10
+    assert (falling.bound, rising.bound) == (10, 8)
+    assert falling.proven
+    assert rising.proven
+    assert (len(falling.offset), len(rising.offset)) == (3, 2)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_empty_arenas_move_nothing(at: int) -> None:
+    problems = [problem(), problem(), problem()]
+    problems[at] = FALLING
+    slab = place_joint((0, 1, 2), problems)
+    assert slab.parts[at] == place_packed(FALLING)
+    others = [part for index, part in enumerate(slab.parts) if index != at]
+    assert all((part.offset, part.peak, part.bound, part.proven) == ((), 0, 0, True) for part in others)
+
+
+def test_a_group_of_one_is_packed() -> None:
+    slab = place_joint((3,), (RISING,))
+    assert slab.parts == (place_packed(RISING),)
+    assert slab.bound == 8
+
+
+def test_a_search_that_fails_on_the_union_alone_is_not_worse_than_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packer that lines up more than three items takes 21 bytes for these; one arena above the other, 11."""
+    nothing, one = problem((0, 0, 3), (5, 0, 3), (5, 3, 6)), problem((0, 3, 6), (6, 3, 6), (5, 0, 3))
+
+    def packer(given: Problem) -> Placement:
+        found = place_sequential(given) if len(given) > 3 else place_packed(given)
+        return replace(found, bound=11, proven=found.peak == 11)
+
+    monkeypatch.setattr(joint, "place_packed", packer)
+    slab = place_joint((2, 3), (nothing, one))
+    first, second = slab.parts
+    assert (first.offset, second.offset) == ((0, 0, 0), (0, 5, 5))
+    assert (first.peak, second.peak, slab.bound) == (5, 11, 11)
+    assert first.proven
+    assert second.method == "apart"
+
+
+def test_slabs_are_the_joint_arenas_of_a_segment_and_each_other_alone() -> None:
+    segments = ("text", "stack", "data", "stack", "stack", "data")
+    layouts = ("sequential", "joint", "joint", "packed", "joint", "joint")
+    assert slabs_of(segments, layouts) == ((0,), (1, 4), (2, 5), (3,))
+    assert slabs_of((), ()) == ()
+
+
+def step(*sizes: tuple[int, int]) -> Graph:
+    """A training step: each activation is saved, then, last first, replaced by a gradient that stays."""
+    b = Builder()
+    source = b.buffer("input", (4,), "uint8")
+    activations = [b.buffer("activation", (size,), "uint8") for size, _ in sizes]
+    gradients = [b.buffer("gradient", (size,), "uint8") for _, size in sizes]
+    for made in activations:
+        b.op([source], [made])
+    for read, made in reversed(list(zip(activations, gradients, strict=True))):
+        b.op([read], [made], stage="backward")
+    return b.build(gradients)
+
+
+def plan_of(graph: Graph, *texts: str) -> Plan:
+    arenas = parse_arenas(texts)
+    return prepare_memory(graph, mode="backward", preset="train_full", token=token_from_seed(1), arenas=arenas)
+
+
+def test_a_training_step_counts_what_is_live_and_not_two_peaks() -> None:
+    """Three of 256 saved; each gradient is made beside the activation that it replaces: four at once, not six."""
+    graph = step((256, 256), (256, 256), (256, 256))
+    together, apart = plan_of(graph), plan_of(graph, *APART)
+    assert (together.metrics["peak_bytes.stack"], together.metrics["bound_bytes.stack"]) == (1024, 1024)
+    assert (apart.metrics["peak_bytes.stack"], apart.metrics["bound_bytes.stack"]) == (1536, 1536)
+    assert together.arenas.bound[ACTIVATIONS:] == (768, 768)
+    assert segment_bytes(together.arenas, "stack") == max(together.arenas.peak[ACTIVATIONS:]) == 1024
+    assert together.arenas.proven == (True,) * 4
+
+
+def test_one_joint_arena_and_one_apart_are_two_slabs() -> None:
+    graph = step((256, 256), (256, 256))
+    mixed = plan_of(graph, "gradients=layout:packed")
+    assert mixed.buffers == plan_of(graph, *APART).buffers
+    assert mixed.metrics["peak_bytes.stack"] == 1024
+
+
+def test_a_capacity_is_held_against_where_the_arena_ends() -> None:
+    graph = step((256, 256), (256, 256), (256, 256))
+    ends = plan_of(graph).arenas.peak
+    for name, end in (("activations", ends[ACTIVATIONS]), ("gradients", ends[GRADIENTS])):
+        assert plan_of(graph, f"{name}=capacity:{end}").arenas.peak == ends
+        with pytest.raises(ArenaTooSmall) as caught:
+            plan_of(graph, f"{name}=capacity:{end - 1}")
+        fields = caught.value.fields
+        assert (fields["arena"], fields["peak"], fields["short"], fields["bound"]) == (name, end, 1, 768)
+        alone = end - 1 >= 768
+        assert ("layout:packed" in caught.value.fix) == alone
+        if alone:
+            assert plan_of(graph, f"{name}=capacity:{end - 1},layout:packed").arenas.peak
+
+
+def test_the_stack_is_counted_in_64_bits() -> None:
+    """Apart the two halves pass 64 bits. Together they need no more than one does, since they never meet."""
+    b = Builder()
+    early, late = b.buffer("activation", (8,), "uint8"), b.buffer("gradient", (8,), "uint8")
+    b.op([], [early])
+    b.op([], [late])
+    graph = b.build([late])
+    graph = replace(graph, buffers=replace(graph.buffers, bytes=(1 << 63, 1 << 63)))
+    assert plan_of(graph).metrics["peak_bytes.stack"] == 1 << 63
+    with pytest.raises(AllocationOverflow, match="the stack needs 18446744073709551616 bytes"):
+        plan_of(graph, *APART)
+
+
+def test_an_empty_arena_of_gradients_changes_no_offset() -> None:
+    for seed in range(20):
+        graph = random_graph(seeded(seed), ops=40)
+        together, apart = plan_of(graph), plan_of(graph, *APART)
+        assert together.arenas.slots[GRADIENTS] == 0
+        assert together.buffers == apart.buffers
+        assert (together.arenas.peak, together.metrics) == (apart.arenas.peak, apart.metrics)
