@@ -67,22 +67,24 @@ def inputs_line(summary: Summary) -> list[str]:
 
 
 def arena_table(summary: Summary) -> list[str]:
-    """One line for each arena that holds anything, under a heading; two arenas of the stack stand below its own."""
+    """One line for each arena that holds anything, under a heading; several of the stack stand below its own line."""
     held = [arena for arena in summary.arenas if arena.slots]
-    rows = [_arena_row(arena, arena.name) for arena in held if arena.segment != STACK]
+    rows = [_arena_row(arena) for arena in held if arena.segment != STACK]
     stack = [arena for arena in held if arena.segment == STACK]
     if len(stack) > 1:
         line = summary.stack
         rows.append((STACK, size(line.peak), size(line.bound), "yes" if line.proven else "no", ""))
-    rows += [_arena_row(arena, f"  {arena.name}" if len(stack) > 1 else arena.name) for arena in stack]
+        shared = sum(arena.layout == JOINT for arena in stack) > 1
+        rows += [_arena_row(arena, indent="  ", shared=shared and arena.layout == JOINT) for arena in stack]
+    else:
+        rows += [_arena_row(arena) for arena in stack]
     return aligned("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
 
 
-def _arena_row(arena: ArenaLine, name: str) -> tuple[str, ...]:
-    """A joint arena below its stack has no peak or proof of its own to speak of, only what it has live at once."""
-    if arena.layout == JOINT and name != arena.name:
-        return (name, "", size(arena.bound), "", str(arena.slots))
-    return (name, size(arena.peak), size(arena.bound), "yes" if arena.proven else "no", str(arena.slots))
+def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> tuple[str, ...]:
+    """In a shared slab an arena has no peak or proof of its own to speak of, only what it has live at once."""
+    peak, proven = ("", "") if shared else (size(arena.peak), "yes" if arena.proven else "no")
+    return (indent + arena.name, peak, size(arena.bound), proven, str(arena.slots))
 
 
 def peak_line(peak: Peak) -> str:

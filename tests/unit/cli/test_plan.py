@@ -73,6 +73,8 @@ def test_json_has_the_same_numbers_the_files_and_the_seconds(shell: Shell) -> No
         "inputs": 4096,
         "total": (2 << 20) + 4096 + 20480 + 4096,
     }
+    assert record["stack"] == {"peak": 20480, "bound": 20480, "proven": True}
+    assert [arena["layout"] for arena in record["arenas"]] == ["sequential", "sequential", "joint", "joint"]
     assert record["files"] == {"plan": "x.plan.cbor", "ir": "x.ir.cbor"}
     assert list(record["seconds"]) == ["check", "plan", "judge"]
     assert record["reserve"] == 7 * 10**9

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.cli.graphs import small
 from tmmu.cli import render
 from tmmu.cli.contents import CallerInput, StatePart
-from tmmu.cli.summary import Memory, fit, operators, summarize
+from tmmu.cli.summary import Memory, StackLine, fit, operators, summarize
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 
 MIB = 1 << 20
@@ -91,6 +91,52 @@ def test_every_arena_of_the_stack_has_a_peak_of_its_own_fullest_first() -> None:
         ("gradients", 0, 16384),
         ("activations", 2, 4096),
     ]
+
+
+def training(*, layout: tuple[str, str] = ("joint", "joint")) -> Plan:
+    """The first product and the relu are gradients, above the rest: at position 2 the relu and the sum are live."""
+    made = plan()
+    rows = replace(made.buffers, arena=(0, 0, 1, 3, 3, 2, 2), offset=(0, MIB, 0, 4096, 4096, 0, 0))
+    rows = replace(rows, slot=(0, 1, 0, 0, 0, 0, 0))
+    arenas = replace(
+        made.arenas,
+        layout=("sequential", "sequential", *layout),
+        slots=(2, 1, 1, 1),
+        peak=(2 * MIB, 4096, 4096, 20480 if layout == ("joint", "joint") else 16384),
+        bound=(2 * MIB, 4096, 4096, 16384),
+    )
+    return replace(made, arenas=arenas, buffers=rows)
+
+
+def test_a_shared_slab_counts_once_and_has_one_peak() -> None:
+    summary = summarize(training(), small(), reserve=0)
+    assert summary.stack == StackLine(peak=20480, bound=20480, proven=True)
+    assert summary.memory.stack == 20480
+    (peak,) = summary.peaks
+    assert (peak.arena, peak.position, peak.bytes, peak.live) == ("stack", 2, 20480, 2)
+    assert [one.id for one in peak.buffers] == [5, 6]
+    assert render.peak_line(peak) == "the stack is fullest at position 2 (aten.mm): 20.0 KiB, all 2 buffers:"
+
+
+def test_the_table_gives_a_shared_slab_one_peak_and_each_arena_what_it_has_live() -> None:
+    rows = [line.split() for line in render.arena_table(summarize(training(), small(), reserve=0))]
+    assert rows[3:] == [
+        ["stack", "20.0", "KiB", "20.0", "KiB", "yes"],
+        ["activations", "4.0", "KiB", "1"],
+        ["gradients", "16.0", "KiB", "1"],
+    ]
+
+
+@pytest.mark.parametrize("layout", [("packed", "packed"), ("joint", "packed"), ("packed", "joint")])
+def test_slabs_apart_add_up_and_each_has_its_peak(layout: tuple[str, str]) -> None:
+    """One joint arena alone is a slab like any other. A stack that loses its proof in one slab has none."""
+    made = training(layout=layout)
+    summary = summarize(made, small(), reserve=0)
+    assert (summary.stack.peak, summary.stack.bound, summary.memory.stack) == (20480, 20480, 20480)
+    assert [(peak.arena, peak.bytes) for peak in summary.peaks] == [("gradients", 16384), ("activations", 4096)]
+    assert [line.split()[-2:] for line in render.arena_table(summary)[-2:]] == [["yes", "1"], ["yes", "1"]]
+    doubtful = replace(made, arenas=replace(made.arenas, proven=(True, True, False, True)))
+    assert not summarize(doubtful, small(), reserve=0).stack.proven
 
 
 def test_memory_adds_up_by_segment_with_the_inputs_beside_it() -> None:
