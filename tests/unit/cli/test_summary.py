@@ -118,6 +118,13 @@ def test_a_shared_slab_counts_once_and_has_one_peak() -> None:
     assert render.peak_line(peak) == "the stack is fullest at position 2 (aten.mm): 20.0 KiB, all 2 buffers:"
 
 
+def test_the_bound_of_a_shared_slab_is_what_is_live_at_once_in_it() -> None:
+    """The relu dies before the sum is made: the larger of the two, not both."""
+    made = training()
+    short = replace(made, buffers=replace(made.buffers, death=(5, 5, 5, 2, 2, 5, 5)))
+    assert summarize(short, small(), reserve=0).stack.bound == 16384
+
+
 def test_the_table_gives_a_shared_slab_one_peak_and_each_arena_what_it_has_live() -> None:
     rows = [line.split() for line in render.arena_table(summarize(training(), small(), reserve=0))]
     assert rows[3:] == [
