@@ -32,6 +32,9 @@ def test_a_plan_in_print() -> None:
     assert lines[5] == (
         "arena activations stack packed alignment 64 page 0 capacity 0 slots 3 peak 704 bound 704 proven"
     )
+    joint = print_plan(plan("backward", "inference", "joint")).splitlines()
+    assert joint[6] == "arena gradients stack joint alignment 64 page 0 capacity 0 slots 1 peak 640 bound 64 proven"
+    assert "metric peak_bytes.stack 768" in joint
     assert "b5 activations.0 0+64 [1,4) over b4" in lines
     assert len(lines) == 3 + 4 + len(plan().slots) + len(plan().buffers) + len(plan().metrics)
 

@@ -14,8 +14,8 @@ from tmmu.planner.trace import encode_trace, trace_records
 
 
 def a_plan() -> Plan:
-    graph = random_graph(seeded(4), ops=20)
-    return prepare_memory(graph, mode="forward", preset="inference", token=token_from_seed(2), arenas=default_arenas())
+    graph = random_graph(seeded(4), ops=20, joint=True)
+    return prepare_memory(graph, mode="backward", preset="inference", token=token_from_seed(2), arenas=default_arenas())
 
 
 def test_one_header_one_record_per_buffer_one_summary() -> None:
@@ -26,6 +26,7 @@ def test_one_header_one_record_per_buffer_one_summary() -> None:
     assert records[0]["ir_hash"] == plan.ir_hash
     assert records[0]["replay_token_prefix"] == token_from_seed(2)[:8]
     assert records[-1]["peak_bytes_per_arena"] == dict(zip(plan.arenas.name, plan.arenas.peak, strict=True))
+    assert records[-1]["peak_bytes_of_the_stack"] == plan.metrics["peak_bytes.stack"]
     assert records[-1]["total_logical_slots"] == len(plan.slots)
 
 
