@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from tmmu.planner.pack import orders
+from tmmu.planner.pack.hang import hang_last
 from tmmu.planner.pack.instance import Column, Index, Instance
 from tmmu.planner.pack.lowest import lowest_fit
 from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_last_above, sweep_two_ended
@@ -53,6 +54,7 @@ PACKERS: Final = (
     Packer(name="best_fit", place=sweep_best_fit, work=best_fit_work),
     Packer(name="last_above", place=sweep_last_above, work=first_fit_work),
     Packer(name="first_fit_backward", place=partial(sweep_first_fit, backward=True), work=first_fit_work),
+    Packer(name="hang_last", place=hang_last, work=lowest_work),
     _lowest("size", orders.by_size),
     Packer(name="two_ended", place=partial(sweep_two_ended, short=8), work=first_fit_work),
     Packer(name="first_fit", place=sweep_first_fit, work=first_fit_work),
