@@ -5,11 +5,15 @@ none. A window gets its value id when something reads it, and is written by the 
 storage, so every reader names the version that it means.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import fx
 from torch._ops import OpOverload
 
+from tmmu.ir import calls
+from tmmu.ir.calls import Call, Ref
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.passes.flops import count_flops
 from tmmu.passes.optable import facts_of
@@ -42,6 +46,14 @@ def lower(program: Program) -> Graph:
     return _Lowering(program).run()
 
 
+def lower_with_calls(program: Program) -> calls.Program:
+    """The same graph, and the call behind each of its ops."""
+    lowering = _Lowering(program)
+    lowering.calls = []
+    graph = lowering.run()
+    return calls.Program(graph=graph, calls=tuple(lowering.calls))
+
+
 class _Lowering:
     """The walk over the nodes; buffers are numbered like storages, values in order of first mention."""
 
@@ -53,6 +65,7 @@ class _Lowering:
         self.writer: list[int | None] = [None] * len(program.storages)
         self.initial: set[int] = {i for i, s in enumerate(program.storages) if s.role is not None}
         self.mutated: set[int] = set()
+        self.calls: list[Call] | None = None
 
     def run(self) -> Graph:
         inputs = tuple(dict.fromkeys(self.value(window) for window in self.program.inputs))
@@ -84,7 +97,11 @@ class _Lowering:
         reads += [self.value(self._whole(window)) for window in changed if not self._spans(window)]
         reads = list(dict.fromkeys(reads))
         self.ops.append(self._draft(node, reads))
+        given = None if self.calls is None else self._given(node)
         self._write(fresh, changed)
+        if self.calls is not None and given is not None:
+            named = tuple(None if w is None else self.value(w) for w in node.meta["windows"])
+            self.calls.append(Call(operator=node.target, args=given[0], kwargs=given[1], results=named))
         self.ops[-1].overwrites = self._pairs(node, reads)
 
     def _draft(self, node: fx.Node, reads: list[int]) -> OpDraft:
@@ -100,6 +117,15 @@ class _Lowering:
             source=meta["source"],
             sequence=meta["sequence"],
         )
+
+    def _given(self, node: fx.Node) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+        """The arguments of the call, tensors by their values before it."""
+
+        def named(argument: fx.Node) -> Ref:
+            return Ref(self.value(argument.meta["windows"][0]))
+
+        kwargs = {key: fx.node.map_aggregate(value, _by_value(named)) for key, value in node.kwargs.items()}
+        return tuple(fx.node.map_aggregate(arg, _by_value(named)) for arg in node.args), tuple(kwargs.items())
 
     def _write(self, fresh: list[Window], changed: tuple[Window, ...]) -> None:
         """New versions of what the op changed, first versions of what it made; then the values on them."""
@@ -166,6 +192,10 @@ class _Lowering:
         if storage.role in ("parameter", "constant") and index in self.mutated:
             return "state"
         return storage.role
+
+
+def _by_value(named: Callable[[fx.Node], Ref]) -> Callable[[Any], Any]:
+    return lambda argument: named(argument) if isinstance(argument, fx.Node) else argument
 
 
 def _arguments(node: fx.Node) -> list[Window]:
