@@ -1,7 +1,7 @@
-"""Inductor's allocation tree: a pool is split in time and in space; a block goes into the first part that takes it.
+"""Inductor's allocation tree: a pool is split in time and in space; a block goes into the first that takes it.
 
 Blocks go in by decreasing size, then by decreasing life. A split in time holds parts that are never live together.
-Where it is long enough and nothing in it lives with the block, the block joins it and leaves what is over as free space;
+Where it is long enough and nothing in it lives with the block, the block joins it and what is over stays free;
 where one part does, the block is handed down to it; where several do, it refuses. Where all refuse, the pool grows.
 """
 

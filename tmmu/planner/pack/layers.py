@@ -8,6 +8,7 @@ import numpy as np
 
 from tmmu.ir.problem import PackProblem, Problem
 from tmmu.planner.pack.bounds import lower_bound
+from tmmu.planner.pack.exact import find, minimize
 from tmmu.planner.pack.instance import prepare_instance
 from tmmu.planner.pack.obstacles import best_around, prepare_board
 from tmmu.planner.pack.portfolio import best_try
@@ -134,9 +135,7 @@ HEURISTICS: Final = (
     Layer(name="around", run=packed_around),
 )
 
-try:
-    from tmmu.planner.pack.exact import find, minimize
-except ImportError:
-    SEARCH: tuple[Layer, ...] = ()
-else:
-    SEARCH = (Layer(name="decide", run=decided), Layer(name="minimize", run=minimized))
+SEARCH: Final = (
+    Layer(name="decide", run=decided),
+    Layer(name="minimize", run=minimized),
+)

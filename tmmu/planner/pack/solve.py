@@ -53,7 +53,7 @@ def pack(problem: PackProblem, *, nodes: int = DEFAULT_NODES, capacity: int = 0)
         return Packed(offset=_spread(problem, (), (), 1), peak=0, live=0, bound=0, method="empty", nodes=0)
     room = capacity // form.unit
     whole = run_layers(State(problem=form.problem, target=room, capacity=room, limit=nodes), HEURISTICS)
-    final = whole if whole.done else _by_component(whole)
+    final = searched(whole)
     return Packed(
         offset=_spread(problem, form.item, final.offset, form.unit),
         peak=final.peak * form.unit,
@@ -62,6 +62,14 @@ def pack(problem: PackProblem, *, nodes: int = DEFAULT_NODES, capacity: int = 0)
         method=final.method,
         nodes=final.nodes,
     )
+
+
+def improve(problem: PackProblem, offset: Sequence[int], *, nodes: int) -> tuple[int, ...]:
+    """Offsets that are no higher than ``offset``, after an exact search. Every item holds bytes."""
+    form = canonical(problem)
+    known = tuple(offset[item] // form.unit for item in form.item)
+    start = run_layers(State(problem=form.problem, target=0, limit=nodes), HEURISTICS[:1])
+    return _spread(problem, form.item, searched(improved(start, known, "given")).offset, form.unit)
 
 
 def _demand_compatible(problem: PackProblem) -> None:
@@ -81,11 +89,13 @@ def _spread(problem: PackProblem, items: Sequence[int], offset: Sequence[int], u
     return tuple(found)
 
 
-def _by_component(whole: State) -> State:
+def searched(whole: State) -> State:
     """The state after each part that is above what can be had has been searched by itself, the fullest first.
 
     A part need not be lower than the bound of another.
     """
+    if whole.done:
+        return whole
     parts = [_part(whole, items) for items in components(whole.problem)]
     floor = max(whole.target, whole.bound)
     done = list(parts)
@@ -116,7 +126,7 @@ def _part(whole: State, items: range) -> State:
 
 
 def _searched(part: State) -> State:
-    """The part after heuristics and search on what matters of it; what does not is put back where there is room."""
+    """The part after a search of what matters of it; what does not is put back where there is room."""
     if len(part.problem) > KERNEL_ITEMS:
         return part
     goal = max(part.target, part.bound)
@@ -125,8 +135,9 @@ def _searched(part: State) -> State:
         return run_layers(part, SEARCH)
     if not core:
         return improved(part, fit_rounds(part.problem, rounds, {}), "room")
-    small = State(problem=take(part.problem, core), target=goal, limit=part.limit, capacity=part.capacity)
-    found = run_layers(small, (*HEURISTICS, *SEARCH))
+    bare = replace(part, problem=take(part.problem, core), target=goal, offset=(), peak=-1)
+    small = improved(bare, tuple(part.offset[item] for item in core), part.method)
+    found = run_layers(small, SEARCH)
     offset = fit_rounds(part.problem, rounds, dict(zip(core, found.offset, strict=True)))
     better = improved(part, offset, found.method)
     return replace(better, bound=max(part.bound, found.bound), nodes=found.nodes)

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from tmmu.planner.pack import orders
 from tmmu.planner.pack.hang import hang_last
 from tmmu.planner.pack.instance import Column, Index, Instance
-from tmmu.planner.pack.lowest import lowest_fit
+from tmmu.planner.pack.lowest import lowest_fit, tight_fit
 from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_last_above, sweep_two_ended
 
 Place: TypeAlias = Callable[[Instance], Column]
@@ -50,6 +50,14 @@ def _lowest(name: str, order: Callable[[Instance], Index]) -> Packer:
     return Packer(name=name, place=partial(_in_order, order=order), work=lowest_work)
 
 
+def _in_order_tight(instance: Instance, order: Callable[[Instance], Index]) -> Column:
+    return tight_fit(instance, order(instance))
+
+
+def _tight(name: str, order: Callable[[Instance], Index]) -> Packer:
+    return Packer(name=name, place=partial(_in_order_tight, order=order), work=lowest_work)
+
+
 PACKERS: Final = (
     Packer(name="best_fit", place=sweep_best_fit, work=best_fit_work),
     Packer(name="last_above", place=sweep_last_above, work=first_fit_work),
@@ -63,5 +71,7 @@ PACKERS: Final = (
     _lowest("area", orders.by_area),
     _lowest("birth", orders.by_birth),
     _lowest("pressure_size", orders.by_pressure_and_size),
+    _tight("size_tight", orders.by_size),
+    _tight("duration_tight", orders.by_duration),
 )
 """The first one always runs: it is near-linear whatever the input."""
