@@ -22,7 +22,7 @@ class Instance:
     """Items in canonical order; ``row`` is their index in the problem. Offsets and sizes are multiples of ``unit``.
 
     ``room`` is the size rounded up to units; ``byte`` what it was. Item ``i`` is live in sections ``[lo, hi)``: sets
-    of items live at once, none within another, in the order of time.
+    of items live at once, none within another, in the order of time. ``span`` is how long it lives.
     """
 
     row: tuple[int, ...]
@@ -30,6 +30,7 @@ class Instance:
     room: tuple[int, ...]
     align: tuple[int, ...]
     fixed: tuple[int, ...]
+    span: tuple[int, ...]
     lo: tuple[int, ...]
     hi: tuple[int, ...]
     sections: int
@@ -95,6 +96,7 @@ def instance_of(problem: PackProblem, rows: list[int]) -> Instance:
         room=tuple(one // unit for one in padded),
         align=tuple(max(one // unit, 1) for one in alignment),
         fixed=tuple(offset // unit if offset >= 0 else -1 for offset in fixed),
+        span=tuple(problem.death[row] - problem.birth[row] for row in rows),
         lo=lo,
         hi=hi,
         sections=sections,

@@ -1,5 +1,7 @@
 """Filling the arrays of a search: items once per instance, the rest once per search."""
 
+from itertools import accumulate
+
 import numpy as np
 
 from tmmu.planner.pack.exact.instance import Instance
@@ -8,25 +10,39 @@ from tmmu.planner.pack.exact.state import Items, Sections, Stack, State
 
 
 def items_of(instance: Instance) -> Items:
-    """The constant arrays of ``instance``; ``last`` and ``rank`` are filled per search."""
+    """The constant cells of ``instance``; ``last``, ``rank`` and ``twin`` are filled per search."""
     count = len(instance)
     near = neighbors(instance)
-    start = [0]
-    for found in near:
-        start.append(start[-1] + len(found))
-    held = [any(instance.fixed[other] >= 0 for other in found) for found in near]
+    start = list(accumulate((len(found) for found in near), initial=0))
     return Items(
         size=row(instance.room),
         last=row([0] * count),
         align=row(instance.align),
-        fixed=row([-2 if held[item] and fixed < 0 else fixed for item, fixed in enumerate(instance.fixed)]),
+        fixed=row([marked(instance, item, near[item]) for item in range(count)]),
         lo=row(instance.lo),
         hi=row(instance.hi),
-        twin=row(twins(instance)),
         start=row(start),
         near=row([other for found in near for other in found]),
+        peer=row(peers(instance)),
+        twin=row([-1] * count),
         rank=row([0] * count),
     )
+
+
+def aim(items: Items, instance: Instance, capacity: int, rank: list[int]) -> None:
+    """Make the items those of a search below ``capacity`` bytes in the order of ``rank``."""
+    twin = twins(instance, rank)
+    for item in range(len(instance)):
+        items.last[item] = (capacity - instance.byte[item]) // instance.unit
+        items.rank[item] = rank[item]
+        items.twin[item] = twin[item]
+
+
+def marked(instance: Instance, item: int, near: list[int]) -> int:
+    """The given offset, or whether a neighbour has one."""
+    if instance.fixed[item] >= 0:
+        return instance.fixed[item]
+    return -2 if any(instance.fixed[other] >= 0 for other in near) else -1
 
 
 def neighbors(instance: Instance) -> list[list[int]]:
@@ -40,17 +56,28 @@ def neighbors(instance: Instance) -> list[list[int]]:
     return near
 
 
-def twins(instance: Instance) -> list[int]:
-    """Per item the one before it that it could change places with, or -1: only one order of twins is searched."""
+def twins(instance: Instance, rank: list[int]) -> list[int]:
+    """Per item the last one of lower rank that is equal to it, or -1: only one order of twins is searched."""
     before: dict[tuple[int, int, int, int], int] = {}
-    twin = []
-    for item in range(len(instance)):
-        key = (instance.lo[item], instance.hi[item], instance.byte[item], instance.align[item])
-        free = instance.fixed[item] < 0
-        twin.append(before.get(key, -1) if free else -1)
-        if free:
+    twin = [-1] * len(instance)
+    for item in sorted(range(len(instance)), key=rank.__getitem__):
+        if instance.fixed[item] < 0:
+            key = (instance.lo[item], instance.hi[item], instance.byte[item], instance.align[item])
+            twin[item] = before.get(key, -1)
             before[key] = item
     return twin
+
+
+def peers(instance: Instance) -> list[int]:
+    """Per item the next in the ring of those that could change places with it wherever one lies on the other."""
+    first: dict[tuple[int, int], int] = {}
+    peer = list(range(len(instance)))
+    for item in peer[:]:
+        exact = instance.room[item] * instance.unit == instance.byte[item]
+        if exact and instance.align[item] == 1 and instance.fixed[item] < 0:
+            head = first.setdefault((instance.lo[item], instance.hi[item]), item)
+            peer[item], peer[head] = peer[head], item
+    return peer
 
 
 def state_of(instance: Instance) -> State:
@@ -60,19 +87,20 @@ def state_of(instance: Instance) -> State:
         offset=row([-1] * count),
         support=row([0] * count),
         low=row([max(fixed, 0) for fixed in instance.fixed]),
-        blame=row([0] * count),
+        end_near=row([0] * count),
+        low_near=row([0] * count),
     )
 
 
 def sections_of(instance: Instance) -> Sections:
     """Room for what a survey finds."""
-    return Sections(*(row([0] * (instance.sections + 2)) for _ in range(8)))
+    return Sections(*(row([0] * (instance.sections + 2)) for _ in Sections._fields))
 
 
 def stack_of(instance: Instance) -> Stack:
     """Room for every frame that can be open at once: each has placed an item that those above it no longer hold."""
     count = len(instance)
-    frame, cell = count + 2, 4 * count + 8
-    frames = [row([0] * frame) for _ in range(8)]
-    cells = [row([0] * cell) for _ in range(4)]
-    return Stack(*frames, *cells, row([0] * (3 * (count + 1) * (count + 2) // 2)), row([0] * (count + 1)))
+    frame, cell, saved = count + 2, 4 * count + 8, 3 * (count + 1) * (count + 2) // 2
+    sizes = {"saved": saved, "active": count + 1, "at": 6}
+    per_field = [sizes.get(name, cell if name.startswith("cell_") else frame) for name in Stack._fields]
+    return Stack(*(row([0] * size) for size in per_field))

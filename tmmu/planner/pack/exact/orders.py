@@ -6,29 +6,30 @@ from typing import Final, TypeAlias
 
 from tmmu.planner.pack.exact.instance import Instance
 
-Key: TypeAlias = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What orders look at, per item: bytes, sections, their product, the fullest section it is live in."""
+    """What orders look at, per item: units, steps, sections, and the units live in its fullest section."""
 
     size: tuple[int, ...]
+    span: tuple[int, ...]
     width: tuple[int, ...]
-    area: tuple[int, ...]
     crowd: tuple[int, ...]
+
+
+Order: TypeAlias = Callable[[Shape, int], tuple[int, int]]
+"""The key of an item, largest first; noise disturbs its second part alone."""
 
 
 def shape_of(instance: Instance) -> Shape:
     """The shapes of all items of ``instance``."""
-    count = range(len(instance))
     load = loads(instance)
-    width = tuple(instance.hi[item] - instance.lo[item] for item in count)
+    bounds = list(zip(instance.lo, instance.hi, strict=True))
     return Shape(
         size=instance.room,
-        width=width,
-        area=tuple(instance.room[item] * width[item] for item in count),
-        crowd=tuple(max(load[instance.lo[item] : instance.hi[item]]) for item in count),
+        span=instance.span,
+        width=tuple(hi - lo for lo, hi in bounds),
+        crowd=tuple(max(load[lo:hi]) for lo, hi in bounds),
     )
 
 
@@ -41,41 +42,59 @@ def loads(instance: Instance) -> list[int]:
     return load
 
 
-ORDERS: Final[dict[str, Callable[[Shape, int], Key]]] = {
-    "crowd_width": lambda shape, item: (shape.crowd[item], shape.width[item], shape.area[item]),
-    "crowd_area": lambda shape, item: (shape.crowd[item], shape.area[item], shape.width[item]),
-    "area": lambda shape, item: (shape.area[item],),
-    "width": lambda shape, item: (shape.width[item], shape.size[item]),
-    "size": lambda shape, item: (shape.size[item], shape.width[item]),
-}
-"""Largest key first; ties go to the earlier item."""
+def by_crowd_and_width(shape: Shape, item: int) -> tuple[int, int]:
+    """First what lives in the fullest section, of that the widest."""
+    return shape.crowd[item], shape.width[item] + 1
 
 
-def ranks(shape: Shape, name: str, *, noise: int, seed: int) -> list[int]:
-    """Per item its place in the order ``name``; with ``noise`` (of 256) the widths and sizes are first disturbed."""
-    key = ORDERS[name]
-    blurred = blur(shape, noise, seed) if noise else shape
-    order = sorted(range(len(shape.size)), key=lambda item: ([-part for part in key(blurred, item)], item))
-    rank = [0] * len(order)
-    for place, item in enumerate(order):
+def by_crowded_span(shape: Shape, item: int) -> tuple[int, int]:
+    """Longest-lived first, with a strong preference for full sections."""
+    return 0, shape.span[item] * shape.crowd[item] ** 3
+
+
+def by_crowded_width(shape: Shape, item: int) -> tuple[int, int]:
+    """Widest first, with the same preference."""
+    return 0, shape.width[item] * shape.crowd[item] ** 3
+
+
+def by_crowded_area(shape: Shape, item: int) -> tuple[int, int]:
+    """Most bytes times steps first, with the same preference."""
+    return 0, shape.size[item] * shape.span[item] * shape.crowd[item] ** 3
+
+
+def by_crowded_load(shape: Shape, item: int) -> tuple[int, int]:
+    """Most bytes times sections first, with the same preference."""
+    return 0, shape.size[item] * shape.width[item] * shape.crowd[item] ** 3
+
+
+def by_width(shape: Shape, item: int) -> tuple[int, int]:
+    """Widest first."""
+    return 0, shape.width[item]
+
+
+CYCLE: Final[tuple[tuple[int, Order], ...]] = (
+    (64, by_crowded_span),
+    (64, by_crowd_and_width),
+    (64, by_crowded_area),
+    (64, by_width),
+    (160, by_crowd_and_width),
+    (64, by_crowded_width),
+    (160, by_crowded_load),
+)
+"""Noise, of 256, and order of the searches in turn."""
+
+
+def ranks(shape: Shape, order: Order, *, noise: int, seed: int) -> list[int]:
+    """Per item its place in the order, each key first times a factor within ``noise`` of 256 that ``seed`` fixes."""
+    keys = []
+    for item in range(len(shape.size)):
+        major, minor = order(shape, item)
+        factor = 256 - noise + mix(seed * 1_000_003 + item) % (2 * noise + 1)
+        keys.append((-major, -minor * factor, item))
+    rank = [0] * len(keys)
+    for place, (_, _, item) in enumerate(sorted(keys)):
         rank[item] = place
     return rank
-
-
-def blur(shape: Shape, noise: int, seed: int) -> Shape:
-    """The same shapes with every number of an item times a factor within ``noise`` of 256, fixed by ``seed``."""
-    factor = [256 - noise + mix(seed * 1_000_003 + item) % (2 * noise + 1) for item in range(len(shape.size))]
-    return Shape(
-        size=times(shape.size, factor),
-        width=times(shape.width, factor),
-        area=times(shape.area, factor),
-        crowd=shape.crowd,
-    )
-
-
-def times(values: tuple[int, ...], factor: list[int]) -> tuple[int, ...]:
-    """The products, item by item."""
-    return tuple(value * by for value, by in zip(values, factor, strict=True))
 
 
 def mix(value: int) -> int:

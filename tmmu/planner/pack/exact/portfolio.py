@@ -1,4 +1,4 @@
-"""Many short searches before one long one: orders in turn, each round with twice the nodes of the one before."""
+"""Many short searches before one long one, each in an order of its own, until the nodes are spent."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,25 +6,21 @@ from typing import Final
 
 from tmmu.planner.pack.exact.answers import Answer, Verdict
 from tmmu.planner.pack.exact.instance import Instance, spread
-from tmmu.planner.pack.exact.memory import items_of, sections_of, stack_of, state_of
-from tmmu.planner.pack.exact.orders import ORDERS, Shape, ranks, shape_of
-from tmmu.planner.pack.exact.search import IMPOSSIBLE, PLACED, search
+from tmmu.planner.pack.exact.kernel import IMPOSSIBLE, PLACED, search
+from tmmu.planner.pack.exact.memory import aim, items_of, sections_of, stack_of, state_of
+from tmmu.planner.pack.exact.orders import CYCLE, Order, Shape, ranks, shape_of
 from tmmu.planner.pack.exact.state import Items, Sections, Stack
 
-FIRST_LIMIT: Final = 500
-NOISES: Final = (0, 32, 96)
-MODES: Final = (0, 5)
 BY_STATUS: Final[dict[int, Answer]] = {PLACED: "placed", IMPOSSIBLE: "impossible"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One search: an order, how much it is disturbed and how, a rule of choice, and its most nodes."""
+    """One search: an order, how much it is disturbed and how, and its most nodes."""
 
-    order: str
+    order: Order
     noise: int
     seed: int
-    mode: int
     nodes: int
 
 
@@ -59,28 +55,35 @@ def desk_of(instance: Instance) -> Desk:
     )
 
 
-def tries() -> Iterator[Try]:
-    """The searches, in turn and without end."""
-    limit, seed = FIRST_LIMIT, 0
+def tries(count: int) -> Iterator[Try]:
+    """The searches of ``count`` items, in turn and without end; limits follow Luby's sequence, the seed is the turn.
+
+    A search that succeeds hardly ever goes back: it takes a node per item, and a few more.
+    """
+    turn = 0
     while True:
-        for noise in NOISES:
-            for mode in MODES:
-                for order in ORDERS:
-                    seed += 1
-                    yield Try(order=order, noise=noise, seed=seed, mode=mode, nodes=limit)
-        limit *= 2
+        for noise, order in CYCLE:
+            turn += 1
+            yield Try(order=order, noise=noise, seed=turn, nodes=luby(turn) * (2 * count + 100))
+
+
+def luby(turn: int) -> int:
+    """1, 1, 2, 1, 1, 2, 4, ...: within a logarithm of the best schedule of restarts, whatever the search."""
+    while True:
+        bits = turn.bit_length()
+        if turn == (1 << bits) - 1:
+            return 1 << (bits - 1)
+        turn -= (1 << (bits - 1)) - 1
 
 
 def attempt(desk: Desk, capacity: int, one: Try, limit: int) -> Found:
     """What one search finds within its own limit and ``limit`` nodes."""
-    instance, items = desk.instance, desk.items
-    for item, place in enumerate(ranks(desk.shape, one.order, noise=one.noise, seed=one.seed)):
-        items.rank[item] = place
-        items.last[item] = (capacity - instance.byte[item]) // instance.unit
+    instance = desk.instance
+    aim(desk.items, instance, capacity, ranks(desk.shape, one.order, noise=one.noise, seed=one.seed))
     state = state_of(instance)
     cap = -(-capacity // instance.unit)
     most = min(one.nodes, limit)
-    status, nodes = search(items, state, desk.sections, desk.stack, instance.sections, cap, most, one.mode)
+    status, nodes = search(desk.items, state, desk.sections, desk.stack, instance.sections, cap, most)
     offset = tuple(int(value) for value in state.offset) if status == PLACED else ()
     return Found(state=BY_STATUS.get(status, "unknown"), offset=offset, nodes=int(nodes))
 
@@ -88,7 +91,7 @@ def attempt(desk: Desk, capacity: int, one: Try, limit: int) -> Found:
 def solve(desk: Desk, capacity: int, nodes: int) -> Found:
     """Offsets below ``capacity``, the proof that there are none, or neither after ``nodes`` nodes."""
     spent = 0
-    for one in tries():
+    for one in tries(len(desk.instance)):
         if spent >= nodes:
             break
         found = attempt(desk, capacity, one, nodes - spent)

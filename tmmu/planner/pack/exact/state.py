@@ -5,12 +5,14 @@ from typing import Any, NamedTuple, TypeAlias
 Cells: TypeAlias = Any
 """A flat row of integers that is written in place."""
 
-FAR = 1 << 60
-"""Above every offset: what an empty minimum is."""
-
 
 class Items(NamedTuple):
-    """What never changes, per item; ``near[start[i]:start[i + 1]]`` live together with item ``i``."""
+    """What a search does not change, per item; ``near[start[i]:start[i + 1]]`` live together with item ``i``.
+
+    ``last`` is the highest offset below the capacity; ``fixed`` the given offset, -1, or -2: none, but a neighbour has
+    one. ``lo`` and ``hi`` are sections. ``twin`` is the item that lies below because it is equal and comes first in
+    ``rank``, or -1; ``peer`` the next in a ring of items of one span.
+    """
 
     size: Cells
     last: Cells
@@ -18,23 +20,31 @@ class Items(NamedTuple):
     fixed: Cells
     lo: Cells
     hi: Cells
-    twin: Cells
     start: Cells
     near: Cells
+    peer: Cells
+    twin: Cells
     rank: Cells
 
 
 class State(NamedTuple):
-    """Per item: offset (-1: none yet), support (the end of what lies below), least offset; conflicts so far."""
+    """What a search finds out, per item: offset (-1: none yet), the end of what lies below, the least offset.
+
+    ``end_near`` and ``low_near`` are the lowest end and the lowest offset that a neighbour yet to place can have.
+    """
 
     offset: Cells
     support: Cells
     low: Cells
-    blame: Cells
+    end_near: Cells
+    low_near: Cells
 
 
 class Sections(NamedTuple):
-    """Per section: bytes to place, and with whom: the two lowest bounds, the two lowest ends; scratch for cuts."""
+    """Per section, of what is yet to place: all units, the two lowest offsets and ends, and whose the lowest are.
+
+    ``first_end`` is the lowest end of an item that may be the lowest one; ``cross`` counts items that go on.
+    """
 
     rest: Cells
     floor: Cells
@@ -43,11 +53,17 @@ class Sections(NamedTuple):
     top: Cells
     top2: Cells
     top_of: Cells
+    first_end: Cells
     cross: Cells
 
 
 class Stack(NamedTuple):
-    """Choices that have another side: one frame each, and what the items were before, to go back to."""
+    """Where the search is, its choices that have another side, and what the items were before each, to go back to.
+
+    Frames have an item and where it goes if not on its support; ``first`` and ``end`` are the sections of its part,
+    ``parent`` is the choice before it in that part, ``mark`` where its items begin in ``saved``. Cells are a linked
+    list of parts that were put off.
+    """
 
     item: Cells
     lift: Cells
@@ -63,3 +79,4 @@ class Stack(NamedTuple):
     cell_next: Cells
     saved: Cells
     active: Cells
+    at: Cells
