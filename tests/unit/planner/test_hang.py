@@ -24,6 +24,12 @@ def test_what_lives_to_the_end_hangs_over_what_dies_before(packer: object) -> No
     assert (found.peak, found.proven) == (10, True)
 
 
+def test_of_two_free_ranges_the_higher_is_taken() -> None:
+    """The last 2 is born beside the 2 at 3: free are 0 to 3 and 5 to 10."""
+    hang = next(packer for packer in HANGING if packer.name == "hang_last")
+    assert pack_with(hang, problem((3, 0, 4), (2, 3, 6), (5, 3, 4), (2, 4, 7))).offset == (0, 3, 5, 8)
+
+
 def test_what_does_not_fit_under_the_ceiling_lies_as_low_as_it_can() -> None:
     """At most 6 live. The last 2 hangs below the 2 that still lives, at 2; the last 4 finds no room but at 4."""
     hang = next(packer for packer in HANGING if packer.name == "hang_last")
