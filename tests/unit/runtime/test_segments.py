@@ -14,7 +14,7 @@ from tmmu.runtime.text import TextSegment
 
 UNIT = 16
 CAPACITY = 24 * UNIT
-SIZES = st.integers(0, 9 * UNIT)
+SIZES = st.sampled_from([0, 1, 15, 16, 17, 40, 64, 100, 128, 129])
 NAMES = st.sampled_from("abcdef")
 
 
@@ -188,12 +188,11 @@ class StackMachine(RuleBasedStateMachine):
         assert (self.segment.usage.used, self.segment.usage.peak) == (self.tops[-1], self.peak)
 
 
-RUNS = settings(derandomize=True, max_examples=60, stateful_step_count=40, deadline=None)
+RUNS = settings(derandomize=True, max_examples=100, stateful_step_count=40, deadline=None)
 TestData = DataMachine.TestCase
 TestText = TextMachine.TestCase
 TestStack = StackMachine.TestCase
-for case in (TestData, TestText, TestStack):
-    case.settings = RUNS
+TestData.settings = TestText.settings = TestStack.settings = RUNS
 
 
 def test_a_gap_between_sessions_is_reused_and_neighbours_merge() -> None:
