@@ -11,7 +11,7 @@ the others is tried again.
 from typing import Final
 
 from tmmu.planner.pack.exact.jit import jit
-from tmmu.planner.pack.exact.state import Cells, Items, Sections, Stack, State
+from tmmu.planner.pack.exact.state import Items, Sections, Stack, State
 
 FAR: Final = 1 << 60
 """Above every offset: the minimum of nothing."""
@@ -20,27 +20,30 @@ IMPOSSIBLE: Final = 0
 UNKNOWN: Final = 2
 FREE: Final = -1
 """In ``fixed``: no given offset, and none among the neighbours either."""
-FIRST, END, PARENT, PENDING, CELLS, FRAMES = range(6)
-"""Where the search is: cells of ``stack.at``."""
+CAP, FIRST, END, COUNT, PARENT, PENDING, CELLS, FRAMES = range(8)
+"""Where the search is, in ``stack.at``: capacity, sections and number of items of the part at hand, its last choice."""
 
 
 @jit
-def search(it: Items, st: State, se: Sections, stack: Stack, sections: int, cap: int, limit: int) -> tuple[int, int]:
-    """Offsets of all items in ``st.offset``, none above its ``last``: (PLACED, IMPOSSIBLE or UNKNOWN, nodes)."""
-    if not begin(it, st, stack, sections):
+def search(it: Items, st: State, se: Sections, stack: Stack, limit: int) -> tuple[int, int]:
+    """Offsets of all items in ``st.offset``, none above its ``last``: (PLACED, IMPOSSIBLE or UNKNOWN, nodes).
+
+    ``stack.at`` has the capacity in units and the number of sections as CAP and END.
+    """
+    if not begin(it, st, stack):
         return IMPOSSIBLE, 0
     at = stack.at
     for node in range(limit):
-        count, bad = propagate(it, st, se, stack.active, at[FIRST], at[END], cap)
+        bad = propagate(it, st, se, stack)
         if bad < 0:
-            if count:
-                split(it, se, stack, count)
+            if at[COUNT]:
+                split(it, se, stack)
             if at[PENDING] < 0:
                 return PLACED, node + 1
             enter(stack)
-            count = collect(it, st, stack.active, at[FIRST], at[END])
-            item = choose(it, st, stack.active, count)
-            push(st, stack, count, item)
+            collect(it, st, stack)
+            item = choose(it, st, stack)
+            push(st, stack, item)
             bad = place(it, st, item)
         while bad >= 0:
             if at[PARENT] < 0:
@@ -50,11 +53,10 @@ def search(it: Items, st: State, se: Sections, stack: Stack, sections: int, cap:
 
 
 @jit
-def begin(it: Items, st: State, stack: Stack, sections: int) -> bool:
-    """Nothing is chosen, the whole timeline is open, no bound is within a given offset: whether each item fits alone."""
+def begin(it: Items, st: State, stack: Stack) -> bool:
+    """No choice is made, all sections are open, no bound is within a given offset: whether each item fits alone."""
     at = stack.at
     at[FIRST] = 0
-    at[END] = sections
     at[PARENT] = -1
     at[PENDING] = -1
     at[CELLS] = 0
@@ -69,25 +71,26 @@ def begin(it: Items, st: State, stack: Stack, sections: int) -> bool:
 
 
 @jit
-def collect(it: Items, st: State, active: Cells, first: int, end: int) -> int:
-    """List the items yet to place in sections ``[first, end)``: how many."""
-    offset, lo, hi = st.offset, it.lo, it.hi
+def collect(it: Items, st: State, stack: Stack) -> None:
+    """List the items yet to place in the part at hand."""
+    active, offset, lo, hi = stack.active, st.offset, it.lo, it.hi
+    first, end = stack.at[FIRST], stack.at[END]
     count = 0
     for i in range(len(offset)):
         if offset[i] < 0 and lo[i] >= first and hi[i] <= end:
             active[count] = i
             count += 1
-    return count
+    stack.at[COUNT] = count
 
 
 @jit
-def split(it: Items, se: Sections, stack: Stack, count: int) -> None:
+def split(it: Items, se: Sections, stack: Stack) -> None:
     """Put off every independent part of the part at hand, to enter the first one first."""
     at, cross = stack.at, se.cross
     first, end = at[FIRST], at[END]
     for s in range(first, end + 1):
         cross[s] = 0
-    for x in range(count):
+    for x in range(at[COUNT]):
         i = stack.active[x]
         cross[it.lo[i] + 1] += 1
         cross[it.hi[i]] -= 1
@@ -120,12 +123,12 @@ def enter(stack: Stack) -> None:
 
 
 @jit
-def choose(it: Items, st: State, active: Cells, count: int) -> int:
+def choose(it: Items, st: State, stack: Stack) -> int:
     """The item to branch on: of those that may rest on their support the lowest, then the first in rank."""
     low, support, end_near, rank, fixed = st.low, st.support, st.end_near, it.rank, it.fixed
     best = -1
-    for x in range(count):
-        i = active[x]
+    for x in range(stack.at[COUNT]):
+        i = stack.active[x]
         if fixed[i] >= 0 or low[i] > support[i] or low[i] >= end_near[i]:
             continue
         if best < 0 or low[i] < low[best] or (low[i] == low[best] and rank[i] < rank[best]):
@@ -134,7 +137,7 @@ def choose(it: Items, st: State, active: Cells, count: int) -> int:
 
 
 @jit
-def push(st: State, stack: Stack, count: int, item: int) -> None:
+def push(st: State, stack: Stack, item: int) -> None:
     """Remember the other side of a choice, and what all items of the part were before it."""
     at, saved, active, low, support = stack.at, stack.saved, stack.active, st.low, st.support
     f = at[FRAMES]
@@ -146,7 +149,7 @@ def push(st: State, stack: Stack, count: int, item: int) -> None:
     stack.pending[f] = at[PENDING]
     stack.cells[f] = at[CELLS]
     m = stack.mark[f]
-    for x in range(count):
+    for x in range(at[COUNT]):
         i = active[x]
         saved[m] = i
         saved[m + 1] = low[i]
@@ -230,9 +233,10 @@ def clear(it: Items, st: State, i: int, value: int) -> int:
 
 
 @jit
-def survey(it: Items, st: State, se: Sections, active: Cells, count: int, first: int, end: int, cap: int) -> int:
+def survey(it: Items, st: State, se: Sections, stack: Stack) -> int:
     """Fill the sections from the items yet to place; a section that they overflow, or -1."""
-    size, low, lo, hi = it.size, st.low, it.lo, it.hi
+    active, size, low, lo, hi = stack.active, it.size, st.low, it.lo, it.hi
+    cap, first, end, count = stack.at[CAP], stack.at[FIRST], stack.at[END], stack.at[COUNT]
     rest, floor, floor2, floor_of = se.rest, se.floor, se.floor2, se.floor_of
     top, top2, top_of, first_end = se.top, se.top2, se.top_of, se.first_end
     for s in range(first, end):
@@ -287,7 +291,7 @@ def outranked(it: Items, st: State, i: int) -> bool:
 
 
 @jit
-def lift_all(it: Items, st: State, se: Sections, active: Cells, count: int, cap: int) -> tuple[int, int]:
+def lift_all(it: Items, st: State, se: Sections, stack: Stack) -> tuple[int, int]:
     """Raise bounds by three rules: (how many rose, an item that no longer fits or -1).
 
     An item is not the lowest of a section that then would overflow; off its support it lies on some neighbour yet to
@@ -297,9 +301,10 @@ def lift_all(it: Items, st: State, se: Sections, active: Cells, count: int, cap:
     rest, floor, floor2, floor_of = se.rest, se.floor, se.floor2, se.floor_of
     top, top2, top_of, first_end = se.top, se.top2, se.top_of, se.first_end
     support, offset, end_near, low_near = st.support, st.offset, st.end_near, st.low_near
+    cap = stack.at[CAP]
     rose = 0
-    for x in range(count):
-        i = active[x]
+    for x in range(stack.at[COUNT]):
+        i = stack.active[x]
         old = low[i]
         v = old
         ends = FAR
@@ -336,31 +341,31 @@ def lift_all(it: Items, st: State, se: Sections, active: Cells, count: int, cap:
 def needed(it: Items, st: State, se: Sections, i: int, cap: int) -> bool:
     """Whether some section would overflow if item ``i`` did not rest on its support."""
     floor2, floor_of, rest, above = se.floor2, se.floor_of, se.rest, st.end_near[i]
-    for s in range(it.lo[i], it.hi[i]):
+    for s in range(it.lo[i], it.hi[i]):  # noqa: SIM110  numba compiles no generator expression that well
         if floor_of[s] == i and min(floor2[s], above) + rest[s] > cap:
             return True
     return False
 
 
 @jit
-def settle(it: Items, st: State, se: Sections, active: Cells, count: int, cap: int) -> tuple[int, int]:
-    """Place what all neighbours lie above of anyway: (how many, an item in contradiction or -1)."""
+def settle(it: Items, st: State, se: Sections, stack: Stack) -> tuple[int, int]:
+    """Place what must be on its support: (how many, an item in contradiction or -1).
+
+    That is where every neighbour lies above it anyway, so that it could move down; and where a section would overflow.
+    """
     placed = 0
     size, low, support, fixed = it.size, st.low, st.support, it.fixed
     end_near, low_near = st.end_near, st.low_near
-    for x in range(count):
-        i = active[x]
+    for x in range(stack.at[COUNT]):
+        i = stack.active[x]
         if fixed[i] >= 0:
             if low[i] >= end_near[i]:
                 continue
-        else:
-            if support[i] + size[i] > low_near[i]:
-                if low[i] > support[i] or low[i] >= end_near[i]:
-                    continue
-                if not needed(it, st, se, i, cap):
-                    continue
-            elif low[i] > support[i]:
-                return placed, i
+        elif support[i] + size[i] > low_near[i]:
+            if low[i] > support[i] or low[i] >= end_near[i] or not needed(it, st, se, i, stack.at[CAP]):
+                continue
+        elif low[i] > support[i]:
+            return placed, i
         bad = place(it, st, i)
         if bad >= 0:
             return placed, bad
@@ -369,28 +374,21 @@ def settle(it: Items, st: State, se: Sections, active: Cells, count: int, cap: i
 
 
 @jit
-def propagate(it: Items, st: State, se: Sections, active: Cells, first: int, end: int, cap: int) -> tuple[int, int]:
-    """Apply all rules in sections ``[first, end)`` until none does more: (items left, item in contradiction or -1)."""
-    count = collect(it, st, active, first, end)
-    while True:
-        s = survey(it, st, se, active, count, first, end, cap)
+def propagate(it: Items, st: State, se: Sections, stack: Stack) -> int:
+    """Apply all rules in the part at hand until none does more: an item in contradiction, or -1."""
+    at = stack.at
+    collect(it, st, stack)
+    while at[COUNT]:
+        s = survey(it, st, se, stack)
         if s >= 0:
-            return count, se.floor_of[s]
-        rose, bad = lift_all(it, st, se, active, count, cap)
+            return se.floor_of[s]
+        rose, bad = lift_all(it, st, se, stack)
         if bad >= 0:
-            return count, bad
+            return bad
         if rose:
             continue
-        placed, bad = settle(it, st, se, active, count, cap)
-        if bad >= 0:
-            return count, bad
-        if not placed:
-            return count, -1
-        kept = 0
-        for x in range(count):
-            if st.offset[active[x]] < 0:
-                active[kept] = active[x]
-                kept += 1
-        count = kept
-        if not count:
-            return 0, -1
+        placed, bad = settle(it, st, se, stack)
+        if bad >= 0 or not placed:
+            return bad
+        collect(it, st, stack)
+    return -1

@@ -101,6 +101,6 @@ def stack_of(instance: Instance) -> Stack:
     """Room for every frame that can be open at once: each has placed an item that those above it no longer hold."""
     count = len(instance)
     frame, cell, saved = count + 2, 4 * count + 8, 3 * (count + 1) * (count + 2) // 2
-    sizes = {"saved": saved, "active": count + 1, "at": 6}
+    sizes = {"saved": saved, "active": count + 1, "at": 8}
     per_field = [sizes.get(name, cell if name.startswith("cell_") else frame) for name in Stack._fields]
     return Stack(*(row([0] * size) for size in per_field))

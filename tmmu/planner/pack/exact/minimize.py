@@ -56,15 +56,17 @@ def narrow(instance: Instance, known: Range, goal: int, nodes: int) -> tuple[Ran
     desk = desk_of(instance)
     spent, share = 0, FIRST_NODES
     while known.peak > max(known.bound, goal) and spent < nodes:
-        known, spent = bisect(desk, known, max(known.bound, goal), share, spent, nodes)
+        known, used = bisect(desk, known, max(known.bound, goal), share, nodes - spent)
+        spent += used
         share *= 2
     return known, spent
 
 
-def bisect(desk: Desk, known: Range, goal: int, share: int, spent: int, nodes: int) -> tuple[Range, int]:
+def bisect(desk: Desk, known: Range, goal: int, share: int, nodes: int) -> tuple[Range, int]:
     """One round: the goal itself, then halfway to the peak; what stays open counts as too low in this round."""
     grain = gcd(desk.instance.unit, *desk.instance.byte)
     low = target = goal
+    spent = 0
     while target < known.peak and spent < nodes:
         found = solve(desk, target, min(share, nodes - spent))
         spent += found.nodes

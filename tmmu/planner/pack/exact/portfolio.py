@@ -6,7 +6,7 @@ from typing import Final
 
 from tmmu.planner.pack.exact.answers import Answer, Verdict
 from tmmu.planner.pack.exact.instance import Instance, spread
-from tmmu.planner.pack.exact.kernel import IMPOSSIBLE, PLACED, search
+from tmmu.planner.pack.exact.kernel import CAP, END, IMPOSSIBLE, PLACED, search
 from tmmu.planner.pack.exact.memory import aim, items_of, sections_of, stack_of, state_of
 from tmmu.planner.pack.exact.orders import CYCLE, Order, Shape, ranks, shape_of
 from tmmu.planner.pack.exact.state import Items, Sections, Stack
@@ -81,9 +81,9 @@ def attempt(desk: Desk, capacity: int, one: Try, limit: int) -> Found:
     instance = desk.instance
     aim(desk.items, instance, capacity, ranks(desk.shape, one.order, noise=one.noise, seed=one.seed))
     state = state_of(instance)
-    cap = -(-capacity // instance.unit)
-    most = min(one.nodes, limit)
-    status, nodes = search(desk.items, state, desk.sections, desk.stack, instance.sections, cap, most)
+    desk.stack.at[CAP] = -(-capacity // instance.unit)
+    desk.stack.at[END] = instance.sections
+    status, nodes = search(desk.items, state, desk.sections, desk.stack, min(one.nodes, limit))
     offset = tuple(int(value) for value in state.offset) if status == PLACED else ()
     return Found(state=BY_STATUS.get(status, "unknown"), offset=offset, nodes=int(nodes))
 

@@ -1,8 +1,9 @@
 """The arrays that the search works on: flat, named, filled before it starts (numpy's when compiled, else lists)."""
 
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import MutableSequence
+from typing import NamedTuple, TypeAlias
 
-Cells: TypeAlias = Any
+Cells: TypeAlias = MutableSequence[int]
 """A flat row of integers that is written in place."""
 
 
