@@ -19,7 +19,7 @@ from tmmu.ir.problem import PackProblem, Problem
 from tmmu.planner.intervals import read_intervals
 from tmmu.planner.layout import place_packed
 from tmmu.planner.pack.instance import prepare_instance
-from tmmu.planner.pack.solve import DEFAULT_NODES, pack
+from tmmu.planner.pack.solve import pack
 from tmmu.planner.slots import max_live_bytes
 
 MODELS = (("GPT-2", "inference"), ("GPT-2", "backward"), ("Llama 3.2 1B", "backward"), ("ConvNeXt tiny", "backward"),
@@ -90,7 +90,7 @@ def inner(problem: PackProblem) -> Problem:
     return Problem(size=problem.size, birth=problem.birth, death=problem.death)
 
 
-def ours(case: Case, nodes: int) -> Result:
+def ours(case: Case, nodes: int | None) -> Result:
     start = time.perf_counter()
     if case.plan:
         placed = place_packed(inner(case.problem))
@@ -122,7 +122,7 @@ def theirs(case: Case) -> Iterator[Result]:
         yield Result(method=peer.name, peak=peak, seconds=seconds)
 
 
-def show(case: Case, nodes: int) -> bool:
+def show(case: Case, nodes: int | None) -> bool:
     """Print a case; whether no peer is below ours."""
     live = max_live_bytes(inner(case.problem))
     mine = ours(case, nodes)
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--corpus", action="store_true", help="also the plans of some models")
     parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--nodes", type=int, default=DEFAULT_NODES)
+    parser.add_argument("--nodes", type=int, help="of the exact search, for each file")
     options = parser.parse_args()
     cases = [*files(options.data), *synthetic(), *(models() if options.corpus else ())]
     if not any(options.data.glob("**/*.csv")):

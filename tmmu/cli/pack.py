@@ -13,7 +13,7 @@ from tmmu.ir.files import write_atomic
 from tmmu.ir.packing import require_sound_packing
 from tmmu.planner.arenas import parse_size
 from tmmu.planner.intervals import Intervals, intervals_with_offsets, read_intervals
-from tmmu.planner.pack.solve import DEFAULT_NODES, Packed, pack
+from tmmu.planner.pack.solve import Packed, pack
 
 PPM: Final = 1_000_000
 NODES_MAX: Final = 2**40
@@ -26,7 +26,7 @@ class PackJob:
     intervals: Path
     capacity: int
     alignment: int
-    nodes: int
+    nodes: int | None
     output: Path | None
     json: bool
 
@@ -53,7 +53,7 @@ def pack_job(  # noqa: PLR0913 - one parameter per option
         intervals=intervals,
         capacity=room,
         alignment=step,
-        nodes=DEFAULT_NODES if nodes is None else nodes,
+        nodes=nodes,
         output=None if output is None else require_writable(output, "--output", never=intervals),
         json=as_json,
     )

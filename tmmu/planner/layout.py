@@ -12,7 +12,7 @@ from tmmu.planner.pack.solve import improve
 from tmmu.planner.pack.table import Packer
 from tmmu.planner.slots import SlotAssignment, max_live_bytes
 
-SEARCH_WORK: Final = 1_000_000_000
+SEARCH_WORK: Final = 4_000_000_000
 """Of the exact search, in nodes times overlaps: a second or two."""
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from tmmu.ir.problem import PackProblem, Problem
 from tmmu.planner.pack.bounds import lower_bound
 from tmmu.planner.pack.exact import find, minimize
-from tmmu.planner.pack.instance import prepare_instance
+from tmmu.planner.pack.instance import Instance, prepare_instance
 from tmmu.planner.pack.obstacles import best_around, prepare_board
-from tmmu.planner.pack.portfolio import best_try
+from tmmu.planner.pack.portfolio import Try, best_packer, best_walk, measured
 
+DECIDE_SHARE: Final = 4
 SEARCH_ITEMS: Final = 4_000
 """More items than this, and the exact search looks at too few of their orders to be worth its set-up."""
 
@@ -22,12 +23,13 @@ class State:
     """What is known of a problem whose items all hold a byte and are sorted by birth.
 
     ``peak`` is that of ``offset`` and -1 while there is none; no packing is below ``bound``; nobody asks for
-    less than ``target``; ``nodes`` are spent, at most ``limit`` of them.
+    less than ``target``; ``nodes`` are spent, at most ``limit`` of them. ``work`` is what walks may cost.
     """
 
     problem: PackProblem
     target: int
     limit: int
+    work: int = 0
     capacity: int = 0
     offset: tuple[int, ...] = ()
     peak: int = -1
@@ -69,16 +71,36 @@ def bounded(state: State) -> State:
 
 
 def packed_plainly(state: State) -> State:
-    """By the heuristics that know neither alignment nor given offsets; sizes are padded to the widest alignment."""
-    problem = state.problem
-    if any(given >= 0 for given in problem.fixed):
+    """By the packers that know neither alignment nor given offsets; sizes are padded to the widest alignment."""
+    if any(given >= 0 for given in state.problem.fixed):
         return state
+    instance = _padded(state)
+    return _improved_by(state, instance, best_packer(instance)[0])
+
+
+def walked(state: State) -> State:
+    """By walks from there, where alignments are one and no offset is given; the others have walked already."""
+    if len(set(state.problem.alignment)) > 1 or any(given >= 0 for given in state.problem.fixed):
+        return state
+    instance = _padded(state)
+    return _improved_by(state, instance, best_walk(instance, _known(state, instance), state.work))
+
+
+def _padded(state: State) -> Instance:
+    problem = state.problem
     step = max(problem.alignment)
     padded = tuple(-(-size // step) * step for size in problem.size)
     plain = Problem(size=padded, birth=problem.birth, death=problem.death, alignment=step)
-    instance = prepare_instance(plain, state.bound)
-    found = best_try(instance)
-    offset = np.empty(len(problem), dtype=object)
+    return prepare_instance(plain, state.bound)
+
+
+def _known(state: State, instance: Instance) -> Try:
+    offset = np.array(state.offset, dtype=instance.size.dtype)[instance.item]
+    return measured(instance, state.method, offset)
+
+
+def _improved_by(state: State, instance: Instance, found: Try) -> State:
+    offset = np.empty(len(instance), dtype=object)
     offset[instance.item] = found.offset
     return improved(state, tuple(int(low) for low in offset.tolist()), found.method)
 
@@ -105,15 +127,15 @@ def improved(state: State, offset: tuple[int, ...], method: str) -> State:
 
 
 def decided(state: State) -> State:
-    """With a packing that is low enough for whoever asks, or the knowledge that there is none, where search decides it.
+    """With a packing that is low enough for whoever asks, or the knowledge that there is none.
 
-    Without a capacity there is something to decide only where another part needs more than this one's bound.
+    Without a capacity the bound is asked for, for a share of the nodes: often no packing meets it.
     """
-    goal = state.capacity or state.target
+    goal = state.capacity or max(state.target, state.bound)
     if goal < state.bound or not state.searchable:
         return state
     left = state.limit - state.nodes
-    verdict = find(state.problem, goal, nodes=left if state.capacity else left // 2)
+    verdict = find(state.problem, goal, nodes=left if state.capacity else -(-left // DECIDE_SHARE))
     state = replace(state, nodes=state.nodes + verdict.nodes)
     if verdict.state == "placed":
         return improved(state, tuple(verdict.offset), "exact")
@@ -131,11 +153,12 @@ def minimized(state: State) -> State:
 
 HEURISTICS: Final = (
     Layer(name="bounds", run=bounded),
-    Layer(name="portfolio", run=packed_plainly),
+    Layer(name="packers", run=packed_plainly),
     Layer(name="around", run=packed_around),
 )
 
 SEARCH: Final = (
     Layer(name="decide", run=decided),
+    Layer(name="walk", run=walked),
     Layer(name="minimize", run=minimized),
 )

@@ -32,18 +32,34 @@ def measured(instance: Instance, method: str, offset: Column) -> Try:
     return Try(method=method, offset=offset, peak=int((offset + instance.size).max()))
 
 
+def work_limit(items: int) -> int:
+    """What packers and walks together may cost."""
+    return min(BASE_WORK + WORK_PER_ITEM * items, MOST_WORK)
+
+
 def best_try(instance: Instance) -> Try:
     """The lowest peak that packers and walks find within the work limit; ties go to the earlier.
 
     The instance has items. Stops where the bound is met.
     """
-    left = min(BASE_WORK + WORK_PER_ITEM * len(instance), MOST_WORK)
+    best, left = best_packer(instance)
+    return best_walk(instance, best, left)
+
+
+def best_packer(instance: Instance) -> tuple[Try, int]:
+    """The lowest peak among the packers, and how much of the work limit they leave."""
+    left = work_limit(len(instance))
     best = try_packer(instance, PACKERS[0])
     for packer in PACKERS[1:]:
         cost = packer.work(instance)
         if best.peak > instance.bound and cost <= left:
             left -= cost
             best = min(best, try_packer(instance, packer), key=_peak)
+    return best, left
+
+
+def best_walk(instance: Instance, best: Try, left: int) -> Try:
+    """The lowest peak among ``best`` and walks that cost no more than ``left``."""
     for index, step in enumerate(WALKS):
         share = left // (len(WALKS) - index) // lowest_work(instance)
         tries = min(share, MAX_TRIES, TRIES_PER_ITEM * len(instance))

@@ -1,5 +1,6 @@
 """Packing as a whole: offsets of the least peak that a number of nodes finds, with what is proven about it."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -11,13 +12,15 @@ from tmmu.ir.problem import PackProblem
 from tmmu.planner.pack.bounds import live_bound
 from tmmu.planner.pack.layers import HEURISTICS, SEARCH, State, improved, run_layers
 from tmmu.planner.pack.obstacles import fit_rounds
+from tmmu.planner.pack.portfolio import work_limit
 from tmmu.planner.pack.reduce import canonical, components, droppable_rounds, take
 
-DEFAULT_NODES: Final = 20_000_000
-"""Of the exact search; a minute or less on the machines that we have."""
+MOST_NODES: Final = 2_000_000
+NODE_WORK: Final = 30_000_000_000
+"""Nodes of the exact search times overlaps, where nobody says how many: a minute or less on our machines."""
 
 KERNEL_ITEMS: Final = 50_000
-"""A part of more items is left as the heuristics pack it: nothing that follows is near-linear."""
+"""A part of more items is searched whole: looking for what does not matter would cost more than it gains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,10 @@ class Packed:
         return self.peak == self.bound
 
 
-def pack(problem: PackProblem, *, nodes: int = DEFAULT_NODES, capacity: int = 0) -> Packed:
+def pack(problem: PackProblem, *, nodes: int | None = None, capacity: int = 0) -> Packed:
     """The lowest packing found; with ``capacity``, the search ends where it fits or is known not to.
+
+    ``nodes`` limits the exact search; where it is None, the input does.
 
     Sound always; the same for any order of the items, but that equal ones may swap. ``InvalidConfig`` where offsets
     that are given conflict. No clock is read: work depends on the input and ``nodes`` alone.
@@ -52,8 +57,9 @@ def pack(problem: PackProblem, *, nodes: int = DEFAULT_NODES, capacity: int = 0)
     if not form.item:
         return Packed(offset=_spread(problem, (), (), 1), peak=0, live=0, bound=0, method="empty", nodes=0)
     room = capacity // form.unit
-    whole = run_layers(State(problem=form.problem, target=room, capacity=room, limit=nodes), HEURISTICS)
-    final = searched(whole)
+    limit = default_nodes(form.problem) if nodes is None else nodes
+    start = State(problem=form.problem, target=room, capacity=room, limit=limit, work=work_limit(len(form.item)))
+    final = searched(run_layers(start, HEURISTICS))
     return Packed(
         offset=_spread(problem, form.item, final.offset, form.unit),
         peak=final.peak * form.unit,
@@ -62,6 +68,14 @@ def pack(problem: PackProblem, *, nodes: int = DEFAULT_NODES, capacity: int = 0)
         method=final.method,
         nodes=final.nodes,
     )
+
+
+def default_nodes(problem: PackProblem) -> int:
+    """As many as a minute takes: a node looks at what overlaps some item."""
+    births, deaths = sorted(problem.birth), sorted(problem.death)
+    spans = zip(problem.birth, problem.death, strict=True)
+    overlaps = sum(bisect_left(births, death) - bisect_right(deaths, birth) for birth, death in spans)
+    return min(MOST_NODES, NODE_WORK // max(overlaps, 1))
 
 
 def improve(problem: PackProblem, offset: Sequence[int], *, nodes: int) -> tuple[int, ...]:
@@ -120,7 +134,8 @@ def _part(whole: State, items: range) -> State:
     offset = whole.offset[items.start : items.stop]
     problem = take(whole.problem, items)
     ends = (low + size for low, size in zip(offset, problem.size, strict=True))
-    alone = State(problem=problem, target=whole.target, limit=0, capacity=whole.capacity)
+    work = whole.work * len(items) // len(whole.problem)
+    alone = State(problem=problem, target=whole.target, limit=0, work=work, capacity=whole.capacity)
     found = run_layers(alone, HEURISTICS[:1])
     return replace(found, offset=offset, peak=max(ends), method=whole.method)
 
@@ -128,7 +143,7 @@ def _part(whole: State, items: range) -> State:
 def _searched(part: State) -> State:
     """The part after a search of what matters of it; what does not is put back where there is room."""
     if len(part.problem) > KERNEL_ITEMS:
-        return part
+        return run_layers(part, SEARCH)
     goal = max(part.target, part.bound)
     core, rounds = droppable_rounds(part.problem, goal)
     if not rounds:
