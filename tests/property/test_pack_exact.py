@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from tmmu.ir.problem import PackProblem
 from tmmu.planner.pack.exact import find, minimize
+from tmmu.planner.pack.exact.instance import prepare
+from tmmu.planner.pack.exact.orders import CYCLE, mix
+from tmmu.planner.pack.exact.portfolio import Try, attempt, desk_of
 
 PLENTY = 200_000
 
@@ -21,7 +24,7 @@ def rows(size: st.SearchStrategy[int], most: int, *, fixed: bool, alignments: tu
         st.sampled_from(alignments),
         st.sampled_from([-1, -1, -1, 0, 4, 7, 12] if fixed else [-1]),
     )
-    return st.lists(item, min_size=0, max_size=most)
+    return st.lists(item, min_size=most // 2, max_size=most)
 
 
 def problem_of(items: list[tuple[int, int, int, int, int]]) -> PackProblem:
@@ -132,3 +135,80 @@ def test_alignments_that_do_not_divide_each_other(items: list) -> None:
 @given(rows(st.integers(1, 9), 7, fixed=True, alignments=(1, 1, 2, 4)))
 def test_seven_items_are_packed_as_low_as_any_placement(items: list) -> None:
     check_exact(problem_of(items))
+
+
+def filled(seed: int, steps: int, height: int, most: int) -> PackProblem:
+    """Items that fill every step to ``height``, or until there are ``most``: often they fit only higher."""
+    room = [height] * steps
+    items: list[tuple[int, int, int, int, int]] = []
+    turn = seed * 1_000
+    while any(room) and len(items) < most:
+        turn += 4
+        open_steps = [step for step in range(steps) if room[step]]
+        birth = open_steps[mix(turn) % len(open_steps)]
+        death, longest = birth + 1, 2 + mix(turn + 1) % 4
+        while death < steps and room[death] and death - birth < longest:
+            death += 1
+        size = 1 + mix(turn + 2) % min(6, *room[birth:death])
+        for step in range(birth, death):
+            room[step] -= size
+        items.append((size, birth, death - birth, 1, -1))
+    return problem_of(items)
+
+
+def fits(p: PackProblem, capacity: int) -> bool:
+    """By a search that knows one rule: what is left of a step must fit above what lies there."""
+    steps = max(p.death)
+    seen: set[tuple[frozenset[int], tuple[int, ...]]] = set()
+
+    def go(left: frozenset[int], height: tuple[int, ...], floor: int) -> bool:
+        if not left:
+            return True
+        for step in range(steps):
+            rest = sum(p.size[i] for i in left if p.birth[i] <= step < p.death[i])
+            if rest and max(height[step], 0) + rest > capacity:
+                return False
+        key = (left, tuple(max(h, floor) for h in height))
+        if key in seen:
+            return False
+        for i in sorted(left):
+            o = max(height[p.birth[i] : p.death[i]])
+            if o >= floor:
+                raised = [o + p.size[i] if p.birth[i] <= step < p.death[i] else h for step, h in enumerate(height)]
+                if go(left - {i}, tuple(raised), o):
+                    return True
+        seen.add(key)
+        return False
+
+    return go(frozenset(range(len(p))), (0,) * steps, 0)
+
+
+def live_bytes(p: PackProblem) -> int:
+    return max(sum(p.size[i] for i in range(len(p)) if p.birth[i] <= t < p.death[i]) for t in range(max(p.death)))
+
+
+def assert_every_order_agrees(p: PackProblem, least: int) -> None:
+    fullest = max(prepare(p), key=lambda instance: instance.bound)
+    desk = desk_of(fullest)
+    for turn, (noise, order) in enumerate(CYCLE):
+        one = Try(order=order, noise=noise, seed=turn, nodes=PLENTY)
+        assert attempt(desk, least, one, PLENTY).state == "placed"
+        if len(prepare(p)) == 1:
+            assert attempt(desk, least - 1, one, PLENTY).state == "impossible"
+
+
+@pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.slow) for block in range(2, 10))])
+def test_what_fits_only_above_the_bound_is_proven_to(block: int) -> None:
+    gaps = 0
+    for seed in range(block * 300, block * 300 + 300):
+        p = filled(seed, 8 + seed % 5, 6 + seed % 7, 16)
+        bound = live_bytes(p)
+        if find(p, bound, nodes=3 * len(p)).state == "placed":
+            continue
+        best = minimize(p, stacked(p), nodes=PLENTY)
+        assert best.proven
+        assert is_sound(p, best.offset, best.peak)
+        assert best.peak == bound or not fits(p, best.peak - 1)
+        assert_every_order_agrees(p, best.peak)
+        gaps += best.peak > bound
+    assert gaps

@@ -6,7 +6,8 @@ where they were given); moments that no further moment includes are the only one
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
 from math import gcd
 
 from tmmu.ir.problem import PackProblem
@@ -42,19 +43,45 @@ class Instance:
     @property
     def searchable(self) -> bool:
         """Whether the search can hold it: neither too many items nor too large numbers."""
-        ends = max(self.fixed) + 1 + sum(self.room) + sum(self.align)
-        return len(self) <= MAX_ITEMS and ends * (self.unit + 1) < MAX_UNITS
+        most = max(self.fixed) + sum(self.room) + sum(self.align)
+        return len(self) <= MAX_ITEMS and most < MAX_UNITS
+
+    def capped(self, capacity: int) -> int:
+        """``capacity``, or one that is as good as endless and that the search can hold."""
+        return min(capacity, MAX_UNITS * self.unit)
+
+    @property
+    def loads(self) -> list[int]:
+        """Per section, the units live in it."""
+        change = [0] * (self.sections + 1)
+        for item, size in enumerate(self.room):
+            change[self.lo[item]] += size
+            change[self.hi[item]] -= size
+        return list(accumulate(change))[:-1]
 
     @property
     def bound(self) -> int:
-        """Bytes that every placement needs: the fullest section, its last item not rounded up; every given end."""
+        """Bytes that every placement needs: of each section all units but the end of one, and every given end."""
         ends = [fixed * self.unit + size for fixed, size in zip(self.fixed, self.byte, strict=True) if fixed >= 0]
-        return max([self._fullest(section) for section in range(self.sections)] + ends)
+        spare = self._spare()
+        return max([load * self.unit - spare[section] for section, load in enumerate(self.loads)] + ends)
 
-    def _fullest(self, section: int) -> int:
-        live = [item for item in range(len(self)) if self.lo[item] <= section < self.hi[item]]
-        spare = max(self.room[item] * self.unit - self.byte[item] for item in live)
-        return sum(self.room[item] for item in live) * self.unit - spare
+    def _spare(self) -> list[int]:
+        """Per section, the most bytes of its last unit that an item leaves unused."""
+        pads = [room * self.unit - size for room, size in zip(self.room, self.byte, strict=True)]
+        if not any(pads):
+            return [0] * self.sections
+        waiting = sorted(range(len(pads)), key=lambda item: (-self.lo[item], item))
+        live: list[tuple[int, int]] = []
+        spare = []
+        for section in range(self.sections):
+            while waiting and self.lo[waiting[-1]] <= section:
+                item = waiting.pop()
+                heappush(live, (-pads[item], self.hi[item]))
+            while live[0][1] <= section:
+                heappop(live)
+            spare.append(-live[0][0])
+        return spare
 
 
 def matters(problem: PackProblem, row: int) -> bool:

@@ -38,3 +38,8 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 def row(values: Sequence[int]) -> Any:
     """``values`` as cells that can be written: an array for compiled code, else a list, which is faster there."""
     return np.array(values, dtype=np.int64) if COMPILED else list(values)
+
+
+def blank(count: int) -> Any:
+    """That many zeros; as an array they take no memory until written."""
+    return np.zeros(count, dtype=np.int64) if COMPILED else [0] * count

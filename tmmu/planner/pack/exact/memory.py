@@ -1,12 +1,16 @@
 """Filling the arrays of a search: items once per instance, the rest once per search."""
 
 from itertools import accumulate
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tmmu.planner.pack.exact.instance import Instance
-from tmmu.planner.pack.exact.jit import row
+from tmmu.planner.pack.exact.jit import blank, row
 from tmmu.planner.pack.exact.state import Items, Sections, Stack, State
+
+Index: TypeAlias = npt.NDArray[np.int64]
 
 
 def items_of(instance: Instance) -> Items:
@@ -16,16 +20,16 @@ def items_of(instance: Instance) -> Items:
     start = list(accumulate((len(found) for found in near), initial=0))
     return Items(
         size=row(instance.room),
-        last=row([0] * count),
+        last=blank(count),
         align=row(instance.align),
-        fixed=row([marked(instance, item, near[item]) for item in range(count)]),
+        fixed=row(marked(instance, near)),
         lo=row(instance.lo),
         hi=row(instance.hi),
         start=row(start),
-        near=row([other for found in near for other in found]),
+        near=row(np.concatenate(near).tolist()),
         peer=row(peers(instance)),
         twin=row([-1] * count),
-        rank=row([0] * count),
+        rank=blank(count),
     )
 
 
@@ -38,21 +42,21 @@ def aim(items: Items, instance: Instance, capacity: int, rank: list[int]) -> Non
         items.twin[item] = twin[item]
 
 
-def marked(instance: Instance, item: int, near: list[int]) -> int:
-    """The given offset, or whether a neighbour has one."""
-    if instance.fixed[item] >= 0:
-        return instance.fixed[item]
-    return -2 if any(instance.fixed[other] >= 0 for other in near) else -1
+def marked(instance: Instance, near: list[Index]) -> list[int]:
+    """Per item the given offset; else -2 where a neighbour has one, and -1 where none has."""
+    fixed = np.array(instance.fixed, dtype=np.int64)
+    held = [bool((fixed[found] >= 0).any()) for found in near]
+    return [-2 if held[item] and offset < 0 else offset for item, offset in enumerate(instance.fixed)]
 
 
-def neighbors(instance: Instance) -> list[list[int]]:
+def neighbors(instance: Instance) -> list[Index]:
     """Per item the others that are live at some time when it is."""
     lo, hi = np.array(instance.lo, dtype=np.int64), np.array(instance.hi, dtype=np.int64)
     near = []
     for item in range(len(instance)):
         together = (lo < hi[item]) & (lo[item] < hi)
         together[item] = False
-        near.append(np.flatnonzero(together).tolist())
+        near.append(np.flatnonzero(together))
     return near
 
 
@@ -85,16 +89,16 @@ def state_of(instance: Instance) -> State:
     count = len(instance)
     return State(
         offset=row([-1] * count),
-        support=row([0] * count),
+        support=blank(count),
         low=row([max(fixed, 0) for fixed in instance.fixed]),
-        end_near=row([0] * count),
-        low_near=row([0] * count),
+        end_near=blank(count),
+        low_near=blank(count),
     )
 
 
 def sections_of(instance: Instance) -> Sections:
     """Room for what a survey finds."""
-    return Sections(*(row([0] * (instance.sections + 2)) for _ in Sections._fields))
+    return Sections(*(blank(instance.sections + 2) for _ in Sections._fields))
 
 
 def stack_of(instance: Instance) -> Stack:
@@ -103,4 +107,4 @@ def stack_of(instance: Instance) -> Stack:
     frame, cell, saved = count + 2, 4 * count + 8, 3 * (count + 1) * (count + 2) // 2
     sizes = {"saved": saved, "active": count + 1, "at": 8}
     per_field = [sizes.get(name, cell if name.startswith("cell_") else frame) for name in Stack._fields]
-    return Stack(*(row([0] * size) for size in per_field))
+    return Stack(*(blank(size) for size in per_field))

@@ -23,7 +23,7 @@ Order: TypeAlias = Callable[[Shape, int], tuple[int, int]]
 
 def shape_of(instance: Instance) -> Shape:
     """The shapes of all items of ``instance``."""
-    load = loads(instance)
+    load = instance.loads
     bounds = list(zip(instance.lo, instance.hi, strict=True))
     return Shape(
         size=instance.room,
@@ -31,15 +31,6 @@ def shape_of(instance: Instance) -> Shape:
         width=tuple(hi - lo for lo, hi in bounds),
         crowd=tuple(max(load[lo:hi]) for lo, hi in bounds),
     )
-
-
-def loads(instance: Instance) -> list[int]:
-    """Per section, the units live in it."""
-    load = [0] * instance.sections
-    for item, size in enumerate(instance.room):
-        for section in range(instance.lo[item], instance.hi[item]):
-            load[section] += size
-    return load
 
 
 def by_crowd_and_width(shape: Shape, item: int) -> tuple[int, int]:

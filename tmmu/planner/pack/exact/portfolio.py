@@ -79,6 +79,7 @@ def luby(turn: int) -> int:
 def attempt(desk: Desk, capacity: int, one: Try, limit: int) -> Found:
     """What one search finds within its own limit and ``limit`` nodes."""
     instance = desk.instance
+    capacity = instance.capped(capacity)
     aim(desk.items, instance, capacity, ranks(desk.shape, one.order, noise=one.noise, seed=one.seed))
     state = state_of(instance)
     desk.stack.at[CAP] = -(-capacity // instance.unit)
