@@ -8,9 +8,9 @@ from tmmu.planner.pack.search import MAX_TRIES, TRIES_PER_ITEM, WALKS, walk
 from tmmu.planner.pack.table import PACKERS, Packer, lowest_work
 
 BASE_WORK: Final = 500_000_000
-WORK_PER_ITEM: Final = 5_000
+WORK_PER_ITEM: Final = 12_000
 MOST_WORK: Final = 3_500_000_000
-"""How much a packing may cost, in overlaps looked at: two seconds, and two more for 100,000 items; never over 15."""
+"""How much a packing may cost, in overlaps looked at: two seconds, and five more for 100,000 items; never over 15."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
