@@ -4,6 +4,7 @@ import pytest
 
 from tests.problems import random_problem
 from tests.strategies import seeded
+from tests.unit.cli.test_pack_processes import cut
 from tmmu.errors import InvalidConfig
 from tmmu.ir.packing import packing_faults
 from tmmu.ir.problem import PackProblem
@@ -156,3 +157,11 @@ def test_conflicting_offsets_are_refused() -> None:
 def test_what_holds_nothing_lies_where_it_is_given() -> None:
     found = pack(problem([(0, 0, 4, 1, 6), (3, 9, 0, 1), (3, 9, 0, 1, 8), (0, 9, 3, 1)]))
     assert (found.offset, found.peak) == ((6, 0, 8, 0), 3)
+
+
+def test_the_search_finds_what_no_heuristic_does() -> None:
+    whole = problem(cut(60, 1000, 70, seed=1))
+    assert pack(whole, nodes=0).peak > 1000
+    found = pack(whole, nodes=100_000)
+    assert (found.peak, found.bound, found.proven, found.method) == (1000, 1000, True, "exact")
+    assert pack(whole, nodes=100_000, capacity=1000).peak == 1000

@@ -1,0 +1,76 @@
+"""The same packing in every process; a million rows within a minute and in linear memory."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.problems import long_graph, random_problem
+from tests.strategies import seeded
+from tmmu.planner.liveness import analyze_liveness
+from tmmu.planner.order import derive_order
+
+
+def write(path: Path, rows: list[tuple[int, int, int]]) -> None:
+    lines = (f"i{n},{birth},{death},{size}\n" for n, (birth, death, size) in enumerate(rows))
+    path.write_text("id,lower,upper,size\n" + "".join(lines))
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> bytes:
+    command = [sys.executable, "-c", "from tmmu.cli.main import main; main()", "pack", *arguments]
+    subprocess.run(command, cwd=folder, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
+    return (folder / "out.csv").read_bytes()
+
+
+def cut(width: int, height: int, pieces: int, seed: int) -> list[tuple[int, int, int]]:
+    """A rectangle of time and bytes cut into pieces: a packing at the bound that no simple order finds again."""
+    pick = seeded(seed)
+    boxes = [(0, width, 0, height)]
+    while len(boxes) < pieces:
+        boxes.sort(key=lambda box: ((box[1] - box[0]) * (box[3] - box[2]), box))
+        left, right, low, high = boxes.pop()
+        if right - left > 1 and (pick(2) or high - low < 2):
+            at = left + 1 + pick(right - left - 1)
+            boxes += [(left, at, low, high), (at, right, low, high)]
+        else:
+            at = low + 1 + pick(high - low - 1)
+            boxes += [(left, right, low, at), (left, right, at, high)]
+    return [(left, right, high - low) for left, right, low, high in boxes]
+
+
+def test_hash_seed_folder_and_compilation_change_nothing(tmp_path: Path) -> None:
+    found = []
+    for number, environment in enumerate(({}, {"PYTHONHASHSEED": "7"}, {"NUMBA_DISABLE_JIT": "1"})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write(folder / "in.csv", cut(40, 1000, 40, seed=3))
+        found.append(run(folder, "in.csv", "-o", "out.csv", "--nodes", "3000", **environment))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.slow
+def test_a_million_rows_in_a_minute_and_in_linear_memory(tmp_path: Path) -> None:
+    used = []
+    for items in (250_000, 1_000_000):
+        problem = random_problem(items, 30)
+        write(tmp_path / "in.csv", list(zip(problem.birth, problem.death, problem.size, strict=True)))
+        start = time.perf_counter()
+        run(tmp_path, "in.csv", "-o", "out.csv")
+        assert time.perf_counter() - start < 60
+        used.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+    assert used[1] < 4.5 * used[0]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rows_of_a_chain_in_five_seconds(tmp_path: Path) -> None:
+    graph = long_graph(100_000)
+    ranges = analyze_liveness(graph, derive_order(graph), mode="inference", preset="train_full")
+    rows = [(b, d, graph.buffers.bytes[n]) for n, (b, d) in enumerate(zip(ranges.birth, ranges.death, strict=True))]
+    write(tmp_path / "in.csv", rows)
+    start = time.perf_counter()
+    run(tmp_path, "in.csv", "-o", "out.csv")
+    assert time.perf_counter() - start < 5
