@@ -1,0 +1,113 @@
+"""A module planned, bound and run beside the module itself."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from tmmu.ir.calls import Program
+from tmmu.passes.capture import fake_world, trace
+from tmmu.passes.compatibility import real_looking_fakes
+from tmmu.passes.constants import constant_values
+from tmmu.passes.initialization import quick_initialization
+from tmmu.passes.lower import lower_with_calls
+from tmmu.passes.recorder import Recorder
+from tmmu.passes.request import CaptureRequest, no_progress
+from tmmu.passes.tree import named_tensors
+from tmmu.passes.workload import Workload
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.token import token_from_seed
+from tmmu.runtime.bind import bind
+from tmmu.runtime.executor import Executor
+
+TOKEN = token_from_seed(7)
+Make = Callable[[], nn.Module]
+Tensors = dict[str, torch.Tensor]
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """The same kernels on both sides: without oneDNN, as models are captured."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def captured(
+    make: Make, inputs: Mapping[str, torch.Tensor], *, mode: str = "inference", **options: Any
+) -> tuple[Program, Tensors]:
+    """The module's program on these inputs, and the constants that the trace met."""
+    with fake_world("cpu"):
+        with Recorder(), quick_initialization():
+            module = make()
+        kwargs = {
+            name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, requires_grad=t.requires_grad)
+            for name, t in inputs.items()
+        }
+        work = Workload(name="m", folder="", run=module, module=module, kwargs=kwargs, **options)
+        with real_looking_fakes():
+            traced = trace(work, CaptureRequest(target="m", device="cpu", mode=mode), no_progress)
+    return lower_with_calls(traced), constant_values(traced)
+
+
+def planned(program: Program, *, mode: str = "inference", preset: str = "inference", **options: Any) -> Any:
+    arenas = options.pop("arenas", default_arenas())
+    return prepare_memory(program.graph, mode=mode, preset=preset, token=TOKEN, arenas=arenas, **options)
+
+
+def weights_of(module: nn.Module) -> Tensors:
+    return {name: t.detach() for name, t in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def bound(
+    make: Make,
+    real: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    mode: str = "inference",
+    preset: str = "inference",
+    **options: Any,
+) -> Executor:
+    """An executor with the weights of ``real``."""
+    program, constants = captured(make, inputs, mode=mode, **options)
+    plan = planned(program, mode=mode, preset=preset)
+    return bind(program, plan, token=TOKEN, weights=constants | weights_of(real))
+
+
+def eager(real: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """What the module returns, windows that coincide once, as a graph lists them."""
+    with torch.no_grad():
+        found = [tensor for _, tensor in named_tensors(real(**inputs))]
+    return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in found}.values())
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))
+    )
+
+
+def randomize(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Every floating parameter drawn anew, so that no zero or one hides a mistake."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return module
+
+
+def ids(*shape: int, high: int, seed: int = 0) -> torch.Tensor:
+    draw = random.Random(seed)
+    count = 1
+    for n in shape:
+        count *= n
+    return torch.tensor([draw.randrange(high) for _ in range(count)]).view(shape)

@@ -1,0 +1,339 @@
+"""The executor: what it refuses, what it leaves alone, what it allocates, and who may call it when."""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from blake3 import blake3
+from torch import nn
+
+from tests.runtime import zoo
+from tests.runtime.harness import (
+    TOKEN,
+    Make,
+    Tensors,
+    bound,
+    captured,
+    eager,
+    ids,
+    plain_kernels,
+    planned,
+    randomize,
+    same_bits,
+    weights_of,
+)
+from tests.unit.passes import models
+from tmmu.errors import InvalidConfig, PlanMismatch, PlanUnsound, SegmentFull, TmmuError
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.token import token_from_seed
+from tmmu.runtime.bind import bind
+from tmmu.runtime.executor import Executor
+from tmmu.runtime.segments import Segments
+from tmmu.runtime.sizing import SegmentSizes
+from tmmu.runtime.unplanned import watched
+
+MASK = torch.tensor([[True, False, True], [False, False, True], [True, True, False]])
+X = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+ZOO: dict[str, tuple[Make, Tensors]] = {
+    "factories": (zoo.Factories, {"x": X}),
+    "elementwise": (zoo.Elementwise, {"x": X, "mask": MASK}),
+    "shapes": (zoo.Shapes, {"x": X, "ids": ids(3, 3, high=3)}),
+    "drawing": (zoo.Drawing, {"x": X}),
+}
+
+
+def matches(found: tuple[torch.Tensor, ...], expected: list[torch.Tensor]) -> list[int]:
+    assert len(found) == len(expected)
+    return [i for i, (f, e) in enumerate(zip(found, expected, strict=True)) if not same_bits(f, e)]
+
+
+@pytest.mark.parametrize("preset", ["inference", "train_full"])
+@pytest.mark.parametrize("name", ZOO)
+def test_every_kind_of_operator_gives_eager_bits(name: str, preset: str) -> None:
+    make, inputs = ZOO[name]
+    real = make()
+    with plain_kernels():
+        executor = bound(make, real, inputs, preset=preset)
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            expected = eager(real, {k: v.clone() for k, v in inputs.items()})
+            torch.manual_seed(seed)
+            assert matches(executor(**{k: v.clone() for k, v in inputs.items()}), expected) == []
+
+
+@pytest.mark.parametrize("alignment", [16, 64, 4096])
+@pytest.mark.parametrize("layout", ["joint", "packed", "slots"])
+def test_every_layout_and_alignment_runs(layout: str, alignment: int) -> None:
+    real = randomize(models.Decoder()).eval()
+    inputs = {"ids": ids(2, 6, high=50)}
+    specs = [replace(s, layout=layout if s.segment == "stack" else s.layout) for s in default_arenas(alignment)]
+    program, constants = captured(models.Decoder, inputs)
+    plan = planned(program, arenas=specs)
+    executor = bind(program, plan, token=TOKEN, weights=constants | weights_of(real))
+    assert matches(executor(**inputs), eager(real, inputs)) == []
+
+
+def test_a_changed_input_is_the_callers_own() -> None:
+    executor = bound(zoo.Writing, zoo.Writing(), {"x": X})
+    mine, yours = X.clone(), X.clone()
+    expected = eager(zoo.Writing(), {"x": yours})
+    assert matches(executor(x=mine), expected) == []
+    assert mine.equal(yours)
+    turned = X.clone().t()
+    assert executor(x=turned)[0].equal(turned)
+
+
+@pytest.fixture(scope="module")
+def cached() -> tuple[Executor, nn.Module]:
+    real = randomize(models.Cached()).eval()
+    return bound(models.Cached, real, {"x": torch.zeros(1, 16)}), real
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("missing", {}),
+    ("is called y", {"x": torch.zeros(1, 16), "y": torch.zeros(1)}),
+    ("shape", {"x": torch.zeros(2, 16)}),
+    ("dtype", {"x": torch.zeros(1, 16, dtype=torch.float64)}),
+    ("device", {"x": torch.zeros(1, 16, device="meta")}),
+    ("dense", {"x": [0.0] * 16}),
+    ("dense", {"x": torch.zeros(1, 16).to_sparse()}),
+]
+
+
+@pytest.mark.parametrize(("said", "inputs"), WRONG)
+def test_wrong_inputs_are_refused_before_anything_changes(
+    said: str, inputs: dict[str, Any], cached: tuple[Executor, nn.Module]
+) -> None:
+    executor, _ = cached
+    before = executor.state("keys").clone()
+    with pytest.raises(InvalidConfig, match=said):
+        executor(**inputs)
+    assert executor.state("keys").equal(before)
+
+
+def test_an_operator_that_refuses_its_input_is_named() -> None:
+    real = models.Decoder().eval()
+    executor = bound(models.Decoder, real, {"ids": ids(2, 6, high=50)})
+    with pytest.raises(InvalidConfig, match=r"op \d+ aten\.embedding"):
+        executor(ids=torch.full((2, 6), 50))
+    inputs = {"ids": ids(2, 6, high=50)}
+    assert matches(executor(**inputs), eager(real, inputs)) == []
+
+
+def test_another_graph_token_target_or_program_is_a_mismatch() -> None:
+    inputs = {"x": torch.zeros(1, 16)}
+    program, _ = captured(models.Cached, inputs)
+    other, _ = captured(models.Recurrent, {"x": torch.zeros(2, 5, 8)})
+    weights, plan = weights_of(models.Cached()), planned(program)
+    for wrong, token in ((replace(program, graph=other.graph), TOKEN), (program, token_from_seed(8))):
+        with pytest.raises(PlanMismatch):
+            bind(wrong, plan, token=token, weights=weights)
+    with pytest.raises(PlanMismatch, match="calls"):
+        bind(replace(program, calls=program.calls[:-1]), plan, token=TOKEN, weights=weights)
+    cuda = replace(program, graph=replace(program.graph, target="cuda"))
+    with pytest.raises(PlanMismatch, match="cuda"):
+        bind(cuda, planned(cuda), token=TOKEN, weights=weights)
+
+
+def test_an_unsound_plan_is_not_bound() -> None:
+    program, constants = captured(models.Decoder, {"ids": ids(2, 6, high=50)})
+    plan = planned(program)
+    moved = tuple(0 for _ in plan.buffers.offset)
+    with pytest.raises(PlanUnsound):
+        bind(
+            program,
+            replace(plan, buffers=replace(plan.buffers, offset=moved)),
+            token=TOKEN,
+            weights=constants | weights_of(models.Decoder()),
+        )
+
+
+def test_missing_and_misshapen_weights_are_named() -> None:
+    program, _ = captured(models.Cached, {"x": torch.zeros(1, 16)})
+    plan, weights = planned(program), weights_of(models.Cached())
+    wrong = {
+        r"project\.bias": {k: v for k, v in weights.items() if k != "project.bias"},
+        "bytes": weights | {"project.weight": torch.zeros(16, 15)},
+        "float64": weights | {"project.weight": torch.zeros(16, 16, dtype=torch.float64)},
+    }
+    for said, given in wrong.items():
+        with pytest.raises(InvalidConfig, match=said):
+            bind(program, plan, token=TOKEN, weights=given)
+
+
+def test_state_that_is_not_given_starts_at_zero_and_can_be_set() -> None:
+    real = randomize(models.Cached()).eval()
+    program, _ = captured(models.Cached, {"x": torch.zeros(1, 16)})
+    weights = {k: v for k, v in weights_of(real).items() if k != "keys"}
+    executor = bind(program, planned(program), token=TOKEN, weights=weights)
+    assert not executor.state("keys").any()
+    x = X.flatten().repeat(2)[:16].view(1, 16)
+    executor.state("keys").view(torch.float32).fill_(1.0)
+    first = executor(x=x)
+    again = executor(x=x)
+    assert not first[0].equal(again[0])
+    executor.state("keys").view(torch.float32).fill_(1.0)
+    assert matches(executor(x=x), list(first)) == []
+    with pytest.raises(InvalidConfig, match="nothing"):
+        executor.state("nothing")
+
+
+def test_weights_may_lie_anywhere_and_are_not_touched() -> None:
+    real = randomize(models.Cached()).eval()
+    wide = torch.randn(20, 40)
+    scattered = weights_of(real) | {"project.weight": wide[2:18, 3:19]}
+    real.project.weight.data.copy_(wide[2:18, 3:19])
+    before = wide.clone()
+    program, _ = captured(models.Cached, {"x": torch.zeros(1, 16)})
+    executor = bind(program, planned(program), token=TOKEN, weights=scattered)
+    x = torch.ones(1, 16)
+    assert matches(executor(x=x), eager(real, {"x": x})) == []
+    assert wide.equal(before)
+
+
+def test_views_see_the_next_run_and_copies_do_not(cached: tuple[Executor, nn.Module]) -> None:
+    executor, _ = cached
+    one, other = torch.ones(1, 16), torch.full((1, 16), -3.0)
+    (view,), (copy,) = executor.run({"x": one}, views=True), executor(x=one)
+    held = copy.clone()
+    (new,) = executor(x=other)
+    assert view.equal(new)
+    assert copy.equal(held)
+    assert not view.equal(copy)
+
+
+@pytest.mark.parametrize("name", ["decoder", "convolutional", "odd"])
+def test_a_step_allocates_what_is_declared_and_its_outputs_alone(name: str) -> None:
+    cases: dict[str, tuple[Make, Tensors]] = {
+        "decoder": (models.Decoder, {"ids": ids(2, 6, high=50)}),
+        "convolutional": (models.Convolutional, {"pixels": torch.ones(2, 3, 8, 8)}),
+        "odd": (models.Odd, {"x": torch.ones(3, 4), "y": torch.ones(3, 2)}),
+    }
+    make, inputs = cases[name]
+    with plain_kernels():
+        executor = bound(make, make().eval(), inputs)
+        for views in (True, False):
+            with watched() as seen:
+                out = executor.run(inputs, views=views)
+            declared = sum(one.bytes for one in executor.unplanned)
+            outputs = 0 if views else sum(-(-t.numel() * t.element_size() // 64) * 64 for t in out)
+            assert declared <= sum(seen.total.values()) <= declared + outputs
+
+
+def test_what_is_allocated_inside_is_named_by_operator() -> None:
+    executor = bound(models.Decoder, models.Decoder().eval(), {"ids": ids(2, 6, high=50)})
+    by = {one.operator: one for one in executor.unplanned}
+    norm = by["aten.native_layer_norm.default"]
+    assert norm.calls == 5
+    assert norm.peak >= 2 * 6 * 32 * 4
+    assert norm.bytes >= norm.calls * 2 * 6 * 32 * 4
+    assert not any(name.startswith(("aten.addmm", "aten.embedding", "aten.gelu")) for name in by)
+
+
+def test_binding_leaves_the_generator_and_grad_mode_as_they_were() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    bound(zoo.Drawing, zoo.Drawing(), {"x": X})
+    assert torch.get_rng_state().equal(before)
+    assert torch.is_grad_enabled()
+
+
+def test_autocast_and_inference_mode_around_a_call_change_nothing() -> None:
+    real = randomize(models.Decoder()).eval()
+    inputs = {"ids": ids(2, 6, high=50)}
+    with torch.inference_mode():
+        executor = bound(models.Decoder, real, inputs)
+        inside = executor(**inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = executor(**inputs)
+    expected = eager(real, inputs)
+    assert matches(inside, expected) == matches(cast, expected) == matches(executor(**inputs), expected) == []
+
+
+def test_threads_take_turns() -> None:
+    real = randomize(models.Decoder()).eval()
+    batches = [{"ids": ids(2, 6, high=50, seed=s)} for s in range(4)]
+    executor = bound(models.Decoder, real, batches[0])
+    expected = [eager(real, inputs) for inputs in batches]
+    wrong: list[int] = []
+
+    def work(at: int) -> None:
+        for _ in range(15):
+            wrong.extend(matches(executor(**batches[at]), expected[at]))
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_call_from_inside_a_step_is_refused() -> None:
+    executor = bound(models.Cached, models.Cached().eval(), {"x": torch.zeros(1, 16)})
+    inside: list[TmmuError] = []
+    x = torch.zeros(1, 16)
+
+    class Calling(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not inside:
+                with pytest.raises(InvalidConfig, match="inside its own step") as caught:
+                    executor(x=x)
+                inside.append(caught.value)
+            return func(*args, **(kwargs or {}))
+
+    with Calling():
+        executor(x=x)
+    assert len(inside) == 1
+    executor(x=x)
+
+
+def test_commit_seals_what_ran(cached: tuple[Executor, nn.Module]) -> None:
+    executor, _ = cached
+    start = executor.commit()
+    executor(x=torch.zeros(1, 16))
+    sealed = executor.commit()
+    digest = executor._bound.plan.digest
+    assert sealed.digest == blake3(start.digest + digest + start.batch.to_bytes(8, "little")).digest()
+    assert executor.commit() is sealed
+
+
+def shared_segments(**sizes: int) -> Segments:
+    return Segments(SegmentSizes(**{"text": 1 << 16, "data": 1 << 14, "stack": 1 << 16} | sizes))
+
+
+def test_one_copy_of_the_weights_a_stack_in_turn_and_a_state_of_each_session() -> None:
+    real, other = randomize(models.Cached()).eval(), randomize(models.Cached(), seed=3).eval()
+    x = torch.ones(1, 16)
+    program, _ = captured(models.Cached, {"x": x})
+    plan, segments = planned(program), shared_segments()
+    both = [
+        bind(program, plan, token=TOKEN, weights=weights_of(real), segments=segments, session=name) for name in "ab"
+    ]
+    used = segments.text.usage.used
+    third = bind(program, plan, token=TOKEN, weights=weights_of(other), segments=segments, session="c")
+    assert segments.text.usage.used == 2 * used
+    assert segments.data.sessions == ("a", "b", "c")
+    assert segments.stack.usage.used == 0
+    (first,) = both[0](x=x)
+    both[0](x=x)
+    assert matches(both[1](x=x), [first]) == []
+    assert not third(x=x)[0].equal(first)
+    both[0].close()
+    both[0].close()
+    assert segments.data.sessions == ("b", "c")
+    with pytest.raises(InvalidConfig, match="closed"):
+        both[0](x=x)
+    assert both[1](x=x)[0].shape == first.shape
+
+
+@pytest.mark.parametrize("short", ["text", "data", "stack"])
+def test_a_segment_that_is_too_small_is_named_and_nothing_stays_taken(short: str) -> None:
+    program, _ = captured(models.Cached, {"x": torch.zeros(1, 16)})
+    segments = shared_segments(**{short: 256})
+    with pytest.raises(SegmentFull, match=short):
+        bind(program, planned(program), token=TOKEN, weights=weights_of(models.Cached()), segments=segments)
+    assert [usage.used for usage in segments.usage.values()] == [0, 0, 0]
+    assert segments.data.sessions == ()

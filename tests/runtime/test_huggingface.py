@@ -1,0 +1,67 @@
+"""Planned is eager, bit for bit: the architectures people run, small, with random weights."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.harness import Tensors, bound, eager, ids, plain_kernels, randomize, same_bits
+
+transformers = pytest.importorskip("transformers")
+
+LLAMA: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 100, "use_cache": False,
+}  # fmt: skip
+BERT: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 100
+}  # fmt: skip
+VIT: dict[str, Any] = BERT | {"image_size": 32, "patch_size": 8}
+GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 100, "use_cache": False}
+
+
+def tokens(seed: int) -> Tensors:
+    return {"input_ids": ids(2, 16, high=100, seed=seed)}
+
+
+def masked(seed: int) -> Tensors:
+    return tokens(seed) | {"attention_mask": (torch.arange(16) < 11 + seed).long().expand(2, 16).contiguous()}
+
+
+def pixels(seed: int) -> Tensors:
+    return {"pixel_values": torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(seed))}
+
+
+CASES = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA, tokens),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2, tokens),
+    "gpt2-masked": ("GPT2LMHeadModel", "GPT2Config", GPT2, masked),
+    "bert": ("BertForMaskedLM", "BertConfig", BERT, tokens),
+    "bert-masked": ("BertForMaskedLM", "BertConfig", BERT, masked),
+    "vit": ("ViTForImageClassification", "ViTConfig", VIT, pixels),
+}
+
+
+def model(name: str) -> Any:
+    cls, config, settings, _ = CASES[name]
+    return getattr(transformers, cls)(getattr(transformers, config)(**settings)).eval()
+
+
+def blank(name: str) -> Any:
+    """The same model, with weights that are never drawn: there is nothing to draw while it is captured."""
+    with transformers.initialization.no_init_weights():
+        made = model(name)
+    made.tie_weights()
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_those_of_the_module(name: str) -> None:
+    real = randomize(model(name))
+    make_inputs = CASES[name][3]
+    with plain_kernels():
+        executor = bound(lambda: blank(name), real, make_inputs(0))
+        for seed in (0, 1, 0):
+            expected, found = eager(real, make_inputs(seed)), executor(**make_inputs(seed))
+            assert len(found) == len(expected)
+            assert all(map(same_bits, found, expected))

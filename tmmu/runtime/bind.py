@@ -1,0 +1,227 @@
+"""Binding: a judged plan gets memory and weights, every view is made, every call compiled and tried once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import torch
+from blake3 import blake3
+
+from tmmu.errors import InvalidConfig, PlanMismatch
+from tmmu.ir.calls import Program
+from tmmu.ir.check import judge
+from tmmu.ir.graph import INPUT
+from tmmu.ir.plan import Plan
+from tmmu.ir.windows import writers
+from tmmu.runtime.executor import Bound, Executor, Holding, outputs_of
+from tmmu.runtime.inputs import inputs_of
+from tmmu.runtime.places import Extents, Places, extents, staging
+from tmmu.runtime.segments import Segments
+from tmmu.runtime.sizing import SegmentSizes
+from tmmu.runtime.slab import Slab, same_place
+from tmmu.runtime.steps import Step, compile_step
+from tmmu.runtime.unplanned import Allocations, Unplanned, watched
+from tmmu.runtime.usage import round_up
+from tmmu.runtime.weights import check_weights
+from tmmu.runtime.zero import zero_tensor
+
+OWN: Final = bytes(32)
+"""The key of the weights in segments that are one executor's own: nothing else will ever be looked up there."""
+
+
+def bind(  # noqa: PLR0913 - what is run, how, with what, and where
+    program: Program,
+    plan: Plan,
+    *,
+    token: bytes,
+    weights: Mapping[str, torch.Tensor],
+    device: torch.device | str = "cpu",
+    segments: Segments | None = None,
+    session: str = "main",
+) -> Executor:
+    """An executor of ``program`` inside ``plan``, holding ``weights`` (by buffer name), and state from them or zero.
+
+    Its memory is its own, of exactly the plan's size, or a part of ``segments``: the weights are shared with whoever
+    loaded the same, the stack is used in turn, and the state is the arena of ``session``. Runs the program once on
+    zeros, to see what each operator does; torch's generator is afterwards where it was. Errors: ``PLAN_MISMATCH``,
+    ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``,
+    ``UNSUPPORTED_OP``.
+    """
+    where = torch.device(device)
+    _match(program, plan, where)
+    judge(program.graph, plan, token=token)
+    images = check_weights(program.graph, weights)
+    need = extents(plan)
+    alignment = max(plan.arenas.alignment)
+    shared = segments is not None
+    home = segments or _own_segments(need, alignment, where)
+    if home.alignment % alignment:
+        raise InvalidConfig(
+            f"the plan is aligned to {alignment} bytes, and the segments to {home.alignment}",
+            fix=f"make segments with alignment {alignment}",
+        )
+    with home.turn, torch.inference_mode(mode=False):
+        return Executor(_Binding(program, plan, home, need, images, session, shared=shared).bound())
+
+
+def _match(program: Program, plan: Plan, device: torch.device) -> None:
+    graph = program.graph
+    if plan.ir_hash != graph.ir_hash:
+        raise PlanMismatch(
+            f"the plan is for graph {plan.ir_hash.hex()[:16]}, not {graph.ir_hash.hex()[:16]}",
+            fix="make the plan again with tmmu plan",
+        )
+    if tuple(str(call.operator) for call in program.calls) != graph.ops.target:
+        raise PlanMismatch("the calls are not those of the graph", fix="lower graph and calls together")
+    if device.type != graph.target:
+        raise PlanMismatch(
+            f"the graph is for {graph.target}, not for {device}", fix=f"capture the model for {device.type}"
+        )
+    if device.type != "cpu":
+        raise InvalidConfig(f"plans are not run on {device} yet", fix="run on cpu")
+
+
+def _own_segments(need: Extents, alignment: int, device: torch.device) -> Segments:
+    sizes = SegmentSizes(**{name: round_up(size, alignment) for name, size in need.bytes.items()})
+    return Segments(sizes, device, alignment=alignment)
+
+
+class _Binding:
+    """One binding under way, inside the segments' turn."""
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        program: Program,
+        plan: Plan,
+        segments: Segments,
+        need: Extents,
+        images: Mapping[int, torch.Tensor],
+        session: str,
+        *,
+        shared: bool,
+    ) -> None:
+        self.program, self.plan, self.segments, self.need = program, plan, segments, need
+        self.graph, self.images, self.session, self.shared = program.graph, images, session, shared
+        self.base: dict[str, int] = {}
+
+    def bound(self) -> Bound:
+        """Everything is in place; what fails on the way gives back what it took."""
+        stack, data, text = self.segments.stack, self.segments.data, self.segments.text
+        mark = stack.mark()
+        self.base["stack"] = stack.push(self.need.bytes["stack"])
+        stack.reset(mark)
+        self.base["data"] = data.reserve(self.session, self.need.bytes["data"])
+        try:
+            if self.need.bytes["data"]:
+                data.bump(self.session, self.need.bytes["data"])
+            key = self._key() if self.shared else OWN
+            self.base["text"] = text.load(key, self.need.bytes["text"], self._write_text)
+            try:
+                return self._compiled(key)
+            except BaseException:
+                text.release(key)
+                raise
+        except BaseException:
+            data.reclaim(self.session)
+            raise
+
+    def _rows(self, segment: str) -> list[tuple[int, int]]:
+        """(buffer, offset in what the plan takes of the segment) of each placed buffer."""
+        rows, arenas = self.plan.buffers, self.plan.arenas
+        return [
+            (buffer, self.need.start[arena] + offset)
+            for buffer, arena, offset in zip(rows.id, rows.arena, rows.offset, strict=True)
+            if arenas.segment[arena] == segment
+        ]
+
+    def _key(self) -> bytes:
+        """32 bytes over all weights and where they lie."""
+        content = blake3()
+        for buffer, offset in self._rows("text"):
+            content.update(offset.to_bytes(8, "little") + self.graph.buffers.bytes[buffer].to_bytes(8, "little"))
+            if buffer in self.images:
+                content.update(self.images[buffer].cpu().numpy())  # type: ignore[arg-type]
+        return content.digest()
+
+    def _write_text(self, base: int) -> None:
+        for buffer, offset in self._rows("text"):
+            if buffer in self.images:
+                image = self.images[buffer]
+                self.segments.slabs["text"].bytes(base + offset, image.numel()).copy_(image)
+
+    def _compiled(self, key: bytes) -> Bound:
+        graph, order = self.graph, self.plan.order
+        places = self._places()
+        steps = [compile_step(self.program.calls[op], places.view) for op in order]
+        inputs = inputs_of(graph, self.segments.device)
+        self._clear(places)
+        steps, unplanned = _tried(steps)
+        self._clear(places)
+        writer = writers(graph)
+        runs = set(order)
+        changed = {graph.values.buffer[v] for v, op in enumerate(writer) if op in runs}
+        return Bound(
+            graph=graph,
+            plan=self.plan,
+            places=places,
+            inputs=inputs,
+            written=frozenset(i for i, one in enumerate(inputs) if graph.values.buffer[one.value] in changed),
+            outputs=outputs_of(graph, order, writer),
+            steps=tuple(steps),
+            unplanned=unplanned,
+            segments=self.segments,
+            holding=Holding(
+                text=key,
+                session=self.session,
+                stack_offset=self.base["stack"],
+                stack_bytes=self.need.bytes["stack"],
+            ),
+        )
+
+    def _places(self) -> Places:
+        homes: dict[int, tuple[Slab, int]] = staging(self.graph, self.segments.alignment, self.segments.device)
+        for segment, slab in self.segments.slabs.items():
+            homes.update((buffer, (slab, self.base[segment] + offset)) for buffer, offset in self._rows(segment))
+        return Places(self.graph, homes)
+
+    def _clear(self, places: Places) -> None:
+        """Stack, state and inputs are zero, and state that has a value to start from has it."""
+        for segment in ("stack", "data"):
+            zero_tensor(self.segments.slabs[segment].bytes(self.base[segment], self.need.bytes[segment]))
+        for buffer, role in enumerate(self.graph.buffers.role):
+            if role == INPUT:
+                zero_tensor(places.bytes(buffer))
+        for buffer, _ in self._rows("data"):
+            if buffer in self.images:
+                places.bytes(buffer).copy_(self.images[buffer])
+
+
+def _tried(steps: Sequence[Step]) -> tuple[list[Step], tuple[Unplanned, ...]]:
+    """Each step run once: those that fail, or move a result from its place, copy from now on; what all allocate."""
+    kept = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch._C._DisableAutocast(), watched() as seen:
+        for index, step in enumerate(steps):
+            with Allocations.of_step(index):
+                kept.append(_tried_once(step))
+    return kept, seen.by_operator([step.name for step in kept])
+
+
+def _tried_once(step: Step) -> Step:
+    places = [result.detach() for result in step.results]
+    if step.run is not step.copying:
+        if _runs(step.run) and all(map(same_place, step.results, places)):
+            return step
+        for result, place in zip(step.results, places, strict=True):
+            result.set_(place)  # type: ignore[call-overload]
+        step = replace(step, run=step.copying)
+    _runs(step.run)
+    return step
+
+
+def _runs(run: object) -> bool:
+    """Whether it runs on whatever lies there now; an operator may refuse zeros and be right for real inputs."""
+    try:
+        run()  # type: ignore[operator]
+    except Exception:  # noqa: BLE001 - any refusal means the same
+        return False
+    return True

@@ -1,0 +1,165 @@
+"""The executor: a program in its plan's memory, ready to run as often as asked, without allocating for it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from tmmu.errors import InternalError, InvalidConfig
+from tmmu.ir.graph import STATE, Graph
+from tmmu.ir.plan import Plan
+from tmmu.runtime.commit import CommitState, Pending, commit_execution
+from tmmu.runtime.inputs import Input, check_inputs
+from tmmu.runtime.places import Places
+from tmmu.runtime.segments import Segments
+from tmmu.runtime.steps import Step
+from tmmu.runtime.unplanned import Unplanned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What an executor holds of the segments: the key of its weights, its session, and its slab of the stack."""
+
+    text: bytes
+    session: str
+    stack_offset: int
+    stack_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """All that was settled when plan and program were bound. ``written`` are the inputs that a step changes."""
+
+    graph: Graph
+    plan: Plan
+    places: Places
+    inputs: tuple[Input, ...]
+    written: frozenset[int]
+    outputs: tuple[int, ...]
+    steps: tuple[Step, ...]
+    unplanned: tuple[Unplanned, ...]
+    segments: Segments
+    holding: Holding
+
+
+@dataclass(slots=True)
+class _Life:
+    open: bool = True
+    commit: CommitState = field(default_factory=CommitState)
+    pending: list[Pending] = field(default_factory=list)
+
+
+class Executor:
+    """Call it with the inputs by name; it returns the outputs in the graph's order, copied out of its memory.
+
+    Threads that call one executor, or two that share segments, wait for each other; a call from inside a step is
+    refused. State stays in place from call to call. If a step fails, state may be half updated.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._runs = tuple(step.run for step in bound.steps)
+        self._into = tuple(bound.places.view(one.value) for one in bound.inputs)
+        self._out = tuple(bound.places.view(value) for value in bound.outputs)
+        self._life = _Life()
+
+    def __call__(self, /, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs, each in memory of its own."""
+        return self.run(inputs)
+
+    def run(self, inputs: Mapping[str, torch.Tensor], *, views: bool = False) -> tuple[torch.Tensor, ...]:
+        """The outputs; with ``views`` as windows on the executor's memory, good until anything else runs in it.
+
+        ``INVALID_CONFIG`` for inputs that are not the plan's, and for what an operator refuses to compute.
+        """
+        given = check_inputs(self._bound.inputs, inputs)
+        with self._bound.segments.turn, self._frame(), torch.no_grad(), torch._C._DisableAutocast():
+            for place, tensor in zip(self._into, given, strict=True):
+                place.copy_(tensor)
+            self._steps()
+            for position in self._bound.written:
+                given[position].copy_(self._into[position])
+            self._life.pending = [Pending(arena=arena, wait=_done) for arena in range(len(self._bound.plan.arenas))]
+            return tuple(out.detach() if views else out.clone() for out in self._out)
+
+    def commit(self) -> CommitState:
+        """The seal over all batches so far (``UML_OS.TMMU.CommitExecution_v1``), changed only if one ran since."""
+        life = self._life
+        with self._bound.segments.turn:
+            life.commit = commit_execution(life.commit, self._bound.plan.digest, life.pending)
+            life.pending = []
+            return life.commit
+
+    def state(self, name: str) -> torch.Tensor:
+        """``uint8[bytes]``: the live bytes of a state buffer, to read, set or reset between calls."""
+        graph = self._bound.graph
+        for buffer, role in enumerate(graph.buffers.role):
+            if role == STATE and graph.notes.buffers[buffer] == name:
+                return self._bound.places.bytes(buffer)
+        raise InvalidConfig(f"the graph keeps no state {name!r}", fix="name a buffer of role state", name=name)
+
+    def close(self) -> None:
+        """Weights are released and the session's arena is reclaimed; nothing runs after. Closing twice is closing."""
+        with self._bound.segments.turn:
+            if self._life.open:
+                self._life.open = False
+                self._bound.segments.text.release(self._bound.holding.text)
+                self._bound.segments.data.reclaim(self._bound.holding.session)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What a call must be given."""
+        return self._bound.inputs
+
+    @property
+    def unplanned(self) -> tuple[Unplanned, ...]:
+        """What operators allocate inside themselves in one step, as counted when the plan was bound."""
+        return self._bound.unplanned
+
+    @property
+    def segments(self) -> Segments:
+        """Where it runs."""
+        return self._bound.segments
+
+    @contextmanager
+    def _frame(self) -> Iterator[None]:
+        """The stack slab is ours while inside, where it was when the views were made."""
+        if not self._life.open:
+            raise InvalidConfig("the executor is closed", fix="bind the plan again")
+        stack, holding = self._bound.segments.stack, self._bound.holding
+        mark = stack.mark()
+        try:
+            if stack.push(holding.stack_bytes) != holding.stack_offset:
+                raise InternalError(f"the stack begins at {mark}, not at {holding.stack_offset} as when it was bound")
+            yield
+        finally:
+            stack.reset(mark)
+
+    def _steps(self) -> None:
+        at = -1
+        try:
+            for at, run in enumerate(self._runs):  # noqa: B007
+                run()
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise self._failure(at, error) from error
+
+    def _failure(self, at: int, error: Exception) -> InvalidConfig:
+        op = self._bound.plan.order[at]
+        source = self._bound.graph.notes.ops.source[op]
+        where = f" ({source})" if source else ""
+        return InvalidConfig(
+            f"op {op} {self._bound.steps[at].name}{where}: {' '.join(str(error).split())[:300]}",
+            fix="give inputs that the model itself can run on",
+            op=op,
+        )
+
+
+def _done() -> None:
+    """On the CPU a call returns when its work is done."""
+
+
+def outputs_of(graph: Graph, order: Sequence[int], writer: Sequence[int]) -> tuple[int, ...]:
+    """The graph's outputs that exist after this order: all but those of ops that it leaves out."""
+    runs = set(order)
+    return tuple(value for value in graph.outputs if writer[value] < 0 or writer[value] in runs)

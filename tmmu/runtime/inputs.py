@@ -1,0 +1,71 @@
+"""What a caller gives: each input by its name, of the shape, dtype and device that the plan was made for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One input: its value in the graph, and what a tensor for it must look like."""
+
+    name: str
+    value: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def inputs_of(graph: Graph, device: torch.device) -> tuple[Input, ...]:
+    """The inputs in the graph's order; one that has no name, or another's, is ``input_N`` by its position."""
+    taken: set[str] = set()
+    homes: set[int] = set()
+    found = []
+    for position, value in enumerate(graph.inputs):
+        buffer = graph.values.buffer[value]
+        if buffer in homes:
+            raise UnsupportedOp("two inputs share their storage", fix="pass the whole, and take views in the model")
+        name = graph.notes.buffers[buffer]
+        name = name if name and name not in taken else f"input_{position}"
+        taken.add(name)
+        homes.add(buffer)
+        dtype = getattr(torch, graph.values.dtype[value])
+        found.append(Input(name=name, value=value, shape=graph.values.shape[value], dtype=dtype, device=device))
+    return tuple(found)
+
+
+def check_inputs(wanted: Sequence[Input], given: Mapping[str, object]) -> list[torch.Tensor]:
+    """The tensors in the order of ``wanted``; ``INVALID_CONFIG`` that names the first thing wrong with them."""
+    unknown = [name for name in given if not any(one.name == name for one in wanted)]
+    if unknown:
+        names = ", ".join(one.name for one in wanted)
+        raise InvalidConfig(f"no input is called {unknown[0]}", fix=f"the inputs are {names}", name=unknown[0])
+    return [_checked(one, given) for one in wanted]
+
+
+def _checked(one: Input, given: Mapping[str, object]) -> torch.Tensor:
+    if one.name not in given:
+        raise InvalidConfig(f"input {one.name} is missing", fix=f"give {one.name}={_shown(one)}", name=one.name)
+    tensor = given[one.name]
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        raise InvalidConfig(f"input {one.name} is not a dense tensor", fix=f"give {_shown(one)}", name=one.name)
+    for what in ("shape", "dtype", "device"):
+        wanted, found = getattr(one, what), getattr(tensor, what)
+        if found != wanted:
+            found = tuple(found) if what == "shape" else found
+            raise InvalidConfig(
+                f"input {one.name} has {what} {found}, and the plan is for {wanted}",
+                fix=f"give {_shown(one)}, or plan for this one",
+                name=one.name,
+                wanted=str(wanted),
+                found=str(found),
+            )
+    return tensor
+
+
+def _shown(one: Input) -> str:
+    return f"{str(one.dtype)[6:]}[{','.join(map(str, one.shape))}]"

@@ -1,0 +1,70 @@
+"""Where a plan's arenas lie in the segments, and so where every buffer and value does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tmmu.ir.graph import INPUT, Graph
+from tmmu.ir.plan import Plan, slabs_of
+from tmmu.runtime.slab import Slab
+from tmmu.runtime.usage import round_up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extents:
+    """Bytes that a plan takes of each segment, and the start of each arena, by index, in what it takes."""
+
+    bytes: Mapping[str, int]
+    start: tuple[int, ...]
+
+
+def extents(plan: Plan) -> Extents:
+    """The slabs of each segment one after another, each aligned as its strictest arena asks."""
+    arenas = plan.arenas
+    taken = {"text": 0, "data": 0, "stack": 0}
+    start = [0] * len(arenas)
+    for slab in slabs_of(arenas.segment, arenas.layout):
+        segment = arenas.segment[slab[0]]
+        base = round_up(taken[segment], max(arenas.alignment[arena] for arena in slab))
+        for arena in slab:
+            start[arena] = base
+        taken[segment] = base + max(arenas.peak[arena] for arena in slab)
+    return Extents(bytes=taken, start=tuple(start))
+
+
+class Places:
+    """The tensor of each value, made once."""
+
+    def __init__(self, graph: Graph, homes: Mapping[int, tuple[Slab, int]]) -> None:
+        self.graph = graph
+        self.homes = homes
+        self._views: dict[int, torch.Tensor] = {}
+
+    def view(self, value: int) -> torch.Tensor:
+        """The window of a value on its buffer, where the plan puts it."""
+        found = self._views.get(value)
+        if found is None:
+            values = self.graph.values
+            slab, offset = self.homes[values.buffer[value]]
+            dtype = getattr(torch, values.dtype[value])
+            found = slab.view(offset + values.offset[value], values.shape[value], values.stride[value], dtype)
+            self._views[value] = found
+        return found
+
+    def bytes(self, buffer: int) -> torch.Tensor:
+        """The whole buffer as ``uint8``."""
+        slab, offset = self.homes[buffer]
+        return slab.bytes(offset, self.graph.buffers.bytes[buffer])
+
+
+def staging(graph: Graph, alignment: int, device: torch.device) -> dict[int, tuple[Slab, int]]:
+    """A place for each input, outside the plan: inputs are the caller's, and are copied in when a step begins."""
+    at: dict[int, int] = {}
+    end = 0
+    for buffer, role in enumerate(graph.buffers.role):
+        if role == INPUT:
+            at[buffer] = end
+            end = round_up(end + graph.buffers.bytes[buffer], alignment)
+    slab = Slab(end, alignment, device)
+    return {buffer: (slab, offset) for buffer, offset in at.items()}

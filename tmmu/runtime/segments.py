@@ -1,0 +1,42 @@
+"""The three segments of a device together: their books, their bytes, and whose turn it is."""
+
+import torch
+
+from tmmu.runtime.data import NO_QUOTA, DataSegment
+from tmmu.runtime.sizing import SegmentSizes, Sizing, device_memory, segment_sizes
+from tmmu.runtime.slab import Slab
+from tmmu.runtime.stack import StackSegment
+from tmmu.runtime.text import TextSegment
+from tmmu.runtime.turn import Turn
+from tmmu.runtime.usage import DEFAULT_ALIGNMENT, Usage
+
+
+class Segments:
+    """Text, data and stack of one device, allocated and zero. Executors that share them run one at a time."""
+
+    def __init__(
+        self,
+        sizes: SegmentSizes,
+        device: torch.device | str = "cpu",
+        *,
+        quota: int = NO_QUOTA,
+        alignment: int = DEFAULT_ALIGNMENT,
+    ) -> None:
+        self.device = torch.device(device)
+        self.alignment = alignment
+        self.text = TextSegment(sizes.text, alignment=alignment)
+        self.data = DataSegment(sizes.data, quota=quota, alignment=alignment)
+        self.stack = StackSegment(sizes.stack, alignment=alignment)
+        self.slabs = {name: Slab(getattr(sizes, name), alignment, self.device) for name in ("text", "data", "stack")}
+        self.turn = Turn()
+
+    @classmethod
+    def of_device(cls, device: torch.device | str = "cpu", sizing: Sizing | None = None) -> "Segments":
+        """Segments that share out what the device has free; ``DEVICE_MEMORY`` where it is too little."""
+        where = torch.device(device)
+        return cls(segment_sizes(*device_memory(where), sizing), where)
+
+    @property
+    def usage(self) -> dict[str, Usage]:
+        """How full each segment is now."""
+        return {"text": self.text.usage, "data": self.data.usage, "stack": self.stack.usage}

@@ -1,0 +1,25 @@
+"""One at a time: threads wait for each other, and nobody enters twice."""
+
+from threading import Lock, get_ident
+
+from tmmu.errors import InvalidConfig
+
+
+class Turn:
+    """A lock for ``with``. A second thread waits; the thread that is inside already is refused instead of stuck."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner: int | None = None
+
+    def __enter__(self) -> None:
+        if self._owner == get_ident():
+            raise InvalidConfig(
+                "the executor was called from inside its own step", fix="bind a second executor with its own segments"
+            )
+        self._lock.acquire()
+        self._owner = get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None
+        self._lock.release()

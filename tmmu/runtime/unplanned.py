@@ -1,0 +1,84 @@
+"""What operators allocate inside themselves: counted where it happens, by torch's own allocator, and named."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch._C import _autograd, _profiler
+from torch.autograd.profiler import record_function
+
+from tmmu.errors import InvalidConfig
+
+_PREFIX: Final = "tmmu step "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplanned:
+    """Of one operator, over a step: its calls that allocate, all bytes they ask for, and the most held at once."""
+
+    operator: str
+    calls: int
+    bytes: int
+    peak: int
+
+
+class Allocations:
+    """What torch's CPU allocator was asked for, by the step that was running."""
+
+    def __init__(self) -> None:
+        self.total: dict[int, int] = {}
+        self.peak: dict[int, int] = {}
+
+    @staticmethod
+    def of_step(index: int) -> record_function:
+        """While inside, what is allocated counts for this step."""
+        return record_function(f"{_PREFIX}{index}")
+
+    def read(self, threads: Sequence[Sequence[Any]]) -> None:
+        """Adds what the profiler saw; allocations outside any step count for step -1."""
+        for events in threads:
+            step, held, depth, opened = -1, 0, 0, 0
+            for event in events:
+                kind = event.kind()
+                if kind == "push":
+                    depth += 1
+                    if event.name().startswith(_PREFIX):
+                        step, held, opened = int(event.name()[len(_PREFIX) :]), 0, depth
+                elif kind == "pop":
+                    step = -1 if depth == opened else step
+                    depth -= 1
+                elif kind == "memory_alloc":
+                    held += event.cpu_memory_usage()
+                    self._count(step, event.cpu_memory_usage(), held)
+
+    def _count(self, step: int, size: int, held: int) -> None:
+        if size > 0:
+            self.total[step] = self.total.get(step, 0) + size
+            self.peak[step] = max(self.peak.get(step, 0), held)
+
+    def by_operator(self, names: Sequence[str]) -> tuple[Unplanned, ...]:
+        """Sums per operator, the largest peak first."""
+        found: dict[str, Unplanned] = {}
+        for step, total in self.total.items():
+            if step >= 0:
+                old = found.get(names[step], Unplanned(operator=names[step], calls=0, bytes=0, peak=0))
+                peak = max(old.peak, self.peak[step])
+                found[names[step]] = Unplanned(
+                    operator=old.operator, calls=old.calls + 1, bytes=old.bytes + total, peak=peak
+                )
+        return tuple(sorted(found.values(), key=lambda one: (-one.peak, -one.bytes, one.operator)))
+
+
+@contextmanager
+def watched() -> Iterator[Allocations]:
+    """Yields what is filled, when the block ends, with every allocation of torch on the CPU inside it."""
+    if _autograd._profiler_enabled():
+        raise InvalidConfig("a profiler is running", fix="bind, or measure, outside of it")
+    seen = Allocations()
+    options = (_profiler.ProfilerState.CPU, False, True, False, False, False, _profiler._ExperimentalConfig())
+    _autograd._enable_profiler_legacy(_profiler.ProfilerConfig(*options))
+    try:
+        yield seen
+    finally:
+        seen.read(_autograd._disable_profiler_legacy())
