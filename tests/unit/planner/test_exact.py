@@ -192,3 +192,13 @@ def test_the_same_answer_without_numba_with_another_hash_seed_and_thread_count()
     assert answer("present", PYTHONHASHSEED="2", NUMBA_NUM_THREADS="1", OMP_NUM_THREADS="1") == expected
     assert answer("present", NUMBA_DISABLE_JIT="1") == expected
     assert answer("missing") == expected
+
+
+def test_a_part_is_not_packed_lower_than_another_one_forces_anyway() -> None:
+    tall = [(9, 0, 1), (9, 0, 1)]
+    loose = [(size, birth + 10, death + 10) for size, birth, death in cut(3, 12, 8, 12)]
+    p = problem(tall + loose)
+    spread = (0, 9, *(sum(size for size, _, _ in loose[:row]) for row in range(len(loose))))
+    best = minimize(p, spread, nodes=10_000)
+    assert (best.peak, best.proven) == (18, True)
+    assert max(o + p.size[row] for row, o in enumerate(best.offset)) == 18

@@ -1,7 +1,7 @@
 """Exact packing: offsets below a capacity or the proof that there are none, and the least peak there is.
 
 Deterministic, and bounded by nodes: the answer depends on neither time, threads nor the order of the rows. Compiled
-where numba is installed; without it the same answers take perhaps a hundred times as long.
+where numba is installed; without it the same answers take about fifty times as long.
 """
 
 from tmmu.ir.problem import PackProblem

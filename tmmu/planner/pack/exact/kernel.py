@@ -1,7 +1,7 @@
 """The search itself, compiled as one file: what is kept on disk of it is dropped when this file changes.
 
-Depth first, one item at a time: of those that may rest on their support one is chosen; either it does, or it lies on a
-neighbour yet to place. Both sides are searched, so what is not found does not exist. In between, bounds rise and items
+Depth first, one item at a time: the lowest of those yet to place rests on its support, or it lies on a neighbour yet
+to place. Both sides are searched, so what is not found does not exist. In between, bounds rise and items
 fall into place by rules that hold for one particular solution, if there is any: the one of least weighted total offset,
 with weights such that of two items that could change places the one of lower rank lies lower. In it no item can move
 down. Parts of the timeline that no item connects any more are searched apart: where one has no solution, nothing in
@@ -124,14 +124,15 @@ def enter(stack: Stack) -> None:
 
 @jit
 def choose(it: Items, st: State, stack: Stack) -> int:
-    """The item to branch on: of those that may rest on their support the lowest, then the first in rank."""
-    low, support, end_near, rank, fixed = st.low, st.support, st.end_near, it.rank, it.fixed
-    best = -1
-    for x in range(stack.at[COUNT]):
-        i = stack.active[x]
-        if fixed[i] >= 0 or low[i] > support[i] or low[i] >= end_near[i]:
-            continue
-        if best < 0 or low[i] < low[best] or (low[i] == low[best] and rank[i] < rank[best]):
+    """The item to branch on: the lowest, then the first in rank.
+
+    No neighbour fits below it, so the rules leave it on its support; and they have placed it if its offset is given.
+    """
+    low, rank, active = st.low, it.rank, stack.active
+    best = active[0]
+    for x in range(1, stack.at[COUNT]):
+        i = active[x]
+        if low[i] < low[best] or (low[i] == low[best] and rank[i] < rank[best]):
             best = i
     return best
 

@@ -28,14 +28,14 @@ def peak_of(instance: Instance, offset: tuple[int, ...]) -> int:
 def minimize_parts(parts: tuple[Instance, ...], incumbent: tuple[int, ...], nodes: int) -> Minimum:
     """The least peak found from the incumbent's offsets: the most loaded part first, in fair shares."""
     ranges = [first_range(part, incumbent) for part in parts]
-    spent = 0
+    spent, goal = 0, max((known.bound for known in ranges), default=0)
     order = sorted(range(len(parts)), key=lambda index: (-ranges[index].bound, index))
     for turn, index in enumerate(order):
-        goal = max(known.bound for known in ranges)
         share = (nodes - spent) // (len(parts) - turn)
         if ranges[index].peak > goal and parts[index].searchable:
             ranges[index], used = narrow(parts[index], ranges[index], goal, share)
             spent += used
+        goal = max(goal, ranges[index].peak)
     peak = max((known.peak for known in ranges), default=0)
     bound = max((known.bound for known in ranges), default=0)
     offset = spread(parts, [known.offset for known in ranges], incumbent)

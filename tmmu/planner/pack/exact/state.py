@@ -1,4 +1,7 @@
-"""The arrays that the search works on: flat, named, filled before it starts (numpy's when compiled, else lists)."""
+"""The cells that the search works on: flat, named, filled before it starts (numpy's when compiled, else lists).
+
+Compiled code knows the fields by their place: whoever moves one touches ``kernel.py`` too, or old code may be kept.
+"""
 
 from collections.abc import MutableSequence
 from typing import NamedTuple, TypeAlias
