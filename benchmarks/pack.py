@@ -22,7 +22,7 @@ from tmmu.planner.pack.instance import prepare_instance
 from tmmu.planner.pack.solve import pack
 from tmmu.planner.slots import max_live_bytes
 
-MODELS = (("GPT-2", "inference"), ("GPT-2", "backward"), ("Llama 3.2 1B", "backward"), ("ConvNeXt tiny", "backward"),
+MODELS = (("GPT-2", "inference"), ("GPT-2", "backward"), ("Llama 3.1 8B", "backward"), ("ConvNeXt tiny", "backward"),
           ("Whisper small", "inference"), ("Whisper small", "backward"))  # fmt: skip
 
 

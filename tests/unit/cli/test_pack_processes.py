@@ -4,7 +4,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,14 @@ def run(folder: Path, *arguments: str, **environment: str) -> bytes:
     command = [sys.executable, "-c", "from tmmu.cli.main import main; main()", "pack", *arguments]
     subprocess.run(command, cwd=folder, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
     return (folder / "out.csv").read_bytes()
+
+
+def seconds(folder: Path) -> float:
+    """Processor time of one run: others on the machine do not count."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(folder, "in.csv", "-o", "out.csv")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def cut(width: int, height: int, pieces: int, seed: int) -> list[tuple[int, int, int]]:
@@ -58,9 +65,7 @@ def test_a_million_rows_in_a_minute_and_in_linear_memory(tmp_path: Path) -> None
     for items in (250_000, 1_000_000):
         problem = random_problem(items, 30)
         write(tmp_path / "in.csv", list(zip(problem.birth, problem.death, problem.size, strict=True)))
-        start = time.perf_counter()
-        run(tmp_path, "in.csv", "-o", "out.csv")
-        assert time.perf_counter() - start < 60
+        assert seconds(tmp_path) < 60
         used.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
     assert used[1] < 4.5 * used[0]
 
@@ -68,9 +73,7 @@ def test_a_million_rows_in_a_minute_and_in_linear_memory(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_of_a_chain_in_five_seconds(tmp_path: Path) -> None:
     graph = long_graph(100_000)
-    ranges = analyze_liveness(graph, derive_order(graph), mode="inference", preset="train_full")
+    ranges = analyze_liveness(graph, derive_order(graph, mode="inference"), mode="inference", preset="train_full")
     rows = [(b, d, graph.buffers.bytes[n]) for n, (b, d) in enumerate(zip(ranges.birth, ranges.death, strict=True))]
     write(tmp_path / "in.csv", rows)
-    start = time.perf_counter()
-    run(tmp_path, "in.csv", "-o", "out.csv")
-    assert time.perf_counter() - start < 5
+    assert seconds(tmp_path) < 5

@@ -14,8 +14,8 @@ from tmmu.planner.pack.obstacles import best_around, prepare_board
 from tmmu.planner.pack.portfolio import Try, best_packer, best_walk, measured
 
 DECIDE_SHARE: Final = 4
-SEARCH_ITEMS: Final = 4_000
-"""More items than this, and the exact search looks at too few of their orders to be worth its set-up."""
+SEARCH_ITEMS: Final = 5_000
+"""More items than this, and the exact search looks at too few nodes to be worth its set-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from tmmu.planner.pack.portfolio import work_limit
 from tmmu.planner.pack.reduce import canonical, components, droppable_rounds, take
 
 MOST_NODES: Final = 2_000_000
-NODE_WORK: Final = 300_000_000
+NODE_WORK: Final = 200_000_000
 """Nodes of the exact search times items, where nobody says how many: a minute, at a fifth of a microsecond each."""
 KERNEL_ITEMS: Final = 50_000
 """A part of more items is searched whole: looking for what does not matter would cost more than it gains."""
