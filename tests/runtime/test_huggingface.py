@@ -65,3 +65,21 @@ def test_outputs_are_those_of_the_module(name: str) -> None:
             expected, found = eager(real, make_inputs(seed)), executor(**make_inputs(seed))
             assert len(found) == len(expected)
             assert all(map(same_bits, found, expected))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_a_training_step_is_that_of_the_module(name: str) -> None:
+    real = randomize(model(name)).train()
+    batches = [{"input_ids": ids(2, 16, high=100, seed=s), "labels": ids(2, 16, high=100, seed=s + 9)} for s in (0, 1)]
+    with plain_kernels():
+        executor = bound(lambda: blank(name), real, batches[0], mode="backward", preset="train_full")
+        for batch in (*batches, batches[0]):
+            torch.manual_seed(3)
+            real.zero_grad(set_to_none=True)
+            loss = real(**batch).loss
+            loss.backward()
+            expected = [loss.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
+            torch.manual_seed(3)
+            found = executor(**batch)
+            assert len(found) == len(expected)
+            assert all(map(same_bits, found, expected))

@@ -69,7 +69,11 @@ def _direct(
         if lowered is not None:
             return lowered
     out = out_overload(operator)
-    if out is None or (shared and not (in_place and torch.Tag.pointwise in operator.tags)):
+    if (
+        out is None
+        or len(out.results) != len(results)
+        or (shared and not (in_place and torch.Tag.pointwise in operator.tags))
+    ):
         return None
     positional, named = out.arguments(given, results)
     return partial(out.operator._op, *positional, **named)
@@ -96,27 +100,26 @@ def _copying(
 ) -> Run:
     """Run the operator, then copy what it returns into place; what it returns in place already is left alone."""
     call = partial(operator._op, *args, **kwargs)
-    places = [None if t is None else _distinct(t) for t in targets]
+    picks = [() if t is None else _moving_axes(t) for t in targets]
+    places = [None if t is None else t[pick] if pick else t for t, pick in zip(targets, picks, strict=True)]
 
     def run() -> None:
         leaves = _leaves(call())
         if len(leaves) != len(places):
             raise InternalError(f"{operator} returns {len(leaves)} results, not {len(places)}")
-        for leaf, place in zip(leaves, places, strict=True):
+        for leaf, place, pick in zip(leaves, places, picks, strict=True):
             if place is not None:
-                found = _distinct(leaf)
+                found = leaf[pick] if pick else leaf
                 if not same_place(found, place):
                     place.copy_(found)
 
     return run
 
 
-def _distinct(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without repetition: of an axis that stands still, its first element."""
-    if all(stride or n <= 1 for n, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        return tensor
-    shape = [n if stride else min(n, 1) for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    return tensor.as_strided(shape, tensor.stride())
+def _moving_axes(tensor: torch.Tensor) -> tuple[slice, ...]:
+    """What selects each element of the tensor's memory once: of an axis that stands still, the first."""
+    still = [n > 1 and not stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tuple(slice(0, 1) if stays else slice(None) for stays in still) if any(still) else ()
 
 
 def _leaves(value: Any) -> list[Any]:
