@@ -69,12 +69,12 @@ def test_the_grammars_name_every_key_and_word() -> None:
 
 
 def test_the_index_lists_every_page_and_no_other() -> None:
-    listed = set(re.findall(r"\]\((\w+\.(?:md|cddl))\)", page("index.md")))
+    listed = set(re.findall(r"\]\(([\w-]+\.(?:md|cddl))\)", page("index.md")))
     assert listed == {path.name for path in SPEC.iterdir() if path.suffix in (".md", ".cddl")} - {"index.md"}
 
 
 def test_links_between_pages_lead_somewhere() -> None:
     for path in sorted(SPEC.glob("*.md")):
-        for target, anchor in re.findall(r"\]\((\w+\.md)(?:#([\w-]+))?\)", path.read_text("utf-8")):
+        for target, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", path.read_text("utf-8")):
             heads = {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.+)$", page(target), re.MULTILINE)}
             assert not anchor or anchor in heads, f"{path.name}: {target}#{anchor}"
