@@ -1,4 +1,4 @@
-"""The whole pipeline: capture, lower, check, plan, judge.
+"""The whole pipeline: capture, lower, check, plan, judge, run.
 
 Everything that decides a plan's bytes is an argument. The clock is read for reporting alone.
 """
@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +19,7 @@ from tmmu.planner.prepare import prepare_memory
 
 if TYPE_CHECKING:
     from tmmu.passes.request import CaptureRequest, Progress
+    from tmmu.runtime.rehearse import Rehearsal
 
 T = TypeVar("T")
 
@@ -30,6 +32,8 @@ class PlanRequest:
     preset: str
     token: bytes
     arenas: tuple[ArenaSpec, ...]
+    nodes: int = 0
+    """How far an exact search of offsets may go where the packers miss the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,15 @@ class Compiled:
     graph: Graph
     plan: Plan
     seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What a run depends on beside the plan: a seed for all that is drawn, a file of weights, whether to compare."""
+
+    seed: int
+    weights: Path | None
+    check: bool
 
 
 class Stopwatch:
@@ -66,6 +79,36 @@ def compile_model(capture_request: "CaptureRequest", plan_request: PlanRequest, 
         return _plan(graph, plan_request, watch)
 
 
+def run_model(
+    capture_request: "CaptureRequest", plan_request: PlanRequest, run_request: RunRequest, progress: "Progress"
+) -> tuple[Compiled, "Rehearsal"]:
+    """From a model to one run inside its plan. Imports torch."""
+    from tmmu.passes import capture, lower_with_calls
+    from tmmu.passes.constants import constant_values, weight_names
+    from tmmu.runtime.rehearse import rehearse
+
+    watch = Stopwatch()
+    with uncollected():
+        traced = watch.run("capture", lambda: capture(capture_request, progress))
+        program = watch.run("lower", lambda: lower_with_calls(traced))
+        compiled = _plan(program.graph, plan_request, watch)
+    progress("running", 0)
+    ran = watch.run(
+        "run",
+        lambda: rehearse(
+            program,
+            compiled.plan,
+            token=plan_request.token,
+            names=weight_names(traced),
+            constants=constant_values(traced),
+            seed=run_request.seed,
+            weights=run_request.weights,
+            check=run_request.check,
+        ),
+    )
+    return Compiled(graph=compiled.graph, plan=compiled.plan, seconds=watch.seconds), ran
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """While inside, no cycles are collected: what is made lives to the end, and looking costs a quarter of the time."""
@@ -88,7 +131,12 @@ def _plan(graph: Graph, request: PlanRequest, watch: Stopwatch) -> Compiled:
     plan = watch.run(
         "plan",
         lambda: prepare_memory(
-            graph, mode=request.mode, preset=request.preset, token=request.token, arenas=request.arenas
+            graph,
+            mode=request.mode,
+            preset=request.preset,
+            token=request.token,
+            arenas=request.arenas,
+            nodes=request.nodes,
         ),
     )
     watch.run("judge", lambda: judge(graph, plan, token=request.token))

@@ -33,6 +33,7 @@ Reserve = Annotated[str | None, typer.Option(metavar="SIZE", help="Kept free on 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A NAME.plan.cbor.")]
 IrFile = Annotated[Path | None, typer.Option("--ir", metavar="FILE", help="Its graph. [NAME.ir.cbor beside it]")]
 TARGETS_HELP: Final = "model.py, model.py:Name, hf:PATH, NAME.pt2 or NAME.ir.cbor"
+PLAN_NODES_HELP: Final = "Search offsets exactly, so far, where the packers miss the bound. [0]"
 ARENA_HELP: Final = "For example activations=capacity:8GiB,alignment:256,layout:slots."
 
 
@@ -79,6 +80,7 @@ def plan(
     token: Token = None,
     token_file: TokenFile = None,
     arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="[NAME.plan.cbor]")] = None,
     ir: Annotated[str | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
     reserve: Reserve = None,
@@ -89,6 +91,40 @@ def plan(
     from tmmu.cli.plan import PlanOptions, plan_job, run_plan
 
     return lambda: run_plan(plan_job(PlanOptions(**given)))
+
+
+@app.command(name="run")
+def run_command(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="model.py, model.py:Name, hf:PATH or NAME.pt2")],
+    device: Annotated[Literal["cpu"], typer.Option(help="Where to run.")] = "cpu",
+    mode: Annotated[Mode, typer.Option(help="How much of a step runs.")] = "inference",
+    preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
+    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
+    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
+    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
+    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
+    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
+    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
+    seed: Seed = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
+    seed_weights: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Of random weights, inputs and operators.")
+    ] = 0,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A safetensors file, or a folder of them. [random]")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare with a run without a plan, bit for bit.")] = False,
+    as_json: Json = False,
+) -> Run:
+    """Plan TARGET and run it once inside the plan, with random inputs."""
+    given = dict(locals())
+    from tmmu.cli.run import run_job, run_run
+
+    return lambda: run_run(run_job(**given))
 
 
 @app.command()

@@ -18,6 +18,7 @@ T = TypeVar("T")
 DEFAULT_SEED: Final = 0
 DEFAULT_RESERVE: Final = 1 << 30
 """Kept free in the fit table for what no plan decides: the device context and library workspaces."""
+NODES_MAX: Final = 2**40
 COUNT_MAX: Final = 2**31 - 1
 TOKEN_FILE_MAX: Final = 1 << 20
 PLAN_SUFFIX: Final = ".plan.cbor"
@@ -155,6 +156,13 @@ def require_writable(path: Path, option: str, *, never: Path) -> Path:
 def same_file(path: Path, other: Path) -> bool:
     """Whether both exist and are one file, by whatever names."""
     return path.exists() and other.exists() and path.samefile(other)
+
+
+def require_nodes(value: int | None) -> int | None:
+    """``value``, a number of search nodes, where it is given."""
+    if value is not None and not 0 <= value <= NODES_MAX:
+        raise InvalidConfig(f"--nodes: {value} is not in 0..{NODES_MAX}", fix="give a count")
+    return value
 
 
 def require_count(value: int | None, option: str) -> int | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from tmmu.cli.boundary import print_json
-from tmmu.cli.options import named, require_writable
+from tmmu.cli.options import named, require_nodes, require_writable
 from tmmu.cli.render import aligned, console, print_lines, size
 from tmmu.errors import AlignmentViolation, AllocationOverflow, ArenaTooSmall, InvalidConfig
 from tmmu.ir.fault import U64_MAX
@@ -16,7 +16,6 @@ from tmmu.planner.intervals import Intervals, intervals_with_offsets, read_inter
 from tmmu.planner.pack.solve import Packed, pack
 
 PPM: Final = 1_000_000
-NODES_MAX: Final = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +46,11 @@ def pack_job(  # noqa: PLR0913 - one parameter per option
     step = 1 if alignment is None else named("--alignment", lambda: parse_size(alignment))
     if step < 1 or step & (step - 1):
         raise AlignmentViolation(f"--alignment: {step} is no power of two", fix="use 1, 2, 4, 8, …")
-    if nodes is not None and not 0 <= nodes <= NODES_MAX:
-        raise InvalidConfig(f"--nodes: {nodes} is not in 0..{NODES_MAX}", fix="give a count")
     return PackJob(
         intervals=intervals,
         capacity=room,
         alignment=step,
-        nodes=nodes,
+        nodes=require_nodes(nodes),
         output=None if output is None else require_writable(output, "--output", never=intervals),
         json=as_json,
     )

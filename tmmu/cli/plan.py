@@ -24,6 +24,7 @@ from tmmu.cli.options import (
     plan_path,
     refuse,
     require_count,
+    require_nodes,
     require_writable,
     same_file,
 )
@@ -59,6 +60,7 @@ class PlanOptions:
     token: str | None
     token_file: Path | None
     arena: Sequence[str] | None
+    nodes: int | None
     output: str | None
     ir: str | None
     reserve: str | None
@@ -101,7 +103,7 @@ class PlanJob:
 def plan_job(given: PlanOptions) -> PlanJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
     target = parse_target(given.target)
-    _refuse_what_does_not_apply(target, given)
+    refuse_what_does_not_apply(target, given)
     plan = plan_path(given.output, target)
     ir = graph_output(given.ir, plan)
     again = ir is not None and target.kind == "ir" and same_file(ir, target.path)
@@ -109,8 +111,8 @@ def plan_job(given: PlanOptions) -> PlanJob:
         raise InvalidConfig(f"--output and --ir both name {plan}", fix="name two files")
     return PlanJob(
         target=target,
-        capture=_capture_options(given),
-        request=_plan_request(given),
+        capture=capture_options(given),
+        request=plan_request(given),
         plan=require_writable(plan, "--output", never=target.path),
         ir=None if ir is None or again else require_writable(ir, "--ir", never=target.path),
         folder=Path.cwd(),
@@ -119,7 +121,8 @@ def plan_job(given: PlanOptions) -> PlanJob:
     )
 
 
-def _capture_options(given: PlanOptions) -> CaptureOptions:
+def capture_options(given: PlanOptions) -> CaptureOptions:
+    """What to capture; every option is checked."""
     return CaptureOptions(
         device=given.device or "cuda",
         mode=given.mode,
@@ -134,17 +137,20 @@ def _capture_options(given: PlanOptions) -> CaptureOptions:
     )
 
 
-def _plan_request(given: PlanOptions) -> PlanRequest:
+def plan_request(given: PlanOptions) -> PlanRequest:
+    """How to plan; every option is checked."""
     token = parse_token(given.seed, given.token, given.token_file)
     return PlanRequest(
         mode=given.mode,
         preset=given.preset or ("inference" if given.mode == "inference" else "train_full"),
         token=token_from_seed(DEFAULT_SEED) if token is None else token,
         arenas=arena_specs(given.arena or ()),
+        nodes=require_nodes(given.nodes) or 0,
     )
 
 
-def _refuse_what_does_not_apply(target: Target, given: PlanOptions) -> None:
+def refuse_what_does_not_apply(target: Target, given: PlanOptions) -> None:
+    """Refuses options that mean nothing for this kind of target, or beside the others."""
     model = {"--set": tuple(given.settings or ()), "--input": tuple(given.inputs or ())}
     hugging_face = {
         "--batch": given.batch,
@@ -182,9 +188,9 @@ def _compile(job: PlanJob) -> Compiled:
         _require_gradient(graph, job.request.mode)
         return compile_graph(graph, job.request)
     watch = Stopwatch()
-    with uncollected(), _quiet(), progress_bar() as progress:
+    with uncollected(), quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        request = watch.run("import", lambda: _capture_request(job))
+        request = watch.run("import", lambda: capture_request(job.target, job.capture))
         compiled = compile_model(request, job.request, progress)
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
 
@@ -198,16 +204,15 @@ def _require_gradient(graph: Graph, mode: str) -> None:
         )
 
 
-def _capture_request(job: PlanJob) -> "CaptureRequest":
+def capture_request(target: Target, options: CaptureOptions) -> "CaptureRequest":
+    """The request that these options make. Imports torch."""
     from tmmu.passes.request import CaptureRequest
 
-    return CaptureRequest(
-        target=job.target.text, **{name: getattr(job.capture, name) for name in CaptureOptions.__slots__}
-    )
+    return CaptureRequest(target=target.text, **{name: getattr(options, name) for name in CaptureOptions.__slots__})
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """What a model or a library prints or warns while it is traced stays off stdout, and warnings are dropped."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

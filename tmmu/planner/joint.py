@@ -29,13 +29,13 @@ def arena_placements(slabs: Sequence[Slab]) -> tuple[Placement, ...]:
     return tuple(found[arena] for arena in sorted(found))
 
 
-def place_joint(arenas: tuple[int, ...], problems: Sequence[Problem]) -> Slab:
+def place_joint(arenas: tuple[int, ...], problems: Sequence[Problem], *, nodes: int = 0) -> Slab:
     """Arenas packed as one problem, never worse than one after another; an empty one moves nothing in the others.
 
     Each part has its own highest end as peak, and as bound what it alone has live at once. All of them are proven
     where the whole is. The problems have one alignment.
     """
-    whole = _no_worse_than_apart(problems, place_packed(_union(problems)))
+    whole = _no_worse_than_apart(problems, place_packed(_union(problems), nodes=nodes))
     ends = accumulate((len(problem) for problem in problems), initial=0)
     offsets = (whole.offset[low:high] for low, high in pairwise(ends))
     parts = tuple(_part(problem, offset, whole) for problem, offset in zip(problems, offsets, strict=True))

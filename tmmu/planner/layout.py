@@ -1,7 +1,6 @@
 """Layout: a byte offset for every item of an arena, in one of three ways."""
 
 from itertools import accumulate
-from typing import Final
 
 import numpy as np
 
@@ -12,21 +11,20 @@ from tmmu.planner.pack.solve import improve
 from tmmu.planner.pack.table import Packer
 from tmmu.planner.slots import SlotAssignment, max_live_bytes
 
-SEARCH_WORK: Final = 12_000_000
-"""Of the exact search, in nodes times items: two seconds or three."""
 
-
-def place_packed(problem: Problem) -> Placement:
-    """The lowest peak that packers, walks and a short search find; proven minimal when it meets the bound."""
+def place_packed(problem: Problem, *, nodes: int = 0) -> Placement:
+    """The lowest peak that packers, walks and a search of ``nodes`` find; proven minimal when it meets the bound."""
     instance = prepare_instance(problem, max_live_bytes(problem))
     if not len(instance):
         return _nothing(problem, "empty")
     best = best_try(instance)
-    return _placement(problem, instance, best if best.peak == instance.bound else _searched(instance, best))
+    if nodes and best.peak > instance.bound:
+        best = _searched(instance, best, nodes)
+    return _placement(problem, instance, best)
 
 
-def _searched(instance: Instance, best: Try) -> Try:
-    """After an exact search, short enough not to be noticed in the making of a plan."""
+def _searched(instance: Instance, best: Try, nodes: int) -> Try:
+    """The better of ``best`` and what an exact search of so many nodes makes of it."""
     problem = PackProblem(
         size=tuple(instance.size.tolist()),
         birth=tuple(instance.birth.tolist()),
@@ -34,7 +32,7 @@ def _searched(instance: Instance, best: Try) -> Try:
         alignment=(1,) * len(instance),
         fixed=(-1,) * len(instance),
     )
-    found = improve(problem, best.offset.tolist(), nodes=SEARCH_WORK // len(instance))
+    found = improve(problem, best.offset.tolist(), nodes=nodes)
     better = measured(instance, "exact", np.array(found, dtype=best.offset.dtype))
     return min(best, better, key=lambda one: one.peak)
 

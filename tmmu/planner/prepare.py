@@ -29,11 +29,13 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     token: bytes,
     arenas: Sequence[ArenaSpec],
     order: Sequence[int] | None = None,
+    nodes: int = 0,
 ) -> Plan:
     """A complete plan of a legal graph: ``UML_OS.TMMU.PrepareMemory_v2``.
 
     Every placed buffer has a slot, an address by its slot, and an offset; the plan is a function of the
-    arguments alone. ``order`` defaults to the derived one. Liveness, slots and addresses take O(N log N).
+    arguments alone. ``order`` defaults to the derived one; ``nodes`` is how far an exact search may go where the
+    packers miss the bound. Liveness, slots and addresses take O(N log N).
     Errors: ``INVALID_CONFIG``, ``INVALID_TOKEN``, ``ALIGNMENT_VIOLATION``, ``INVALID_IR_SHAPES``,
     ``LIVENESS_CYCLE``, ``ALLOCATION_OVERFLOW``, ``ARENA_TOO_SMALL``, ``ADDRESS_COLLISION``.
     """
@@ -45,7 +47,9 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     rows = _rows(graph, steps, ranges, specs, overwrite=preset != "train_full")
     items = merge_items(ranges, rows.takes_over)
     tasks = [_task(spec, index, rows, items) for index, spec in enumerate(specs)]
-    slabs = [_place_slab(slab, tasks) for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])]
+    slabs = [
+        _place_slab(slab, tasks, nodes) for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])
+    ]
     placements = arena_placements(slabs)
     for task, placement in zip(tasks, placements, strict=True):
         _demand_room(task, placement)
@@ -122,17 +126,17 @@ def _task(spec: ArenaSpec, index: int, rows: Rows, items: Items) -> Task:
     )
 
 
-def _place_slab(arenas: tuple[int, ...], tasks: Sequence[Task]) -> Slab:
+def _place_slab(arenas: tuple[int, ...], tasks: Sequence[Task], nodes: int) -> Slab:
     first = tasks[arenas[0]]
     if first.spec.layout == JOINT:
-        return place_joint(arenas, [tasks[arena].problem for arena in arenas])
-    return slab_of_one(arenas[0], _place(first.spec.layout, first.problem, first.slots))
+        return place_joint(arenas, [tasks[arena].problem for arena in arenas], nodes=nodes)
+    return slab_of_one(arenas[0], _place(first.spec.layout, first.problem, first.slots, nodes))
 
 
-def _place(layout: str, problem: Problem, slots: SlotAssignment) -> Placement:
+def _place(layout: str, problem: Problem, slots: SlotAssignment, nodes: int) -> Placement:
     if layout == "slots":
         return place_slots(problem, slots)
-    return place_packed(problem) if layout == "packed" else place_sequential(problem)
+    return place_packed(problem, nodes=nodes) if layout == "packed" else place_sequential(problem)
 
 
 def _demand_room(task: Task, placement: Placement) -> None:

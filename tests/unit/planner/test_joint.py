@@ -63,7 +63,7 @@ def test_a_search_that_fails_on_the_union_alone_is_not_worse_than_apart(monkeypa
     """A packer that lines up more than three items takes 21 bytes for these; one arena above the other, 11."""
     nothing, one = problem((0, 0, 3), (5, 0, 3), (5, 3, 6)), problem((0, 3, 6), (6, 3, 6), (5, 0, 3))
 
-    def packer(given: Problem) -> Placement:
+    def packer(given: Problem, *, nodes: int = 0) -> Placement:
         found = place_sequential(given) if len(given) > 3 else place_packed(given)
         return replace(found, bound=11, proven=found.peak == 11)
 
