@@ -30,8 +30,10 @@ class Elementwise(nn.Module):
         y = torch.nn.functional.silu(torch.nn.functional.gelu(y * 3))
         z = torch.nn.functional.hardswish(y + 1).pow(2).rsqrt().clone()
         flip = mask.logical_not().masked_fill(mask, True).bitwise_and(mask.roll(1, 0))
+        aten = torch.ops.aten
+        y = aten.sub.Scalar(aten.add.Scalar(aten.mul.Scalar(aten.div.Scalar(y, 3), 2.5), 0.1, 2), 1, 0.5).relu()
         w = torch.nn.functional.leaky_relu(z.t() + 0).t().contiguous().sigmoid()
-        return [z, flip, w, torch.lerp(w, w * 2, 0.3), torch.remainder(w * 7, 2.0), torch.float_power(w, 2)]
+        return [y, z, flip, w, torch.lerp(w, w * 2, 0.3), torch.remainder(w * 7, 2.0), torch.float_power(w, 2)]
 
 
 class Shapes(nn.Module):

@@ -111,6 +111,7 @@ def run_command(
     token: Token = None,
     token_file: TokenFile = None,
     arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
     seed_weights: Annotated[
         int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Of random weights, inputs and operators.")
     ] = 0,

@@ -98,7 +98,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():
             storage = _storage(tensor)
             if storage._cdata not in self._storage_of:
-                self._placeholder(tensor, storage, role=role, name=name)
+                made = tensor.__dict__.get(_ORIGIN)
+                node = self._placeholder(tensor, storage, role=role, name=name)
+                node.meta["made"] = made  # what it starts as; the trace itself may not count on it
             return self._window(tensor)
 
     def finish(self, *, name: str, device: str, inputs: tuple[Window, ...], outputs: tuple[Window, ...]) -> Program:

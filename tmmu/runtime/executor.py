@@ -113,6 +113,16 @@ class Executor:
         return self._bound.inputs
 
     @property
+    def outputs(self) -> tuple[int, ...]:
+        """The values that a call returns, in order."""
+        return self._bound.outputs
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The ops that a call runs, in order."""
+        return self._bound.plan.order
+
+    @property
     def unplanned(self) -> tuple[Unplanned, ...]:
         """What operators allocate inside themselves in one step, as counted when the plan was bound."""
         return self._bound.unplanned

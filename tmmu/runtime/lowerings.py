@@ -43,6 +43,20 @@ def _copy(given: Arguments, view: torch.Tensor) -> Run:
     return partial(aten.copy_.default._op, view, given["self"])
 
 
+def _relu(given: Arguments, view: torch.Tensor) -> Run:
+    return partial(aten.clamp_min.out._op, given["self"], 0, out=view)
+
+
+def _scalar(operator: Any) -> Lowering:
+    """An operator with a number, as the same one with a tensor, which is what it is made of."""
+
+    def run(given: Arguments, view: torch.Tensor) -> Run:
+        rest = {name: value for name, value in given.items() if name not in ("self", "other")}
+        return partial(operator._op, given["self"], given["other"], **rest, out=view)
+
+    return run
+
+
 def _embedding(given: Arguments, view: torch.Tensor) -> Run | None:
     """Rows picked by flat indices, as the operator itself does it."""
     weight, indices = given["weight"], given["indices"]
@@ -88,10 +102,18 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "aten._to_copy.default": _copy,
     "aten.clone.default": _copy,
     "aten.lift_fresh_copy.default": _copy,
+    "aten.relu.default": _relu,
+    "aten.add.Scalar": _scalar(aten.add.out),
+    "aten.sub.Scalar": _scalar(aten.sub.out),
+    "aten.mul.Scalar": _scalar(aten.mul.out),
+    "aten.div.Scalar": _scalar(aten.div.out),
     "aten.embedding.default": _embedding,
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten.index_put.default": _index_put,
 }
-SINGLE_PASS: Final = frozenset({"aten._to_copy.default", "aten.clone.default"})
+SINGLE_PASS: Final = frozenset(
+    {"aten._to_copy.default", "aten.clone.default", "aten.relu.default"}
+    | {f"aten.{name}.Scalar" for name in ("add", "sub", "mul", "div")}
+)
 """Lowerings that may write over what they read, where both are one window."""

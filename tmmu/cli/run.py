@@ -1,0 +1,111 @@
+"""``tmmu run``: a model inside its plan, once, and what that took."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tmmu.cli import render
+from tmmu.cli.boundary import print_json
+from tmmu.cli.options import Target, parse_target
+from tmmu.cli.plan import (
+    CaptureOptions,
+    PlanOptions,
+    capture_options,
+    capture_request,
+    plan_request,
+    progress_bar,
+    quiet,
+    refuse_what_does_not_apply,
+)
+from tmmu.compile import Compiled, PlanRequest, RunRequest, run_model
+from tmmu.errors import InvalidConfig
+from tmmu.planner.arenas import readable_size
+
+if TYPE_CHECKING:
+    from tmmu.runtime.rehearse import Rehearsal
+
+SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunJob:
+    """One run of ``tmmu run``, every option checked."""
+
+    target: Target
+    capture: CaptureOptions
+    plan: PlanRequest
+    run: RunRequest
+    json: bool
+
+
+def run_job(*, seed_weights: int, weights: Path | None, check: bool, as_json: bool, **given: Any) -> RunJob:
+    """The job that the options ask for; refuses what makes no sense before anything slow starts."""
+    options = PlanOptions(**given, output=None, ir=None, reserve=None, as_json=as_json)
+    target = parse_target(options.target)
+    if target.kind == "ir":
+        raise InvalidConfig("a graph does not say what its operators are called with", fix="run the model itself")
+    refuse_what_does_not_apply(target, options)
+    return RunJob(
+        target=target,
+        capture=capture_options(options),
+        plan=plan_request(options),
+        run=RunRequest(seed=seed_weights, weights=None if weights is None else weights.absolute(), check=check),
+        json=as_json,
+    )
+
+
+def run_run(job: RunJob) -> int:
+    """The model has run, and the report is printed; 0."""
+    with quiet(), progress_bar() as progress:
+        progress("importing torch", 0)
+        compiled, ran = run_model(capture_request(job.target, job.capture), job.plan, job.run, progress)
+    if job.json:
+        print_json(record(job, compiled, ran))
+        return 0
+    out = render.console()
+    render.print_lines(out, lines(job, compiled, ran))
+    if out.is_terminal:
+        out.print(render.seconds_line(compiled.seconds), style="dim")
+    return 0
+
+
+def record(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> dict[str, Any]:
+    """The report as one JSON object."""
+    return {
+        "name": compiled.graph.notes.name,
+        "device": job.capture.device,
+        "mode": job.plan.mode,
+        "preset": job.plan.preset,
+        "plan": compiled.plan.digest.hex(),
+        **asdict(ran),
+        "seconds": dict(compiled.seconds),
+    }
+
+
+def lines(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> Iterator[str]:
+    """The report as a person reads it."""
+    drawn = f"weights of {job.run.weights.name}" if job.run.weights else f"weights of seed {job.run.seed}"
+    yield f"{compiled.graph.notes.name} ran on {job.capture.device}: {ran.steps} ops, {drawn}"
+    yield f"inputs   {_few(ran.inputs)}"
+    yield f"outputs  {_few(ran.outputs)}"
+    yield ""
+    rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
+    yield from render.aligned("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])
+    yield ""
+    table = [(u.operator, str(u.calls), readable_size(u.bytes), readable_size(u.peak)) for u in ran.unplanned[:SHOWN]]
+    if table:
+        yield from render.aligned("<>>>", ("allocates inside", "calls", "bytes", "at once"), table)
+        more = ran.unplanned[SHOWN:]
+        if more:
+            yield f"and {len(more)} more operators, {readable_size(max(u.peak for u in more))} at once at most"
+    else:
+        yield "no operator allocates inside"
+    if job.run.check:
+        yield ""
+        yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
+
+
+def _few(items: tuple[str, ...]) -> str:
+    more = len(items) - SHOWN
+    return ", ".join(items[:SHOWN]) + (f" and {more} more" if more > 0 else "") if items else "none"
