@@ -25,9 +25,11 @@ from tests.runtime.harness import (
     weights_of,
 )
 from tests.unit.passes import models
-from tmmu.errors import InvalidConfig, PlanMismatch, PlanUnsound, SegmentFull, TmmuError
+from tmmu.errors import DeviceMemory, InvalidConfig, PlanMismatch, PlanUnsound, SegmentFull, TmmuError
+from tmmu.ir.plan import segment_bytes
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
+from tmmu.runtime import sizing
 from tmmu.runtime.bind import bind
 from tmmu.runtime.executor import Executor
 from tmmu.runtime.segments import Segments
@@ -148,6 +150,18 @@ def test_an_unsound_plan_is_not_bound() -> None:
             token=TOKEN,
             weights=constants | weights_of(models.Decoder()),
         )
+
+
+def test_a_plan_that_the_device_cannot_hold_is_refused_before_it_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = captured(models.Cached, {"x": torch.zeros(1, 16)})
+    plan, weights = planned(program), weights_of(models.Cached())
+    need = sum(segment_bytes(plan.arenas, name) for name in ("text", "data", "stack"))
+    monkeypatch.setattr(sizing, "device_memory", lambda device: (need, 10**9))
+    bind(program, plan, token=TOKEN, weights=weights)
+    monkeypatch.setattr(sizing, "device_memory", lambda device: (need - 1, 10**9))
+    with pytest.raises(DeviceMemory) as caught:
+        bind(program, plan, token=TOKEN, weights=weights)
+    assert (caught.value.fields["bytes"], caught.value.fields["free"]) == (need, need - 1)
 
 
 def test_missing_and_misshapen_weights_are_named() -> None:

@@ -21,8 +21,9 @@ def constant_values(program: Program) -> dict[str, torch.Tensor]:
             window = node.meta["windows"][0]
             value = node.meta["value"]
             value = _evaluated(node, window) if value is None else value
-            if value is not None:
-                found[program.storages[window.storage].name] = value
+            storage = program.storages[window.storage]
+            if value is not None and storage.role != "input":
+                found[storage.name] = value
     return found
 
 

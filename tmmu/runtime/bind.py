@@ -17,7 +17,7 @@ from tmmu.runtime.executor import Bound, Executor, Holding, outputs_of
 from tmmu.runtime.inputs import inputs_of
 from tmmu.runtime.places import Extents, Places, extents, staging
 from tmmu.runtime.segments import Segments
-from tmmu.runtime.sizing import SegmentSizes
+from tmmu.runtime.sizing import SegmentSizes, require_free
 from tmmu.runtime.slab import Slab, same_place
 from tmmu.runtime.steps import Step, compile_step
 from tmmu.runtime.unplanned import Allocations, Unplanned, watched
@@ -82,6 +82,7 @@ def _match(program: Program, plan: Plan, device: torch.device) -> None:
 
 
 def _own_segments(need: Extents, alignment: int, device: torch.device) -> Segments:
+    require_free(sum(need.bytes.values()), device)
     sizes = SegmentSizes(**{name: round_up(size, alignment) for name, size in need.bytes.items()})
     return Segments(sizes, device, alignment=alignment)
 

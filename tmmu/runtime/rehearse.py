@@ -14,7 +14,9 @@ from tmmu.ir.graph import STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.runtime.bind import bind
 from tmmu.runtime.executor import Executor
+from tmmu.runtime.places import extents
 from tmmu.runtime.reference import Plain
+from tmmu.runtime.sizing import require_free
 from tmmu.runtime.unplanned import Unplanned
 
 SPREAD: Final = 0.05
@@ -51,6 +53,7 @@ def rehearse(  # noqa: PLR0913 - what is run, with what, and how closely
     """Bound and run once, a value for each of ``names``. With ``check``, ``PLAN_UNSOUND`` unless outputs and states
     have the bits of a plain run.
     """
+    require_free(sum(extents(plan).bytes.values()), torch.device("cpu"))
     unknown = [name for name in names if name not in constants]
     given = dict(constants) | (read_weights(weights) if weights else random_weights(program.graph, unknown, seed))
     executor = bind(program, plan, token=token, weights=given)

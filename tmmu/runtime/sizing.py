@@ -77,6 +77,20 @@ def _checked(rules: Sizing) -> Sizing:
     return rules
 
 
+def require_free(size: int, device: torch.device) -> None:
+    """``DEVICE_MEMORY`` where the device has less than ``size`` bytes free: better now than when they are touched."""
+    free, total = device_memory(device)
+    if size > free:
+        raise DeviceMemory(
+            f"the plan needs {size} bytes, and {device} has {free} of {total} free",
+            fix="free memory on the device, or plan a smaller model, batch or sequence",
+            bytes=size,
+            free=free,
+            total=total,
+            device=str(device),
+        )
+
+
 def device_memory(device: torch.device) -> tuple[int, int]:
     """(free, total) bytes of the device now; of the host, free is what can be had without swapping."""
     if device.type == "cuda":
