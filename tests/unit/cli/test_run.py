@@ -61,6 +61,11 @@ def test_a_run_has_the_bits_of_a_run_without_a_plan(shell: Shell, net: Path, mor
     assert shell.files() == ("net.py",)
 
 
+def test_random_operators_draw_the_same_in_both_runs(shell: Shell) -> None:
+    Path("net.py").write_text(NET.replace("self.head(y)", "nn.functional.dropout(self.head(y), 0.5)"))
+    assert ran(shell, "net.py", "--check")["checked"] == 1
+
+
 def test_the_report_names_outputs_segments_and_operators(shell: Shell, net: Path) -> None:
     out = shell.tmmu("run", net, "--check").out
     assert "net ran on cpu: " in out
