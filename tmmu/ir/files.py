@@ -49,8 +49,8 @@ def write_together(files: Sequence[tuple[str | Path, bytes]]) -> None:
                 _stage(path, data, staged)
         for path, data in files:
             if is_special(Path(path)):
-                with _refused("write", path):
-                    Path(path).write_bytes(data)
+                with _refused("write", path), Path(path).open("ab") as file:
+                    file.write(data)
         for one in staged:
             with _refused("write", one.path):
                 one.other.replace(one.target)
@@ -74,11 +74,11 @@ class _Staged:
 
 def _stage(path: str | Path, data: bytes, staged: list[_Staged]) -> None:
     """Adds the file to ``staged``, where it is one that can be renamed."""
+    if is_special(Path(path)):
+        return
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
-    if is_special(target):
-        return
     handle, other = _beside(target)
     staged.append(_Staged(path=path, target=target, other=other))
     with os.fdopen(handle, "wb") as file:
@@ -88,8 +88,9 @@ def _stage(path: str | Path, data: bytes, staged: list[_Staged]) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Whether it exists and is neither a regular file nor a folder: a device or a pipe, which has nothing beside it."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    """Whether it exists and is a device, a pipe, or a name for an open stream: nothing can lie beside it."""
+    stream = Path(os.path.abspath(path)).parts[1:2] in (("dev",), ("proc",))  # noqa: PTH100 - links are not followed
+    return path.exists() and not path.is_dir() and (stream or not path.is_file())
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tmmu.passes import targets
 from tmmu.passes.autocast import autocast_of
 from tmmu.passes.compatibility import real_looking_fakes
 from tmmu.passes.composites import composites_of
-from tmmu.passes.conversion import convertible_modules
+from tmmu.passes.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.functions import OneDevice
 from tmmu.passes.initialization import quick_initialization
 from tmmu.passes.program import Program, Window
@@ -78,6 +78,7 @@ def fake_world(device: str) -> Iterator[FakeTensorMode]:
         OneDevice(),
         composites_of(device),
         convertible_modules(),
+        copyable_tensors(),
         autocast_of(device),
         _plain_layers(),
     ):

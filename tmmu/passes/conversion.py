@@ -1,4 +1,4 @@
-"""How modules of fake tensors are converted: what is shared stays shared."""
+"""How modules of fake tensors are converted and copied: what is shared stays shared."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 @contextmanager
@@ -21,6 +22,28 @@ def convertible_modules() -> Iterator[None]:
         yield
     finally:
         nn.Module._apply = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def copyable_tensors() -> Iterator[None]:
+    """While inside, ``copy.deepcopy`` of a fake tensor is a clone: a storage without bytes cannot be copied as one."""
+    original = torch.Tensor.__deepcopy__
+
+    def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return original(tensor, memo)  # type: ignore[no-untyped-call]
+        if id(tensor) not in memo:
+            made = tensor.detach().clone()
+            parameter = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if parameter else made
+            memo[id(tensor)].requires_grad_(tensor.requires_grad)
+        return memo[id(tensor)]
+
+    torch.Tensor.__deepcopy__ = copied  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
 
 
 class _Conversion:

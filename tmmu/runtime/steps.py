@@ -108,7 +108,7 @@ def _copying(
         if len(leaves) != len(places):
             raise InternalError(f"{operator} returns {len(leaves)} results, not {len(places)}")
         for leaf, place, pick in zip(leaves, places, picks, strict=True):
-            if place is not None:
+            if place is not None and leaf is not None:  # a real kernel may leave out what nobody asked for
                 found = leaf[pick] if pick else leaf
                 if not same_place(found, place):
                     place.copy_(found)

@@ -177,3 +177,14 @@ def test_an_absent_reader_of_weights_is_said(net: Path, shell: Shell, monkeypatc
     monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
     done = shell.tmmu("run", net, "--weights", "net.py")
     assert (done.code, "not installed" in done.err) == (2, True)
+
+
+def test_a_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Shell) -> None:
+    """The gradient of an input that asks for none is nothing at all in a real run."""
+    Path("norm.py").write_text(
+        "import torch\nmodel = lambda: torch.nn.BatchNorm1d(4)\ninputs = lambda: torch.zeros(8, 4)\n"
+        "def loss(model, x):\n    return model(x).pow(3).mean()\n"
+    )
+    done = shell.tmmu("run", "norm.py", "--mode", "backward", "--check")
+    assert done.code == 0, done.err
+    assert "have the bits of a run without a plan" in done.out

@@ -167,3 +167,11 @@ def test_no_file_gets_its_name_before_all_contents_are_on_disk(tmp_path: Path, m
     monkeypatch.setattr(Path, "replace", replace)
     write_together([(tmp_path / "a", b"1"), (tmp_path / "b", b"2")])
     assert calls[:4] == ["fsync", "fsync", "replace", "replace"]
+
+
+def test_a_stream_by_name_is_written_and_nothing_before_it_is_lost(tmp_path: Path) -> None:
+    code = "from tmmu.ir.files import write_atomic; write_atomic('/dev/stdout', b'data')"
+    log = tmp_path / "log"
+    shell = f'echo keep > {log}; {sys.executable} -c "{code}" >> {log}; {sys.executable} -c "{code}" | cat >> {log}'
+    assert subprocess.run(["bash", "-c", shell], check=False).returncode == 0
+    assert log.read_bytes() == b"keep\ndatadata"

@@ -226,6 +226,19 @@ def test_modules_copied_deeply_are_modules_of_their_own(tmp_path: Path) -> None:
     assert len(graph.ops) == 3
 
 
+def test_copied_modules_keep_buffers_of_any_kind_and_what_they_share(tmp_path: Path) -> None:
+    text = (
+        "import copy, torch\nfrom torch import nn\ndef model():\n    norm = nn.BatchNorm1d(4)\n"
+        "    norm.register_buffer('count', torch.tensor(3))\n"
+        "    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))\n"
+        "    tied[1].weight = tied[0].weight\n    return nn.Sequential(copy.deepcopy(norm), *copy.deepcopy(tied))\n"
+        "inputs = torch.zeros(2, 4)\n"
+    )
+    graph = planned(tmp_path, text)
+    names = [n for n, r in zip(graph.notes.buffers, graph.buffers.role, strict=True) if r == "parameter"]
+    assert names == ["0.weight", "0.bias", "1.weight", "1.bias", "2.bias"]
+
+
 def test_a_compiled_module_is_planned_as_it_was(tmp_path: Path) -> None:
     graph = planned(tmp_path, LINEAR + "def model():\n    return torch.compile(Net())\ninputs = torch.zeros(2, 4)\n")
     assert graph.ops.target == ("aten.addmm.default",)
