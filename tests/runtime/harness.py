@@ -1,8 +1,7 @@
 """A module planned, bound and run beside the module itself."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,17 +26,6 @@ from tmmu.runtime.executor import Executor
 TOKEN = token_from_seed(7)
 Make = Callable[[], nn.Module]
 Tensors = dict[str, torch.Tensor]
-
-
-@contextmanager
-def plain_kernels() -> Iterator[None]:
-    """The same kernels on both sides: without oneDNN, as models are captured."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 def captured(

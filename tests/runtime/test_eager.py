@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.runtime.harness import Make, Tensors, bound, eager, ids, plain_kernels, randomize, same_bits
+from tests.kernels import plain_kernels
+from tests.runtime.harness import Make, Tensors, bound, eager, ids, randomize, same_bits
 from tests.unit.passes import models
 
 

@@ -9,6 +9,7 @@ import torch
 from blake3 import blake3
 from torch import nn
 
+from tests.kernels import plain_kernels
 from tests.runtime import zoo
 from tests.runtime.harness import (
     TOKEN,
@@ -18,7 +19,6 @@ from tests.runtime.harness import (
     captured,
     eager,
     ids,
-    plain_kernels,
     planned,
     randomize,
     same_bits,

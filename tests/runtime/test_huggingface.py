@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.harness import Tensors, bound, eager, ids, plain_kernels, randomize, same_bits
+from tests.kernels import plain_kernels
+from tests.runtime.harness import Tensors, bound, eager, ids, randomize, same_bits
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.harness import Make, Tensors, bound, ids, plain_kernels, randomize, same_bits
+from tests.kernels import plain_kernels
+from tests.runtime.harness import Make, Tensors, bound, ids, randomize, same_bits
 from tests.unit.passes import models
 
 

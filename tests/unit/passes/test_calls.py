@@ -1,12 +1,12 @@
 """The calls beside a graph run the model: in plain memory, value by value, they give what the module gives."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from tests.kernels import plain_kernels
 from tests.unit.passes import models
 from tmmu.ir.calls import Program, Ref
 from tmmu.passes.capture import fake_world, trace
@@ -21,17 +21,6 @@ def program_of(make: Callable[[], torch.nn.Module], *shapes: tuple[tuple[int, ..
         inputs = tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
         work = Workload(name="m", folder="", run=module, module=module, args=inputs)
         return lower_with_calls(trace(work, CaptureRequest(target="m", device="cpu"), no_progress))
-
-
-@contextmanager
-def without_onednn() -> Iterator[None]:
-    """The same kernels on both sides."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 class Memory:
@@ -94,7 +83,7 @@ def test_calls_compute_what_the_module_computes(name: str) -> None:
     for value, given in zip(program.graph.inputs, inputs, strict=True):
         memory.tensor(value).copy_(given)
     expected: list[torch.Tensor] = []
-    with torch.no_grad(), without_onednn():
+    with torch.no_grad(), plain_kernels():
         collect(real(*inputs), expected)
         found = memory.run(program)
     assert all(any(torch.equal(f, e) for f in found) for e in expected)

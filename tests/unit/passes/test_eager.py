@@ -1,12 +1,12 @@
 """The graph says what eager PyTorch does: same calls, same storages, same bytes, same last uses."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from tests.kernels import plain_kernels
 from tests.unit.passes import models
 from tests.unit.passes.eager import Witness
 from tmmu.ir.check import judge
@@ -56,7 +56,7 @@ def witnessed(name: str, mode: str) -> tuple[Witness, int]:
     model = make().train(mode != "inference")
     args = [example(*i) for i in inputs]
     known = [*model.parameters(), *model.buffers(), *args]
-    with without_onednn(), Witness(known) as witness:
+    with plain_kernels(), Witness(known) as witness:
         before = len(witness.number)
         if mode == "inference":
             with torch.no_grad():
@@ -64,17 +64,6 @@ def witnessed(name: str, mode: str) -> tuple[Witness, int]:
         else:
             loss(model, *args).backward()
     return witness, before
-
-
-@contextmanager
-def without_onednn() -> Iterator[None]:
-    """Recurrent layers made of operators that run everywhere, as the plan has them."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 def spans_of_run(witness: Witness, before: int) -> list[tuple[int, int, int, str]]:
