@@ -131,3 +131,10 @@ def test_calls_that_no_gradient_follows_do_not_lend_their_line_to_one(tmp_path: 
     ]
     assert backward
     assert set(backward) == {"net.py:10"}
+
+
+def test_an_input_that_asks_for_its_gradient_gets_it_as_an_output(tmp_path: Path) -> None:
+    text = NET.replace("inputs = (torch.zeros(2, 4),)", "inputs = lambda: (torch.zeros(2, 4, requires_grad=True),)")
+    graph = step(tmp_path, text + LOSS)
+    assert [graph.values.shape[v] for v in graph.outputs][-1] == (2, 4)
+    assert len(graph.outputs) == len(step(tmp_path).outputs) + 1
