@@ -1,11 +1,11 @@
 """The reference simulator: the specification written down as plainly as possible, to compare the planner with.
 
-Quadratic, for small graphs, and on purpose without any code of the planner: each rule is read off the graph
-anew. It says nothing of packed offsets, which the specification leaves free.
+On purpose without any code of the planner: each rule is read off the graph anew. It says nothing of packed
+offsets, which the specification leaves free. Near linear, so that a million buffers can be compared as well.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from blake3 import blake3
 
@@ -27,25 +27,38 @@ class Expected:
     max_live: dict[str, int]
 
 
+@dataclass(slots=True)
+class Touches:
+    """The positions at which ops write, touch and save one buffer, and whether the caller gets it in the end."""
+
+    writes: list[int] = field(default_factory=list)
+    touches: list[int] = field(default_factory=list)
+    saves: list[int] = field(default_factory=list)
+    output: bool = False
+
+
 def simulate(  # noqa: PLR0913 - what a plan depends on
     graph: Graph, order: Sequence[int], *, mode: str, preset: str, token: bytes, arenas: Sequence[ArenaSpec]
 ) -> Expected:
     """The one right answer for a legal graph run in this order."""
-    span = {b: s for b in range(len(graph.buffers)) if (s := span_of(graph, order, mode, preset, b))}
+    touched = touches_of(graph, order, preset)
+    span = {b: s for b in range(len(graph.buffers)) if (s := span_of(graph, len(order), mode, b, touched[b]))}
     takes_over = {b: b for b in span}
     if preset != "train_full":
         takes_over |= takeovers_of(graph, order, span, kept_of(graph, order, mode, preset))
-    slot = {b: s for spec in arenas for b, s in slots_of(graph, spec, span, takes_over).items()}
-    size = {b: padded(graph, arenas, b) for b in span}
-    used = sorted(set(slot.values()))
+    items = chains(span, takes_over)
+    slot = {b: s for spec in arenas for b, s in slots_of(graph, spec, items).items()}
     align = {spec.name: spec.alignment for spec in arenas}
+    slot_bytes: dict[tuple[str, int], int] = {}
+    for b in span:
+        slot_bytes[slot[b]] = max(slot_bytes.get(slot[b], 0), padded(graph, arenas, b))
     return Expected(
         span=span,
         takes_over=takes_over,
         slot=slot,
-        address={(arena, number): address_of(token, arena, number, align[arena]) for arena, number in used},
-        slot_bytes={key: max(size[b] for b in span if slot[b] == key) for key in used},
-        max_live={spec.name: max_live_of(graph, spec.name, span, takes_over) for spec in arenas},
+        address={(arena, n): address_of(token, arena, n, align[arena]) for arena, n in sorted(slot_bytes)},
+        slot_bytes=slot_bytes,
+        max_live={spec.name: max_live_of(graph, spec.name, items) for spec in arenas},
     )
 
 
@@ -63,31 +76,44 @@ def padded(graph: Graph, arenas: Sequence[ArenaSpec], buffer: int) -> int:
     return -(-graph.buffers.bytes[buffer] // align) * align
 
 
-def span_of(graph: Graph, order: Sequence[int], mode: str, preset: str, buffer: int) -> tuple[int, int] | None:
+def touches_of(graph: Graph, order: Sequence[int], preset: str) -> list[Touches]:
+    """Per buffer, when it is touched; what ``preset`` computes again is not saved."""
+    ops, home = graph.ops, graph.values.buffer
+    found = [Touches() for _ in range(len(graph.buffers))]
+    made = {v for op in order for v in ops.writes[op]}
+    dropped = {v for op in order if ops.recompute[op] for v in ops.writes[op]} if preset == "remat_enabled" else set()
+    for t, op in enumerate(order):
+        for v in ops.reads[op]:
+            found[home[v]].touches.append(t)
+        for v in ops.writes[op]:
+            found[home[v]].touches.append(t)
+            found[home[v]].writes.append(t)
+        for v in ops.saves[op]:
+            if v not in dropped:
+                found[home[v]].saves.append(t)
+    for v in graph.outputs:
+        found[home[v]].output |= v in made
+    return found
+
+
+def span_of(graph: Graph, steps: int, mode: str, buffer: int, seen: Touches) -> tuple[int, int] | None:
     """The positions from birth to death, or None for what a plan does not place."""
-    steps = len(order)
-    mirror = mode == "backward" and all(stage != "backward" for stage in graph.ops.stage)
+    mirror = mode == "backward" and "backward" not in graph.ops.stage
     role = graph.buffers.role[buffer]
     if role == "input":
         return None
     if role in KEPT:
         return (0, 2 * steps if mirror else steps)
-    mine = {v for v in range(len(graph.values)) if graph.values.buffer[v] == buffer}
-    ops = graph.ops
-    writes = [t for t in range(steps) if mine & set(ops.writes[order[t]])]
-    if not writes:
+    if not seen.writes:
         return None
-    ends = [t + 1 for t in range(steps) if mine & (set(ops.reads[order[t]]) | set(ops.writes[order[t]]))]
-    made = {v for op in order for v in ops.writes[op]}
-    if mine & made & set(graph.outputs):
+    ends = [max(seen.touches) + 1]
+    if seen.output:
         ends.append(steps)
-    dropped = {v for op in order if ops.recompute[op] for v in ops.writes[op]} if preset == "remat_enabled" else set()
-    saved = [t for t in range(steps) if (mine - dropped) & set(ops.saves[order[t]])]
-    if saved and mode == "forward":
+    if seen.saves and mode == "forward":
         ends.append(steps)
-    if saved and mirror:
-        ends.append((2 * steps - 1 - min(saved)) + 1)
-    return (min(writes), max(ends))
+    if seen.saves and mirror:
+        ends.append((2 * steps - 1 - min(seen.saves)) + 1)
+    return (min(seen.writes), max(ends))
 
 
 def kept_of(graph: Graph, order: Sequence[int], mode: str, preset: str) -> set[int]:
@@ -106,12 +132,14 @@ def takeovers_of(
 ) -> dict[int, int]:
     """Written buffer to the read buffer whose bytes it is computed in."""
     found: dict[int, int] = {}
+    taken: set[int] = set()
     for t, op in enumerate(order):
         for written, read in graph.ops.overwrites[op]:
             new, old = graph.values.buffer[written], graph.values.buffer[read]
-            free = new not in found and old not in found.values() and old not in kept
+            free = new not in found and old not in taken and old not in kept
             if free and _may_take(graph, op, t, new, old, read, span):
                 found[new] = old
+                taken.add(old)
     return found
 
 
@@ -136,34 +164,48 @@ def _may_take(  # noqa: PLR0913, PLR0917 - a rule of many parts
 
 def chains(span: dict[int, tuple[int, int]], takes_over: dict[int, int]) -> dict[int, tuple[int, int, list[int]]]:
     """First buffer of each chain of takeovers to (birth, death, all its buffers)."""
+    root: dict[int, int] = {}
     members: dict[int, list[int]] = {}
-    for buffer in sorted(span):
-        root = buffer
-        while takes_over[root] != root:
-            root = takes_over[root]
-        members.setdefault(root, []).append(buffer)
-    return {r: (span[r][0], max(span[b][1] for b in bs), bs) for r, bs in members.items()}
+    for buffer in sorted(span, key=lambda b: (span[b][0], b)):
+        before = takes_over[buffer]
+        root[buffer] = buffer if before == buffer else root[before]
+        members.setdefault(root[buffer], []).append(buffer)
+    return {r: (span[r][0], max(span[b][1] for b in members[r]), members[r]) for r in sorted(members)}
 
 
-def slots_of(
-    graph: Graph, spec: ArenaSpec, span: dict[int, tuple[int, int]], takes_over: dict[int, int]
-) -> dict[int, tuple[str, int]]:
-    """Every buffer of one arena to its slot."""
-    inside = {r: c for r, c in chains(span, takes_over).items() if arena_name(graph, r) == spec.name}
+def slots_of(graph: Graph, spec: ArenaSpec, items: dict[int, tuple[int, int, list[int]]]) -> dict[int, tuple[str, int]]:
+    """Every buffer of one arena to its slot. Bit ``n`` of ``busy`` says that slot ``n`` is taken."""
+    inside = [r for r in items if arena_name(graph, r) == spec.name]
     if spec.name in {"parameters", "state"}:
-        return {buffer: (spec.name, number) for number, buffer in enumerate(sorted(inside))}
+        return {buffer: (spec.name, number) for number, buffer in enumerate(inside)}
     chosen: dict[int, int] = {}
-    for root in sorted(inside, key=lambda r: (inside[r][0], -padded(graph, [spec], r), r)):
-        birth = inside[root][0]
-        busy = {chosen[r] for r in chosen if inside[r][1] > birth}
-        chosen[root] = next(number for number in range(len(inside)) if number not in busy)
-    return {buffer: (spec.name, chosen[root]) for root in inside for buffer in inside[root][2]}
+    busy = 0
+    leaving: dict[int, list[int]] = {}
+    ends = sorted({items[r][1] for r in inside}, reverse=True)
+    for root in sorted(inside, key=lambda r: (items[r][0], -padded(graph, [spec], r), r)):
+        birth, death, _ = items[root]
+        while ends and ends[-1] <= birth:
+            busy -= sum(1 << number for number in leaving.get(ends.pop(), ()))
+        number = (~busy & (busy + 1)).bit_length() - 1
+        busy |= 1 << number
+        leaving.setdefault(death, []).append(number)
+        chosen[root] = number
+    return {buffer: (spec.name, chosen[root]) for root in inside for buffer in items[root][2]}
 
 
-def max_live_of(graph: Graph, arena: str, span: dict[int, tuple[int, int]], takes_over: dict[int, int]) -> int:
+def max_live_of(graph: Graph, arena: str, items: dict[int, tuple[int, int, list[int]]]) -> int:
     """The most items of an arena alive at one position."""
-    inside = [c for r, c in chains(span, takes_over).items() if arena_name(graph, r) == arena]
-    return max((sum(c[0] <= t < c[1] for c in inside) for t in {c[0] for c in inside}), default=0)
+    inside = [items[r] for r in items if arena_name(graph, r) == arena]
+    return most(x for birth, death, _ in inside for x in ((birth, 1), (death, -1)))
+
+
+def most(changes: Iterable[tuple[int, int]]) -> int:
+    """The highest sum reached when changes are made in order of position, those that take away first."""
+    highest = level = 0
+    for _, change in sorted(changes):
+        level += change
+        highest = max(highest, level)
+    return highest
 
 
 def address_of(token: bytes, arena: str, slot: int, alignment: int) -> int:
