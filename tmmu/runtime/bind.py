@@ -1,7 +1,6 @@
 """Binding: a judged plan gets memory and weights, every view is made, every call compiled and tried once."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -18,15 +17,19 @@ from tmmu.runtime.inputs import inputs_of
 from tmmu.runtime.places import Extents, Places, extents, staging
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.sizing import SegmentSizes, require_free
-from tmmu.runtime.slab import Slab, same_place
-from tmmu.runtime.steps import Step, compile_step
-from tmmu.runtime.unplanned import Allocations, Unplanned, watched
+from tmmu.runtime.slab import Slab
+from tmmu.runtime.steps import compile_step
+from tmmu.runtime.trial import tried
 from tmmu.runtime.usage import round_up
 from tmmu.runtime.weights import check_weights
 from tmmu.runtime.zero import zero_tensor
 
 OWN: Final = bytes(32)
 """The key of the weights in segments that are one executor's own: nothing else will ever be looked up there."""
+
+LEAST_SCRATCH: Final = 1 << 14
+SCRATCH_SHARE: Final = 50
+"""Operators that must allocate are asked for parts of this share of the stack, where parts have the same bits."""
 
 
 def bind(  # noqa: PLR0913 - what is run, how, with what, and where
@@ -38,12 +41,14 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     device: torch.device | str = "cpu",
     segments: Segments | None = None,
     session: str = "main",
+    replay: bool = True,
 ) -> Executor:
     """An executor of ``program`` inside ``plan``, holding ``weights`` (by buffer name), and state from them or zero.
 
     Its memory is its own, of exactly the plan's size, or a part of ``segments``: the weights are shared with whoever
     loaded the same, the stack is used in turn, and the state is the arena of ``session``. Runs the program once on
-    zeros, to see what each operator does; torch's generator is afterwards where it was. Errors: ``PLAN_MISMATCH``,
+    zeros, to see what each operator does; torch's generator is afterwards where it was. With ``replay`` a run is
+    handed to torch's own interpreter as a whole, at a third of the cost per call; without, Python makes each. Errors: ``PLAN_MISMATCH``,
     ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``,
     ``UNSUPPORTED_OP``.
     """
@@ -61,7 +66,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
             fix=f"make segments with alignment {alignment}",
         )
     with home.turn, torch.inference_mode(mode=False):
-        return Executor(_Binding(program, plan, home, need, images, session, shared=shared).bound())
+        return Executor(_Binding(program, plan, home, need, images, session, shared=shared).bound(), replay=replay)
 
 
 def _match(program: Program, plan: Plan, device: torch.device) -> None:
@@ -153,10 +158,11 @@ class _Binding:
     def _compiled(self, key: bytes) -> Bound:
         graph, order = self.graph, self.plan.order
         places = self._places()
-        steps = [compile_step(self.program.calls[op], places.view) for op in order]
+        scratch = max(LEAST_SCRATCH, self.need.bytes["stack"] // SCRATCH_SHARE)
+        steps = [compile_step(self.program.calls[op], places.view, scratch=scratch) for op in order]
         inputs = inputs_of(graph, self.segments.device)
         self._clear(places)
-        steps, unplanned = _tried(steps)
+        steps, unplanned = tried(steps, self._may_fill)
         self._clear(places)
         writer = writers(graph)
         runs = set(order)
@@ -179,6 +185,10 @@ class _Binding:
             ),
         )
 
+    def _may_fill(self, tensor: torch.Tensor) -> bool:
+        """Whether it is no weight: all else is cleared before the first run."""
+        return bool(tensor.untyped_storage()._cdata != self.segments.slabs["text"].storage._cdata)
+
     def _places(self) -> Places:
         homes: dict[int, tuple[Slab, int]] = staging(self.graph, self.segments.alignment, self.segments.device)
         for segment, slab in self.segments.slabs.items():
@@ -195,34 +205,3 @@ class _Binding:
         for buffer, _ in self._rows("data"):
             if buffer in self.images:
                 places.bytes(buffer).copy_(self.images[buffer])
-
-
-def _tried(steps: Sequence[Step]) -> tuple[list[Step], tuple[Unplanned, ...]]:
-    """Each step run once: those that fail, or move a result from its place, copy from now on; what all allocate."""
-    kept = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch._C._DisableAutocast(), watched() as seen:
-        for index, step in enumerate(steps):
-            with Allocations.of_step(index):
-                kept.append(_tried_once(step))
-    return kept, seen.by_operator([step.name for step in kept])
-
-
-def _tried_once(step: Step) -> Step:
-    places = [result.detach() for result in step.results]
-    if step.run is not step.copying:
-        if _runs(step.run) and all(map(same_place, step.results, places)):
-            return step
-        for result, place in zip(step.results, places, strict=True):
-            result.set_(place)  # type: ignore[call-overload]
-        step = replace(step, run=step.copying)
-    _runs(step.run)
-    return step
-
-
-def _runs(run: object) -> bool:
-    """Whether it runs on whatever lies there now; an operator may refuse zeros and be right for real inputs."""
-    try:
-        run()  # type: ignore[operator]
-    except Exception:  # noqa: BLE001 - any refusal means the same
-        return False
-    return True

@@ -14,6 +14,7 @@ from tmmu.runtime.inputs import Input, check_inputs
 from tmmu.runtime.places import Places
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.steps import Step
+from tmmu.runtime.tape import Piece, one_by_one, tape_of
 from tmmu.runtime.unplanned import Unplanned
 
 
@@ -57,9 +58,9 @@ class Executor:
     refused. State stays in place from call to call. If a step fails, state may be half updated.
     """
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: Bound, *, replay: bool = True) -> None:
         self._bound = bound
-        self._runs = tuple(step.run for step in bound.steps)
+        self._tape = tape_of(bound.steps, replay=replay)
         self._into = tuple(bound.places.view(one.value) for one in bound.inputs)
         self._out = tuple(bound.places.view(value) for value in bound.outputs)
         self._life = _Life()
@@ -147,12 +148,21 @@ class Executor:
             stack.reset(mark)
 
     def _steps(self) -> None:
-        at = -1
-        try:
-            for at, run in enumerate(self._runs):  # noqa: B007
-                run()
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            raise self._failure(at, error) from error
+        with torch._C._AutoDispatchBelowAutograd():
+            for piece in self._tape:
+                try:
+                    piece.run()
+                except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                    raise self._failure(*self._located(piece, error)) from error
+
+    def _located(self, piece: Piece, error: Exception) -> tuple[int, Exception]:
+        """The step that fails, by running the piece again a step at a time."""
+        for one in one_by_one(self._bound.steps, piece.first, piece.last):
+            try:
+                one.run()
+            except (RuntimeError, IndexError, ValueError, TypeError) as found:
+                return one.first, found
+        return piece.first, error
 
     def _failure(self, at: int, error: Exception) -> InvalidConfig:
         op = self._bound.plan.order[at]

@@ -1,89 +1,107 @@
 """Operators without an ``out=`` overload of their own, done where the result belongs by other ones: the same bits.
 
-A row gets the call's arguments by name and the tensor to write, and gives what to run, or ``None`` where it cannot.
+A row gets the call's arguments by name, the tensors to write and the bytes that an operator may hold at a time, and
+gives the code, or ``None`` where it has nothing better.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
 
-Run: TypeAlias = Callable[[], object]
+from tmmu.runtime.code import Code, Instruction, instruction
+from tmmu.runtime.parts import attention_in_parts, convolution_in_parts, normalization_in_parts
+
 Arguments: TypeAlias = Mapping[str, Any]
-Lowering: TypeAlias = Callable[[Arguments, torch.Tensor], Run | None]
+Results: TypeAlias = Sequence[torch.Tensor]
+Lowering: TypeAlias = Callable[[Arguments, Results, int], Code | None]
+One: TypeAlias = Callable[[Arguments, torch.Tensor], Code | None]
 
 aten = torch.ops.aten
 
 
-def nothing() -> None:
-    """What an operator does that promises no contents."""
+def _one_result(lower: One) -> Lowering:
+    """The row of an operator with one result, which holds nothing beside it."""
 
-
-def _leave(given: Arguments, view: torch.Tensor) -> Run:  # noqa: ARG001
-    return nothing
-
-
-def _zero(given: Arguments, view: torch.Tensor) -> Run:  # noqa: ARG001
-    return partial(aten.zero_.default._op, view)
-
-
-def _one(given: Arguments, view: torch.Tensor) -> Run:  # noqa: ARG001
-    return partial(aten.fill_.Scalar._op, view, 1)
-
-
-def _fill(name: str) -> Lowering:
-    def fill(given: Arguments, view: torch.Tensor) -> Run:
-        return partial(aten.fill_.Scalar._op, view, given[name])
-
-    return fill
-
-
-def _copy(given: Arguments, view: torch.Tensor) -> Run:
-    return partial(aten.copy_.default._op, view, given["self"])
-
-
-def _relu(given: Arguments, view: torch.Tensor) -> Run:
-    return partial(aten.clamp_min.out._op, given["self"], 0, out=view)
-
-
-def _scalar(operator: Any) -> Lowering:
-    """An operator with a number, as the same one with a tensor, which is what it is made of."""
-
-    def run(given: Arguments, view: torch.Tensor) -> Run:
-        rest = {name: value for name, value in given.items() if name not in ("self", "other")}
-        return partial(operator._op, given["self"], given["other"], **rest, out=view)
+    def run(given: Arguments, results: Results, scratch: int) -> Code | None:  # noqa: ARG001
+        return lower(given, results[0]) if len(results) == 1 else None
 
     return run
 
 
-def _embedding(given: Arguments, view: torch.Tensor) -> Run | None:
+def _leave(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
+    return ()
+
+
+def _zero(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
+    return (instruction(aten.zero_.default, view),)
+
+
+def _ones(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
+    return (instruction(aten.fill_.Scalar, view, 1),)
+
+
+def _fill(name: str) -> One:
+    return lambda given, view: (instruction(aten.fill_.Scalar, view, given[name]),)
+
+
+def _copy(given: Arguments, view: torch.Tensor) -> Code:
+    return (_copied(view, given["self"]),)
+
+
+def _copied(view: torch.Tensor, source: torch.Tensor) -> Instruction:
+    return instruction(aten.copy_.default, view, source)
+
+
+def _relu(given: Arguments, view: torch.Tensor) -> Code:
+    return (instruction(aten.clamp_min.out, given["self"], 0, out=view),)
+
+
+def _scalar(operator: Any) -> One:
+    """An operator with a number, as the same one with a tensor, which is what it is made of."""
+
+    def run(given: Arguments, view: torch.Tensor) -> Code:
+        rest = {name: value for name, value in given.items() if name not in ("self", "other")}
+        return (instruction(operator, given["self"], given["other"], **rest, out=view),)
+
+    return run
+
+
+def _embedding(given: Arguments, view: torch.Tensor) -> Code | None:
     """Rows picked by flat indices, as the operator itself does it."""
     weight, indices = given["weight"], given["indices"]
     if not (indices.is_contiguous() and view.is_contiguous() and weight.dim() == 2):
         return None
     rows = view.view(indices.numel(), weight.shape[1])
-    return partial(aten.index_select.out._op, weight, 0, indices.view(-1), out=rows)
+    return (instruction(aten.index_select.out, weight, 0, indices.view(-1), out=rows),)
 
 
-def _masked_fill(given: Arguments, view: torch.Tensor) -> Run:
+def _embedding_gradient(given: Arguments, view: torch.Tensor) -> Code | None:
+    """Rows added where their indices point, in the order in which the operator adds them."""
+    gradient, indices = given["grad_output"], given["indices"]
+    plain = given.get("padding_idx", -1) < 0 and not given.get("scale_grad_by_freq", False)
+    if not plain or not (indices.is_contiguous() and gradient.is_contiguous()) or not gradient.shape[-1]:
+        return None
+    rows = gradient.view(indices.numel(), gradient.shape[-1])
+    return (
+        instruction(aten.zero_.default, view),
+        instruction(aten.index_add_.default, view, 0, indices.view(-1), rows),
+    )
+
+
+def _masked_fill(given: Arguments, view: torch.Tensor) -> Code:
     value = given["value"]
     change = aten.masked_fill_.Tensor if isinstance(value, torch.Tensor) else aten.masked_fill_.Scalar
-    return partial(_copy_then, view, given["self"], partial(change._op, view, given["mask"], value))
+    return (_copied(view, given["self"]), instruction(change, view, given["mask"], value))
 
 
-def _index_put(given: Arguments, view: torch.Tensor) -> Run:
+def _index_put(given: Arguments, view: torch.Tensor) -> Code:
     accumulate = given.get("accumulate", False)
-    change = partial(aten.index_put_.default._op, view, given["indices"], given["values"], accumulate)
-    return partial(_copy_then, view, given["self"], change)
+    change = instruction(aten.index_put_.default, view, given["indices"], given["values"], accumulate)
+    return (_copied(view, given["self"]), change)
 
 
-def _copy_then(view: torch.Tensor, source: torch.Tensor, change: Run) -> None:
-    view.copy_(source)
-    change()
-
-
-LOWERINGS: Final[Mapping[str, Lowering]] = {
+_ONE_RESULT: Final[Mapping[str, One]] = {
     "aten.empty.memory_format": _leave,
     "aten.empty_strided.default": _leave,
     "aten.empty_like.default": _leave,
@@ -92,9 +110,9 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "aten.zeros.default": _zero,
     "aten.zeros_like.default": _zero,
     "aten.new_zeros.default": _zero,
-    "aten.ones.default": _one,
-    "aten.ones_like.default": _one,
-    "aten.new_ones.default": _one,
+    "aten.ones.default": _ones,
+    "aten.ones_like.default": _ones,
+    "aten.new_ones.default": _ones,
     "aten.full.default": _fill("fill_value"),
     "aten.full_like.default": _fill("fill_value"),
     "aten.new_full.default": _fill("fill_value"),
@@ -111,6 +129,18 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten.index_put.default": _index_put,
+    "aten.embedding_dense_backward.default": _embedding_gradient,
+}
+IN_PARTS: Final[Mapping[str, Lowering]] = {
+    "aten.native_layer_norm.default": normalization_in_parts,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention_in_parts,
+    "aten.convolution.default": convolution_in_parts,
+}
+"""Lowerings whose bits depend on the kernel that a size picks: they are tried against the operator before use."""
+
+LOWERINGS: Final[Mapping[str, Lowering]] = {
+    **{name: _one_result(lower) for name, lower in _ONE_RESULT.items()},
+    **IN_PARTS,
 }
 SINGLE_PASS: Final = frozenset(
     {"aten._to_copy.default", "aten.clone.default", "aten.relu.default"}

@@ -14,18 +14,16 @@ _PLACE: Final = frozenset({"layout", "device", "pin_memory"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOverload:
-    """An ``out=`` overload: its positional and keyword arguments, and the names of its results in order."""
+    """An ``out=`` overload: the arguments that it takes over, and the names of its results in order."""
 
     operator: OpOverload
-    positional: tuple[tuple[str, Any], ...]
-    keywords: frozenset[str]
+    taken: frozenset[str]
     results: tuple[str, ...]
 
-    def arguments(self, given: Mapping[str, Any], results: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, given: Mapping[str, Any], results: Sequence[torch.Tensor]) -> dict[str, Any]:
         """What to call it with: the functional call's arguments by name, and the tensors to write."""
-        named = {name: value for name, value in given.items() if name in self.keywords}
-        named.update(zip(self.results, results, strict=True))
-        return [given.get(name, default) for name, default in self.positional], named
+        named = {name: value for name, value in given.items() if name in self.taken}
+        return named | dict(zip(self.results, results, strict=True))
 
 
 def arguments_by_name(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,8 +60,7 @@ def _as_out(operator: OpOverload, candidate: OpOverload) -> OutOverload | None:
         return None
     return OutOverload(
         operator=candidate,
-        positional=tuple((a.name, a.default_value) for a in rest if not a.kwarg_only),
-        keywords=frozenset(a.name for a in rest if a.kwarg_only),
+        taken=frozenset(a.name for a in rest),
         results=tuple(a.name for a in results),
     )
 

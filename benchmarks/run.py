@@ -1,0 +1,152 @@
+"""A step inside its plan beside the same module eager, and compiled by inductor: one process, alternating, medians.
+
+    python -m benchmarks.run [--rounds 30] [--no-inductor] [--only decode]
+
+`calls` is the plan run one call at a time from Python, `tmmu` the same calls handed to torch's interpreter.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+Step = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An architecture at a size: a decode step against a cache, or a step over a whole sequence."""
+
+    name: str
+    architecture: str
+    sizes: Mapping[str, Any]
+    decode: bool
+    sequence: int
+
+
+def gpt2(width: int, layers: int = 12, heads: int = 4) -> dict[str, Any]:
+    return {"n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": 1000, "n_positions": 1024}
+
+
+def llama(width: int, layers: int = 12, heads: int = 4) -> dict[str, Any]:
+    return {
+        "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers, "vocab_size": 1000,
+        "num_attention_heads": heads, "num_key_value_heads": heads // 2, "max_position_embeddings": 1024,
+    }  # fmt: skip
+
+
+def cases() -> list[Case]:
+    decodes = [
+        Case(name=f"{kind} decode {width}", architecture=kind, sizes=sizes(width), decode=True, sequence=128)
+        for kind, sizes in (("GPT2", gpt2), ("Llama", llama))
+        for width in (64, 128, 256)
+    ]
+    prefills = [
+        Case(name=f"{kind} prefill {width}", architecture=kind, sizes=sizes(width, layers, 8), decode=False, sequence=n)
+        for kind, sizes, width, layers, n in (
+            ("GPT2", gpt2, 256, 12, 64), ("GPT2", gpt2, 768, 12, 128), ("Llama", llama, 256, 12, 64),
+            ("Llama", llama, 512, 12, 256),
+        )
+    ]  # fmt: skip
+    return decodes + prefills
+
+
+def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
+    """The module with random weights, and what it is called with."""
+    import transformers  # noqa: PLC0415
+
+    config = getattr(transformers, f"{case.architecture}Config")(**case.sizes)
+    kind = "LMHeadModel" if case.architecture == "GPT2" else "ForCausalLM"
+    torch.manual_seed(0)
+    module = getattr(transformers, f"{case.architecture}{kind}")(config).eval()
+    if not case.decode:
+        module.config.use_cache = False
+        return module, {"input_ids": torch.randint(0, 999, (1, case.sequence)), "use_cache": False}
+    cache = transformers.StaticCache(config=config, max_cache_len=case.sequence)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    cache.early_initialization(1, heads, config.hidden_size // config.num_attention_heads, torch.float32, "cpu")
+    mask = torch.ones(1, case.sequence, dtype=torch.int64)
+    ids = torch.randint(0, 999, (1, 1))
+    return module, {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
+
+
+def planned(case: Case, module: Any, given: Mapping[str, Any]) -> tuple[Step, Step]:
+    """The step inside its plan: handed over as a whole, and call by call."""
+    from tmmu.passes import capture, lower_with_calls  # noqa: PLC0415
+    from tmmu.passes.constants import constant_values  # noqa: PLC0415
+    from tmmu.passes.request import CaptureRequest, no_progress  # noqa: PLC0415
+    from tmmu.planner.arenas import default_arenas  # noqa: PLC0415
+    from tmmu.planner.prepare import prepare_memory  # noqa: PLC0415
+    from tmmu.planner.token import token_from_seed  # noqa: PLC0415
+    from tmmu.runtime.bind import bind  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        module.config.architectures = [type(module).__name__]
+        module.config.save_pretrained(folder)
+        size = {"cache_len": case.sequence} if case.decode else {"seq": case.sequence}
+        traced = capture(CaptureRequest(target=f"hf:{folder}", device="cpu", decode=case.decode, **size), no_progress)
+    program, constants, token = lower_with_calls(traced), constant_values(traced), token_from_seed(1)
+    plan = prepare_memory(program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas())
+    weights = constants | dict(module.named_parameters()) | dict(module.named_buffers())
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+
+    def step(*, replay: bool) -> Step:
+        executor = bind(program, plan, token=token, weights=weights, replay=replay)
+        wanted = {one.name: tensors[one.name] for one in executor.inputs}
+        return lambda: executor.run(wanted)
+
+    return step(replay=True), step(replay=False)
+
+
+def times(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
+    """Milliseconds: the median over rounds in which each step has its turn, the fastest of a few runs."""
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    with torch.no_grad():
+        for step in steps.values():
+            for _ in range(3):
+                step()
+        for _ in range(rounds):
+            for name, step in steps.items():
+                best = float("inf")
+                for _ in range(5):
+                    start = time.perf_counter()
+                    step()
+                    best = min(best, time.perf_counter() - start)
+                found[name].append(best * 1e3)
+    return {name: median(taken) for name, taken in found.items()}
+
+
+def measured(case: Case, *, inductor: bool, rounds: int) -> dict[str, float]:
+    module, given = module_of(case)
+    ours, calls = planned(case, module, given)
+    steps: dict[str, Step] = {"eager": lambda: module(**given), "tmmu": ours, "calls": calls}
+    if inductor:
+        compiled = torch.compile(module)
+        steps["inductor"] = lambda: compiled(**given)
+    return times(steps, rounds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"{'':24}{'eager':>10}{'calls':>10}{'tmmu':>10}{'inductor':>10}   eager/tmmu  inductor/tmmu")
+    for case in cases():
+        if options.only in case.name:
+            found = measured(case, inductor=not options.no_inductor, rounds=options.rounds)
+            other = found.get("inductor", float("nan"))
+            columns = "".join(f"{found.get(name, other):8.3f}ms" for name in ("eager", "calls", "tmmu", "inductor"))
+            print(f"{case.name:24}{columns}{found['eager'] / found['tmmu']:12.2f}{other / found['tmmu']:14.2f}")
+
+
+if __name__ == "__main__":
+    main()

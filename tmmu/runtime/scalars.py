@@ -1,0 +1,39 @@
+"""Numbers where an operator wants a tensor."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+_KINDS: Final = ((bool, torch.bool), (int, torch.int64), (float, torch.float64))
+
+
+def with_numbers_made(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of a pointwise ``out=`` call, each number in a tensor's place made one that gives the same bits.
+
+    A number gives way to any tensor of its category or a higher one. So does a tensor without axes, to one with axes;
+    where none of the result's dtype has axes, the two differ, and the number stays.
+    """
+    arguments = operator._schema.arguments
+    results = [arg for arg, a in zip(args, arguments, strict=True) if a.is_out]
+    if torch.Tag.pointwise not in operator.tags or len(results) != 1:
+        return tuple(args)
+    dtype = results[0].dtype
+    inputs = [arg for arg, a in zip(args, arguments, strict=True) if isinstance(arg, torch.Tensor) and not a.is_out]
+    if not any(arg.dim() and arg.dtype == dtype for arg in inputs):
+        return tuple(args)
+    wanted = [str(argument.type) == "Tensor" for argument in arguments]
+    return tuple(_made(arg, dtype) if here else arg for arg, here in zip(args, wanted, strict=True))
+
+
+def _made(arg: Any, dtype: torch.dtype) -> Any:
+    for kind, made in _KINDS:
+        if isinstance(arg, kind):
+            return torch.scalar_tensor(arg, dtype=made) if _rank(made) <= _rank(dtype) else arg
+    return arg
+
+
+def _rank(dtype: torch.dtype) -> int:
+    if dtype == torch.bool:
+        return 0
+    return 2 + dtype.is_complex if dtype.is_floating_point or dtype.is_complex else 1
