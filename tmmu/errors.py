@@ -100,6 +100,12 @@ class SessionUnknown(UserError):
     code = "SESSION_UNKNOWN"
 
 
+class DeviceMissing(UserError):
+    """The device that was asked for is not there, or torch was built without it."""
+
+    code = "DEVICE_MISSING"
+
+
 class AddressCollision(PlanError):
     """Two slots of one plan have the same virtual address."""
 

@@ -1,0 +1,1 @@
+"""One interface to a device, four backends behind it, two oracles beside it."""

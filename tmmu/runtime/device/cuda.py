@@ -1,0 +1,113 @@
+"""A GPU: its own streams and events, copies that the copy engines make while kernels run, no host wait but ``settle``.
+
+Copies are asynchronous from pinned memory only. From any other, an asynchronous copy would return before the driver has
+read its source, and the order of events would say nothing about it; so those copies make the host wait.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from tmmu.errors import DeviceMissing
+from tmmu.runtime.device.interface import Arena, Device, Event, Observer, Range, Stream, Work
+from tmmu.runtime.slab import Slab
+
+ALIGNMENT: Final = 512
+URGENT: Final = -1
+"""CUDA counts priorities downwards from 0. They order kernels; copies go to the engines as they come."""
+
+
+class CudaDevice(Device):
+    """One GPU by index. Works are launched by the host at once, in its order, on the stream that they are given to.
+
+    It cannot tell when a work begins or ends; what was issued can be recorded and judged by ``races``.
+    """
+
+    def __init__(self, index: int = 0, observers: Sequence[Observer] = (), *, cuda: Any = torch.cuda) -> None:
+        if not cuda.is_available() or index >= cuda.device_count():
+            raise DeviceMissing(
+                f"there is no cuda:{index}: torch {torch.__version__} sees {_count(cuda)} of them",
+                fix="use --device cpu, or a build of torch for CUDA on a machine with a GPU",
+                device=f"cuda:{index}",
+            )
+        super().__init__(observers)
+        self._cuda = cuda
+        self.device = torch.device("cuda", index)
+        self._slabs: dict[int, Slab] = {}
+        self._handles: list[Any] = []
+        self._marks: list[Any] = []
+        self._callers: dict[int, Stream] = {}
+        self._adopted: Any = None
+
+    def caller(self) -> Stream:
+        """The stream that is torch's current one now."""
+        handle = self._cuda.current_stream(self.device)
+        known = self._callers.get(handle.cuda_stream)
+        if known is None:
+            self._adopted = handle
+            known = self._callers[handle.cuda_stream] = self.stream(f"caller {len(self._callers)}")
+        return known
+
+    def memory(self, arena: Arena) -> Slab:
+        """The bytes of an arena."""
+        return self._slabs[arena.number]
+
+    def event(self) -> Event:
+        """A CUDA event without a clock."""
+        made = super().event()
+        self._marks.append(self._cuda.Event(enable_timing=False, blocking=False))
+        return made
+
+    def transfer(self, source: torch.Tensor | None, place: Range) -> Callable[[], object]:
+        """One ``cudaMemcpyAsync`` into a view that is made here, once."""
+        if source is None:
+            raise ValueError("a device with memory copies bytes")
+        target = self._bytes(place)
+        return partial(target.copy_, source, non_blocking=source.is_pinned())
+
+    def clear(self, place: Range) -> Callable[[], object]:
+        """Every byte 255, by a kernel on the stream that runs it."""
+        return partial(self._bytes(place).fill_, 255)
+
+    def close(self) -> None:
+        """The GPU has done all that it was given, and its memory goes back to torch."""
+        if self._slabs or self._handles:
+            self._cuda.synchronize(self.device)
+        self._slabs.clear()
+        self._handles, self._marks, self._callers = [], [], {}
+
+    def _bytes(self, place: Range) -> torch.Tensor:
+        return self._slabs[place.arena].bytes(place.begin, place.end - place.begin)
+
+    def _hold(self, arena: Arena) -> None:
+        self._slabs[arena.number] = Slab(arena.size, ALIGNMENT, self.device)
+
+    def _free(self, arena: Arena) -> None:
+        self._slabs.pop(arena.number, None)
+
+    def _open(self, stream: Stream, *, urgent: bool) -> None:
+        del stream  # the handles are in the order of the streams
+        adopted, self._adopted = self._adopted, None
+        made = adopted or self._cuda.Stream(self.device, priority=URGENT if urgent else 0)
+        self._handles.append(made)
+
+    def _submit(self, number: int, stream: Stream, work: Work) -> None:
+        self.began(number)
+        with self._cuda.stream(self._handles[stream.number]):
+            work.run()
+        self.ended(number)
+
+    def _record(self, event: Event, stream: Stream) -> None:
+        self._marks[event.number].record(self._handles[stream.number])
+
+    def _wait(self, stream: Stream, event: Event) -> None:
+        self._handles[stream.number].wait_event(self._marks[event.number])
+
+    def _settle(self) -> None:
+        self._cuda.synchronize(self.device)
+
+
+def _count(cuda: Any) -> int:
+    return int(cuda.device_count()) if cuda.is_available() else 0
