@@ -1,0 +1,29 @@
+"""Why a plan was not found. A miss is a value: no state of a cache is an error."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class MissReason(Enum):
+    """What stood in the way."""
+
+    ABSENT = "nothing is stored under this key"
+    CUT_OFF = "the entry is shorter than it says"
+    DAMAGED = "the entry is not what was written"
+    FOREIGN = "the file is no entry of a plan cache, or is another key's"
+    VERSION = "the entry has a format of another version"
+    UNSOUND = "the judge refused the stored plan"
+    UNREADABLE = "the file cannot be read"
+    NO_KEY = "something that decides the plan cannot be named"
+    OFF = "no cache is in use"
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A reason, and what it was about."""
+
+    reason: MissReason
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value

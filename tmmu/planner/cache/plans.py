@@ -1,0 +1,146 @@
+"""The plan cache: a plan made once is found again, in this process and in later ones."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Final, Literal, TypeAlias
+
+from tmmu.errors import TmmuError
+from tmmu.ir.check import judge
+from tmmu.ir.graph import Graph
+from tmmu.ir.key import Key, NoKey
+from tmmu.ir.plan import Plan
+from tmmu.planner.cache import store
+from tmmu.planner.cache.entry import Refused, encode_entry, open_entry
+from tmmu.planner.cache.miss import Miss, MissReason
+from tmmu.planner.cache.table import Table
+
+Origin: TypeAlias = Literal["table", "disk", "cold"]
+
+LIMIT: Final = 1 << 28
+"""Bytes of entries that a folder may hold: some thousand plans of ordinary models."""
+ROWS: Final = 256
+ROOM: Final = 1 << 26
+"""Bytes, as encoded, that the table may hold; as objects that is some ten times as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A legal graph and its sound plan. ``miss`` says why they were made, ``unkept`` why they were not stored."""
+
+    graph: Graph
+    plan: Plan
+    origin: Origin
+    miss: Miss | None = None
+    unkept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many lookups each level has answered."""
+
+    table: int = 0
+    disk: int = 0
+    cold: int = 0
+
+
+class PlanCache:
+    """Two levels before ``make``: a table of this process, then a folder that processes share, if one is given.
+
+    Threads may share it; those that want one plan at one time wait for the first of them. A plan is judged before it
+    is stored. A stored one is served by the digest over its entry, which this same program wrote after judging; with
+    ``doubt`` it is judged again.
+    """
+
+    def __init__(self, folder: Path | None, *, limit: int = LIMIT, rows: int = ROWS, doubt: bool = False) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._doubt = doubt
+        self._table: Table[Found] = Table(rows=rows, room=ROOM)
+        self._lock = Lock()
+        self._counts = {"table": 0, "disk": 0, "cold": 0}
+        self._making: dict[bytes, tuple[RLock, int]] = {}
+
+    @property
+    def counts(self) -> Counts:
+        """What was answered so far."""
+        with self._lock:
+            return Counts(**self._counts)
+
+    def plan(self, key: Key | NoKey, make: Callable[[], tuple[Graph, Plan]], *, token: bytes | None = None) -> Found:
+        """The plan under ``key``, or the one that ``make`` returns, judged and stored.
+
+        ``token`` lets the judge compute addresses again. Errors are those of ``make`` and of the judge.
+        """
+        if isinstance(key, NoKey):
+            return self._counted(self._made(make, token, Miss(MissReason.NO_KEY, key.why)))
+        found = self._table.get(key.digest)
+        if found is None:
+            with self._alone(key.digest):
+                found = self._table.get(key.digest) or self._slow(key, make, token)
+        return self._counted(found)
+
+    def lookup(self, key: Key, *, token: bytes | None = None) -> Found | Miss:
+        """The plan under ``key`` if it is at hand; else why it is not."""
+        found = self._table.get(key.digest) or self._stored(key, token)
+        return found if isinstance(found, Miss) else self._counted(found)
+
+    def _slow(self, key: Key, make: Callable[[], tuple[Graph, Plan]], token: bytes | None) -> Found:
+        found = self._stored(key, token)
+        if isinstance(found, Found):
+            return found
+        made = self._made(make, token, found)
+        data = encode_entry(key, made.graph, made.plan)
+        self._remember(key, made, len(data))
+        unkept = store.save(self._folder, key, data, limit=self._limit) if self._folder else ""
+        return replace(made, unkept=unkept)
+
+    def _stored(self, key: Key, token: bytes | None) -> Found | Miss:
+        if self._folder is None:
+            return Miss(MissReason.OFF)
+        entry = store.load(self._folder, key)
+        if isinstance(entry, Miss):
+            return entry
+        try:
+            graph, plan = open_entry(entry)
+            if self._doubt:
+                judge(graph, plan, token=token)
+        except Refused as error:
+            return error.miss
+        except TmmuError as error:
+            return Miss(MissReason.UNSOUND, error.what)
+        found = Found(graph=graph, plan=plan, origin="disk")
+        self._remember(key, found, len(entry.graph) + len(entry.plan))
+        return found
+
+    def _made(self, make: Callable[[], tuple[Graph, Plan]], token: bytes | None, miss: Miss) -> Found:
+        graph, plan = make()
+        judge(graph, plan, token=token)
+        return Found(graph=graph, plan=plan, origin="cold", miss=miss)
+
+    def _remember(self, key: Key, found: Found, cost: int) -> None:
+        self._table.put(key.digest, Found(graph=found.graph, plan=found.plan, origin="table"), cost)
+
+    def _counted(self, found: Found) -> Found:
+        with self._lock:
+            self._counts[found.origin] += 1
+        return found
+
+    @contextmanager
+    def _alone(self, digest: bytes) -> Iterator[None]:
+        """One thread at a time for each key."""
+        with self._lock:
+            turn, waiting = self._making.get(digest, (RLock(), 0))
+            self._making[digest] = (turn, waiting + 1)
+        try:
+            with turn:
+                yield
+        finally:
+            with self._lock:
+                turn, waiting = self._making[digest]
+                if waiting == 1:
+                    del self._making[digest]
+                else:
+                    self._making[digest] = (turn, waiting - 1)

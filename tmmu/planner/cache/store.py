@@ -1,0 +1,148 @@
+"""Entries as files of one folder, named by the digest of their key; no index, no lock.
+
+A file appears whole, by renaming, and never changes after; two processes that write one key write the same plan. So
+whatever is killed when, a reader finds a whole file or none. Which entry goes first is told by the times at which the
+files were last used. Nothing here raises for what it finds in the folder.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tmmu.errors import TmmuError
+from tmmu.ir.files import LIMIT, write_atomic
+from tmmu.ir.key import Key
+from tmmu.planner.cache.entry import Entry, Refused, decode_entry
+from tmmu.planner.cache.miss import Miss, MissReason
+
+SUFFIX: Final = ".entry"
+_NAME: Final = re.compile(r"[0-9a-f]{64}\.entry")
+_ORPHAN: Final = re.compile(r"\.tmmu-\d+-\d+\.tmp")
+_ORPHAN_AGE: Final = 3600 * 10**9
+"""Nanoseconds after which an unfinished file has no writer any more; one that has would only have to write again."""
+_OPEN: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One file of the folder; ``used`` is when, in nanoseconds, it was last written or served."""
+
+    path: Path
+    bytes: int
+    used: int
+
+
+def path_of(folder: Path, key: Key) -> Path:
+    """Where the entry of ``key`` lies, if it does."""
+    return folder / f"{key.digest.hex()}{SUFFIX}"
+
+
+def load(folder: Path, key: Key) -> Entry | Miss:
+    """The intact entry of ``key``, which is now the last to go; or why there is none."""
+    try:
+        entry = read_entry(path_of(folder, key), touch=True)
+    except Refused as error:
+        return error.miss
+    if entry.key.digest != key.digest:
+        return Miss(MissReason.FOREIGN, "it is another key's")
+    return entry
+
+
+def read_entry(path: Path, *, touch: bool = False) -> Entry:
+    """The intact entry in a file; ``Refused`` for everything else. With ``touch`` it counts as used."""
+    try:
+        handle = os.open(path, _OPEN)
+    except FileNotFoundError as error:
+        raise Refused(MissReason.ABSENT) from error
+    except OSError as error:
+        raise Refused(MissReason.UNREADABLE, error.strerror or "") from error
+    try:
+        entry = decode_entry(_bytes_of(handle))
+        if touch:
+            with suppress(OSError):  # a folder that may only be read serves as well
+                os.utime(handle if os.utime in os.supports_fd else path)
+        return entry
+    finally:
+        os.close(handle)
+
+
+def _bytes_of(handle: int) -> bytes:
+    """All bytes of an open, ordinary file."""
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise Refused(MissReason.FOREIGN, "it is no ordinary file")
+        if about.st_size > LIMIT:
+            raise Refused(MissReason.FOREIGN, f"it has more than {LIMIT} bytes")
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(LIMIT)
+    except OSError as error:
+        raise Refused(MissReason.UNREADABLE, error.strerror or "") from error
+
+
+def save(folder: Path, key: Key, data: bytes, *, limit: int) -> str:
+    """The entry of ``key`` is on disk, and the folder's entries take at most ``limit`` bytes; or why it is not."""
+    if len(data) > limit:
+        return f"{len(data)} bytes are more than the cache may hold"
+    path = path_of(folder, key)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(path, data)
+        sweep(folder, before=path.stat().st_mtime_ns - _ORPHAN_AGE)
+    except TmmuError as error:
+        return error.what
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    evict(folder, limit=limit, keep=path)
+    return ""
+
+
+def entries(folder: Path) -> tuple[Stored, ...]:
+    """All entries, least recently used first."""
+    found = [stored for stored in _files(folder) if _NAME.fullmatch(stored.path.name)]
+    return tuple(sorted(found, key=lambda one: (one.used, one.path.name)))
+
+
+def evict(folder: Path, *, limit: int, keep: Path | None = None) -> tuple[Stored, ...]:
+    """Entries take at most ``limit`` bytes; those that went, least recently used first."""
+    held = entries(folder)
+    total, gone = sum(one.bytes for one in held), []
+    for one in held:
+        if total <= limit:
+            break
+        if one.path != keep and _removed(one.path):
+            gone.append(one)
+            total -= one.bytes
+    return tuple(gone)
+
+
+def sweep(folder: Path, *, before: int) -> tuple[Stored, ...]:
+    """Unfinished files last written ``before`` this time are gone: what killed writers left."""
+    orphans = [one for one in _files(folder) if _ORPHAN.fullmatch(one.path.name) and one.used < before]
+    return tuple(one for one in orphans if _removed(one.path))
+
+
+def remove(stored: Stored) -> bool:
+    """Whether the file is gone."""
+    return _removed(stored.path)
+
+
+def _removed(path: Path) -> bool:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def _files(folder: Path) -> Iterator[Stored]:
+    with suppress(OSError), os.scandir(folder) as found:
+        for one in found:
+            with suppress(OSError):
+                about = one.stat(follow_symlinks=False)
+                yield Stored(path=folder / one.name, bytes=about.st_size, used=about.st_mtime_ns)
