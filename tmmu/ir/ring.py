@@ -60,8 +60,8 @@ class Copy:
 
     It is issued when visit ``start`` starts, and no earlier: every reader that it waits for has been issued by then.
     It lands only after the last op of each of ``waits``, the visits whose bytes it overwrites, newest first: as
-    ops run in order, waiting for the first of them is enough. In the first pass there is no pass before: copies that would
-    start in it are issued before its first op, and a wait for it is none.
+    ops run in order, waiting for the first of them is enough. In the first pass there is no pass before: copies that
+    would start in it are issued before the first op, and a wait for it is none.
     """
 
     visit: int
@@ -73,8 +73,9 @@ class Copy:
 class Ring:
     """A whole schedule in at most ``capacity`` bytes of the device, resident blocks included.
 
-    ``visits`` are of all blocks, by (first, last, block); ``copies`` of the streamed ones, in the order of their visits, which
-    is the order of the link. ``depth`` is the least number of visits of streamed blocks that a copy is issued ahead of its own.
+    ``visits`` are of all blocks, by (first, last, block); ``copies`` of the streamed ones, in the order of their
+    visits, which is the order of the link. ``depth`` is how many visits of streamed blocks ahead of its own a copy
+    is issued, of the copy that is issued least ahead.
     """
 
     policy: str
