@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -76,8 +76,8 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
     return module, {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
 
 
-def planned(case: Case, module: Any, given: Mapping[str, Any]) -> tuple[Step, Step]:
-    """The step inside its plan: handed over as a whole, and call by call."""
+def planned(case: Case, module: Any, given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The step bound inside its plan: handed over as a whole, and call by call."""
     from tmmu.passes import capture, lower_with_calls  # noqa: PLC0415
     from tmmu.passes.constants import constant_values  # noqa: PLC0415
     from tmmu.passes.request import CaptureRequest, no_progress  # noqa: PLC0415
@@ -94,17 +94,11 @@ def planned(case: Case, module: Any, given: Mapping[str, Any]) -> tuple[Step, St
     program, constants, token = lower_with_calls(traced), constant_values(traced), token_from_seed(1)
     plan = prepare_memory(program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas())
     weights = constants | dict(module.named_parameters()) | dict(module.named_buffers())
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-
-    def step(*, replay: bool) -> Step:
-        executor = bind(program, plan, token=token, weights=weights, replay=replay)
-        wanted = {one.name: tensors[one.name] for one in executor.inputs}
-        return lambda: executor.run(wanted)
-
-    return step(replay=True), step(replay=False)
+    whole, calls = (bind(program, plan, token=token, weights=weights, replay=replay) for replay in (True, False))
+    return whole, calls
 
 
-def times(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
+def times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> dict[str, float]:
     """Milliseconds: the median over rounds in which each step has its turn, the fastest of a few runs."""
     found: dict[str, list[float]] = {name: [] for name in steps}
     with torch.no_grad():
@@ -112,6 +106,7 @@ def times(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
             for _ in range(3):
                 step()
         for _ in range(rounds):
+            reset()
             for name, step in steps.items():
                 best = float("inf")
                 for _ in range(5):
@@ -124,12 +119,24 @@ def times(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
 
 def measured(case: Case, *, inductor: bool, rounds: int) -> dict[str, float]:
     module, given = module_of(case)
-    ours, calls = planned(case, module, given)
-    steps: dict[str, Step] = {"eager": lambda: module(**given), "tmmu": ours, "calls": calls}
+    executors = planned(case, module, given)
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    wanted = {one.name: tensors[one.name] for one in executors[0].inputs}
+    steps: dict[str, Step] = {"eager": lambda: module(**given)}
+    steps |= {name: partial(executor.run, wanted) for name, executor in zip(("tmmu", "calls"), executors, strict=True)}
     if inductor:
         compiled = torch.compile(module)
         steps["inductor"] = lambda: compiled(**given)
-    return times(steps, rounds)
+
+    def reset() -> None:
+        """A cache begins at its first position again."""
+        if case.decode:
+            given["past_key_values"].reset()
+        for executor in executors:
+            for name in executor.states:
+                executor.state(name).zero_()
+
+    return times(steps, rounds, reset)
 
 
 def main() -> None:

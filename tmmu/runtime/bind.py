@@ -1,6 +1,6 @@
 """Binding: a judged plan gets memory and weights, every view is made, every call compiled and tried once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
@@ -9,7 +9,7 @@ from blake3 import blake3
 from tmmu.errors import InvalidConfig, PlanMismatch
 from tmmu.ir.calls import Program
 from tmmu.ir.check import judge
-from tmmu.ir.graph import INPUT
+from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.windows import writers
 from tmmu.runtime.executor import Bound, Executor, Holding, outputs_of
@@ -159,7 +159,8 @@ class _Binding:
         graph, order = self.graph, self.plan.order
         places = self._places()
         scratch = max(LEAST_SCRATCH, self.need.bytes["stack"] // SCRATCH_SHARE)
-        steps = [compile_step(self.program.calls[op], places.view, scratch=scratch) for op in order]
+        unread = _unread(graph, order)
+        steps = [compile_step(self.program.calls[op], places.view, scratch=scratch, unread=unread) for op in order]
         inputs = inputs_of(graph, self.segments.device)
         self._clear(places)
         steps, unplanned = tried(steps, self._may_fill)
@@ -205,3 +206,12 @@ class _Binding:
         for buffer, _ in self._rows("data"):
             if buffer in self.images:
                 places.bytes(buffer).copy_(self.images[buffer])
+
+
+def _unread(graph: Graph, order: Sequence[int]) -> frozenset[int]:
+    """Values that no op reads or saves and no caller gets: all that lies on their buffers."""
+    values, ops = graph.values, graph.ops
+    read = {values.buffer[value] for op in order for value in (*ops.reads[op], *ops.saves[op])}
+    read |= {values.buffer[value] for value in graph.outputs}
+    kept = {buffer for buffer, role in enumerate(graph.buffers.role) if role in PERSISTENT_ROLES}
+    return frozenset(v for v, buffer in enumerate(values.buffer) if buffer not in read and buffer not in kept)

@@ -39,8 +39,22 @@ def call_into(
     """The same, of arguments in a list and a map."""
     arguments = operator._schema.arguments
     named = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
+    operator = _taking_number(operator, named)
     whole = tuple(named.get(argument.name, argument.default_value) for argument in arguments)
     return Instruction(operator=operator, args=with_numbers_made(operator, whole), into=tuple(into))
+
+
+def _taking_number(operator: Any, named: Mapping[str, Any]) -> Any:
+    """The overload of a change in place that takes a number as a number: what it makes of it is the same."""
+    if not isinstance(named.get("other"), (bool, int, float)) or operator._overloadname != "Tensor":
+        return operator
+    scalar = getattr(operator.overloadpacket, "Scalar", None)
+    in_place = operator._schema.name.endswith("_")
+    return scalar if in_place and scalar is not None and _names(scalar) == _names(operator) else operator
+
+
+def _names(operator: Any) -> list[str]:
+    return [argument.name for argument in operator._schema.arguments]
 
 
 def runner(code: Code) -> Run:

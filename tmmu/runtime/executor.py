@@ -100,6 +100,12 @@ class Executor:
                 return self._bound.places.bytes(buffer)
         raise InvalidConfig(f"the graph keeps no state {name!r}", fix="name a buffer of role state", name=name)
 
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of the state that it keeps between calls."""
+        graph = self._bound.graph
+        return tuple(graph.notes.buffers[buffer] for buffer, role in enumerate(graph.buffers.role) if role == STATE)
+
     def close(self) -> None:
         """Weights are released and the session's arena is reclaimed; nothing runs after. Closing twice is closing."""
         with self._bound.segments.turn:

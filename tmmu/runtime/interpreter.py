@@ -121,6 +121,8 @@ class _Writer:
         items = value if isinstance(value, (list, tuple)) else None
         if items is None:  # one number stands for a list in some schemas
             raise Unspeakable(type(value).__name__)
+        if items and all(type(item) is int for item in items):
+            return self._constant(list(items))
         node = self.graph.create("prim::ListConstruct", [self._argument(item, element) for item in items], 1)
         whole = torch._C.ListType(torch._C.IntType.get()) if element.kind() == "SymIntType" else kind
         node.output().setType(whole)

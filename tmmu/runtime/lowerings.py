@@ -1,7 +1,6 @@
 """Operators without an ``out=`` overload of their own, done where the result belongs by other ones: the same bits.
 
-A row gets the call's arguments by name, the tensors to write and the bytes that an operator may hold at a time, and
-gives the code, or ``None`` where it has nothing better.
+A row gets the call's arguments by name and the tensor to write, and gives the code, or ``None`` where it cannot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,20 +12,10 @@ from tmmu.runtime.code import Code, Instruction, instruction
 from tmmu.runtime.parts import attention_in_parts, convolution_in_parts, normalization_in_parts
 
 Arguments: TypeAlias = Mapping[str, Any]
-Results: TypeAlias = Sequence[torch.Tensor]
-Lowering: TypeAlias = Callable[[Arguments, Results, int], Code | None]
-One: TypeAlias = Callable[[Arguments, torch.Tensor], Code | None]
+Lowering: TypeAlias = Callable[[Arguments, torch.Tensor], Code | None]
+InParts: TypeAlias = Callable[[Arguments, Sequence[torch.Tensor | None], int], Code | None]
 
 aten = torch.ops.aten
-
-
-def _one_result(lower: One) -> Lowering:
-    """The row of an operator with one result, which holds nothing beside it."""
-
-    def run(given: Arguments, results: Results, scratch: int) -> Code | None:  # noqa: ARG001
-        return lower(given, results[0]) if len(results) == 1 else None
-
-    return run
 
 
 def _leave(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
@@ -41,7 +30,7 @@ def _ones(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
     return (instruction(aten.fill_.Scalar, view, 1),)
 
 
-def _fill(name: str) -> One:
+def _fill(name: str) -> Lowering:
     return lambda given, view: (instruction(aten.fill_.Scalar, view, given[name]),)
 
 
@@ -57,7 +46,7 @@ def _relu(given: Arguments, view: torch.Tensor) -> Code:
     return (instruction(aten.clamp_min.out, given["self"], 0, out=view),)
 
 
-def _scalar(operator: Any) -> One:
+def _scalar(operator: Any) -> Lowering:
     """An operator with a number, as the same one with a tensor, which is what it is made of."""
 
     def run(given: Arguments, view: torch.Tensor) -> Code:
@@ -101,7 +90,7 @@ def _index_put(given: Arguments, view: torch.Tensor) -> Code:
     return (_copied(view, given["self"]), change)
 
 
-_ONE_RESULT: Final[Mapping[str, One]] = {
+LOWERINGS: Final[Mapping[str, Lowering]] = {
     "aten.empty.memory_format": _leave,
     "aten.empty_strided.default": _leave,
     "aten.empty_like.default": _leave,
@@ -131,19 +120,17 @@ _ONE_RESULT: Final[Mapping[str, One]] = {
     "aten.index_put.default": _index_put,
     "aten.embedding_dense_backward.default": _embedding_gradient,
 }
-IN_PARTS: Final[Mapping[str, Lowering]] = {
-    "aten.native_layer_norm.default": normalization_in_parts,
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention_in_parts,
-    "aten.convolution.default": convolution_in_parts,
-}
-"""Lowerings whose bits depend on the kernel that a size picks: they are tried against the operator before use."""
-
-LOWERINGS: Final[Mapping[str, Lowering]] = {
-    **{name: _one_result(lower) for name, lower in _ONE_RESULT.items()},
-    **IN_PARTS,
-}
 SINGLE_PASS: Final = frozenset(
     {"aten._to_copy.default", "aten.clone.default", "aten.relu.default"}
     | {f"aten.{name}.Scalar" for name in ("add", "sub", "mul", "div")}
 )
 """Lowerings that may write over what they read, where both are one window."""
+
+IN_PARTS: Final[Mapping[str, InParts]] = {
+    "aten.native_layer_norm.default": normalization_in_parts,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention_in_parts,
+    "aten.convolution.default": convolution_in_parts,
+}
+"""By operator: its call in parts of so many bytes, ``None`` where one is enough. Which bits come out depends on the
+kernel that a size picks, so they are tried against the operator before use.
+"""

@@ -12,28 +12,32 @@ import torch
 from tmmu.runtime.code import Code, instruction
 
 aten = torch.ops.aten
+Places = Sequence[torch.Tensor | None]
+"""Where each result belongs; ``None`` for one that nobody reads."""
 MOST_PARTS: Final = 64
 """A call costs about two microseconds; more would cost more than they save."""
 
 
-def normalization_in_parts(given: Mapping[str, Any], results: Sequence[torch.Tensor], scratch: int) -> Code | None:
+def normalization_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
     """Layer normalization, some rows at a time."""
     x, shape = given["input"], given["normalized_shape"]
     rest = (shape, given["weight"], given["bias"], given["eps"])
     width = math.prod(shape)
-    if not x.is_contiguous() or not results[0].is_contiguous() or width == 0:
+    if width == 0 or not all(one is None or one.is_contiguous() for one in (x, *results)):
         return None
     rows = x.numel() // width
-    flat = x.view(rows, *shape)
-    places = [results[0].view(rows, *shape), *(one.view(rows, *(1 for _ in shape)) for one in results[1:])]
+    flat, ones = x.view(rows, *shape), [1] * len(shape)
+    places = [None if one is None else one.view(rows, *(ones if at else shape)) for at, one in enumerate(results)]
     code = [
-        instruction(aten.native_layer_norm.default, flat[low:high], *rest, into=[one[low:high] for one in places])
-        for low, high in cuts(rows, sum(map(_bytes, results)), scratch)
+        instruction(
+            aten.native_layer_norm.default, flat[low:high], *rest, into=[_rows(one, low, high) for one in places]
+        )
+        for low, high in cuts(rows, _bytes(x), scratch)
     ]
     return tuple(code) if len(code) > 1 else None
 
 
-def attention_in_parts(given: Mapping[str, Any], results: Sequence[torch.Tensor], scratch: int) -> Code | None:
+def attention_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
     """Flash attention on the CPU, some heads of one sequence at a time, or whole sequences."""
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     batch, heads = query.shape[:2]
@@ -42,28 +46,29 @@ def attention_in_parts(given: Mapping[str, Any], results: Sequence[torch.Tensor]
     rest = {name: given[name] for name in ("dropout_p", "is_causal", "scale") if name in given}
     operator = aten._scaled_dot_product_flash_attention_for_cpu.default
     code = []
-    for (low, high), (first, last) in _blocks(batch, heads, sum(map(_bytes, results)), scratch):
+    for (low, high), (first, last) in _blocks(batch, heads, _bytes(query), scratch):
         q, k, v = (one[low:high, first:last] for one in (query, key, value))
         part = None if mask is None else _of_part(_of_part(mask, 0, low, high), 1, first, last)
-        into = [one[low:high, first:last] for one in results]
+        into = [None if one is None else one[low:high, first:last] for one in results]
         code.append(instruction(operator, q, k, v, **rest, attn_mask=part, into=into))
     return tuple(code) if len(code) > 1 else None
 
 
-def convolution_in_parts(given: Mapping[str, Any], results: Sequence[torch.Tensor], scratch: int) -> Code | None:
+def convolution_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
     """Convolution, some images at a time, and of one image some of the channels that it gives."""
     x, weight, bias = given["input"], given["weight"], given["bias"]
     names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
     rest = [given[name] for name in names]
     whole = x.dim() == weight.dim() and not given["transposed"] and given["groups"] == 1 and x.shape[0] > 0
-    if not whole or len(results) != 1:
+    (result,) = results
+    if not whole or result is None:
         return None
     channels = weight.shape[0]
     code = []
-    held = _bytes(results[0]) + _bytes(weight) * x.shape[0]
+    held = _bytes(result) + _bytes(weight) * x.shape[0]
     for (low, high), (first, last) in _blocks(x.shape[0], channels, held, scratch):
         some = None if bias is None else bias[first:last]
-        into = (results[0][low:high, first:last],)
+        into = (result[low:high, first:last],)
         code.append(instruction(aten.convolution.default, x[low:high], weight[first:last], some, *rest, into=into))
     return tuple(code) if len(code) > 1 else None
 
@@ -86,6 +91,10 @@ def _blocks(outer: int, inner: int, held: int, scratch: int) -> list[tuple[tuple
 
 def _wanted(held: int, scratch: int) -> int:
     return -(-held // scratch) if scratch > 0 else 1
+
+
+def _rows(tensor: torch.Tensor | None, low: int, high: int) -> torch.Tensor | None:
+    return None if tensor is None else tensor[low:high]
 
 
 def _of_part(tensor: torch.Tensor, axis: int, low: int, high: int) -> torch.Tensor:

@@ -6,6 +6,8 @@ from typing import Any, Final
 import torch
 
 _KINDS: Final = ((bool, torch.bool), (int, torch.int64), (float, torch.float64))
+_WHOLE: Final = 4
+"""Bytes of the shortest float that kernels compute in."""
 
 
 def with_numbers_made(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -27,9 +29,14 @@ def with_numbers_made(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _made(arg: Any, dtype: torch.dtype) -> Any:
+    """Of the result's dtype, which saves a cast in each call; kernels of short floats compute with the number itself."""
     for kind, made in _KINDS:
         if isinstance(arg, kind):
-            return torch.scalar_tensor(arg, dtype=made) if _rank(made) <= _rank(dtype) else arg
+            if _rank(made) > _rank(dtype):
+                return arg
+            return torch.scalar_tensor(
+                arg, dtype=made if dtype.itemsize < _WHOLE and dtype.is_floating_point else dtype
+            )
     return arg
 
 

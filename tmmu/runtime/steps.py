@@ -4,7 +4,7 @@ The best of four ways that is right for the call: as it is, for an operator that
 ours; the ``out=`` overload; else run, and copy out of what the operator allocated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,24 +34,26 @@ class Step:
     """Whether it ran once, so that what it returns is known."""
 
 
-def compile_step(call: Call, view: View, *, scratch: int = 0) -> Step:
+def compile_step(call: Call, view: View, *, scratch: int = 0, unread: Container[int] = ()) -> Step:
     """The step of one call; ``view`` gives the tensor of a value, always the same one.
 
     Operators that can only allocate are asked for parts of at most ``scratch`` bytes where a part has the bits of the
-    whole; 0 asks for the whole.
+    whole; 0 asks for the whole. Of what they return, values that are ``unread`` are left where they are.
     """
     args = tuple(_bound(argument, view) for argument in call.args)
     kwargs = {name: _bound(argument, view) for name, argument in call.kwargs}
     targets = [None if value is None else view(value) for value in call.results]
-    copying = (call_into(call.operator, args, kwargs, into=targets),)
-    code = _direct(call, args, kwargs, targets, scratch)
+    into = [None if value is None or value in unread else view(value) for value in call.results]
+    copying = (call_into(call.operator, args, kwargs, into=into),)
+    parts = _in_parts(call, args, kwargs, into, scratch)
+    code = _direct(call, args, kwargs, targets) if parts is None else parts
     return Step(
         name=str(call.operator),
         code=copying if code is None else code,
         copying=copying,
         results=tuple(target for target in targets if target is not None),
         arguments=tuple(_tensors(args, kwargs)),
-        on_trial=code is not None and str(call.operator) in IN_PARTS,
+        on_trial=parts is not None,
     )
 
 
@@ -69,7 +71,6 @@ def _direct(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     targets: Sequence[torch.Tensor | None],
-    scratch: int,
 ) -> Code | None:
     """The call without copying its whole results, where there is a way that is right for these tensors."""
     operator = call.operator
@@ -82,8 +83,8 @@ def _direct(
     shared = [t for t in _tensors(args, kwargs) if any(_meet(t, result) for result in results)]
     in_place = all(same_place(t, result) for t in shared for result in results)
     lowering = LOWERINGS.get(str(operator))
-    if lowering is not None and (not shared or (in_place and str(operator) in SINGLE_PASS)):
-        lowered = lowering(given, results, scratch)
+    if lowering is not None and len(results) == 1 and (not shared or (in_place and str(operator) in SINGLE_PASS)):
+        lowered = lowering(given, results[0])
         if lowered is not None:
             return lowered
     out = out_overload(operator)
@@ -94,6 +95,17 @@ def _direct(
     ):
         return None
     return (instruction(out.operator, **out.arguments(given, results)),)
+
+
+def _in_parts(
+    call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], into: Sequence[torch.Tensor | None], scratch: int
+) -> Code | None:
+    """The call some of its results at a time, where it is one that allows that and none of them lies on an argument."""
+    lowering = IN_PARTS.get(str(call.operator))
+    results = [place for place in into if place is not None]
+    if lowering is None or scratch == 0 or any(_meet(t, result) for t in _tensors(args, kwargs) for result in results):
+        return None
+    return lowering(arguments_by_name(call.operator, args, kwargs), into, scratch)
 
 
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
