@@ -1,1 +1,1 @@
-"""The weight ring's planner: layers out of a graph, which of them stay, where the others land, and how long it takes."""
+"""The weight ring's planner: layers of a graph, which of them stay, where the others land, how long a pass takes."""

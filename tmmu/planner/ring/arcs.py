@@ -31,7 +31,7 @@ def arcs_ahead(stream: Stream, depth: int, *, cut: int | None = None) -> Arcs:
 
 
 def arcs_paced(stream: Stream, time: Fraction) -> Arcs:
-    """Copies as late as they can be where a pass takes ``time``, at least the stream's floor: the shortest arcs for it."""
+    """The shortest arcs for a pass of ``time``, which is at least the stream's floor: copies as late as they can be."""
     problem, count = stream.problem, len(stream.visits)
     visits = [problem.visits[visit] for visit in stream.visits]
     takes = [problem.copy_ns[visit.block] for visit in visits]

@@ -1,7 +1,7 @@
 """A whole schedule out of a choice: the blocks that stay at the bottom, the ring above them."""
 
 from tmmu.ir.ring import Block, Ring
-from tmmu.planner.ring.copies import derive_copies, depth_of
+from tmmu.planner.ring.copies import depth_of, derive_copies
 from tmmu.planner.ring.cyclic import Choice
 from tmmu.planner.ring.problem import RingProblem
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tmmu.planner.ring.copies import derive_copies, depth_of, overwritten
+from tmmu.planner.ring.copies import depth_of, derive_copies, overwritten
 from tmmu.planner.ring.layouts import layouts
 from tmmu.planner.ring.problem import RingProblem, Stream
 from tmmu.planner.ring.residency import streams
@@ -29,7 +29,7 @@ class Choice:
 def choose_cyclic(problem: RingProblem, capacity: int, depth: int) -> Choice | None:
     """The best choice found in ``capacity`` bytes whose copies are issued ``depth`` visits ahead; ``None`` if none fits.
 
-    The candidates do not depend on ``capacity``, and one is left out only where a bound shows it to be no better: so
+    The candidates do not depend on ``capacity``, and one is left out only where a bound shows it to be no better:
     more capacity never makes a pass longer. Least time first, then fewest bytes moved, then the earlier candidate.
     """
     best: Choice | None = None
@@ -58,7 +58,7 @@ def _best_of(stream: Stream, room: int, depth: int, bound: Fraction, best: Choic
 
 
 def choice_of(stream: Stream, address: Sequence[int]) -> Choice | None:
-    """The choice of these addresses, one per block of ``stream``; ``None`` where two visits would need the same bytes."""
+    """The choice of these addresses, one per block of ``stream``; ``None`` where two visits need the same bytes."""
     where = [0] * len(stream.problem.bytes)
     for block, at in zip(stream.blocks, address, strict=True):
         where[block] = at
@@ -78,8 +78,8 @@ def deep_enough(choice: Choice, depth: int) -> bool:
 def volume_waits(stream: Stream, room: int) -> list[Wait]:
     """Per copy a visit that it waits for in any layout that ends within ``room``.
 
-    Take the visits back from its own until a block comes twice or they no longer fit together. Two of their blocks share
-    bytes, so the later one's copy waits for the earlier one's readers, and this copy comes no sooner.
+    Take the visits back from its own until a block comes twice or they no longer fit together. Two of their blocks
+    share bytes, so the later one's copy waits for the earlier one's readers, and this copy comes no sooner.
     """
     visits = [stream.problem.visits[visit] for visit in stream.visits]
     count, size = len(visits), stream.problem.bytes

@@ -21,7 +21,7 @@ Kind = tuple[int, int]
 
 
 def streams(problem: RingProblem) -> tuple[Stream, ...]:
-    """Streams by (least time of a pass, bytes moved), the one that moves nothing and the one that moves all among them."""
+    """Streams by (least time of a pass, bytes moved); the one of nothing and the one of all that may are among them."""
     free = [block for block, pinned in enumerate(problem.pinned) if not pinned]
     found = dict.fromkeys(_sets(problem, free))
     made = [
