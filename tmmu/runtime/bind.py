@@ -48,7 +48,8 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     Its memory is its own, of exactly the plan's size, or a part of ``segments``: the weights are shared with whoever
     loaded the same, the stack is used in turn, and the state is the arena of ``session``. Runs the program once on
     zeros, to see what each operator does; torch's generator is afterwards where it was. With ``replay`` a run is
-    handed to torch's own interpreter as a whole, at a third of the cost per call; without, Python makes each. Errors: ``PLAN_MISMATCH``,
+    handed to torch's own interpreter as a whole, at a third of the cost per call; without, Python makes each call.
+    Errors: ``PLAN_MISMATCH``,
     ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``,
     ``UNSUPPORTED_OP``.
     """

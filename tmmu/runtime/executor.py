@@ -14,7 +14,7 @@ from tmmu.runtime.inputs import Input, check_inputs
 from tmmu.runtime.places import Places
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.steps import Step
-from tmmu.runtime.tape import Piece, one_by_one, tape_of
+from tmmu.runtime.tape import Hooks, Piece, one_by_one, tape_of
 from tmmu.runtime.unplanned import Unplanned
 
 
@@ -114,6 +114,16 @@ class Executor:
                 self._bound.segments.text.release(self._bound.holding.text)
                 self._bound.segments.data.reclaim(self._bound.holding.session)
 
+    def attach(self, hooks: Hooks, *, replay: bool = True) -> None:
+        """From now on every run calls these between its steps, in place of any that were attached before."""
+        with self._bound.segments.turn:
+            self._tape = tape_of(self._bound.steps, replay=replay, hooks=hooks)
+
+    @property
+    def bound(self) -> Bound:
+        """All that binding settled."""
+        return self._bound
+
     @property
     def inputs(self) -> tuple[Input, ...]:
         """What a call must be given."""
@@ -159,6 +169,8 @@ class Executor:
                 try:
                     piece.run()
                 except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                    if piece.first == piece.last:
+                        raise
                     raise self._failure(*self._located(piece, error)) from error
 
     def _located(self, piece: Piece, error: Exception) -> tuple[int, Exception]:

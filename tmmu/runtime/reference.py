@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from tmmu.ir.calls import Program, Ref
+from tmmu.runtime.code import leaves
 from tmmu.runtime.inputs import inputs_of
 from tmmu.runtime.weights import check_weights
 
@@ -22,10 +23,22 @@ class Plain:
     def run(self, order: Sequence[int], inputs: Mapping[str, torch.Tensor]) -> None:
         """The ops of ``order``, on copies of the inputs by name."""
         with torch.no_grad():
-            for one in inputs_of(self.program.graph, torch.device("cpu")):
-                self.value(one.value).copy_(inputs[one.name])
+            self.load(inputs)
             for op in order:
-                self._call(op)
+                self.step(op)
+
+    def load(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Copies of the inputs by name are in place."""
+        for one in inputs_of(self.program.graph, torch.device("cpu")):
+            self.value(one.value).copy_(inputs[one.name])
+
+    def step(self, op: int) -> None:
+        """What this op writes is written."""
+        call = self.program.calls[op]
+        result = call.operator(*self._bound(call.args), **{name: self._bound(arg) for name, arg in call.kwargs})
+        for leaf, value in zip(leaves(result), call.results, strict=True):
+            if value is not None:
+                self._put(leaf, self.value(value))
 
     def value(self, value: int) -> torch.Tensor:
         """The window of a value on its buffer."""
@@ -38,13 +51,6 @@ class Plain:
     def bytes(self, buffer: int) -> torch.Tensor:
         """The whole buffer as ``uint8``."""
         return self._stores[buffer]
-
-    def _call(self, op: int) -> None:
-        call = self.program.calls[op]
-        result = call.operator(*self._bound(call.args), **{name: self._bound(arg) for name, arg in call.kwargs})
-        for leaf, value in zip(_leaves(result), call.results, strict=True):
-            if value is not None:
-                self._put(leaf, self.value(value))
 
     def _put(self, leaf: torch.Tensor, place: torch.Tensor) -> None:
         if leaf is None:
@@ -60,9 +66,3 @@ class Plain:
             items = [self._bound(item) for item in argument]
             return items if isinstance(argument, list) else tuple(items)
         return argument
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, (tuple, list)):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return [value]

@@ -29,7 +29,7 @@ def with_numbers_made(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _made(arg: Any, dtype: torch.dtype) -> Any:
-    """Of the result's dtype, which saves a cast in each call; kernels of short floats compute with the number itself."""
+    """Of the result's dtype, which saves a cast per call; kernels of short floats compute with the number itself."""
     for kind, made in _KINDS:
         if isinstance(arg, kind):
             if _rank(made) > _rank(dtype):

@@ -1,29 +1,39 @@
 """The tape: all that a step of the model runs, in as few pieces as can be."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
+from typing import Final, TypeAlias
 
 from tmmu.runtime.code import Run, runner
 from tmmu.runtime.interpreter import interpreted, speakable
 from tmmu.runtime.steps import Step
 
-LEAST: int = 3
+LEAST: Final = 3
 """Calls below which entering the interpreter costs more than it saves."""
+Hooks: TypeAlias = Mapping[int, Run]
+"""By position, what runs before the step there; at the number of steps, what runs after the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """``run`` does the steps ``[first, last)``."""
+    """``run`` does the steps ``[first, last)``; none, where it is a hook."""
 
     first: int
     last: int
     run: Run
 
 
-def tape_of(steps: Sequence[Step], *, replay: bool) -> tuple[Piece, ...]:
-    """Pieces that do all steps in order: runs of them in torch's interpreter, if ``replay``, the others one by one."""
-    return tuple(piece for run in _runs(steps, replay=replay) for piece in _pieces(steps, run))
+def tape_of(steps: Sequence[Step], *, replay: bool, hooks: Hooks | None = None) -> tuple[Piece, ...]:
+    """Pieces that do all steps in order, and hooks between; runs of steps in torch's interpreter, if ``replay``."""
+    calls = hooks or {}
+    whole = [replay and step.settled and speakable(step.code) for step in steps]
+    cuts = sorted({0, len(steps), *(at for at in calls if 0 < at < len(steps))})
+    pieces: list[Piece] = []
+    for low, high in pairwise(cuts):
+        pieces += _hook(calls, low)
+        pieces += [piece for run in _runs(whole, low, high) for piece in _pieces(steps, *run)]
+    return (*pieces, *_hook(calls, len(steps)))
 
 
 def one_by_one(steps: Sequence[Step], first: int, last: int) -> Iterator[Piece]:
@@ -31,19 +41,22 @@ def one_by_one(steps: Sequence[Step], first: int, last: int) -> Iterator[Piece]:
     return (Piece(first=at, last=at + 1, run=runner(steps[at].code)) for at in range(first, last) if steps[at].code)
 
 
-def _runs(steps: Sequence[Step], *, replay: bool) -> Iterator[tuple[int, int, bool]]:
-    at = 0
-    for whole, group in groupby(steps, lambda step: replay and step.settled and speakable(step.code)):
+def _hook(hooks: Hooks, at: int) -> list[Piece]:
+    return [Piece(first=at, last=at, run=hooks[at])] if at in hooks else []
+
+
+def _runs(whole: Sequence[bool], low: int, high: int) -> Iterator[tuple[int, int, bool]]:
+    at = low
+    for together, group in groupby(whole[low:high]):
         count = sum(1 for _ in group)
-        yield at, at + count, whole
+        yield at, at + count, together
         at += count
 
 
-def _pieces(steps: Sequence[Step], run: tuple[int, int, bool]) -> Iterator[Piece]:
-    first, last, whole = run
+def _pieces(steps: Sequence[Step], first: int, last: int, together: bool) -> Iterator[Piece]:  # noqa: FBT001
     code = tuple(one for step in steps[first:last] for one in step.code)
-    together = interpreted(code) if whole and len(code) >= LEAST else None
-    if together is None:
+    run = interpreted(code) if together and len(code) >= LEAST else None
+    if run is None:
         yield from one_by_one(steps, first, last)
     else:
-        yield Piece(first=first, last=last, run=together)
+        yield Piece(first=first, last=last, run=run)
