@@ -19,10 +19,10 @@ def ring_at(
     resident: Sequence[int] = (),
     ahead: int = 0,
 ) -> Ring:
-    """The sound schedule of these blocks visited in this order, copies as early as their readers and ``depth`` allow.
+    """The sound schedule of these blocks in this order, copies as early as their readers and ``depth`` allow.
 
-    With ``ahead`` every copy may be issued just so many visits before its own, whatever it overwrites: what a loop has to
-    hold back by itself.
+    With ``ahead`` every copy may be issued just so many visits before its own, whatever it overwrites: what a loop has
+    to hold back by itself.
     """
     blocks = tuple(
         Block(name=f"layer {n}", bytes=end - begin, resident=n in resident, address=begin, members=())
@@ -42,7 +42,7 @@ def ring_at(
 def _copy(places: Sequence[Placed], order: Sequence[int], at: int, depth: int, *, held: bool) -> Copy:
     n = len(order)
     begin, end = places[order[at]]
-    before = [j for j in range(at - 1, at - n - 1, -1)]
+    before = range(at - 1, at - n - 1, -1)
     waits = [j for j in before if places[order[j]][0] < end and begin < places[order[j]][1]]
     start = max(waits[0] + 1 if held else at - n + 1, at - depth)
     return Copy(visit=at, start=_when(start, n), waits=tuple(_when(j, n) for j in waits))

@@ -11,7 +11,8 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import DeviceMissing
-from tmmu.runtime.device.interface import Arena, Device, Event, Observer, Range, Stream, Work
+from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream, Work
+from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.slab import Slab
 
 ALIGNMENT: Final = 512
@@ -19,7 +20,7 @@ URGENT: Final = -1
 """CUDA counts priorities downwards from 0. They order kernels; copies go to the engines as they come."""
 
 
-class CudaDevice(Device):
+class CudaDevice(MemoryDevice):
     """One GPU by index. Works are launched by the host at once, in its order, on the stream that they are given to.
 
     It cannot tell when a work begins or ends; what was issued can be recorded and judged by ``races``.

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tmmu.runtime.device.interface import Arena, Device, Event, Observer, Range, Stream, Work
+from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream, Work
+from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.slab import Slab
 
 ALIGNMENT: Final = 4096
@@ -72,11 +73,12 @@ class _Lane:
             job()
 
 
-class ThreadsDevice(Device):
+class ThreadsDevice(MemoryDevice):
     """Arenas in host memory. What fails in a stream's thread is raised where the host next waits for it."""
 
     def __init__(self, observers: Sequence[Observer] = (), *, jitter: Jitter | None = None) -> None:
         super().__init__(observers)
+        self.device = torch.device("cpu")
         self._jitter = jitter
         self._lanes: list[_Lane] = []
         self._slabs: dict[int, Slab] = {}
@@ -123,7 +125,7 @@ class ThreadsDevice(Device):
         return view
 
     def _hold(self, arena: Arena) -> None:
-        self._slabs[arena.number] = Slab(arena.size, ALIGNMENT, torch.device("cpu"))
+        self._slabs[arena.number] = Slab(arena.size, ALIGNMENT, self.device)
 
     def _free(self, arena: Arena) -> None:
         self._slabs.pop(arena.number, None)

@@ -1,7 +1,7 @@
 """The streaming loop: what is issued when a visit begins and when it ends, pass after pass; the host never waits.
 
-The schedule says when a copy may be issued at the earliest and which visits it overwrites; the loop issues it then, or as
-soon as those visits have been issued, behind an event of the newest of them.
+The schedule says when a copy may be issued at the earliest and which visits it overwrites; the loop issues it then, or
+as soon as those visits have been issued, behind an event of the newest of them.
 """
 
 from collections import deque
@@ -99,8 +99,7 @@ class Loop:
         self._pump()
         if self._schedule.copied[visit]:
             self._require_issued(visit, turn)
-            if self._stands(Fence.READY, visit, turn):
-                self._wait(self._lane, self._ready[visit])
+            self._wait_for_copy(visit, turn)
         if self._declare:
             self.device.submit(self._lane, self._works.look[visit])
 
@@ -114,6 +113,8 @@ class Loop:
             self.device.submit(self._lane, poison)
         self.device.record(self._done[visit], self._lane)
         self._left[visit] += 1
+        self._ends += 1
+        self._ended[visit] = self._ends
         self.counts.passes = min(self._left)
 
     def restart(self) -> None:
@@ -155,6 +156,8 @@ class Loop:
         self._left = [0] * len(self.ring.visits)
         self._issued = [0] * len(self.ring.visits)
         self._queue: deque[tuple[Copy, int]] = deque()
+        self._ended, self._ends, self._link_knows = [0] * len(self.ring.visits), 0, 0
+        self._landed, self._lane_knows = [0] * len(self.ring.visits), self.counts.copies
 
     def _hand_over(self) -> None:
         lane = self.device.caller()
@@ -179,12 +182,24 @@ class Loop:
         return own and all(self._left[wait.visit] > turn - wait.lag for wait in copy.waits)
 
     def _issue(self, copy: Copy, turn: int) -> None:
-        past = [wait for wait in copy.waits if turn >= wait.lag]
-        if past and self._stands(Fence.REUSE, copy.visit, turn):
-            newest = self._stands(Fence.NEWEST, copy.visit, turn)
-            self._wait(self._link, self._done[past[0 if newest else -1].visit])
+        past = [wait.visit for wait in copy.waits if turn >= wait.lag]
+        if past:
+            self._wait_for_readers(past[0 if self._stands(Fence.NEWEST, copy.visit, turn) else -1], copy.visit, turn)
         self._copy(self.ring.visits[copy.visit].block, copy.visit, turn)
         self._issued[copy.visit] += 1
+        self._landed[copy.visit] = self.counts.copies
+
+    def _wait_for_copy(self, visit: int, turn: int) -> None:
+        """The caller's stream comes after this copy, if it does not already."""
+        if self._landed[visit] > self._lane_knows and self._stands(Fence.READY, visit, turn):
+            self._wait(self._lane, self._ready[visit])
+            self._lane_knows = self._landed[visit]
+
+    def _wait_for_readers(self, reader: int, visit: int, turn: int) -> None:
+        """The link comes after this visit, if it does not already: what it waits for it has waited for ever after."""
+        if self._ended[reader] > self._link_knows and self._stands(Fence.REUSE, visit, turn):
+            self._wait(self._link, self._done[reader])
+            self._link_knows = self._ended[reader]
 
     def _copy(self, block: int, visit: int = -1, turn: int = 0) -> None:
         for count, work in enumerate(self._works.copies[block]):
