@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -35,19 +36,40 @@ _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 """What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A model that was made and not yet run. ``build`` is what was called while it was made."""
+
+    workload: Workload
+    build: Recorder
+    request: CaptureRequest
+
+    def trace(self, progress: Progress = no_progress) -> Program:
+        """The program; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
+        with translated(self.workload.folder), real_looking_fakes():
+            return trace(self.workload, self.request, progress)
+
+
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> Program:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
-    folder = targets.folder_of(request.target)
-    with _translated(folder), _importable(folder), fake_world(request.device) as fake:
-        progress("building", 0)
-        with Recorder(folder=folder), quick_initialization():
-            workload = targets.load(request, fake)
-        with real_looking_fakes():
-            return trace(workload, request, progress)
+    with opened(request, progress) as model:
+        return model.trace(progress)
 
 
 @contextmanager
-def _importable(folder: str) -> Iterator[None]:
+def opened(request: CaptureRequest, progress: Progress = no_progress) -> Iterator[Opened]:
+    """While inside, the model that the request describes can be looked at and traced."""
+    folder = targets.folder_of(request.target)
+    with importable(folder), fake_world(request.device) as fake:
+        progress("building", 0)
+        build = Recorder(folder=folder)
+        with translated(folder), build, quick_initialization():
+            workload = targets.load(request, fake)
+        yield Opened(workload=workload, build=build, request=request)
+
+
+@contextmanager
+def importable(folder: str) -> Iterator[None]:
     """While inside, the model's file may import its neighbours, at any time."""
     before = list(sys.path)
     sys.path[:0] = [folder] if folder else []
@@ -118,13 +140,13 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
     return tuple(
         dict.fromkeys(
             recorder.declare(tensor, role="input", name=name)
-            for name, tensor in named_tensors(_by_name(workload))
+            for name, tensor in named_tensors(inputs_by_name(workload))
             if id(tensor) not in owned
         )
     )
 
 
-def _by_name(workload: Workload) -> dict[str, Any]:
+def inputs_by_name(workload: Workload) -> dict[str, Any]:
     """The inputs under the names that the program gives them."""
     run = workload.run.forward if isinstance(workload.run, torch.nn.Module) else workload.run
     try:
@@ -145,7 +167,7 @@ def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> An
 
 
 @contextmanager
-def _translated(folder: str) -> Iterator[None]:
+def translated(folder: str) -> Iterator[None]:
     """Whatever the user's code raises becomes one ``CaptureFailed`` with the user's own file and line."""
     try:
         yield

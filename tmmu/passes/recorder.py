@@ -323,6 +323,11 @@ def value_is_known(tensor: torch.Tensor) -> bool:
         return evaluate(origin.recorder._node(tensor), origin.recorder) is not None
 
 
+def made_by(tensor: torch.Tensor) -> _Origin | None:
+    """The recording, node and place in its result that the tensor comes from, where it comes from one."""
+    return tensor.__dict__.get(_ORIGIN)
+
+
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
     if tensor.layout is not torch.strided:
         raise UnsupportedOp(f"tensors of layout {tensor.layout} are not modelled", fix="make the tensor dense")

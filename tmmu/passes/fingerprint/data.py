@@ -1,0 +1,273 @@
+"""Data: numbers, text, containers, arrays, and the wrappers that Python puts around functions.
+
+Containers are told apart by type, order and content, and by what they share; an unordered one must hold what sorts.
+"""
+
+import collections
+import enum
+import functools
+import logging
+import re
+import struct
+import threading
+import types
+import typing
+import weakref
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tmmu.passes.fingerprint.walker import Rule, Walker, state
+
+_INERT: Final = (logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()), torch.Generator)
+"""Types whose instances decide nothing that is traced, whatever their state."""
+
+
+def _singleton(w: Walker, value: Any) -> None:
+    w.emit(repr(value))
+
+
+def _truth(w: Walker, value: bool) -> None:  # noqa: FBT001
+    w.emit("bool", int(value))
+
+
+def _integer(w: Walker, value: int) -> None:
+    w.emit(value)
+
+
+def _float(w: Walker, value: float) -> None:
+    w.emit("float", struct.pack("<d", value))
+
+
+def _complex(w: Walker, value: complex) -> None:
+    w.emit("complex", struct.pack("<dd", value.real, value.imag))
+
+
+def _text(w: Walker, value: str) -> None:
+    w.emit(value)
+
+
+def _bytes(w: Walker, value: bytes) -> None:
+    w.emit(type(value).__name__, bytes(value))
+
+
+def _printed(w: Walker, value: Any) -> None:
+    """What prints whole."""
+    w.emit(type(value).__name__, str(value))
+
+
+def _slice(w: Walker, value: slice) -> None:
+    w.emit("slice")
+    for part in (value.start, value.stop, value.step):
+        w.visit(part)
+
+
+def _tuple(w: Walker, value: tuple[Any, ...]) -> None:
+    w.emit(type(value).__name__, len(value))
+    for at, item in enumerate(value):
+        w.visit(item, str(at))
+
+
+def _list(w: Walker, value: Any) -> None:
+    if not w.met(value):
+        w.emit(type(value).__name__, len(value), getattr(value, "maxlen", None) or -1)
+        for at, item in enumerate(value):
+            w.visit(item, str(at))
+
+
+def _map(w: Walker, value: Mapping[Any, Any]) -> None:
+    if not w.met(value):
+        w.emit(type(value).__name__, len(value))
+        w.items(list(value.items()))
+
+
+def _default_map(w: Walker, value: collections.defaultdict[Any, Any]) -> None:
+    if not w.met(value):
+        w.emit("defaultdict", len(value))
+        w.visit(value.default_factory)
+        w.items(list(value.items()))
+
+
+def _set(w: Walker, value: Any) -> None:
+    """Members of a few types have an order that does not change from process to process; others have none."""
+    if isinstance(value, set) and w.met(value):
+        return
+    known = (str, int, bool, float, bytes, type(None), torch.dtype)
+    if not all(type(member) in known for member in value):
+        w.refuse("a set of objects")
+    w.emit(type(value).__name__, len(value))
+    for member in sorted(value, key=lambda one: (type(one).__name__, repr(one))):
+        w.visit(member)
+
+
+def _derived_map(w: Walker, value: dict[Any, Any]) -> None:
+    """A map of a class of its own: the class, what it holds, its attributes."""
+    if not w.met(value):
+        w.emit("derived map", len(value))
+        w.visit(type(value))
+        w.items(list(dict.items(value)))
+        state(w, value)
+
+
+def _derived_sequence(w: Walker, value: Any) -> None:
+    if not w.met(value):
+        base = list if isinstance(value, list) else tuple
+        w.emit("derived sequence", len(value))
+        w.visit(type(value))
+        for at, item in enumerate(base.__iter__(value)):
+            w.visit(item, str(at))
+        state(w, value)
+
+
+def _derived_scalar(w: Walker, value: Any) -> None:
+    base = next(base for base in _SCALARS if isinstance(value, base))
+    w.emit("derived", base.__name__)
+    w.visit(type(value))
+    w.visit(_SCALARS[base](value))
+    state(w, value)
+
+
+_SCALARS: Final[Mapping[type, Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: bytes.__bytes__,
+}
+"""How an object of a derived class becomes one of the builtin class, whatever the class says."""
+
+
+def _enum(w: Walker, value: enum.Enum) -> None:
+    w.emit("member", value.name)
+    w.visit(type(value))
+
+
+def _inert(w: Walker, value: Any) -> None:
+    w.emit("inert", type(value).__name__)
+
+
+def _pattern(w: Walker, value: re.Pattern[Any]) -> None:
+    w.emit("pattern", value.flags)
+    w.visit(value.pattern)
+
+
+def _weak(w: Walker, value: Any) -> None:
+    w.emit("weak")
+    w.visit(value())
+
+
+def _method(w: Walker, value: types.MethodType) -> None:
+    w.emit("method")
+    w.visit(value.__func__, "")
+    w.visit(value.__self__, "")
+
+
+def _partial(w: Walker, value: functools.partial[Any]) -> None:
+    w.emit("partial")
+    w.visit(value.func, "func")
+    w.visit(value.args, "args")
+    w.visit(value.keywords, "keywords")
+
+
+def _property(w: Walker, value: property) -> None:
+    w.emit("property")
+    for part in (value.fget, value.fset, value.fdel):
+        w.visit(part)
+
+
+def _bound(w: Walker, value: Any) -> None:
+    w.emit(type(value).__name__)
+    w.visit(value.__func__)
+
+
+def _cached(w: Walker, value: functools.cached_property[Any]) -> None:
+    w.emit("cached_property")
+    w.visit(value.func)
+
+
+def _remembering(w: Walker, value: Any) -> None:
+    """What it remembers is what the function returned, and the function is read."""
+    w.emit("lru_cache")
+    w.visit(value.__wrapped__)
+
+
+def _annotation(w: Walker, value: Any) -> None:
+    w.emit("annotation", str(value))
+
+
+def _array(w: Walker, value: np.ndarray[Any, Any]) -> None:
+    if value.dtype.hasobject:
+        w.refuse("an array of objects")
+    if not w.met(value):
+        w.emit("array", str(value.dtype), str(value.shape), str(value.strides), value.tobytes())
+
+
+def _number(w: Walker, value: Any) -> None:
+    w.emit("number", str(value.dtype), value.tobytes())
+
+
+EXACT: Final[Mapping[type, Rule]] = {
+    type(None): _singleton,
+    type(Ellipsis): _singleton,
+    type(NotImplemented): _singleton,
+    bool: _truth,
+    int: _integer,
+    float: _float,
+    complex: _complex,
+    str: _text,
+    bytes: _bytes,
+    bytearray: _bytes,
+    range: _printed,
+    torch.dtype: _printed,
+    torch.layout: _printed,
+    torch.memory_format: _printed,
+    torch.device: _printed,
+    np.dtype: _printed,
+    slice: _slice,
+    tuple: _tuple,
+    torch.Size: _tuple,
+    list: _list,
+    collections.deque: _list,
+    dict: _map,
+    collections.OrderedDict: _map,
+    types.MappingProxyType: _map,
+    collections.defaultdict: _default_map,
+    set: _set,
+    frozenset: _set,
+    re.Pattern: _pattern,
+    weakref.ReferenceType: _weak,
+    types.MethodType: _method,
+    property: _property,
+    staticmethod: _bound,
+    classmethod: _bound,
+    type(functools.lru_cache(len)): _remembering,
+    types.GenericAlias: _annotation,
+    types.UnionType: _annotation,
+    type(list[int]): _annotation,
+    typing.TypeVar: _annotation,
+    type(typing.Any): _annotation,
+}
+
+DERIVED: Final[Mapping[type, Rule]] = {
+    np.dtype: _printed,
+    PurePath: _printed,
+    dict: _derived_map,
+    collections.OrderedDict: _derived_map,
+    collections.defaultdict: _derived_map,
+    list: _derived_sequence,
+    tuple: _derived_sequence,
+    str: _derived_scalar,
+    int: _derived_scalar,
+    float: _derived_scalar,
+    bytes: _derived_scalar,
+    enum.Enum: _enum,
+    **dict.fromkeys(_INERT, _inert),
+    functools.partial: _partial,
+    functools.cached_property: _cached,
+    typing._GenericAlias: _annotation,  # type: ignore[attr-defined]
+    typing._SpecialForm: _annotation,
+    np.ndarray: _array,
+    np.generic: _number,
+}
