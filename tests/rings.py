@@ -1,14 +1,18 @@
 """Schedules written down by address, and the loop driven over them without a model."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tmmu.ir.ring import Block, Copy, Ring, Visit, When
+from tmmu.runtime.device.explorer import ExplorerDevice
 from tmmu.runtime.device.interface import Device
-from tmmu.runtime.ring.loop import Loop
+from tmmu.runtime.ring.fences import Fence
+from tmmu.runtime.ring.loop import Loop, NoImage
 
 Placed = tuple[int, int]
 """A block's address and the end of its bytes."""
+Point = tuple[Fence, int, int]
+"""A fence at a visit in a pass."""
 
 
 def ring_at(
@@ -52,28 +56,67 @@ def _when(at: int, n: int) -> When:
     return When(visit=at % n, lag=int(at < 0))
 
 
-def fits(places: Sequence[Placed], resident: Sequence[int]) -> bool:
-    """Whether nothing lands on what stays."""
-    return not any(
-        places[stays][0] < end and begin < places[stays][1]
-        for stays in resident
-        for n, (begin, end) in enumerate(places)
-        if n != stays
-    )
+def in_slots(slots: Sequence[int]) -> list[Placed]:
+    """Blocks of one byte, each in the slot that is named."""
+    return [(slot, slot + 1) for slot in slots]
 
 
-def drive(loop: Loop, passes: int, *, cost: int = 0, until: int | None = None) -> None:
-    """The loop over all visits so often, a work that reads the block in each; the last pass up to visit ``until``."""
+def assignments(layers: int, slots: int) -> Iterator[tuple[int, ...]]:
+    """Every way to give layers at most so many slots, once for all ways to number the slots."""
+
+    def longer(prefix: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(prefix) == layers:
+            yield prefix
+            return
+        for slot in range(min(max(prefix, default=-1) + 2, slots)):
+            yield from longer((*prefix, slot))
+
+    return longer(())
+
+
+def drive(loop: Loop, passes: int, *, cost: int = 0, before: Callable[[int, int], object] | None = None) -> None:
+    """The loop over all visits so often, with a work in each that reads the whole block."""
     for turn in range(passes):
-        count = len(loop.ring.visits) if until is None or turn + 1 < passes else until
-        for visit in range(count):
+        for visit in range(len(loop.ring.visits)):
+            if before is not None:
+                before(turn, visit)
             loop.enter(visit)
-            loop.device.submit(loop.device.caller(), loop.read(visit, name=f"pass {turn} visit {visit}", cost=cost))
+            compute(loop, turn, visit, cost=cost)
             loop.leave(visit)
 
 
-def ordered(numbers: Sequence[int]) -> bool:
-    return all(one <= other for one, other in pairwise(numbers))
+def compute(loop: Loop, turn: int, visit: int, *, cost: int = 0) -> None:
+    """What the caller does with the block of a visit that is entered."""
+    loop.device.submit(loop.device.caller(), loop.read(visit, name=f"pass {turn} visit {visit}", cost=cost))
 
 
-__all__ = ["Device", "drive", "fits", "ordered", "ring_at"]
+def without(*points: Point) -> Callable[[Fence, int, int], bool]:
+    """All fences stand but these."""
+    return lambda fence, visit, turn: (fence, visit, turn) not in points
+
+
+def lacking(*fences: Fence) -> Callable[[Fence, int, int], bool]:
+    """All fences stand but those of these kinds, which stand nowhere."""
+    return lambda fence, visit, turn: fence not in fences
+
+
+def points_of(ring: Ring, passes: int, **options: Any) -> list[Point]:
+    """Every point at which the loop asks for a fence on its way."""
+    met: dict[Point, None] = {}
+
+    def spy(fence: Fence, visit: int, turn: int) -> bool:
+        met[fence, visit, turn] = None
+        return True
+
+    issued(ring, passes, stands=spy, **options)
+    return list(met)
+
+
+def issued(ring: Ring, passes: int = 3, *, piece: int = 0, device: Device | None = None, **options: Any) -> Any:
+    """A device that was given so many passes of a ring, an explorer unless it is named."""
+    device = device or ExplorerDevice()
+    before = options.pop("before", None)
+    cost = options.pop("cost", 0)
+    loop = Loop(device, ring, NoImage(ring, piece), **options)
+    drive(loop, passes, cost=cost, before=None if before is None else lambda turn, visit: before(loop, turn, visit))
+    return device

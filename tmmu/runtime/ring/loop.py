@@ -72,7 +72,7 @@ class Loop:
         self._stands, self._declare = stands, declare
         self._schedule = _Schedule(ring, prefetch=prefetch)
         self._lane = device.caller()
-        self._link = device.stream("weights", urgent=True)
+        self.link = device.stream("weights", urgent=True)
         self.arena = device.arena(ring.bytes)
         self._works = _Works(device, ring, image, self.arena.number, poison=poison)
         self._handoff, self._fresh, self._loaded = device.event(), device.event(), device.event()
@@ -143,11 +143,11 @@ class Loop:
         self.device.submit(self._lane, self._works.clear)
         self.device.record(self._fresh, self._lane)
         if self._stands(Fence.FRESH, -1, 0):
-            self._wait(self._link, self._fresh)
+            self._wait(self.link, self._fresh)
         for block, row in enumerate(self.ring.blocks):
             if row.resident:
                 self._copy(block)
-        self.device.record(self._loaded, self._link)
+        self.device.record(self._loaded, self.link)
         if self._stands(Fence.LOADED, -1, 0):
             self._wait(self._lane, self._loaded)
 
@@ -198,17 +198,17 @@ class Loop:
     def _wait_for_readers(self, reader: int, visit: int, turn: int) -> None:
         """The link comes after this visit, if it does not already: what it waits for it has waited for ever after."""
         if self._ended[reader] > self._link_knows and self._stands(Fence.REUSE, visit, turn):
-            self._wait(self._link, self._done[reader])
+            self._wait(self.link, self._done[reader])
             self._link_knows = self._ended[reader]
 
     def _copy(self, block: int, visit: int = -1, turn: int = 0) -> None:
         for count, work in enumerate(self._works.copies[block]):
-            self.device.submit(self._link, work)
+            self.device.submit(self.link, work)
             self.counts.moved += work.moved
             if count == 0 and visit >= 0 and not self._stands(Fence.WHOLE, visit, turn):
-                self.device.record(self._ready[visit], self._link)
+                self.device.record(self._ready[visit], self.link)
         if visit >= 0 and self._stands(Fence.WHOLE, visit, turn):
-            self.device.record(self._ready[visit], self._link)
+            self.device.record(self._ready[visit], self.link)
         self.counts.copies += 1
 
     def _require_issued(self, visit: int, turn: int) -> None:
