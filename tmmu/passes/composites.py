@@ -7,6 +7,7 @@ decompositions, which torch keeps for its compiler, are hidden meanwhile: eager 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -70,16 +71,22 @@ def composites_of(device: str) -> Iterator[None]:
     if device != "cuda":
         yield
         return
-    hidden = _with_python_kernels() | dict.fromkeys(CUDA_RULES)
+    with composites_of_eager(CUDA_RULES), enable_python_dispatcher():
+        yield
+
+
+@contextmanager
+def composites_of_eager(rules: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
+    """While inside, Python decompositions of composite operators are hidden, and ``rules`` stand in for some."""
+    hidden = _with_python_kernels() | dict.fromkeys(rules)
     saved = {op: dict(op.py_kernels) for op in hidden}
     for op in hidden:
         op.py_kernels.pop(_COMPOSITE, None)
-    for op, rule in CUDA_RULES.items():
+    for op, rule in rules.items():
         op.py_kernels[_COMPOSITE] = rule
     _forget(saved)
     try:
-        with enable_python_dispatcher():
-            yield
+        yield
     finally:
         for op, kernels in saved.items():
             op.py_kernels.clear()

@@ -1,6 +1,7 @@
 """Binding: a judged plan gets memory and weights, every view is made, every call compiled and tried once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -13,7 +14,7 @@ from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.windows import writers
 from tmmu.runtime.executor import Bound, Executor, Holding, outputs_of
-from tmmu.runtime.inputs import inputs_of
+from tmmu.runtime.inputs import Input, external_buffers, inputs_of
 from tmmu.runtime.places import Extents, Places, extents, staging
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.sizing import SegmentSizes, require_free
@@ -42,6 +43,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     segments: Segments | None = None,
     session: str = "main",
     replay: bool = True,
+    external: Mapping[str, torch.Tensor] | None = None,
 ) -> Executor:
     """An executor of ``program`` inside ``plan``, holding ``weights`` (by buffer name), and state from them or zero.
 
@@ -49,10 +51,36 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     loaded the same, the stack is used in turn, and the state is the arena of ``session``. Runs the program once on
     zeros, to see what each operator does; torch's generator is afterwards where it was. With ``replay`` a run is
     handed to torch's own interpreter as a whole, at a third of the cost per call; without, Python makes each call.
-    Errors: ``PLAN_MISMATCH``,
-    ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``,
-    ``UNSUPPORTED_OP``.
+    Inputs that are ``external``, by name, stay where the caller keeps them: they are read and changed there, and a
+    call is not given them.
+    Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``,
+    ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
     """
+    bound = bind_program(
+        program,
+        plan,
+        token=token,
+        weights=weights,
+        device=device,
+        segments=segments,
+        session=session,
+        external=external,
+    )
+    return Executor(bound, replay=replay)
+
+
+def bind_program(  # noqa: PLR0913 - as above
+    program: Program,
+    plan: Plan,
+    *,
+    token: bytes,
+    weights: Mapping[str, torch.Tensor],
+    device: torch.device | str = "cpu",
+    segments: Segments | None = None,
+    session: str = "main",
+    external: Mapping[str, torch.Tensor] | None = None,
+) -> Bound:
+    """What ``bind`` gives to an executor: for those that run it in another way."""
     where = torch.device(device)
     _match(program, plan, where)
     judge(program.graph, plan, token=token)
@@ -66,8 +94,9 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
             f"the plan is aligned to {alignment} bytes, and the segments to {home.alignment}",
             fix=f"make segments with alignment {alignment}",
         )
+    kept = external_buffers(program.graph, external or {}, where)
     with home.turn, torch.inference_mode(mode=False):
-        return Executor(_Binding(program, plan, home, need, images, session, shared=shared).bound(), replay=replay)
+        return _Binding(program, plan, home, need, images, session, shared=shared, external=kept).bound()
 
 
 def _match(program: Program, plan: Plan, device: torch.device) -> None:
@@ -106,9 +135,11 @@ class _Binding:
         session: str,
         *,
         shared: bool,
+        external: Mapping[int, torch.Tensor],
     ) -> None:
         self.program, self.plan, self.segments, self.need = program, plan, segments, need
         self.graph, self.images, self.session, self.shared = program.graph, images, session, shared
+        self.external = external
         self.base: dict[str, int] = {}
 
     def bound(self) -> Bound:
@@ -162,9 +193,10 @@ class _Binding:
         scratch = max(LEAST_SCRATCH, self.need.bytes["stack"] // SCRATCH_SHARE)
         unread = _unread(graph, order)
         steps = [compile_step(self.program.calls[op], places.view, scratch=scratch, unread=unread) for op in order]
-        inputs = inputs_of(graph, self.segments.device)
+        inputs = self._inputs()
         self._clear(places)
-        steps, unplanned = tried(steps, self._may_fill)
+        with self._unchanged(places):
+            steps, unplanned = tried(steps, self._may_fill)
         self._clear(places)
         writer = writers(graph)
         runs = set(order)
@@ -188,11 +220,31 @@ class _Binding:
         )
 
     def _may_fill(self, tensor: torch.Tensor) -> bool:
-        """Whether it is no weight: all else is cleared before the first run."""
-        return bool(tensor.untyped_storage()._cdata != self.segments.slabs["text"].storage._cdata)
+        """Whether it is no weight and not the caller's: all else is cleared before the first run."""
+        kept = [self.segments.slabs["text"].storage, *(one.untyped_storage() for one in self.external.values())]
+        return tensor.untyped_storage()._cdata not in {storage._cdata for storage in kept}
+
+    def _inputs(self) -> tuple[Input, ...]:
+        """Those that a call is given."""
+        home = self.graph.values.buffer
+        found = inputs_of(self.graph, self.segments.device)
+        return tuple(one for one in found if home[one.value] not in self.external)
+
+    @contextmanager
+    def _unchanged(self, places: Places) -> Iterator[None]:
+        """What is the caller's has the same bytes afterwards."""
+        written = {self.graph.values.buffer[value] for op in self.plan.order for value in self.graph.ops.writes[op]}
+        kept = [(places.bytes(buffer), places.bytes(buffer).clone()) for buffer in self.external if buffer in written]
+        try:
+            yield
+        finally:
+            for place, before in kept:
+                place.copy_(before)
 
     def _places(self) -> Places:
-        homes: dict[int, tuple[Slab, int]] = staging(self.graph, self.segments.alignment, self.segments.device)
+        graph, segments = self.graph, self.segments
+        homes = staging(graph, segments.alignment, segments.device, external=self.external)
+        homes.update((buffer, (Slab.over(tensor), 0)) for buffer, tensor in self.external.items())
         for segment, slab in self.segments.slabs.items():
             homes.update((buffer, (slab, self.base[segment] + offset)) for buffer, offset in self._rows(segment))
         return Places(self.graph, homes)
@@ -202,7 +254,7 @@ class _Binding:
         for segment in ("stack", "data"):
             zero_tensor(self.segments.slabs[segment].bytes(self.base[segment], self.need.bytes[segment]))
         for buffer, role in enumerate(self.graph.buffers.role):
-            if role == INPUT:
+            if role == INPUT and buffer not in self.external:
                 zero_tensor(places.bytes(buffer))
         for buffer, _ in self._rows("data"):
             if buffer in self.images:

@@ -78,7 +78,7 @@ class Executor:
         with self._bound.segments.turn, self._frame(), torch.no_grad(), torch._C._DisableAutocast():
             for place, tensor in zip(self._into, given, strict=True):
                 place.copy_(tensor)
-            self._steps()
+            run_pieces(self._bound, self._tape)
             for position in self._bound.written:
                 given[position].copy_(self._into[position])
             self._life.pending = [Pending(arena=arena, wait=_done) for arena in range(len(self._bound.plan.arenas))]
@@ -163,34 +163,36 @@ class Executor:
         finally:
             stack.reset(mark)
 
-    def _steps(self) -> None:
-        with torch._C._AutoDispatchBelowAutograd():
-            for piece in self._tape:
-                try:
-                    piece.run()
-                except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                    if piece.first == piece.last:
-                        raise
-                    raise self._failure(*self._located(piece, error)) from error
 
-    def _located(self, piece: Piece, error: Exception) -> tuple[int, Exception]:
-        """The step that fails, by running the piece again a step at a time."""
-        for one in one_by_one(self._bound.steps, piece.first, piece.last):
+def run_pieces(bound: Bound, tape: Sequence[Piece]) -> None:
+    """Runs them in order; ``INVALID_CONFIG`` that names the op where torch refuses."""
+    with torch._C._AutoDispatchBelowAutograd():
+        for piece in tape:
             try:
-                one.run()
-            except (RuntimeError, IndexError, ValueError, TypeError) as found:
-                return one.first, found
-        return piece.first, error
+                piece.run()
+            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                raise _failure(bound, *_located(bound, piece, error)) from error
 
-    def _failure(self, at: int, error: Exception) -> InvalidConfig:
-        op = self._bound.plan.order[at]
-        source = self._bound.graph.notes.ops.source[op]
-        where = f" ({source})" if source else ""
-        return InvalidConfig(
-            f"op {op} {self._bound.steps[at].name}{where}: {' '.join(str(error).split())[:300]}",
-            fix="give inputs that the model itself can run on",
-            op=op,
-        )
+
+def _located(bound: Bound, piece: Piece, error: Exception) -> tuple[int, Exception]:
+    """The step that fails, by running the piece again a step at a time."""
+    for one in one_by_one(bound.steps, piece.first, piece.last):
+        try:
+            one.run()
+        except (RuntimeError, IndexError, ValueError, TypeError) as found:
+            return one.first, found
+    return piece.first, error
+
+
+def _failure(bound: Bound, at: int, error: Exception) -> InvalidConfig:
+    op = bound.plan.order[at]
+    source = bound.graph.notes.ops.source[op]
+    where = f" ({source})" if source else ""
+    return InvalidConfig(
+        f"op {op} {bound.steps[at].name}{where}: {' '.join(str(error).split())[:300]}",
+        fix="give inputs that the model itself can run on",
+        op=op,
+    )
 
 
 def _done() -> None:

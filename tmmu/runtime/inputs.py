@@ -38,6 +38,27 @@ def inputs_of(graph: Graph, device: torch.device) -> tuple[Input, ...]:
     return tuple(found)
 
 
+def external_buffers(
+    graph: Graph, external: Mapping[str, torch.Tensor], device: torch.device
+) -> dict[int, torch.Tensor]:
+    """By buffer, the tensors in which inputs of these names lie; ``INVALID_CONFIG`` for one that does not fit."""
+    wanted = {one.name: one for one in inputs_of(graph, device)}
+    found = {}
+    for name, tensor in external.items():
+        if name not in wanted:
+            raise InvalidConfig(f"no input is called {name}", fix=f"the inputs are {', '.join(wanted)}", name=name)
+        one = wanted[name]
+        _checked(one, external)
+        if tensor.stride() != graph.values.stride[one.value]:
+            raise InvalidConfig(
+                f"input {name} has strides {tensor.stride()}, and the plan is for {graph.values.stride[one.value]}",
+                fix="plan for this one",
+                name=name,
+            )
+        found[graph.values.buffer[one.value]] = tensor
+    return found
+
+
 def check_inputs(wanted: Sequence[Input], given: Mapping[str, object]) -> list[torch.Tensor]:
     """The tensors in the order of ``wanted``; ``INVALID_CONFIG`` that names the first thing wrong with them."""
     unknown = [name for name in given if not any(one.name == name for one in wanted)]

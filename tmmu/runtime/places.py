@@ -1,6 +1,6 @@
 """Where a plan's arenas lie in the segments, and so where every buffer and value does."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -58,12 +58,17 @@ class Places:
         return slab.bytes(offset, self.graph.buffers.bytes[buffer])
 
 
-def staging(graph: Graph, alignment: int, device: torch.device) -> dict[int, tuple[Slab, int]]:
-    """A place for each input, outside the plan: inputs are the caller's, and are copied in when a step begins."""
+def staging(
+    graph: Graph, alignment: int, device: torch.device, *, external: Container[int] = ()
+) -> dict[int, tuple[Slab, int]]:
+    """A place for each input, outside the plan: inputs are the caller's, and are copied in when a step begins.
+
+    Buffers that are ``external`` need none.
+    """
     at: dict[int, int] = {}
     end = 0
     for buffer, role in enumerate(graph.buffers.role):
-        if role == INPUT:
+        if role == INPUT and buffer not in external:
             at[buffer] = end
             end = round_up(end + graph.buffers.bytes[buffer], alignment)
     slab = Slab(end, alignment, device)

@@ -30,6 +30,15 @@ class Slab:
         self.base = -whole.data_ptr() % alignment
         zero_tensor(self.bytes(0, size))
 
+    @classmethod
+    def over(cls, tensor: torch.Tensor) -> "Slab":
+        """The memory of ``tensor`` from its first element on, as it is: somebody else's, and kept while this lives."""
+        slab = cls.__new__(cls)
+        slab.storage = tensor.untyped_storage()
+        slab.base = int(tensor.storage_offset()) * tensor.element_size()
+        slab.size = slab.storage.nbytes() - slab.base
+        return slab
+
     def bytes(self, offset: int, size: int) -> torch.Tensor:
         """``uint8[size]`` at a byte offset of the slab."""
         return self.view(offset, (size,), (1,), torch.uint8)

@@ -42,6 +42,8 @@ def compile_step(call: Call, view: View, *, scratch: int = 0, unread: Container[
     """
     args = tuple(_bound(argument, view) for argument in call.args)
     kwargs = {name: _bound(argument, view) for name, argument in call.kwargs}
+    if not call.operator._schema.returns:
+        return _without_results(call, args, kwargs)
     targets = [None if value is None else view(value) for value in call.results]
     into = [None if value is None or value in unread else view(value) for value in call.results]
     copying = (call_into(call.operator, args, kwargs, into=into),)
@@ -55,6 +57,13 @@ def compile_step(call: Call, view: View, *, scratch: int = 0, unread: Container[
         arguments=tuple(_tensors(args, kwargs)),
         on_trial=parts is not None,
     )
+
+
+def _without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+    """A call for what it changes; one that changes nothing only says that its arguments are needed until here."""
+    code = (call_into(call.operator, args, kwargs),) if call.operator._schema.is_mutable else ()
+    given = tuple(_tensors(args, kwargs))
+    return Step(name=str(call.operator), code=code, copying=code, results=(), arguments=given, on_trial=False)
 
 
 def _bound(argument: Any, view: View) -> Any:
