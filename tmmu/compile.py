@@ -4,20 +4,28 @@ Everything that decides a plan's bytes is an argument. The clock is read for rep
 """
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from platformdirs import user_cache_path
 
 from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
+from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.ir.rules import require_legal
+from tmmu.planner.cache import Found, Miss, PlanCache
+from tmmu.planner.cache.parts import library_parts, program_parts, request_parts
 from tmmu.planner.prepare import prepare_memory
 
 if TYPE_CHECKING:
+    from tmmu.passes.capture import Opened
     from tmmu.passes.request import CaptureRequest, Progress
     from tmmu.runtime.rehearse import Rehearsal
 
@@ -43,11 +51,16 @@ class Compiled:
     graph: Graph
     plan: Plan
     seconds: Mapping[str, float]
+    found: Found | None = None
+    """Where a cache had it from; ``None`` where none was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a run depends on beside the plan: a seed for all that is drawn, a file of weights, whether to compare."""
+    """What a run depends on beside the plan: a seed for all that is drawn, a file of weights, what to look at.
+
+    ``plan`` is the plan to run in, for this very graph, where there is one already.
+    """
 
     seed: int
     weights: Path | None
@@ -68,15 +81,89 @@ class Stopwatch:
         return result
 
 
-def compile_model(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Compiled:
-    """From a model to a sound plan. Imports torch."""
-    from tmmu.passes import capture, lower
+def compile_model(
+    capture_request: "CaptureRequest",
+    plan_request: PlanRequest,
+    progress: "Progress",
+    *,
+    cache: PlanCache | None = None,
+    key: Key | None = None,
+) -> Compiled:
+    """From a model to a sound plan, traced only where ``cache`` has none. Imports torch.
+
+    Without ``key`` the model is made and looked at for one; so it is made in any case, and seldom traced.
+    """
+    from tmmu.passes import lower
+    from tmmu.passes.capture import opened
 
     watch = Stopwatch()
-    with uncollected():
-        program = watch.run("capture", lambda: capture(capture_request, progress))
-        graph = watch.run("lower", lambda: lower(program))
-        return _plan(graph, plan_request, watch)
+    with uncollected(), ExitStack() as stack:
+        model = watch.run("build", lambda: stack.enter_context(opened(capture_request, progress)))
+        found: Key | NoKey = key or _UNNAMED
+        if cache is not None and key is None:
+            found = watch.run("fingerprint", lambda: model_key(model, plan_request))
+
+        def graph() -> Graph:
+            program = watch.run("capture", lambda: model.trace(progress))
+            return watch.run("lower", lambda: lower(program))
+
+        return _found(graph, plan_request, watch, cache=cache, key=found)
+
+
+def cached(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | Miss:
+    """The plan that the cache has under ``key``, judged again; or why it has none. Needs no torch."""
+    watch = Stopwatch()
+    judge_it = partial(judge, token=request.token)
+    found = watch.run("lookup", lambda: cache.lookup(key, judge_it))
+    if isinstance(found, Miss):
+        return found
+    return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found)
+
+
+def key_without_trace(
+    capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress"
+) -> Key | NoKey:
+    """What ``compile_model`` would look up: the model is made, and not traced. Imports torch."""
+    from tmmu.passes.capture import opened
+
+    with uncollected(), opened(capture_request, progress) as model:
+        return model_key(model, plan_request)
+
+
+def model_key(model: "Opened", request: PlanRequest) -> Key | NoKey:
+    """The key of a model that was made and not traced; or why it has none."""
+    from tmmu.passes.fingerprint import fingerprint
+
+    found = fingerprint(model.workload, model.build, training=request.mode != "inference")
+    if isinstance(found, NoKey):
+        return found
+    asked = request_key(request, device=model.request.device, optimizer=model.request.optimizer)
+    return asked.replaced(*found.parts, *library_parts(found.libraries))
+
+
+def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> Key:
+    """A key of all but the model: what is asked, and which program answers."""
+    asked = request_parts(
+        device=device,
+        mode=request.mode,
+        optimizer=optimizer,
+        preset=request.preset,
+        token=request.token,
+        arenas=request.arenas,
+        nodes=request.nodes,
+    )
+    return key_of((*asked, *program_parts(os.environ)))
+
+
+def plan_cache(*, doubt: bool = False) -> PlanCache:
+    """The cache in the user's folder, or where ``TMMU_CACHE_DIR`` says."""
+    return PlanCache(cache_folder(), doubt=doubt)
+
+
+def cache_folder() -> Path:
+    """Where plans are kept: a folder of their own in the user's cache folder, or in ``TMMU_CACHE_DIR``."""
+    named = os.environ.get("TMMU_CACHE_DIR")
+    return (Path(named) if named else user_cache_path("tmmu", appauthor=False)) / "plans"
 
 
 def run_model(
@@ -121,23 +208,41 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def compile_graph(graph: Graph, plan_request: PlanRequest) -> Compiled:
+def compile_graph(
+    graph: Graph, plan_request: PlanRequest, *, cache: PlanCache | None = None, key: Key | None = None
+) -> Compiled:
     """From a graph that is already there to a sound plan. Needs no torch."""
-    return _plan(graph, plan_request, Stopwatch())
+    return _found(lambda: graph, plan_request, Stopwatch(), cache=cache, key=key or _UNNAMED)
 
 
 def _plan(graph: Graph, request: PlanRequest, watch: Stopwatch) -> Compiled:
-    watch.run("check", lambda: require_legal(graph))
-    plan = watch.run(
-        "plan",
-        lambda: prepare_memory(
-            graph,
-            mode=request.mode,
-            preset=request.preset,
-            token=request.token,
-            arenas=request.arenas,
-            nodes=request.nodes,
-        ),
+    return _found(lambda: graph, request, watch, cache=None, key=_UNNAMED)
+
+
+_UNNAMED: Final = NoKey("nothing was asked")
+
+
+def _found(
+    graph: Callable[[], Graph], request: PlanRequest, watch: Stopwatch, *, cache: PlanCache | None, key: Key | NoKey
+) -> Compiled:
+    def make() -> tuple[Graph, Plan]:
+        made = graph()
+        watch.run("check", lambda: require_legal(made))
+        return made, watch.run("plan", lambda: _prepare(made, request))
+
+    def judged(made: Graph, plan: Plan) -> None:
+        watch.run("judge", lambda: judge(made, plan, token=request.token))
+
+    found = (cache or PlanCache(None)).plan(key, make, judged)
+    return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found if cache else None)
+
+
+def _prepare(graph: Graph, request: PlanRequest) -> Plan:
+    return prepare_memory(
+        graph,
+        mode=request.mode,
+        preset=request.preset,
+        token=request.token,
+        arenas=request.arenas,
+        nodes=request.nodes,
     )
-    watch.run("judge", lambda: judge(graph, plan, token=request.token))
-    return Compiled(graph=graph, plan=plan, seconds=watch.seconds)

@@ -29,6 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Replay token from a seed of 64 bits.")]
 Token = Annotated[str | None, typer.Option(metavar="HEX", help="Replay token, at least 64 bytes.")]
 TokenFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Replay token: the bytes of a file.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither look for this plan nor keep it.")]
 Reserve = Annotated[str | None, typer.Option(metavar="SIZE", help="Kept free on a device in the fit table. [1GiB]")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A NAME.plan.cbor.")]
 IrFile = Annotated[Path | None, typer.Option("--ir", metavar="FILE", help="Its graph. [NAME.ir.cbor beside it]")]
@@ -88,6 +89,7 @@ def plan(
 ) -> Run:
     """Trace TARGET without weights or GPU, and write a plan in which every byte is decided and judged."""
     given = dict(locals())
+    no_cache: NoCache = False,
     from tmmu.cli.plan import PlanOptions, plan_job, run_plan
 
     return lambda: run_plan(plan_job(PlanOptions(**given)))
@@ -97,7 +99,7 @@ def plan(
 def run_command(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="model.py, model.py:Name, hf:PATH or NAME.pt2")],
     device: Annotated[Literal["cpu"], typer.Option(help="Where to run.")] = "cpu",
-    mode: Annotated[Mode, typer.Option(help="How much of a step runs.")] = "inference",
+    mode: Annotated[Mode | None, typer.Option(help="How much of a step runs. [inference]")] = None,
     preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
     optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
     settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,

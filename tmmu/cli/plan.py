@@ -28,12 +28,25 @@ from tmmu.cli.options import (
     require_writable,
     same_file,
 )
+from tmmu.cli.printable import printable
 from tmmu.cli.summary import summarize
-from tmmu.compile import Compiled, PlanRequest, Stopwatch, compile_graph, compile_model, uncollected
+from tmmu.compile import (
+    Compiled,
+    PlanRequest,
+    Stopwatch,
+    cached,
+    compile_graph,
+    compile_model,
+    plan_cache,
+    request_key,
+)
 from tmmu.errors import InvalidConfig
 from tmmu.ir.files import write_together
 from tmmu.ir.graph import Graph, encode_graph
+from tmmu.ir.key import Key, NoKey
 from tmmu.ir.plan import encode_plan
+from tmmu.planner.cache import Found, PlanCache
+from tmmu.planner.cache.parts import configuration_parts, exported_parts, graph_parts
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
@@ -65,6 +78,7 @@ class PlanOptions:
     ir: str | None
     reserve: str | None
     as_json: bool
+    no_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +112,7 @@ class PlanJob:
     ir: Path | None
     reserve: int
     json: bool
+    cache: bool
 
 
 def plan_job(given: PlanOptions) -> PlanJob:
@@ -118,6 +133,7 @@ def plan_job(given: PlanOptions) -> PlanJob:
         folder=Path.cwd(),
         reserve=parse_reserve(given.reserve),
         json=given.as_json,
+        cache=not given.no_cache,
     )
 
 
@@ -183,16 +199,41 @@ def run_plan(job: PlanJob) -> int:
 
 
 def _compile(job: PlanJob) -> Compiled:
+    cache = plan_cache(doubt=True) if job.cache else None
     if job.target.kind == "ir":
         graph = load_graph(job.target.path)
         _require_gradient(graph, job.request.mode)
-        return compile_graph(graph, job.request)
+        return compile_graph(graph, job.request, cache=cache, key=graph_key(graph, job.request))
+    key = file_key(job.target, job.capture, job.request) if cache else None
+    known = cached(cache, key, job.request) if cache and key else None
+    return known if isinstance(known, Compiled) else _traced(job, cache, key)
+
+
+def _traced(job: PlanJob, cache: PlanCache | None, key: Key | None) -> Compiled:
     watch = Stopwatch()
-    with uncollected(), quiet(), progress_bar() as progress:
+    with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
         request = watch.run("import", lambda: capture_request(job.target, job.capture))
-        compiled = compile_model(request, job.request, progress)
+        compiled = compile_model(request, job.request, progress, cache=cache, key=key)
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
+
+
+def file_key(target: Target, capture: CaptureOptions, request: PlanRequest) -> Key | None:
+    """The key of a target whose files say all, so that neither torch nor the model is needed; else ``None``."""
+    if target.kind == "hf":
+        names = ("batch", "seq", "dtype", "decode", "cache_len")
+        parts = configuration_parts(target.path, {name: getattr(capture, name) for name in names})
+    elif target.kind == "pt2":
+        parts = exported_parts(target.path)
+    else:
+        return None
+    asked = request_key(request, device=capture.device, optimizer=capture.optimizer)
+    return None if isinstance(parts, NoKey) else asked.replaced(*parts)
+
+
+def graph_key(graph: Graph, request: PlanRequest) -> Key:
+    """The key of a graph file, by all that it says."""
+    return request_key(request, device=graph.target, optimizer=None).replaced(*graph_parts(encode_graph(graph)))
 
 
 def _require_gradient(graph: Graph, mode: str) -> None:
@@ -244,10 +285,25 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
     if job.json:
         graph = job.ir or (job.target.path if job.target.kind == "ir" else None)
         files = {"plan": str(job.plan), "ir": None if graph is None else str(graph)}
-        print_json(asdict(summary) | {"files": files, "seconds": dict(compiled.seconds)})
+        found = cache_record(compiled.found)
+        print_json(asdict(summary) | {"files": files, "cache": found, "seconds": dict(compiled.seconds)})
         return
     out = render.console()
     render.print_summary(out, summary)
     render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
     if out.is_terminal:
         out.print(render.seconds_line(compiled.seconds), style="dim")
+        if compiled.found:
+            out.print(printable(_cache_line(compiled.found)), style="dim")
+
+
+def cache_record(found: Found | None) -> dict[str, str] | None:
+    """Where the plan came from, and why not from where it could have."""
+    if found is None:
+        return None
+    return {"origin": found.origin, "miss": str(found.miss or ""), "unkept": found.unkept}
+
+
+def _cache_line(found: Found) -> str:
+    why = "; ".join(text for text in (str(found.miss or ""), found.unkept) if text)
+    return f"cache: {found.origin}" + (f" ({why})" if why else "")

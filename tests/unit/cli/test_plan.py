@@ -189,7 +189,7 @@ def test_a_plan_that_the_judge_refuses_is_not_written(shell: Shell, monkeypatch:
 def test_a_model_target_is_captured_with_the_options_given(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def compile_model(request: object, plan_request: object, progress: object) -> Compiled:
+    def compile_model(request: object, plan_request: object, progress: object, **cache: object) -> Compiled:
         asked.append(request)
         print("a model may print")
         return compile_graph(small(), plan_request)  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def test_where_one_file_cannot_be_written_neither_changes(shell: Shell) -> None:
 def test_outputs_lie_where_the_program_was_started(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever folder the model goes to while it is traced."""
 
-    def compile_model(request: object, plan_request: object, progress: object) -> Compiled:
+    def compile_model(request: object, plan_request: object, progress: object, **cache: object) -> Compiled:
         os.chdir("elsewhere")
         return compile_graph(small(), plan_request)  # type: ignore[arg-type]
 
@@ -294,7 +294,7 @@ def test_an_arena_too_small_is_told_in_units_too(shell: Shell) -> None:
 def test_what_a_model_logs_is_not_shown(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def compile_model(request: object, plan_request: object, progress: object) -> Compiled:
+    def compile_model(request: object, plan_request: object, progress: object, **cache: object) -> Compiled:
         for level in (logging.WARNING, logging.ERROR, logging.CRITICAL):
             logging.getLogger("library").log(level, "while it is traced")
         return compile_graph(small(), plan_request)  # type: ignore[arg-type]

@@ -7,12 +7,17 @@ import pytest
 
 from tests.unit.planner.cached import TOKEN, Maker, key, program
 from tmmu.errors import CaptureFailed, PlanMismatch, PlanUnsound
+from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import NoKey
 from tmmu.ir.plan import Plan
 from tmmu.planner.cache import Buckets, Counts, InputShape, MissReason, PlanCache, inputs_part, pad_inputs, store
 from tmmu.planner.cache.entry import encode_entry
 from tmmu.planner.cache.miss import Miss
+
+
+def under(token: bytes) -> Callable[[Graph, Plan], None]:
+    return lambda graph, plan: judge(graph, plan, token=token)
 
 
 def never() -> tuple[Graph, Plan]:
@@ -116,8 +121,8 @@ def test_an_unsound_plan_is_refused_and_not_stored(tmp_path: Path) -> None:
 
 def test_a_plan_under_another_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanMismatch):
-        PlanCache(tmp_path).plan(key(), program, token=bytes(64))
-    assert PlanCache(tmp_path).plan(key(), program, token=TOKEN).origin == "cold"
+        PlanCache(tmp_path).plan(key(), program, under(bytes(64)))
+    assert PlanCache(tmp_path).plan(key(), program, under(TOKEN)).origin == "cold"
 
 
 def test_doubt_judges_what_is_stored(tmp_path: Path) -> None:
@@ -127,13 +132,13 @@ def test_doubt_judges_what_is_stored(tmp_path: Path) -> None:
     assert found.origin == "cold"
     assert found.miss is not None
     assert found.miss.reason is MissReason.UNSOUND
-    assert PlanCache(tmp_path, doubt=True).plan(key(), never, token=TOKEN).origin == "disk"
+    assert PlanCache(tmp_path, doubt=True).plan(key(), never, under(TOKEN)).origin == "disk"
 
 
 def test_doubt_asks_for_the_token_as_well(tmp_path: Path) -> None:
     PlanCache(tmp_path).plan(key(), Maker())
     with pytest.raises(PlanMismatch):
-        PlanCache(tmp_path, doubt=True).plan(key(), Maker(), token=bytes(64))
+        PlanCache(tmp_path, doubt=True).plan(key(), Maker(), under(bytes(64)))
 
 
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:

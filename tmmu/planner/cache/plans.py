@@ -8,7 +8,7 @@ from threading import Lock, RLock
 from typing import Final, Literal, TypeAlias
 
 from tmmu.errors import TmmuError
-from tmmu.ir.check import judge
+from tmmu.ir import check
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey
 from tmmu.ir.plan import Plan
@@ -18,6 +18,8 @@ from tmmu.planner.cache.miss import Miss, MissReason
 from tmmu.planner.cache.table import Table
 
 Origin: TypeAlias = Literal["table", "disk", "cold"]
+Make: TypeAlias = Callable[[], tuple[Graph, Plan]]
+Judge: TypeAlias = Callable[[Graph, Plan], None]
 
 LIMIT: Final = 1 << 28
 """Bytes of entries that a folder may hold: some thousand plans of ordinary models."""
@@ -69,35 +71,35 @@ class PlanCache:
         with self._lock:
             return Counts(**self._counts)
 
-    def plan(self, key: Key | NoKey, make: Callable[[], tuple[Graph, Plan]], *, token: bytes | None = None) -> Found:
+    def plan(self, key: Key | NoKey, make: Make, judge: Judge = check.judge) -> Found:
         """The plan under ``key``, or the one that ``make`` returns, judged and stored.
 
-        ``token`` lets the judge compute addresses again. Errors are those of ``make`` and of the judge.
+        ``judge`` returns for a sound plan alone. Errors are its own and those of ``make``.
         """
         if isinstance(key, NoKey):
-            return self._counted(self._made(make, token, Miss(MissReason.NO_KEY, key.why)))
+            return self._counted(self._made(make, judge, Miss(MissReason.NO_KEY, key.why)))
         found = self._table.get(key.digest)
         if found is None:
             with self._alone(key.digest):
-                found = self._table.get(key.digest) or self._slow(key, make, token)
+                found = self._table.get(key.digest) or self._slow(key, make, judge)
         return self._counted(found)
 
-    def lookup(self, key: Key, *, token: bytes | None = None) -> Found | Miss:
+    def lookup(self, key: Key, judge: Judge = check.judge) -> Found | Miss:
         """The plan under ``key`` if it is at hand; else why it is not."""
-        found = self._table.get(key.digest) or self._stored(key, token)
+        found = self._table.get(key.digest) or self._stored(key, judge)
         return found if isinstance(found, Miss) else self._counted(found)
 
-    def _slow(self, key: Key, make: Callable[[], tuple[Graph, Plan]], token: bytes | None) -> Found:
-        found = self._stored(key, token)
+    def _slow(self, key: Key, make: Make, judge: Judge) -> Found:
+        found = self._stored(key, judge)
         if isinstance(found, Found):
             return found
-        made = self._made(make, token, found)
+        made = self._made(make, judge, found)
         data = encode_entry(key, made.graph, made.plan)
         self._remember(key, made, len(data))
         unkept = store.save(self._folder, key, data, limit=self._limit) if self._folder else ""
         return replace(made, unkept=unkept)
 
-    def _stored(self, key: Key, token: bytes | None) -> Found | Miss:
+    def _stored(self, key: Key, judge: Judge) -> Found | Miss:
         if self._folder is None:
             return Miss(MissReason.OFF)
         entry = store.load(self._folder, key)
@@ -106,7 +108,7 @@ class PlanCache:
         try:
             graph, plan = open_entry(entry)
             if self._doubt:
-                judge(graph, plan, token=token)
+                judge(graph, plan)
         except Refused as error:
             return error.miss
         except TmmuError as error:
@@ -115,9 +117,9 @@ class PlanCache:
         self._remember(key, found, len(entry.graph) + len(entry.plan))
         return found
 
-    def _made(self, make: Callable[[], tuple[Graph, Plan]], token: bytes | None, miss: Miss) -> Found:
+    def _made(self, make: Make, judge: Judge, miss: Miss) -> Found:
         graph, plan = make()
-        judge(graph, plan, token=token)
+        judge(graph, plan)
         return Found(graph=graph, plan=plan, origin="cold", miss=miss)
 
     def _remember(self, key: Key, found: Found, cost: int) -> None:

@@ -1,0 +1,167 @@
+"""The parts of a key that need no model: the request, the program that plans, libraries and files behind a target."""
+
+import json
+import os
+import platform
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+import tmmu
+from tmmu.ir.key import NoKey, Part, part_of
+from tmmu.ir.plan import ArenaSpec
+
+PLANNING: Final = ("compile.py", "errors.py", "ir", "passes", "planner")
+"""What of our own package decides a plan."""
+CODE: Final = (".py", ".so", ".pyd", ".dll", ".dylib")
+SWITCHES: Final = ("TORCH", "PYTORCH", "ATEN_", "TRANSFORMERS_")
+"""How variables of the environment begin that libraries read when they like."""
+HUGGING_FACE: Final = ("torch", "transformers")
+WEIGHTS: Final = "/data/weights/"
+"""Where an exported program keeps the bytes that planning leaves unread."""
+
+
+def request_parts(  # noqa: PLR0913 - one for each thing that a caller decides
+    *,
+    device: str,
+    mode: str,
+    optimizer: str | None,
+    preset: str,
+    token: bytes,
+    arenas: Sequence[ArenaSpec],
+    nodes: int,
+) -> tuple[Part, ...]:
+    """What the caller asked for. Of the token only a digest is kept."""
+    specs = [[one.name, one.segment, one.layout, one.alignment, one.page, one.capacity] for one in arenas]
+    shown = "; ".join(f"{one.name} {one.layout} {one.alignment}/{one.page}/{one.capacity}" for one in arenas)
+    return (
+        part_of("target", device),
+        part_of("mode", mode),
+        part_of("optimizer", optimizer),
+        part_of("preset", preset),
+        part_of("token", token, f"{token[:8].hex()}…"),
+        part_of("arenas", specs, shown),
+        part_of("nodes", nodes),
+    )
+
+
+def program_parts(environment: Mapping[str, str]) -> tuple[Part, ...]:
+    """Which code plans, in which Python, under which switches."""
+    switches = {name: value for name, value in sorted(environment.items()) if name.startswith(SWITCHES)}
+    python = f"{platform.python_implementation()} {platform.python_version()} {sys.platform} {platform.machine()}"
+    return (
+        part_of("tmmu", _planning(), version("tmmu")),
+        part_of("python", python),
+        part_of("environment", switches, " ".join(switches) or "no switches"),
+    )
+
+
+@cache
+def _planning() -> bytes:
+    """BLAKE3 of our own code, as far as it decides a plan."""
+    root, digest = Path(tmmu.__file__).parent, blake3()
+    for path in sorted(path for name in PLANNING for path in _python_files(root / name)):
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(data)} ".encode()).update(data)
+    return digest.digest()
+
+
+def _python_files(path: Path) -> Iterator[Path]:
+    return path.rglob("*.py") if path.is_dir() else iter((path,))
+
+
+def library_parts(names: Sequence[str]) -> tuple[Part, ...]:
+    """The installed libraries of these import names; for others than torch and numpy, also what else is installed."""
+    parts = [library_part(name) for name in names if name != "python"]
+    more = [name for name in names if name not in ("python", "torch", "numpy")]
+    return (*parts, *([installed_part()] if more else []))
+
+
+@cache
+def library_part(name: str) -> Part:
+    """One library: names, sizes and times of all its code files, so that an edit in place is another library."""
+    try:
+        text = version(name)
+    except PackageNotFoundError:
+        text = ""
+    spec = PathFinder.find_spec(name)
+    roots = list(spec.submodule_search_locations or [spec.origin or ""]) if spec is not None else []
+    files = [[root, *_signature(root)] for root in roots]
+    return part_of(f"library.{name}", files, text)
+
+
+def _signature(root: str) -> list[object]:
+    found = sorted(_code_files(root)) if Path(root).is_dir() else [_stamp(root)]
+    return [list(row) for row in found]
+
+
+def _code_files(root: str) -> Iterator[tuple[str, int, int]]:
+    folders = [root]
+    while folders:
+        with os.scandir(folders.pop()) as found:
+            for one in found:
+                if one.name.endswith(CODE):
+                    about = one.stat()
+                    yield one.path, about.st_size, about.st_mtime_ns
+                elif one.name != "__pycache__" and one.is_dir(follow_symlinks=False):
+                    folders.append(one.path)
+
+
+def _stamp(path: str) -> tuple[str, int, int]:
+    about = Path(path).stat()
+    return path, about.st_size, about.st_mtime_ns
+
+
+@cache
+def installed_part() -> Part:
+    """Everything installed, by name and version: libraries look for each other when they like."""
+    names: set[str] = set()
+    for folder in map(Path, sys.path):
+        if folder.is_dir():
+            names.update(one.name for one in folder.iterdir() if one.name.endswith((".dist-info", ".egg-info")))
+    return part_of("installed", sorted(names), f"{len(names)} distributions")
+
+
+def configuration_parts(path: Path, workload: Mapping[str, object]) -> tuple[Part, ...] | NoKey:
+    """A Hugging Face configuration and how it is run: transformers makes the same model of the same files."""
+    folder = (path if path.is_dir() else path.parent).resolve()
+    name = folder.name or "model"
+    try:
+        files = {one.name: one.read_bytes() for one in sorted(folder.glob("config*.json"))}
+        shown = json.loads(files.get("config.json", b"{}"))
+    except (OSError, ValueError) as error:
+        return NoKey(f"{folder}: {type(error).__name__}")
+    architectures = shown.get("architectures") if isinstance(shown, dict) else None
+    settings = [[key, value] for key, value in sorted(workload.items())]
+    return (
+        part_of("model", [name, files], f"{name} {architectures or ''}".strip()),
+        part_of("workload", settings, ", ".join(f"{key} {value}" for key, value in settings if value)),
+        *library_parts(HUGGING_FACE),
+    )
+
+
+def exported_parts(path: Path) -> tuple[Part, ...] | NoKey:
+    """An exported program: all of its archive but the bytes of weights, of which the sizes count."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            rows = [_record(archive, one) for one in archive.infolist()]
+    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        return NoKey(f"{path}: {type(error).__name__}")
+    return (part_of("model", [path.stem, rows], path.name), *library_parts(("torch",)))
+
+
+def _record(archive: zipfile.ZipFile, one: zipfile.ZipInfo) -> list[object]:
+    weights = WEIGHTS in f"/{one.filename}" and not one.filename.endswith(".json")
+    return [one.filename, one.file_size, b"" if weights else blake3(archive.read(one)).digest()]
+
+
+def graph_parts(data: bytes) -> tuple[Part, ...]:
+    """A graph file, by its bytes."""
+    return (part_of("model", blake3(data).digest(), f"graph of {len(data)} bytes"),)
