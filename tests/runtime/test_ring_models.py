@@ -1,0 +1,82 @@
+"""Models whose weights exceed the ring four times say bit for bit what they say with all of them in place."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.harness import Tensors, ids, randomize, same_bits
+from tests.runtime.streamed import outputs, streamed
+from tmmu.runtime.device.order import races
+from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.tags import Tags
+from tmmu.runtime.device.threads import Jitter, ThreadsDevice
+from tmmu.runtime.ring.modules import Options, stream_module
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers.initialization")
+
+RUNS = 100
+SPECIAL = {"bos_token_id": None, "eos_token_id": None}
+GPT2: dict[str, Any] = {"n_embd": 64, "n_layer": 12, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+LLAMA: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 100,
+}  # fmt: skip
+MIXTRAL: dict[str, Any] = LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 10}
+CASES = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", MIXTRAL),
+}
+
+
+def model(name: str) -> nn.Module:
+    cls, config, settings = CASES[name]
+    made: nn.Module = getattr(transformers, cls)(
+        getattr(transformers, config)(**settings, **SPECIAL, use_cache=False, experts_implementation="batched_mm")
+    ).eval()
+    return made
+
+
+def blank(name: str) -> nn.Module:
+    with transformers.initialization.no_init_weights():
+        made: Any = model(name)
+    made.tie_weights()
+    return made  # type: ignore[no-any-return]
+
+
+def tokens(seed: int) -> Tensors:
+    return {"input_ids": ids(2, 8, high=100, seed=seed)}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that compute would only spin beside those that copy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_the_resident_run_a_hundred_times(name: str) -> None:
+    case = streamed(lambda: blank(name), tokens(0))
+    assert case.ring.bytes * 4 <= case.weights
+    real = randomize(model(name))
+    expected = [outputs(real, tokens(seed)) for seed in range(3)]
+    tags, recording = Tags(), Recording()
+    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=1, longest=0.0003))
+    try:
+        with stream_module(real, case.ring, case.program.graph, device, Options(poison=True)) as stream:
+            for run in range(RUNS):
+                assert same_bits(outputs(real, tokens(run % 3)), expected[run % 3]), run
+            assert stream.counts.passes == RUNS
+            assert stream.skipped == 0
+            assert stream.counts.moved >= RUNS * case.ring.bytes_per_pass
+    finally:
+        device.close()
+    assert not tags.mismatches
+    assert not races(recording.program)
