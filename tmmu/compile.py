@@ -65,6 +65,9 @@ class RunRequest:
     seed: int
     weights: Path | None
     check: bool
+    sanitize: bool = False
+    bench: bool = False
+    plan: Plan | None = None
 
 
 class Stopwatch:
@@ -172,28 +175,33 @@ def run_model(
     """From a model to one run inside its plan. Imports torch."""
     from tmmu.passes import capture, lower_with_calls
     from tmmu.passes.constants import constant_values, weight_names
-    from tmmu.runtime.rehearse import rehearse
+    from tmmu.passes.original import Original, stored_weights
+    from tmmu.runtime.rehearse import Rehearsing, rehearse
 
     watch = Stopwatch()
     with uncollected():
         traced = watch.run("capture", lambda: capture(capture_request, progress))
         program = watch.run("lower", lambda: lower_with_calls(traced))
-        compiled = _plan(program.graph, plan_request, watch)
+        compiled = _given(program.graph, run_request.plan, watch) or _plan(program.graph, plan_request, watch)
     progress("running", 0)
-    ran = watch.run(
-        "run",
-        lambda: rehearse(
-            program,
-            compiled.plan,
-            token=plan_request.token,
-            names=weight_names(traced),
-            constants=constant_values(traced),
-            seed=run_request.seed,
-            weights=run_request.weights,
-            check=run_request.check,
-        ),
+    asked = Rehearsing(
+        token=plan_request.token,
+        names=weight_names(traced),
+        constants=constant_values(traced),
+        stored=stored_weights(capture_request.target),
+        seed=run_request.seed,
+        weights=run_request.weights,
+        check=run_request.check,
+        sanitize=run_request.sanitize,
+        bench=run_request.bench,
     )
+    ran = watch.run("run", lambda: rehearse(program, compiled.plan, asked, lambda: Original(capture_request)))
     return Compiled(graph=compiled.graph, plan=compiled.plan, seconds=watch.seconds), ran
+
+
+def _given(graph: Graph, plan: Plan | None, watch: Stopwatch) -> Compiled | None:
+    """The plan that is there already, which binding judges."""
+    return None if plan is None else Compiled(graph=graph, plan=plan, seconds=watch.seconds)
 
 
 @contextmanager

@@ -35,6 +35,10 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A NAME.plan.cbor
 IrFile = Annotated[Path | None, typer.Option("--ir", metavar="FILE", help="Its graph. [NAME.ir.cbor beside it]")]
 TARGETS_HELP: Final = "model.py, model.py:Name, hf:PATH, NAME.pt2 or NAME.ir.cbor"
 PLAN_NODES_HELP: Final = "Search offsets exactly, so far, where the packers miss the bound. [0]"
+Folder = Annotated[Path, typer.Option("--dir", metavar="D", help="The folder of golden files.")]
+Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="[all]", show_default=False)]
+Jobs = Annotated[int, typer.Option(metavar="N", help="Processes that plan at once.")]
+GOLDEN: Final = Path("golden")
 ARENA_HELP: Final = "For example activations=capacity:8GiB,alignment:256,layout:slots."
 
 
@@ -85,11 +89,11 @@ def plan(
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="[NAME.plan.cbor]")] = None,
     ir: Annotated[str | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
     reserve: Reserve = None,
+    no_cache: NoCache = False,
     as_json: Json = False,
 ) -> Run:
     """Trace TARGET without weights or GPU, and write a plan in which every byte is decided and judged."""
     given = dict(locals())
-    no_cache: NoCache = False,
     from tmmu.cli.plan import PlanOptions, plan_job, run_plan
 
     return lambda: run_plan(plan_job(PlanOptions(**given)))
@@ -120,7 +124,14 @@ def run_command(
     weights: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A safetensors file, or a folder of them. [random]")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare with a run without a plan, bit for bit.")] = False,
+    plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Run in this plan. [a new one]")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with a run without a plan, and with the model itself.")
+    ] = False,
+    sanitize: Annotated[bool, typer.Option("--sanitize", help="Watch every op; name the one that goes wrong.")] = False,
+    bench: Annotated[
+        bool, typer.Option("--bench", help="Time it, and count allocations, beside eager and torch.compile.")
+    ] = False,
     as_json: Json = False,
 ) -> Run:
     """Plan TARGET and run it once inside the plan, with random inputs."""
@@ -183,6 +194,88 @@ def pack(
     from tmmu.cli.pack import pack_job, run_pack
 
     return lambda: run_pack(pack_job(**given))
+
+
+golden = typer.Typer(add_completion=False, help="Hold the planner against what it has said since it was recorded.")
+app.add_typer(golden, name="golden")
+
+
+@golden.command(name="check")
+def golden_check(cases: Cases = None, folder: Folder = GOLDEN, jobs: Jobs = 2, as_json: Json = False) -> Run:
+    """Plan every case again and compare each digest; say what moved. Writes nothing."""
+    from tmmu.cli.golden import golden_job, run_check
+
+    return lambda: run_check(golden_job(folder=folder, names=cases or (), jobs=jobs, as_json=as_json))
+
+
+@golden.command(name="update")
+def golden_update(cases: Cases = None, folder: Folder = GOLDEN, jobs: Jobs = 2, as_json: Json = False) -> Run:
+    """Record what the planner says now, and say what moved and which version that takes."""
+    from tmmu.cli.golden import golden_job, run_update
+
+    return lambda: run_update(golden_job(folder=folder, names=cases or (), jobs=jobs, as_json=as_json))
+
+
+@golden.command(name="show")
+def golden_show(
+    case: Annotated[str | None, typer.Argument(metavar="[CASE]", help="[a list of all]", show_default=False)] = None,
+    folder: Folder = GOLDEN,
+    mode: Annotated[Mode | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
+    preset: Annotated[Preset | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
+    as_json: Json = False,
+) -> Run:
+    """Print the cases and their reasons, or the graph and one plan of a case."""
+    from tmmu.cli.golden import golden_job, run_show
+
+    names = () if case is None else (case,)
+    return lambda: run_show(golden_job(folder=folder, names=names, jobs=1, as_json=as_json), mode=mode, preset=preset)
+
+
+cache = typer.Typer(add_completion=False, help="Plans that are kept: list them, ask why one is not found, make room.")
+app.add_typer(cache, name="cache")
+
+
+@cache.command(name="ls")
+def cache_ls(as_json: Json = False) -> Run:
+    """List what is kept, most recently used first."""
+    from tmmu.cli.cache import run_ls
+
+    return lambda: run_ls(as_json=as_json)
+
+
+@cache.command(
+    name="why",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="TARGET [OPTIONS OF tmmu plan]",
+)
+def cache_why(context: typer.Context) -> Run:
+    """Say whether the plan of TARGET is kept, else in which parts its key differs from the nearest. Options of plan."""
+    from tmmu.cli.cache import run_why, why_job
+    from tmmu.cli.plan import PlanOptions
+
+    plans = vars(typer.main.get_command(app))["commands"]["plan"]
+    asked = plans.make_context("plan", list(context.args))
+    return lambda: run_why(why_job(PlanOptions(**asked.params)))
+
+
+@cache.command(name="verify")
+def cache_verify(as_json: Json = False) -> Run:
+    """Read every entry and judge its plan."""
+    from tmmu.cli.cache import run_verify_cache
+
+    return lambda: run_verify_cache(as_json=as_json)
+
+
+@cache.command(name="prune")
+def cache_prune(
+    everything: Annotated[bool, typer.Option("--all", help="Remove every entry.")] = False,
+    limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Room for the rest. [256MiB]")] = None,
+    as_json: Json = False,
+) -> Run:
+    """Remove what cannot be served, and what was not used for longest until the rest fits."""
+    from tmmu.cli.cache import run_prune
+
+    return lambda: run_prune(everything=everything, limit=limit, as_json=as_json)
 
 
 def run(arguments: Sequence[str]) -> int:

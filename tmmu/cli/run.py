@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tmmu.cli import render
 from tmmu.cli.boundary import print_json
+from tmmu.cli.load import load_plan
 from tmmu.cli.options import Target, parse_target
 from tmmu.cli.plan import (
     CaptureOptions,
@@ -20,9 +21,11 @@ from tmmu.cli.plan import (
 )
 from tmmu.compile import Compiled, PlanRequest, RunRequest, run_model
 from tmmu.errors import InvalidConfig
+from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import readable_size
 
 if TYPE_CHECKING:
+    from tmmu.runtime.bench import Measured
     from tmmu.runtime.rehearse import Rehearsal
 
 SHOWN = 8
@@ -39,8 +42,20 @@ class RunJob:
     json: bool
 
 
-def run_job(*, seed_weights: int, weights: Path | None, check: bool, as_json: bool, **given: Any) -> RunJob:
+def run_job(  # noqa: PLR0913 - one parameter per option
+    *,
+    seed_weights: int,
+    weights: Path | None,
+    check: bool,
+    sanitize: bool,
+    bench: bool,
+    plan: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> RunJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
+    found = None if plan is None else _plan_of(plan, given)
+    given["mode"] = given["mode"] or "inference"
     options = PlanOptions(**given, output=None, ir=None, reserve=None, as_json=as_json)
     target = parse_target(options.target)
     if target.kind == "ir":
@@ -50,9 +65,28 @@ def run_job(*, seed_weights: int, weights: Path | None, check: bool, as_json: bo
         target=target,
         capture=capture_options(options),
         plan=plan_request(options),
-        run=RunRequest(seed=seed_weights, weights=None if weights is None else weights.absolute(), check=check),
+        run=RunRequest(
+            seed=seed_weights,
+            weights=None if weights is None else weights.absolute(),
+            check=check,
+            sanitize=sanitize,
+            bench=bench,
+            plan=found,
+        ),
         json=as_json,
     )
+
+
+def _plan_of(path: Path, given: dict[str, Any]) -> Plan:
+    """The plan of a file; mode and preset are its own."""
+    plan = load_plan(path)
+    for name in ("mode", "preset", "arena", "nodes"):
+        if given[name] and given[name] != getattr(plan, name, None):
+            raise InvalidConfig(
+                f"--{name} does not go with --plan", fix=f"drop it: {path} says what it was planned for"
+            )
+    given |= {"mode": plan.mode, "preset": plan.preset}
+    return plan
 
 
 def run_run(job: RunJob) -> int:
@@ -101,9 +135,27 @@ def lines(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> Iterator[str]:
             yield f"and {len(more)} more operators, {readable_size(max(u.peak for u in more))} at once at most"
     else:
         yield "no operator allocates inside"
-    if job.run.check:
+    yield from _held_against(ran, check=job.run.check)
+    if ran.bench:
         yield ""
+        yield from render.aligned("<>>>", ("step", "time", "allocations", "peak"), list(map(_row, ran.bench)))
+
+
+def _held_against(ran: "Rehearsal", *, check: bool) -> Iterator[str]:
+    if ran.sanitized or check:
+        yield ""
+    if ran.sanitized:
+        yield f"sanitized: {ran.steps} ops, {ran.sanitized} comparisons of a buffer, no fault"
+    if check:
         yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
+        near = f", {ran.near} are near" if ran.near else ""
+        yield f"checked: {ran.same} outputs have the bits of the model itself{near}"
+
+
+def _row(one: "Measured") -> tuple[str, ...]:
+    if one.failed:
+        return (one.way, "failed", "", one.failed)
+    return (one.way, f"{one.milliseconds:.3f} ms", str(one.allocations), readable_size(one.peak_bytes))
 
 
 def _few(items: tuple[str, ...]) -> str:

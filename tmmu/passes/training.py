@@ -1,17 +1,30 @@
 """One training step, as eager PyTorch takes it: loss, backward, and the optimizer's fused update."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig
-from tmmu.passes.recorder import Recorder
 from tmmu.passes.tree import named_tensors
 from tmmu.passes.workload import Workload
 
 
-def train_step(workload: Workload, recorder: Recorder, *, optimizer: str | None) -> list[torch.Tensor]:
+class Recording(Protocol):
+    """What a training step tells whoever records it."""
+
+    def in_stage(self, stage: str, /) -> AbstractContextManager[None]:
+        """What runs inside belongs to this stage."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """What runs inside is no part of the program."""
+
+    def declare(self, tensor: torch.Tensor, /, *, role: str, name: str) -> object:
+        """The tensor outlives the step."""
+
+
+def train_step(workload: Workload, recorder: Recording, *, optimizer: str | None) -> list[torch.Tensor]:
     """The loss and the gradients after one step; the loss alone where an optimizer has consumed the gradients."""
     loss = _loss(workload)
     with recorder.in_stage("backward"):
@@ -73,7 +86,7 @@ def _by_dtype(trained: Trained) -> list[Trained]:
     return list(groups.values())
 
 
-def _adamw(trained: Trained, recorder: Recorder) -> None:
+def _adamw(trained: Trained, recorder: Recording) -> None:
     for group in _by_dtype(trained):
         names = [name for name, _, _ in group]
         parameters = [p.detach() for _, p, _ in group]
@@ -89,7 +102,7 @@ def _adamw(trained: Trained, recorder: Recorder) -> None:
         )  # fmt: skip
 
 
-def _sgd(trained: Trained, recorder: Recorder) -> None:
+def _sgd(trained: Trained, recorder: Recording) -> None:
     del recorder
     for group in _by_dtype(trained):
         torch._fused_sgd_(
@@ -98,19 +111,19 @@ def _sgd(trained: Trained, recorder: Recorder) -> None:
         )  # fmt: skip
 
 
-def _moments(kind: str, names: list[str], like: list[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:
+def _moments(kind: str, names: list[str], like: list[torch.Tensor], recorder: Recording) -> list[torch.Tensor]:
     with recorder.paused():
         tensors = [torch.empty_like(p) for p in like]
     return _states(kind, names, tensors, recorder)
 
 
-def _states(kind: str, names: list[str], tensors: list[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:
+def _states(kind: str, names: list[str], tensors: list[torch.Tensor], recorder: Recording) -> list[torch.Tensor]:
     for name, tensor in zip(names, tensors, strict=True):
         recorder.declare(tensor, role="state", name=f"optimizer.{kind}.{name}")
     return tensors
 
 
-_OPTIMIZERS: Mapping[str, Callable[[Trained, Recorder], None]] = {"adamw": _adamw, "sgd": _sgd}
+_OPTIMIZERS: Mapping[str, Callable[[Trained, Recording], None]] = {"adamw": _adamw, "sgd": _sgd}
 
 
 def check_optimizer(name: str | None) -> None:

@@ -1,33 +1,38 @@
-"""A program run once in its plan, with weights and inputs of a seed or of a file, and held against a plain run."""
+"""A program run in its plan, with weights and inputs of a seed or of a file: held against other runs, and timed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
-from blake3 import blake3
 
-from tmmu.errors import InvalidConfig, PlanUnsound
+from tmmu.errors import CaptureFailed, PlanUnsound
 from tmmu.ir.calls import Program
-from tmmu.ir.graph import STATE, Graph
+from tmmu.ir.graph import STATE
 from tmmu.ir.plan import Plan
+from tmmu.runtime.bench import Measured, Model, measured
 from tmmu.runtime.bind import bind
+from tmmu.runtime.drawn import random_inputs, random_weights, read_weights
 from tmmu.runtime.executor import Executor
 from tmmu.runtime.places import extents
 from tmmu.runtime.reference import Plain
+from tmmu.runtime.sanitize import sanitized_run
 from tmmu.runtime.sizing import require_free
 from tmmu.runtime.unplanned import Unplanned
 
-SPREAD: Final = 0.05
-"""Of random weights: small enough that deep models stay finite."""
+Tensors = Mapping[str, torch.Tensor]
+NEAR: Final = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""How far, of the largest magnitude, sums that are taken in another order may lie apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """What a run showed: the outputs' types, the bytes taken, what was allocated beside them.
 
-    ``checked`` counts the outputs and states that were compared, 0 where none were.
+    ``checked`` counts the outputs and states that were compared with a plain run, ``same`` the outputs that have the
+    bits of the model itself and ``near`` those that are merely close to it; ``sanitized`` counts comparisons of a
+    buffer; 0 where none were asked for. ``bench`` has a row for each way to run.
     """
 
     inputs: tuple[str, ...]
@@ -37,30 +42,44 @@ class Rehearsal:
     input_bytes: int
     unplanned: tuple[Unplanned, ...]
     checked: int
+    same: int
+    near: int
+    sanitized: int
+    bench: tuple[Measured, ...]
 
 
-def rehearse(  # noqa: PLR0913 - what is run, with what, and how closely
-    program: Program,
-    plan: Plan,
-    *,
-    token: bytes,
-    names: Sequence[str],
-    constants: Mapping[str, torch.Tensor],
-    seed: int,
-    weights: Path | None = None,
-    check: bool = False,
-) -> Rehearsal:
-    """Bound and run once, a value for each of ``names``. With ``check``, ``PLAN_UNSOUND`` unless outputs and states
-    have the bits of a plain run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsing:
+    """What is asked of a run, beside that it runs. ``stored`` are weights that came with the model."""
+
+    token: bytes
+    names: Sequence[str]
+    constants: Tensors
+    stored: Tensors
+    seed: int
+    weights: Path | None
+    check: bool
+    sanitize: bool
+    bench: bool
+
+
+def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[], Model]) -> Rehearsal:
+    """Bound and run. ``PLAN_UNSOUND`` where a check or the sanitizer finds a fault, ``CAPTURE_FAILED`` where the
+    model itself gives something else.
     """
     require_free(sum(extents(plan).bytes.values()), torch.device("cpu"))
-    unknown = [name for name in names if name not in constants]
-    given = dict(constants) | (read_weights(weights) if weights else random_weights(program.graph, unknown, seed))
-    executor = bind(program, plan, token=token, weights=given)
-    inputs = {one.name: _drawn(f"input:{one.name}", one.shape, one.dtype, seed) for one in executor.inputs}
-    torch.manual_seed(seed)
-    outputs = executor.run({name: tensor.clone() for name, tensor in inputs.items()})
-    checked = _checked(program, executor, given, inputs, outputs, seed) if check else 0
+    weights = _weights(program, asked)
+    executor = bind(program, plan, token=asked.token, weights=weights)
+    inputs = random_inputs(executor.inputs, asked.seed)
+    sanitized = _sanitized(program, executor, weights, inputs, asked) if asked.sanitize else 0
+    if asked.sanitize and executor.states:
+        executor.close()  # its state has moved
+        executor = bind(program, plan, token=asked.token, weights=weights)
+    torch.manual_seed(asked.seed)
+    outputs = executor.run(_copied(inputs))
+    checked = _checked(program, executor, weights, inputs, outputs, asked.seed) if asked.check else 0
+    original = model() if asked.check or asked.bench else None
+    same, near = _compared(original, weights, inputs, outputs, asked.seed) if original and asked.check else (0, 0)
     return Rehearsal(
         inputs=tuple(f"{one.name} {_type(inputs[one.name])}" for one in executor.inputs),
         outputs=tuple(map(_type, outputs)),
@@ -69,61 +88,35 @@ def rehearse(  # noqa: PLR0913 - what is run, with what, and how closely
         input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()),
         unplanned=executor.unplanned,
         checked=checked,
+        same=same,
+        near=near,
+        sanitized=sanitized,
+        bench=measured(executor, original, weights, inputs) if original and asked.bench else (),
     )
 
 
-def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, torch.Tensor]:
-    """A value by (seed, name) for each of these buffers that is read; ``INVALID_CONFIG`` for an integer one."""
-    dtypes: dict[int, str] = {}
-    for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
-        dtypes.setdefault(buffer, dtype)
-    found: dict[str, torch.Tensor] = {}
-    wanted = frozenset(names)
-    for buffer, name in enumerate(graph.notes.buffers):
-        if name not in wanted or buffer not in dtypes:
-            continue
-        dtype = getattr(torch, dtypes[buffer])
-        if not dtype.is_floating_point:
-            raise InvalidConfig(f"{name} is {dtype} and depends on more than numbers", fix="give it with --weights")
-        count = graph.buffers.bytes[buffer] // dtype.itemsize
-        found[name] = _drawn(f"weight:{name}", (count,), dtype, seed)
-    return found
+def _weights(program: Program, asked: Rehearsing) -> dict[str, torch.Tensor]:
+    given = dict(asked.constants) | dict(asked.stored)
+    if asked.weights:
+        return given | read_weights(asked.weights)
+    unknown = [name for name in asked.names if name not in given]
+    return given | random_weights(program.graph, unknown, asked.seed)
 
 
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a safetensors file, or of all such files in a folder, by name."""
-    try:
-        from safetensors.torch import load_file  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise InvalidConfig("safetensors is not installed", fix="pip install 'tmmu[hf]'") from error
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    if not files or not all(file.is_file() for file in files):
-        raise InvalidConfig(f"no safetensors file at {path}", fix="name a file, or a folder that has some")
-    found: dict[str, torch.Tensor] = {}
-    for file in files:
-        try:
-            found.update(load_file(file))
-        except Exception as error:
-            said = " ".join(str(error).split())[:200]
-            raise InvalidConfig(f"{file} is no safetensors file: {said}", fix="check the path") from error
-    return found
+def _copied(inputs: Tensors) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in inputs.items()}
 
 
-def _drawn(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Normal around 0 for weights and floating inputs; 0 or 1 for whole numbers, which index something."""
-    digest = blake3(f"{seed}:{name}".encode()).digest(length=8)
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    if dtype.is_floating_point or dtype.is_complex:
-        scale = 1.0 if name.startswith("input:") else SPREAD
-        return (torch.randn(shape, generator=generator) * scale).to(dtype)
-    return torch.randint(0, 2, shape, generator=generator).to(dtype)
+def _sanitized(program: Program, executor: Executor, weights: Tensors, inputs: Tensors, asked: Rehearsing) -> int:
+    torch.manual_seed(asked.seed)
+    return sanitized_run(program, executor, weights, _copied(inputs), token=asked.token).compared
 
 
 def _checked(  # noqa: PLR0913, PLR0917
     program: Program,
     executor: Executor,
-    weights: Mapping[str, torch.Tensor],
-    inputs: Mapping[str, torch.Tensor],
+    weights: Tensors,
+    inputs: Tensors,
     outputs: tuple[torch.Tensor, ...],
     seed: int,
 ) -> int:
@@ -146,6 +139,39 @@ def _demand(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
             f"{what} is not what a plain run gives: {int((one != other).sum())} of {one.numel()} bytes differ",
             fix="please report it, with the model",
         )
+
+
+def _compared(
+    model: Model, weights: Tensors, inputs: Tensors, outputs: Sequence[torch.Tensor], seed: int
+) -> tuple[int, int]:
+    """How many outputs have the bits of the model's own, and how many are close to them."""
+    model.load(weights, dict(zip(model.names, inputs.values(), strict=True)))
+    torch.manual_seed(seed)
+    wanted = model.run()
+    if len(wanted) != len(outputs):
+        raise CaptureFailed(
+            f"the model itself gives {len(wanted)} tensors, and its graph {len(outputs)}",
+            fix="report it, with the model",
+        )
+    same = [_bits(found).equal(_bits(tensor)) for found, tensor in zip(outputs, wanted, strict=True)]
+    for position, (found, tensor) in enumerate(zip(outputs, wanted, strict=True)):
+        if not same[position] and not _near(found, tensor):
+            raise CaptureFailed(
+                f"output {position} is not what the model itself gives",
+                fix="a model that depends on time, on a file or on earlier runs has no one graph; else report it",
+            )
+    return sum(same), len(same) - sum(same)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    if found.shape != wanted.shape or found.dtype != wanted.dtype or found.dtype not in NEAR:
+        return False
+    largest = float(wanted.abs().nan_to_num().max())
+    return torch.allclose(found, wanted, rtol=0, atol=NEAR[found.dtype] * largest, equal_nan=True)
 
 
 def _type(tensor: torch.Tensor) -> str:

@@ -27,6 +27,7 @@ class Allocations:
     """What torch's CPU allocator was asked for, by the step that was running."""
 
     def __init__(self) -> None:
+        self.calls: dict[int, int] = {}
         self.total: dict[int, int] = {}
         self.peak: dict[int, int] = {}
 
@@ -54,6 +55,7 @@ class Allocations:
 
     def _count(self, step: int, size: int, held: int) -> None:
         if size > 0:
+            self.calls[step] = self.calls.get(step, 0) + 1
             self.total[step] = self.total.get(step, 0) + size
             self.peak[step] = max(self.peak.get(step, 0), held)
 

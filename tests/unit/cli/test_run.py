@@ -1,14 +1,19 @@
 """``tmmu run``: one run inside the plan, checked bit for bit, with weights drawn or read; what it refuses."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
+from tests.kernels import plain_kernels
 from tests.unit.cli.graphs import Shell
+from tmmu.runtime import bind, rehearse, steps
 from tmmu.runtime.executor import Executor
 
 NET = """
@@ -61,9 +66,107 @@ def test_a_run_has_the_bits_of_a_run_without_a_plan(shell: Shell, net: Path, mor
     assert shell.files() == ("net.py",)
 
 
-def test_random_operators_draw_the_same_in_both_runs(shell: Shell) -> None:
+def test_random_operators_draw_the_same_in_all_runs(shell: Shell) -> None:
     Path("net.py").write_text(NET.replace("self.head(y)", "nn.functional.dropout(self.head(y), 0.5)"))
-    assert ran(shell, "net.py", "--check")["checked"] == 1
+    record = ran(shell, "net.py", "--check", "--sanitize")
+    assert (record["checked"], record["same"] + record["near"]) == (1, 1)
+    assert record["sanitized"] > 10
+
+
+@pytest.mark.parametrize("more", [(), ("--mode", "backward"), ("--mode", "backward", "--optimizer", "adamw")])
+def test_a_run_gives_what_the_model_itself_gives(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
+    with plain_kernels():
+        record = ran(shell, net, "--check", *more)
+    assert (record["same"], record["near"]) == (len(record["outputs"]), 0)
+
+
+def test_a_model_that_gives_something_else_each_time_is_found(shell: Shell) -> None:
+    again = "import math\nmath.calls = getattr(math, 'calls', 0) + 1\n"
+    counting = again + NET.replace("return (self", "return math.calls * (self")
+    Path("net.py").write_text(counting)
+    done = shell.tmmu("run", "net.py", "--check")
+    assert (done.code, "CAPTURE_FAILED: output 0 is not what the model itself gives" in done.err) == (2, True)
+
+
+def test_the_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = steps.compile_step
+
+    def dropped(call: Any, *args: Any, **kwargs: Any) -> Any:
+        step = original(call, *args, **kwargs)
+        return replace(step, code=()) if "addmm" in step.name else step
+
+    monkeypatch.setattr(bind, "compile_step", dropped)
+    done = shell.tmmu("run", net, "--sanitize")
+    assert done.code == 3
+    assert re.search(r"PLAN_UNSOUND: op \d+ aten.addmm.default \(net.py:15\) leaves buffer \d+ head:", done.err)
+
+
+def test_the_bench_counts_what_each_way_asks_for(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda run: run)
+    record = ran(shell, net, "--bench")
+    planned, eager, compiled = record["bench"]
+    assert [one["way"] for one in record["bench"]] == ["tmmu", "eager", "torch.compile"]
+    assert planned["allocations"] == sum(one["calls"] for one in record["unplanned"]) or planned["allocations"] > 0
+    assert 0 < planned["allocations"] < eager["allocations"] == compiled["allocations"]
+    assert 0 < planned["peak_bytes"] - sum(record["peak_bytes"].values()) - record["input_bytes"] < 20000
+    assert eager["peak_bytes"] > record["input_bytes"] + record["peak_bytes"]["text"] // 2
+    out = shell.tmmu("run", net, "--bench").out
+    assert re.search(r"\ntmmu +[0-9.]+ ms +\d+ +[0-9.]+ KiB\n", out)
+
+
+def test_a_bench_without_a_compiler_says_so(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(run: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    record = ran(shell, net, "--bench")
+    assert [bool(one["failed"]) for one in record["bench"]] == [False, False, True]
+    assert "no compiler here" in shell.tmmu("run", net, "--bench").out
+
+
+def test_a_plan_from_a_file_is_run(shell: Shell, net: Path) -> None:
+    planned = shell.tmmu("plan", net, "--target", "cpu", "--mode", "backward", "-o", "p.plan.cbor", "--json")
+    assert planned.code == 0, planned.err
+    record = ran(shell, net, "--plan", "p.plan.cbor", "--check")
+    assert record["plan"] == json.loads(planned.out)["digest"]
+    assert record["mode"] == "backward"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "arguments"),
+    [
+        ("--mode does not go with --plan", 2, ("--plan", "p.plan.cbor", "--mode", "backward")),
+        ("--arena does not go with --plan", 2, ("--plan", "p.plan.cbor", "--arena", "state=alignment:256")),
+        ("cannot read none", 2, ("--plan", "none")),
+        ("PLAN_CORRUPT: net.py", 3, ("--plan", "net.py")),
+        ("PLAN_MISMATCH: the plan is for graph", 3, ("--plan", "gpu.plan.cbor")),
+        ("PLAN_MISMATCH", 3, ("--plan", "p.plan.cbor", "--seed", "9")),
+    ],
+)
+def test_plans_that_do_not_fit_are_refused(
+    shell: Shell, net: Path, said: str, code: int, arguments: tuple[str, ...]
+) -> None:
+    for target, path in (("cpu", "p.plan.cbor"), ("cuda", "gpu.plan.cbor")):
+        assert shell.tmmu("plan", net, "--target", target, "-o", path).code == 0
+    done = shell.tmmu("run", net, *arguments)
+    assert (done.code, said in done.err) == (code, True), done.err
+
+
+def test_an_exported_program_runs_with_its_own_weights(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    x = torch.randn(2, 4)
+    torch.export.save(torch.export.export(module, (x,)), "m.pt2")
+    seen: dict[str, torch.Tensor] = {}
+    original = bind.bind
+
+    def spied(*args: Any, **kwargs: Any) -> Any:
+        seen.update(kwargs["weights"])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(rehearse, "bind", spied)
+    record = ran(shell, "m.pt2", "--check", "--sanitize")
+    assert record["same"] == 1
+    assert seen["0.weight"].equal(module[0].weight)
 
 
 def test_the_report_names_outputs_segments_and_operators(shell: Shell, net: Path) -> None:

@@ -14,15 +14,15 @@ from tmmu.passes.workload import Workload
 _HUGGINGFACE = "hf:"
 
 
-def load(request: CaptureRequest, fake: FakeTensorMode) -> Workload:
-    """The workload that the request names."""
+def load(request: CaptureRequest, fake: FakeTensorMode | None) -> Workload:
+    """The workload that the request names; of real tensors where no fake mode is on."""
     target = request.target
     if target.startswith(_HUGGINGFACE):
         return load_huggingface(request, Path(target.removeprefix(_HUGGINGFACE)))
     if target.endswith(".pt2"):
         from tmmu.passes.targets.exported import load_exported  # noqa: PLC0415 - torch's compiler, 0.7 s to import
 
-        return load_exported(request, Path(target), fake)
+        return load_exported(request, Path(target), fake or FakeTensorMode())
     path, _ = split_target(target)
     if path.suffix != ".py":
         raise InvalidConfig(f"{target!r} is no target", fix="give FILE.py, FILE.py:NAME, hf:PATH or FILE.pt2")

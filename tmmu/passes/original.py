@@ -1,0 +1,151 @@
+"""The model itself, made of real tensors and run as PyTorch runs it: what a plan is held against and timed beside."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tmmu.errors import InvalidConfig
+from tmmu.passes import targets
+from tmmu.passes.capture import importable, inputs_by_name, translated
+from tmmu.passes.request import CaptureRequest
+from tmmu.passes.training import train_step
+from tmmu.passes.tree import named_tensors
+from tmmu.passes.workload import Workload
+
+
+class Original:
+    """The workload of a request on the CPU, with memory of its own. ``names`` are its inputs, in a graph's order."""
+
+    def __init__(self, request: CaptureRequest) -> None:
+        self._request = request
+        self._folder = targets.folder_of(request.target)
+        with self._world():
+            self._workload = _made(request)
+        self._weights = _weights_of(self._workload, training=request.mode != "inference")
+        self._inputs = _inputs_of(self._workload)
+        self._start = {name: _bytes(tensor).clone() for name, tensor in self._weights.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs, each storage once."""
+        return tuple(self._inputs)
+
+    def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
+        """Weights by name and inputs by name hold these values; state is as it was made."""
+        with torch.no_grad():
+            for name, tensor in self._weights.items():
+                _bytes(tensor).copy_(self._start[name])
+                if name in weights:
+                    _put(tensor, weights[name])
+            for name, tensor in self._inputs.items():
+                tensor.copy_(inputs[name])
+
+    def run(self) -> list[torch.Tensor]:
+        """What one step returns, windows that coincide once, as a graph lists them."""
+        with self._world():
+            found = [tensor.detach() for _, tensor in named_tensors(self.step())]
+        return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in found}.values())
+
+    def step(self) -> Any:
+        """One step, as the model's author would call it."""
+        work = self._workload
+        if self._request.mode == "inference":
+            with torch.no_grad():
+                return work.run(*work.args, **work.kwargs)
+        found = train_step(work, _Unrecorded(), optimizer=self._request.optimizer)
+        for tensor in (*self._weights.values(), *self._inputs.values()):
+            tensor.grad = None  # the caller has them; the next step begins without
+        return found
+
+    @property
+    def held(self) -> int:
+        """Bytes of weights, state and inputs, each storage once."""
+        tensors = (*self._weights.values(), *self._inputs.values())
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+    def compiled(self) -> Callable[[], Any]:
+        """The same step, its model compiled by ``torch.compile``; loss, gradients and update as they are."""
+        other = copy.copy(self)
+        other._workload = replace(self._workload, run=torch.compile(self._workload.run))
+        return other.step
+
+    @contextmanager
+    def _world(self) -> Iterator[None]:
+        with translated(self._folder), importable(self._folder):
+            yield
+
+
+class _Unrecorded:
+    """What a training step tells a recorder, when nothing records."""
+
+    def in_stage(self, stage: str) -> Any:
+        del stage
+        return nullcontext()
+
+    def paused(self) -> Any:
+        return nullcontext()
+
+    def declare(self, tensor: torch.Tensor, *, role: str, name: str) -> None:
+        """State of an optimizer begins at zero."""
+        del role, name
+        tensor.zero_()
+
+
+def stored_weights(target: str) -> dict[str, torch.Tensor]:
+    """What an exported program holds, by the names that a graph gives it; nothing for other targets."""
+    if not target.endswith(".pt2"):
+        return {}
+    exported = torch.export.load(Path(target))
+    return {**exported.state_dict, **{n: t for n, t in exported.constants.items() if isinstance(t, torch.Tensor)}}
+
+
+def _made(request: CaptureRequest) -> Workload:
+    if not request.target.endswith(".pt2"):
+        return targets.load(request, None)
+    exported = torch.export.load(Path(request.target))
+    module = exported.module()
+    args, given = exported.example_inputs or ((), {})
+    return Workload(name="exported", folder="", run=module, module=module, args=tuple(args), kwargs=dict(given))
+
+
+def _weights_of(work: Workload, *, training: bool) -> dict[str, torch.Tensor]:
+    found = {}
+    if work.module is not None:
+        if work.module.training != training and not isinstance(work.module, torch.fx.GraphModule):
+            work.module.train(training)
+        found = dict((*work.module.named_parameters(), *work.module.named_buffers()))
+    return found | {entry.name: entry.tensor for entry in work.owned}
+
+
+def _inputs_of(work: Workload) -> dict[str, torch.Tensor]:
+    owned = {id(entry.tensor) for entry in work.owned}
+    found: dict[str, torch.Tensor] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for name, tensor in named_tensors(inputs_by_name(work)):
+        window = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if id(tensor) not in owned and window not in seen:
+            seen.add(window)
+            found[name if name not in found else f"input_{len(found)}"] = tensor
+    return found
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    storage = tensor.detach().untyped_storage()
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def _put(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """A value as it lies in memory where it is one, else by its elements."""
+    whole = _bytes(tensor)
+    image = _bytes(value)
+    if image.numel() == whole.numel():
+        whole.copy_(image)
+    elif tensor.numel() == value.numel():
+        tensor.copy_(value.view(tensor.shape))
+    else:
+        raise InvalidConfig("a weight has another size than in the model", fix="give the weights of this model")

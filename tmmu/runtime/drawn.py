@@ -1,0 +1,67 @@
+"""Values for a run that nobody gave any: drawn by seed and name, or read from files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from blake3 import blake3
+
+from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import Graph
+from tmmu.runtime.inputs import Input
+
+SPREAD: Final = 0.05
+"""Of random weights: small enough that deep models stay finite."""
+
+
+def random_inputs(wanted: Sequence[Input], seed: int) -> dict[str, torch.Tensor]:
+    """A tensor for each input, by (seed, name)."""
+    return {one.name: _drawn(f"input:{one.name}", one.shape, one.dtype, seed) for one in wanted}
+
+
+def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, torch.Tensor]:
+    """A value by (seed, name) for each of these buffers that is read; ``INVALID_CONFIG`` for an integer one."""
+    dtypes: dict[int, str] = {}
+    for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
+        dtypes.setdefault(buffer, dtype)
+    found: dict[str, torch.Tensor] = {}
+    wanted = frozenset(names)
+    for buffer, name in enumerate(graph.notes.buffers):
+        if name not in wanted or buffer not in dtypes:
+            continue
+        dtype = getattr(torch, dtypes[buffer])
+        if not dtype.is_floating_point:
+            raise InvalidConfig(f"{name} is {dtype} and depends on more than numbers", fix="give it with --weights")
+        count = graph.buffers.bytes[buffer] // dtype.itemsize
+        found[name] = _drawn(f"weight:{name}", (count,), dtype, seed)
+    return found
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a safetensors file, or of all such files in a folder, by name."""
+    try:
+        from safetensors.torch import load_file  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise InvalidConfig("safetensors is not installed", fix="pip install 'tmmu[hf]'") from error
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise InvalidConfig(f"no safetensors file at {path}", fix="name a file, or a folder that has some")
+    found: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            found.update(load_file(file))
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            raise InvalidConfig(f"{file} is no safetensors file: {said}", fix="check the path") from error
+    return found
+
+
+def _drawn(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Normal around 0 for weights and floating inputs; 0 or 1 for whole numbers, which index something."""
+    digest = blake3(f"{seed}:{name}".encode()).digest(length=8)
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    if dtype.is_floating_point or dtype.is_complex:
+        scale = 1.0 if name.startswith("input:") else SPREAD
+        return (torch.randn(shape, generator=generator) * scale).to(dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(dtype)
