@@ -1,0 +1,199 @@
+"""A frame: memory in which one step of a program in halves is under way.
+
+The first half leaves what the second needs where the plan puts it, and hands it to autograd as windows on that memory
+under a storage of their own. While any of them lives the frame is leased, and nothing else may run in it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.dlpack import from_dlpack
+
+from tmmu.errors import InternalError
+from tmmu.ir.calls import Ref
+from tmmu.ir.halves import Given, Halves, Handed
+from tmmu.ir.plan import Plan
+from tmmu.runtime.bind import bind_program
+from tmmu.runtime.code import moving_axes
+from tmmu.runtime.executor import Bound, run_pieces
+from tmmu.runtime.tape import Piece, tape_of
+
+
+class Frame:
+    """``kept`` are the arguments that stay where the caller has them, by position; the others are copied in."""
+
+    def __init__(self, halves: Halves, bound: Bound, kept: Mapping[int, torch.Tensor]) -> None:
+        self._halves, self._bound = halves, bound
+        border, steps = halves.border, bound.steps
+        self._tapes = (tape_of(steps[:border], replay=True), _shifted(tape_of(steps[border:], replay=True), border))
+        self._kept = tuple((position, tensor.data_ptr()) for position, tensor in kept.items())
+        places = {one.name: bound.places.view(one.value) for one in bound.inputs}
+        self._into = _by_position(halves.arguments, places)
+        self._tangents = _by_position(halves.tangents, places)
+        changed = _changed(bound)
+        self._back = tuple((at, place) for at, place in self._into if _buffer(bound, halves.arguments[at]) in changed)
+        self._touched = tuple(at for at in kept if _buffer(bound, halves.arguments[at]) in changed)
+        self._memory = bound.segments.slabs["stack"].bytes(bound.holding.stack_offset, bound.holding.stack_bytes)
+        self._leased_at = tuple(at for at, of in enumerate(halves.returned) if of >= 0 and self._in_stack(of))
+        self._lease: StorageWeakRef | None = None
+        self._spent = False
+        self.busy = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs in it and nobody holds what a first half left in it."""
+        return not self.busy and (self._lease is None or self._lease.expired())  # type: ignore[no-untyped-call]
+
+    @property
+    def stack_bytes(self) -> int:
+        """What it takes of memory, its inputs aside."""
+        return self._bound.holding.stack_bytes
+
+    def here(self, args: Sequence[Any]) -> bool:
+        """Whether the weights among the first half's arguments are where they were when it was bound."""
+        return all(args[position].data_ptr() == pointer for position, pointer in self._kept)
+
+    def first(self, args: Sequence[Any]) -> list[Any]:
+        """The results, each in memory of its own, then what is saved, as windows on the frame."""
+        self._lease, self._spent = None, False
+        with _calm():
+            for position, place in self._into:
+                place.copy_(args[position])
+            run_pieces(self._bound, self._tapes[0])
+            for position, place in self._back:
+                args[position].copy_(place)
+        for position in self._touched:
+            increment_version(args[position])
+        halves = self._halves
+        results = [self._fresh(one, args) for one in halves.first[: halves.results]]
+        return results + self._leased(halves.first[halves.results :], args)
+
+    def second(self, args: Sequence[Any], *, loaded: bool) -> list[Any]:
+        """What the second half returns, of what the first left here, or, if ``loaded``, of the arguments."""
+        with _calm():
+            for position, place in self._saved() if loaded else ():
+                place.copy_(args[position])
+            for position, place in self._tangents:
+                place.copy_(args[position])
+            self._spent = True
+            run_pieces(self._bound, self._tapes[1])
+        return [self._fresh(one, args) for one in self._halves.second]
+
+    def holds(self, args: Sequence[Any]) -> bool:
+        """Whether all that was saved here comes back as it was handed out, for the first time."""
+        if self._lease is None or self._spent:
+            return False
+        cdata = self._lease.cdata
+        return all(args[at].untyped_storage()._cdata == cdata for at in self._leased_at)
+
+    def takes(self, args: Sequence[Any]) -> bool:
+        """Whether the weights among the second half's arguments are those that it was bound to."""
+        where = dict(self._kept)
+        for at, of in enumerate(self._halves.returned):
+            one = self._halves.first[of] if of >= 0 else None
+            if isinstance(one, Given) and one.position in where:
+                found = args[at].data_ptr() - one.offset * args[at].element_size()
+                if found != where[one.position]:
+                    return False
+        return True
+
+    def _saved(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Where each argument of the second half that was saved lies in this frame, the caller's own aside."""
+        copied = dict(self._into)
+        for at, of in enumerate(self._halves.returned):
+            one = self._halves.first[of] if of >= 0 else None
+            if isinstance(one, Ref):
+                yield at, self._bound.places.view(one.value)
+            elif isinstance(one, Given) and one.position in copied:
+                yield at, copied[one.position].as_strided(one.shape, one.stride, _offset(copied[one.position], one))
+
+    def _in_stack(self, of: int) -> bool:
+        one = self._halves.first[of]
+        if not isinstance(one, Ref):
+            return False
+        view = self._bound.places.view(one.value)
+        return view.numel() > 0 and view.untyped_storage()._cdata == self._memory.untyped_storage()._cdata
+
+    def _fresh(self, one: Handed, args: Sequence[Any]) -> Any:
+        if isinstance(one, Ref):
+            return _copied(self._bound.places.view(one.value))
+        return _of_argument(one, args) if isinstance(one, Given) else one
+
+    def _leased(self, handed: Sequence[Handed], args: Sequence[Any]) -> list[Any]:
+        """Windows on the frame's memory under one new storage, whose end is the end of the lease."""
+        if not self._leased_at:
+            return [self._fresh(one, args) for one in handed]
+        storage = from_dlpack(self._memory).untyped_storage()
+        self._lease = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        return [self._windowed(one, args, storage) for one in handed]
+
+    def _windowed(self, one: Handed, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
+        if not isinstance(one, Ref):
+            return self._fresh(one, args)
+        view = self._bound.places.view(one.value)
+        if view.untyped_storage()._cdata != self._memory.untyped_storage()._cdata:
+            return _copied(view)
+        offset = (view.data_ptr() - self._memory.data_ptr()) // view.element_size()
+        return torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride())
+
+
+def bind_frame(halves: Halves, plan: Plan, args: Sequence[Any], *, static: frozenset[int], **given: Any) -> Frame:
+    """A frame for these arguments, in which those at ``static`` positions stay where they are.
+
+    ``given`` are token and weights. Errors are those of binding.
+    """
+    if plan.order != tuple(range(len(plan.order))):
+        raise InternalError("the plan runs a program in halves in another order than it was recorded in")
+    names = halves.arguments
+    kept = {position: args[position].detach() for position in sorted(static) if names[position] is not None}
+    external = {str(names[position]): tensor for position, tensor in kept.items()}
+    return Frame(halves, bind_program(halves.program, plan, external=external, **given), kept)
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    with torch.no_grad(), torch._C._DisableAutocast():
+        yield
+
+
+def _by_position(
+    names: Sequence[str | None], places: Mapping[str, torch.Tensor]
+) -> tuple[tuple[int, torch.Tensor], ...]:
+    return tuple((position, places[name]) for position, name in enumerate(names) if name is not None and name in places)
+
+
+def _changed(bound: Bound) -> frozenset[int]:
+    """Buffers that some op writes."""
+    graph = bound.graph
+    return frozenset(graph.values.buffer[value] for op in bound.plan.order for value in graph.ops.writes[op])
+
+
+def _buffer(bound: Bound, name: str | None) -> int:
+    return bound.graph.notes.buffers.index(str(name))
+
+
+def _shifted(tape: tuple[Piece, ...], by: int) -> tuple[Piece, ...]:
+    return tuple(replace(piece, first=piece.first + by, last=piece.last + by) for piece in tape)
+
+
+def _offset(tensor: torch.Tensor, one: Given) -> int:
+    return int(tensor.storage_offset()) + one.offset
+
+
+def _of_argument(one: Given, args: Sequence[Any]) -> torch.Tensor:
+    tensor: torch.Tensor = args[one.position]
+    with torch.no_grad():
+        return tensor if one.whole else tensor.as_strided(one.shape, one.stride, _offset(tensor, one))
+
+
+def _copied(view: torch.Tensor) -> torch.Tensor:
+    """The same shape, strides and bits in memory of its own."""
+    made = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=view.device)
+    pick = moving_axes(view)
+    (made[pick] if pick else made).copy_(view[pick] if pick else view)
+    return made
