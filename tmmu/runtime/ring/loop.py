@@ -64,18 +64,19 @@ class Loop:
         declare: bool = False,
         stands: Stands = always,
     ) -> None:
-        """The blocks that stay are on their way. ``prefetch`` off: each copy is issued when its visit begins, and no
-        earlier. ``poison``: what a visit leaves is made unreadable. ``declare``: the loop tells the device that the
+        """The blocks that stay are on their way. ``prefetch`` off: each copy runs when its visit begins, and nothing
+        beside it. ``poison``: what a visit leaves is made unreadable. ``declare``: the loop tells the device that the
         caller reads a block, where the caller computes outside of the device's knowledge.
         """
         self.device, self.ring, self.counts = device, ring, Counts()
-        self._stands, self._declare = stands, declare
+        self._stands, self._declare, self._prefetch = stands, declare, prefetch
         self._schedule = _Schedule(ring, prefetch=prefetch)
         self._lane = device.caller()
         self.link = device.stream("weights", urgent=True)
         self.arena = device.arena(ring.bytes)
         self._works = _Works(device, ring, image, self.arena.number, poison=poison)
-        self._handoff, self._fresh, self._loaded = device.event(), device.event(), device.event()
+        self._handoff, self._here = device.event(), device.event()
+        self._fresh, self._loaded = device.event(), device.event()
         self._ready = [device.event() for _ in ring.visits]
         self._done = [device.event() for _ in ring.visits]
         self._open = True
@@ -182,6 +183,9 @@ class Loop:
         return own and all(self._left[wait.visit] > turn - wait.lag for wait in copy.waits)
 
     def _issue(self, copy: Copy, turn: int) -> None:
+        if not self._prefetch:
+            self.device.record(self._here, self._lane)
+            self._wait(self.link, self._here)
         past = [wait.visit for wait in copy.waits if turn >= wait.lag]
         if past:
             self._wait_for_readers(past[0 if self._stands(Fence.NEWEST, copy.visit, turn) else -1], copy.visit, turn)
