@@ -1,6 +1,7 @@
-"""Where fake kernels and real ones disagree: calls that a real run refuses, results of another dtype.
+"""Where fake kernels and real ones disagree: calls that one of them refuses, results of another dtype, lazy views.
 
-Fake kernels check less than real ones. What a user would be told when running the model, they are told when planning.
+Fake kernels mostly check less than real ones. What a user would be told when running the model, they are told when
+planning.
 """
 
 from typing import Any, Final
@@ -25,6 +26,31 @@ _ONE_DTYPE: Final = frozenset(
     }
 )
 """Operators whose real kernels want all their tensors in one dtype."""
+
+_LAZY: Final = {
+    _aten._conj.default: _aten._conj_physical.default,
+    _aten._neg_view.default: _aten.neg.default,
+}
+"""Views that only remember to conjugate or negate, and the operators that do it. A window cannot remember."""
+
+
+def done_at_once(func: OpOverload) -> OpOverload:
+    """The operator to record in place of one that puts its work off until its result is read."""
+    return _LAZY.get(func, func)
+
+
+def refused_by_fakes(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The result of a call that real kernels take and fake ones do not: grouped products in other dtypes than bf16."""
+    if func is not _aten._grouped_mm.default or args[0].dtype not in (torch.float32, torch.float16):
+        return None
+    one, other = args[:2]
+    if one.dtype is not other.dtype:
+        raise CaptureFailed(f"{func} of {one.dtype} and {other.dtype}", fix="convert the inputs or the model")
+    offsets = args[2] if len(args) > 2 else kwargs.get("offs")
+    rows, columns = one.shape[-2], other.shape[-1]
+    both = one.dim() == other.dim()
+    groups = (one.shape[0] if one.dim() == 3 else offsets.shape[0],) if both else ()  # type: ignore[union-attr]
+    return torch.empty((*groups, rows, columns), dtype=one.dtype)
 
 
 def require_real(func: OpOverload, args: tuple[Any, ...]) -> None:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES
-from tmmu.passes.corrections import corrected, require_real
+from tmmu.passes.corrections import corrected, done_at_once, refused_by_fakes, require_real
 from tmmu.passes.memo import CallMemo
 from tmmu.passes.modules import ModuleStack
 from tmmu.passes.program import Program, Storage, Window
@@ -157,12 +157,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(func, args, kwargs)
 
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func = done_at_once(func)
         node_args = _replace_tensors(args, self._node)
         node_kwargs = {key: _replace_tensors(value, self._node) for key, value in kwargs.items()}
         require_real(func, args)
         if func is torch.ops.aten.lift_fresh.default:
             return self._lifted(func(*args), node_args[0])
-        result = corrected(func, args, self._memo.run(func, args, kwargs), self._device)
+        allowed = refused_by_fakes(func, args, kwargs)
+        result = corrected(func, args, self._memo.run(func, args, kwargs) if allowed is None else allowed, self._device)
         node = self.graph.create_node("call_function", func, node_args, node_kwargs)
         tensors = _flat(result)
         node.meta["windows"] = tuple(

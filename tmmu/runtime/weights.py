@@ -1,6 +1,7 @@
 """Where weights go: each into the bytes of its buffer, as it lies in memory."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 
@@ -9,6 +10,8 @@ from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.slab import is_dense
 
 _SHOWN = 5
+_PAIRS: Final = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+"""What a tensor may be whose every reader takes it for complex numbers."""
 
 
 def check_weights(graph: Graph, weights: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -43,7 +46,7 @@ def check_weights(graph: Graph, weights: Mapping[str, torch.Tensor]) -> dict[int
 def _image(name: str, weight: torch.Tensor, size: int, dtypes: set[str]) -> torch.Tensor:
     """The bytes of a weight in the order of its memory; the whole storage where that is what the buffer holds."""
     dtype = str(weight.dtype)[6:]
-    if dtypes and dtype not in dtypes:
+    if dtypes and dtype not in dtypes and not any(_PAIRS.get(one) == dtype for one in dtypes):
         raise InvalidConfig(
             f"{name} is {dtype}, and the graph was captured with {', '.join(sorted(dtypes))}",
             fix="convert the weight, or plan again with its dtype",

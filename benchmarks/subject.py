@@ -1,0 +1,151 @@
+"""One architecture ready to be run twice: the module with random weights, and its program, bound inside a plan."""
+
+import inspect
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.small import IMAGE_TOKEN
+from tmmu.ir.calls import Program
+from tmmu.ir.plan import Plan
+from tmmu.passes import capture, lower_with_calls
+from tmmu.passes.constants import constant_values
+from tmmu.passes.request import CaptureRequest, no_progress
+from tmmu.passes.tree import named_tensors
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.token import token_from_seed
+from tmmu.runtime.bind import bind
+from tmmu.runtime.executor import Executor
+from tmmu.runtime.inputs import Input, inputs_of
+
+TOKEN = token_from_seed(4)
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is run: a class of transformers, its configuration, and the shape of a call."""
+
+    model: str
+    config: Any
+    dtype: str
+    batch: int
+    sequence: int | None
+    training: bool
+
+
+class Subject:
+    """The module of a workload, and the program that was captured of it, each made when first asked for."""
+
+    def __init__(self, work: Workload) -> None:
+        self.work = work
+        self.dtype: torch.dtype = getattr(torch, work.dtype)
+
+    @cached_property
+    def _captured(self) -> tuple[Program, dict[str, torch.Tensor]]:
+        work = self.work
+        with tempfile.TemporaryDirectory() as folder:
+            work.config.architectures = [work.model]
+            work.config.save_pretrained(folder)
+            traced = capture(
+                CaptureRequest(
+                    target=f"hf:{folder}",
+                    device="cpu",
+                    mode=self.mode,
+                    batch=work.batch,
+                    seq=work.sequence,
+                    dtype=work.dtype,
+                ),
+                no_progress,
+            )
+        return lower_with_calls(traced), constant_values(traced)
+
+    @property
+    def mode(self) -> str:
+        return "backward" if self.work.training else "inference"
+
+    @property
+    def program(self) -> Program:
+        return self._captured[0]
+
+    @cached_property
+    def plan(self) -> Plan:
+        preset = "train_full" if self.work.training else "inference"
+        arenas = default_arenas(alignment=64)
+        return prepare_memory(self.program.graph, mode=self.mode, preset=preset, token=TOKEN, arenas=arenas)
+
+    @cached_property
+    def module(self) -> Any:
+        """Every floating parameter drawn anew, so that no zero or one hides a mistake."""
+        torch.manual_seed(0)
+        made = getattr(transformers, self.work.model)._from_config(self.work.config, dtype=self.dtype)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                spread = torch.randn(parameter.shape, generator=generator) * 0.05
+                parameter.copy_(parameter + spread.to(parameter.dtype))
+        if hasattr(made.config, "use_cache"):
+            made.config.use_cache = False
+        return made.train(self.work.training)
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What a binding is given: what the trace made of numbers, and the module's own."""
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        return self._captured[1] | {name: tensor.detach() for name, tensor in named}
+
+    def executor(self, **options: Any) -> Executor:
+        return bind(self.program, self.plan, token=TOKEN, weights=self.weights, **options)
+
+    def inputs(self, seed: int) -> dict[str, torch.Tensor]:
+        """Values that the architecture takes, for each input of the program."""
+        generator = torch.Generator().manual_seed(seed)
+        found = inputs_of(self.program.graph, torch.device("cpu"))
+        return {one.name: self._drawn(one, generator) for one in found}
+
+    def _drawn(self, one: Input, generator: torch.Generator) -> torch.Tensor:
+        if one.dtype.is_floating_point:
+            return torch.randn(one.shape, generator=generator).to(one.dtype)
+        drawn = torch.randint(0, self._classes(one), one.shape, generator=generator).to(one.dtype)
+        token = getattr(self.work.config, "image_token_id", None)
+        if one.name == "input_ids" and token is not None:
+            drawn[:, : self._patches()] = token
+        return drawn
+
+    def _classes(self, one: Input) -> int:
+        """How many values a whole number may have: of tokens all that stand for no image."""
+        if one.name == "labels" and len(one.shape) != 2:
+            return int(self.work.config.num_labels)
+        return min(int(self.work.config.get_text_config(decoder=True).vocab_size), IMAGE_TOKEN)
+
+    def _patches(self) -> int:
+        vision = self.work.config.vision_config
+        return int((vision.image_size // vision.patch_size) ** 2)
+
+    def call(self, inputs: Tensors) -> list[torch.Tensor]:
+        """What the module itself returns for them: outputs, or the loss and the gradients; its call is eager's."""
+        extra: dict[str, Any] = {}
+        names = inspect.signature(self.module.forward).parameters
+        if "use_cache" in names:
+            extra["use_cache"] = False
+        if not self.work.training:
+            with torch.no_grad():
+                return distinct([tensor for _, tensor in named_tensors(self.module(**inputs, **extra))])
+        if "return_loss" in names and "labels" not in inputs:
+            extra["return_loss"] = True
+        self.module.zero_grad(set_to_none=True)
+        loss = self.module(**inputs, **extra).loss
+        loss.backward()
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        return distinct([loss.detach(), *gradients])
+
+
+def distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Windows that coincide once, as a graph lists its outputs."""
+    return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors}.values())
