@@ -13,7 +13,7 @@ from typing import Final
 from blake3 import blake3
 
 from tmmu.errors import PlanError, PlanMismatch, PlanUnsound
-from tmmu.ir import cbor, form, tables
+from tmmu.ir import cbor, form, ring_rules, tables
 from tmmu.ir.case import Case
 from tmmu.ir.execute import execution
 from tmmu.ir.fault import Fault, faults_field, headline
@@ -96,6 +96,11 @@ def run(case: Case) -> Iterator[Fault]:
     return execution(case.graph, case.plan)
 
 
+def ring(case: Case) -> Iterable[Fault]:
+    """Where weights stream, they are where ops read them, and no copy lands on what is still read."""
+    return ring_rules.ring_faults(case.graph, case.plan, case.plan.ring) if case.plan.ring else ()
+
+
 def _row(check: Callable[[Case], Iterable[Fault]], *rules: str, error: type[PlanError] = PlanUnsound) -> Judgement:
     names = rules or (check.__name__.replace("_", "-"),)
     return Judgement(rules=names, demands=(check.__doc__ or "").split("\n")[0].rstrip("."), check=check, error=error)
@@ -132,6 +137,7 @@ RULES: Final = (
     _row(tables.proven),
     _row(tables.capacity),
     _row(tables.metrics),
+    _row(ring, *ring_rules.NAMES),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from blake3 import blake3
 
 from tmmu.ir import cbor
+from tmmu.ir.ring import Ring, ring_map
 
 FORMAT: Final = "tmmu.plan"
 VERSION: Final = 1
@@ -94,6 +95,8 @@ class Plan:
     slots: Slots
     buffers: Placements
     metrics: Mapping[str, int]
+    ring: Ring | None = None
+    """How the weights stream; without one all of them stay."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -118,6 +121,7 @@ def segment_bytes(arenas: Arenas, segment: str) -> int:
 def plan_map(plan: Plan) -> dict[str, object]:
     """The map that ``digest`` covers."""
     arenas, slots, buffers = plan.arenas, plan.slots, plan.buffers
+    ring = {} if plan.ring is None else {"ring": ring_map(plan.ring)}
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -131,7 +135,7 @@ def plan_map(plan: Plan) -> dict[str, object]:
         "slots": {name: getattr(slots, name) for name in Slots.__slots__},
         "buffers": {name: getattr(buffers, name) for name in Placements.__slots__},
         "metrics": dict(plan.metrics),
-    }
+    } | ring
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -16,6 +16,7 @@ from tmmu.ir.fault import Fault
 from tmmu.ir.files import read_file
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
+from tmmu.ir.ring_form import parse_ring
 from tmmu.ir.rules import check_form
 
 GRAPH_KEYS: Final = ("format", "version", "target", "buffers", "values", "ops", "inputs", "outputs", "notes")
@@ -23,6 +24,7 @@ PLAN_KEYS: Final = (
     *("format", "version", "spec", "ir_hash", "mode", "preset", "token_prefix", "order"),
     *("arenas", "slots", "buffers", "metrics", "digest"),
 )
+PLAN_OPTIONAL: Final = ("ring",)
 
 T = TypeVar("T")
 
@@ -98,7 +100,7 @@ def _notes(value: object) -> Notes:
 
 
 def _plan(data: bytes) -> Plan:
-    top = _open(data, plan.FORMAT, plan.VERSION, PLAN_KEYS)
+    top = _open(data, plan.FORMAT, plan.VERSION, PLAN_KEYS, PLAN_OPTIONAL)
     if top["spec"] != plan.SPEC:
         refuse("spec", f"is {top['spec']!r:.80}, not {plan.SPEC}")
     found = Plan(
@@ -111,6 +113,7 @@ def _plan(data: bytes) -> Plan:
         slots=Slots(**columns(top["slots"], "slots", Slots.__slots__)),
         buffers=Placements(**columns(top["buffers"], "buffers", Placements.__slots__)),
         metrics=_metrics(top["metrics"]),
+        ring=parse_ring(top["ring"]) if "ring" in top else None,
     )
     _demand(form.faults(found))
     if fixed(top["digest"], "digest", 32) != found.digest:
@@ -137,7 +140,9 @@ def _metrics(value: object) -> Mapping[str, int]:
     return dict(zip(texts(list(value), "metrics"), uints(list(value.values()), "metrics"), strict=True))
 
 
-def _open(data: bytes, name: str, version: int, keys: tuple[str, ...]) -> Mapping[str, object]:
+def _open(
+    data: bytes, name: str, version: int, keys: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Mapping[str, object]:
     """The top map of a file of this format and version."""
     top = cbor.decode(data)
     if not isinstance(top, dict) or top.get("format") != name:
@@ -148,7 +153,7 @@ def _open(data: bytes, name: str, version: int, keys: tuple[str, ...]) -> Mappin
     if found > version:
         fix = "read it with a newer tmmu"
         raise PlanCorrupt(f"{name} version {found} is newer than this program's {version}", fix=fix, where="version")
-    return table(top, name, keys)
+    return table(top, name, (*keys, *(key for key in optional if key in top)))
 
 
 def _demand(faults: Iterator[Fault] | tuple[Fault, ...]) -> None:

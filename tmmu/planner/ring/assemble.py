@@ -1,7 +1,7 @@
 """A whole schedule out of a choice: the blocks that stay at the bottom, the ring above them."""
 
 from tmmu.ir.ring import Block, Ring
-from tmmu.planner.ring.copies import depth_of, derive_copies
+from tmmu.planner.ring.copies import derive_copies, visits_ahead
 from tmmu.planner.ring.cyclic import Choice
 from tmmu.planner.ring.problem import RingProblem
 
@@ -27,7 +27,7 @@ def assemble(problem: RingProblem, choice: Choice, *, policy: str, capacity: int
         policy=policy,
         capacity=capacity,
         alignment=problem.alignment,
-        depth=depth_of(choice.stream, copies),
+        depth=min(visits_ahead(choice.stream, copies), default=0),
         blocks=tuple(blocks),
         visits=problem.visits,
         copies=copies,

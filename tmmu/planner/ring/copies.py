@@ -1,5 +1,6 @@
 """From addresses to a schedule: which visits each copy overwrites, and when it may be issued."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from tmmu.ir.ring import Copy, When
@@ -10,10 +11,10 @@ Fragment = tuple[int, int, int]
 """Bytes from, to, and whose: the turn of a visit, counted on from pass to pass."""
 
 
-def overwritten(stream: Stream, address: Sequence[int]) -> tuple[tuple[Wait, ...], ...] | None:
+def overwritten(stream: Stream, address: Sequence[int]) -> tuple[tuple[Wait, ...], ...]:
     """Per visit of ``stream``, whose bytes its copy overwrites once passes repeat, newest reader first.
 
-    ``address`` is per block of the problem. ``None`` where a visit would need bytes that an earlier one still reads.
+    ``address`` is per block of the problem.
     """
     visits = [stream.problem.visits[visit] for visit in stream.visits]
     count, size = len(visits), stream.problem.bytes
@@ -28,8 +29,6 @@ def overwritten(stream: Stream, address: Sequence[int]) -> tuple[tuple[Wait, ...
         if turn >= count:
             lags = [(owner % count, turn // count - owner // count) for owner in sorted(owners)]
             lags.sort(key=lambda wait: (wait[1], -visits[wait[0]].last, -wait[0]))
-            if lags and not lags[0][1] and visits[lags[0][0]].last >= visits[turn % count].first:
-                return None
             found.append(tuple(lags))
     return tuple(found)
 
@@ -75,12 +74,23 @@ def _start(problem: RingProblem, other: int, lag: int, own: int) -> int:
     return min(turn - lag * len(problem.visits), own)
 
 
-def depth_of(stream: Stream, copies: Sequence[Copy]) -> int:
-    """How many visits of streamed blocks ahead of its own the copy that is least ahead is issued."""
-    total = len(stream.problem.visits)
-    ahead = [
-        sum(start <= other < copy.visit or start <= other - total for other in stream.visits)
-        for copy in copies
-        for start in [copy.start.visit - copy.start.lag * total]
-    ]
-    return min(ahead, default=0)
+def visits_ahead(stream: Stream, copies: Sequence[Copy]) -> list[int]:
+    """How many visits of ``stream`` ahead of its own each copy is issued."""
+    count = len(stream.visits)
+    return [i - bisect_left(stream.visits, copy.start.visit) + copy.start.lag * count for i, copy in enumerate(copies)]
+
+
+def visits_since(stream: Stream) -> list[int]:
+    """Per visit of ``stream``, how many others start after the last readers of its block's visit before have ended."""
+    visits = [stream.problem.visits[visit] for visit in stream.visits]
+    count, since = len(visits), dict[int, int]()
+    found = []
+    for turn in range(2 * count):
+        visit = visits[turn % count]
+        if turn >= count:
+            found.append(max(0, turn - since[visit.block]))
+        after = turn + 1
+        while after % count and visits[after % count].first <= visit.last:
+            after += 1
+        since[visit.block] = after
+    return found

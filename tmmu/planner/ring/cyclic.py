@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tmmu.planner.ring.copies import depth_of, derive_copies, overwritten
+from tmmu.planner.ring.copies import derive_copies, overwritten, visits_ahead, visits_since
 from tmmu.planner.ring.layouts import layouts
 from tmmu.planner.ring.problem import RingProblem, Stream
 from tmmu.planner.ring.residency import streams
@@ -13,7 +13,7 @@ from tmmu.planner.ring.timing import Pace, Wait, pace_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A stream, the addresses of its blocks from the start of the ring on, and the pace that follows from them."""
+    """A stream, the addresses of its blocks from the ring's start on, and the pace that follows from them."""
 
     stream: Stream
     address: tuple[int, ...]
@@ -27,7 +27,7 @@ class Choice:
 
 
 def choose_cyclic(problem: RingProblem, capacity: int, depth: int) -> Choice | None:
-    """The best choice found in ``capacity`` bytes whose copies are issued ``depth`` visits ahead; ``None`` if none fits.
+    """The best choice found in ``capacity`` bytes whose copies are issued ``depth`` visits ahead, if any.
 
     The candidates do not depend on ``capacity``, and one is left out only where a bound shows it to be no better:
     more capacity never makes a pass longer. Least time first, then fewest bytes moved, then the earlier candidate.
@@ -39,8 +39,8 @@ def choose_cyclic(problem: RingProblem, capacity: int, depth: int) -> Choice | N
         room = capacity - stream.resident_bytes
         if room < stream.largest:
             continue
-        bound = pace_of(stream, volume_waits(stream, room)).time
-        if best is None or (bound, stream.bytes_per_pass) < best.cost:
+        bound = least_time(stream, room)
+        if bound is not None and (best is None or (bound, stream.bytes_per_pass) < best.cost):
             best = _best_of(stream, room, depth, bound, best)
     return best
 
@@ -63,22 +63,23 @@ def choice_of(stream: Stream, address: Sequence[int]) -> Choice | None:
     for block, at in zip(stream.blocks, address, strict=True):
         where[block] = at
     waits = overwritten(stream, where)
-    if waits is None:
-        return None
     pace = pace_of(stream, [row[0] for row in waits])
-    return Choice(stream=stream, address=tuple(address), waits=waits, pace=pace)
+    return Choice(stream=stream, address=tuple(address), waits=waits, pace=pace) if pace else None
 
 
 def deep_enough(choice: Choice, depth: int) -> bool:
-    """Whether its copies are issued ``depth`` visits ahead, or as many as there are others."""
+    """Whether its copies are issued ``depth`` visits ahead, or as many as there are since the block's last one."""
+    if not depth:
+        return True
     stream = choice.stream
-    return not depth or depth_of(stream, derive_copies(stream, choice.waits)) >= min(depth, len(stream.visits) - 1)
+    ahead = visits_ahead(stream, derive_copies(stream, choice.waits))
+    return all(found >= min(depth, most) for found, most in zip(ahead, visits_since(stream), strict=True))
 
 
-def volume_waits(stream: Stream, room: int) -> list[Wait]:
-    """Per copy a visit that it waits for in any layout that ends within ``room``.
+def least_time(stream: Stream, room: int) -> Fraction | None:
+    """A bound on the time of a pass in any layout that ends within ``room``; ``None`` where there is none.
 
-    Take the visits back from its own until a block comes twice or they no longer fit together. Two of their blocks
+    Take the visits back from a copy's own until a block comes twice or they no longer fit together. Two of their blocks
     share bytes, so the later one's copy waits for the earlier one's readers, and this copy comes no sooner.
     """
     visits = [stream.problem.visits[visit] for visit in stream.visits]
@@ -94,4 +95,5 @@ def volume_waits(stream: Stream, room: int) -> list[Wait]:
         turns = range(turn, i)
         first = min(turns, key=lambda t: (t // count, visits[t].last, t))
         found.append((first % count, -(first // count)))
-    return found
+    pace = pace_of(stream, found)
+    return pace.time if pace else None

@@ -48,7 +48,7 @@ class _Use:
         return tuple(dict.fromkeys(weight for read in self.reads for weight in read.weights))
 
 
-def ring_problem(
+def ring_problem(  # noqa: PLR0913 - what a plan is, piece by piece
     graph: Graph, order: Sequence[int], *, mode: str, preset: str, alignment: int, profile: Profile
 ) -> RingProblem:
     """Blocks, visits and times of a plan that runs ``order``; weights that nothing reads are in no block.
@@ -61,17 +61,19 @@ def ring_problem(
     kept = _kept(graph, order, mode, preset)
     blocks = [_block(graph, buffers, alignment) for _, buffers in groups]
     stages = [[uses[use].stage for use in row] for row, _ in groups]
+    pinned = tuple(
+        len(set(found)) < len(found) or any(buffer in kept for buffer in buffers)
+        for found, (_, buffers) in zip(stages, groups, strict=True)
+    )
+    sizes = tuple(size for size, _ in blocks)
     return RingProblem(
         names=tuple(_name([uses[use].layer for use in row]) for row, _ in groups),
-        bytes=tuple(size for size, _ in blocks),
+        bytes=sizes,
         members=tuple(members for _, members in blocks),
-        pinned=tuple(
-            len(set(found)) < len(found) or any(buffer in kept for buffer in buffers)
-            for found, (_, buffers) in zip(stages, groups, strict=True)
-        ),
-        visits=_visits(uses, groups),
+        pinned=pinned,
+        visits=_held_over(_visits(uses, groups), sizes, pinned),
         op_ns=tuple(op_time(profile, graph, op) for op in order),
-        copy_ns=tuple(copy_time(profile, size) for size, _ in blocks),
+        copy_ns=tuple(copy_time(profile, size) for size in sizes),
         alignment=alignment,
     )
 
@@ -163,6 +165,25 @@ def _visits(uses: Sequence[_Use], groups: Sequence[tuple[tuple[int, ...], tuple[
             read = [one.position for one in uses[index].reads if any(buffer in one.weights for buffer in buffers)]
             found.append(Visit(block=block, first=read[0], last=read[-1]))
     return tuple(sorted(found, key=lambda visit: (visit.first, visit.last, visit.block)))
+
+
+def _held_over(visits: Sequence[Visit], sizes: Sequence[int], pinned: Sequence[bool]) -> tuple[Visit, ...]:
+    """The visits; two of a block that may stream are one where less than the block is needed in between."""
+    found: list[Visit] = []
+    for block in range(len(sizes)):
+        for visit in (one for one in visits if one.block == block):
+            before = found[-1] if found and found[-1].block == block and not pinned[block] else None
+            if before and _between(visits, before, visit, sizes, pinned) < sizes[block]:
+                found[-1] = Visit(block=block, first=before.first, last=visit.last)
+            else:
+                found.append(visit)
+    return tuple(sorted(found, key=lambda visit: (visit.first, visit.last, visit.block)))
+
+
+def _between(visits: Sequence[Visit], one: Visit, other: Visit, sizes: Sequence[int], pinned: Sequence[bool]) -> int:
+    """The bytes of blocks that may stream and are visited after ``one`` and before ``other``."""
+    blocks = {v.block for v in visits if one.last < v.first < other.first and not pinned[v.block]}
+    return sum(sizes[block] for block in sorted(blocks))
 
 
 def _kept(graph: Graph, order: Sequence[int], mode: str, preset: str) -> frozenset[int]:

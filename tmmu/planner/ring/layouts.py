@@ -55,8 +55,8 @@ def _all(stream: Stream, sizes: Sequence[int], room: int, *, bare: bool) -> Iter
     depths = sorted({min(depth, count - 1) for depth in DEPTHS} - {0}, reverse=True)
     for depth in depths:
         yield from _packed(stream, arcs_ahead(stream, depth), depth, room)
-    times = {pace_of(stream, [_ahead(i, depth, count) for i in range(count)]).time for depth in depths}
-    for time in sorted(times | {Fraction(stream.floor_ns)}):
+    paces = [pace_of(stream, [_ahead(i, depth, count) for i in range(count)]) for depth in depths]
+    for time in sorted({Fraction(stream.floor_ns), *(pace.time for pace in paces if pace)}):
         if time:
             yield from _packed(stream, arcs_paced(stream, time), 1, room)
     for depth in depths:

@@ -7,7 +7,7 @@ from typing import Final
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES, Graph
 
-PREFIX: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+PREFIXES: Final = ("", "k", "m", "g", "t", "p")
 RATE_MAX: Final = 10**21
 NANO: Final = 10**9
 LOOKS_UP: Final = ("aten.embedding.", "aten.index.", "aten.index_select.", "aten.gather.")
@@ -32,8 +32,8 @@ def parse_rate(text: str, unit: str) -> int:
         raise InvalidConfig(f"{text!r} is not a rate", fix=f"write it as 24G{unit}/s", text=text)
     whole, _, part = found[1].partition(".")
     step = 1024 if found[3] else 1000
-    scale = step ** (len(PREFIX[found[2].lower()].__str__()) // 3)
-    rate = int(whole + part) * scale // 10 ** len(part)
+    scale = step ** PREFIXES.index(found[2].lower())
+    rate: int = int(whole + part) * scale // 10 ** len(part)
     if not 0 < rate <= RATE_MAX:
         raise InvalidConfig(f"{text!r} is no rate from 1 to 10^21 {unit}/s", fix="check the unit", text=text)
     return rate

@@ -30,12 +30,16 @@ class Pace:
     limit: str
 
 
-def pace_of(stream: Stream, waits: Sequence[Wait]) -> Pace:
+def pace_of(stream: Stream, waits: Sequence[Wait]) -> Pace | None:
     """The pace at which the copy for each visit of ``stream`` waits for one visit; exact.
 
-    A copy may land once that visit's last op has run, and once the copy before it is through.
+    A copy may land once that visit's last op has run, and once the copy before it is through. ``None`` where one would
+    wait for an op that does not come before its own visit.
     """
-    compute, link = stream.problem.compute_ns, stream.link_ns
+    compute, link, visits = stream.problem.compute_ns, stream.link_ns, stream.problem.visits
+    for own, (other, lag) in zip(stream.visits, waits, strict=True):
+        if not lag and visits[stream.visits[other]].last >= visits[own].first:
+            return None
     if not stream.visits:
         return Pace(time=Fraction(compute), limit=COMPUTE)
     edges = _edges(stream, waits)

@@ -1,0 +1,122 @@
+"""What a ring looks like, whatever its graph means; and the ring of a file."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tmmu.ir.columns import bools, columns, pairs, refuse, rows, table, text, texts, uints
+from tmmu.ir.fault import U64_MAX, Fault
+from tmmu.ir.ring import POLICIES, VERSION, Block, Copy, Member, Ring, Visit, When
+
+KEYS: Final = ("version", "policy", "capacity", "alignment", "depth", "blocks", "visits", "copies")
+BLOCK_KEYS: Final = ("name", "bytes", "resident", "address", "buffer", "offset")
+COPY_KEYS: Final = ("visit", "start", "waits")
+
+
+def ring_form(ring: Ring) -> Iterator[Fault]:
+    """Words are known, numbers unsigned 64-bit integers, ids name what exists, a lag is none or one pass."""
+    if ring.policy not in POLICIES:
+        yield _fault(f"policy {ring.policy!r} is none of {', '.join(POLICIES)}")
+    named = {"capacity": ring.capacity, "alignment": ring.alignment, "depth": ring.depth}
+    for name, number in (*named.items(), *_numbers(ring)):
+        if type(number) is not int or not 0 <= number <= U64_MAX:
+            yield _fault(f"{name} is {number!r}, no unsigned 64-bit number")
+    if type(ring.alignment) is int and (ring.alignment < 1 or ring.alignment & (ring.alignment - 1)):
+        yield _fault(f"alignment {ring.alignment} is no power of two")
+    whens = [when for copy in ring.copies for when in (copy.start, *copy.waits)]
+    ids = (
+        ("block", len(ring.blocks), [visit.block for visit in ring.visits]),
+        ("visit", len(ring.visits), [copy.visit for copy in ring.copies] + [when.visit for when in whens]),
+        ("lag", 2, [when.lag for when in whens]),
+    )
+    for what, count, found in ids:
+        for number in found:
+            if type(number) is not int or not 0 <= number < count:
+                yield _fault(f"there is {what} {number!r}, of {count}")
+
+
+def _numbers(ring: Ring) -> Iterator[tuple[str, object]]:
+    for index, block in enumerate(ring.blocks):
+        for name in ("bytes", "address"):
+            yield f"{name} of block {index}", getattr(block, name)
+        for member in block.members:
+            yield f"a member of block {index}", member.buffer
+            yield f"an offset in block {index}", member.offset
+    for index, visit in enumerate(ring.visits):
+        yield f"the first op of visit {index}", visit.first
+        yield f"the last op of visit {index}", visit.last
+
+
+def _fault(what: str) -> Fault:
+    return Fault(rule="ring-form", what=what)
+
+
+def parse_ring(value: object) -> Ring:
+    """The ring of the key ``ring``: well formed, not yet judged; ``PlanCorrupt`` for anything else."""
+    top = table(value, "ring", KEYS)
+    _demand_version(top["version"])
+    capacity, alignment, depth = uints([top["capacity"], top["alignment"], top["depth"]], "ring")
+    ring = Ring(
+        policy=text(top["policy"], "ring.policy"),
+        capacity=capacity,
+        alignment=alignment,
+        depth=depth,
+        blocks=_blocks(top["blocks"]),
+        visits=_visits(top["visits"]),
+        copies=_copies(top["copies"]),
+    )
+    for fault in ring_form(ring):
+        refuse(fault.rule, fault.what)
+    return ring
+
+
+def _demand_version(version: object) -> None:
+    if type(version) is not int or version < 1:
+        refuse("ring.version", f"is {version!r:.80}, not a version")
+    if version > VERSION:
+        refuse("ring.version", f"is {version}, newer than this program's {VERSION}")
+
+
+def _blocks(value: object) -> tuple[Block, ...]:
+    top = table(value, "ring.blocks", BLOCK_KEYS)
+    names, resident = texts(top["name"], "ring.blocks.name"), bools(top["resident"], "ring.blocks.resident")
+    sizes, addresses = (uints(top[name], f"ring.blocks.{name}") for name in ("bytes", "address"))
+    buffers, offsets = (rows(top[name], f"ring.blocks.{name}") for name in ("buffer", "offset"))
+    _demand_even("ring.blocks", names, resident, sizes, addresses, buffers, offsets)
+    _demand_even("ring.blocks", [len(row) for row in buffers], [len(row) for row in offsets], rows=True)
+    return tuple(
+        Block(name=name, bytes=size, resident=stays, address=address, members=_members(inside, at))
+        for name, size, stays, address, inside, at in zip(
+            names, sizes, resident, addresses, buffers, offsets, strict=True
+        )
+    )
+
+
+def _members(buffers: Sequence[int], offsets: Sequence[int]) -> tuple[Member, ...]:
+    return tuple(Member(buffer=buffer, offset=offset) for buffer, offset in zip(buffers, offsets, strict=True))
+
+
+def _visits(value: object) -> tuple[Visit, ...]:
+    top = columns(value, "ring.visits", Visit.__slots__)
+    _demand_even("ring.visits", *top.values())
+    rows_of = zip(top["block"], top["first"], top["last"], strict=True)
+    return tuple(Visit(block=block, first=first, last=last) for block, first, last in rows_of)
+
+
+def _copies(value: object) -> tuple[Copy, ...]:
+    top = table(value, "ring.copies", COPY_KEYS)
+    visits, waits = uints(top["visit"], "ring.copies.visit"), pairs(top["waits"], "ring.copies.waits")
+    starts = pairs([top["start"]], "ring.copies.start")[0]
+    _demand_even("ring.copies", visits, starts, waits)
+    return tuple(
+        Copy(visit=visit, start=_when(start), waits=tuple(map(_when, row)))
+        for visit, start, row in zip(visits, starts, waits, strict=True)
+    )
+
+
+def _when(pair: tuple[int, int]) -> When:
+    return When(visit=pair[0], lag=pair[1])
+
+
+def _demand_even(where: str, first: Sequence[object], *others: Sequence[object], rows: bool = False) -> None:
+    if any(list(other) != list(first) if rows else len(other) != len(first) for other in others):
+        refuse(where, "has columns of unequal length")
