@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +23,7 @@ from tmmu.ir.rules import require_legal
 from tmmu.planner.cache import Found, Miss, PlanCache
 from tmmu.planner.cache.parts import library_parts, program_parts, request_parts
 from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 if TYPE_CHECKING:
     from tmmu.passes.capture import Opened
@@ -221,6 +222,14 @@ def compile_graph(
 ) -> Compiled:
     """From a graph that is already there to a sound plan. Needs no torch."""
     return _found(lambda: graph, plan_request, Stopwatch(), cache=cache, key=key or _UNNAMED)
+
+
+def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:
+    """The same plan with a schedule for its weights, judged again."""
+    watch = Stopwatch()
+    plan = watch.run("ring", lambda: prepare_ring(compiled.graph, compiled.plan, request))
+    watch.run("judge", lambda: judge(compiled.graph, plan, token=token))
+    return replace(compiled, plan=plan, seconds=dict(compiled.seconds) | watch.seconds)
 
 
 def _plan(graph: Graph, request: PlanRequest, watch: Stopwatch) -> Compiled:
