@@ -1,0 +1,114 @@
+"""What a schedule is worth: time per pass, bandwidth, overlap; and its passes one by one."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from tmmu.errors import InternalError
+from tmmu.ir.ring import Ring
+from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
+from tmmu.planner.ring.profile import NANO
+from tmmu.planner.ring.timing import Pace, Wait, pace_of, readers_done
+
+PPM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of one schedule, as docs/spec/ring.md defines them. Times are of a pass, in nanoseconds, once passes repeat."""
+
+    time: Fraction
+    limit: str
+    compute_ns: int
+    link_ns: int
+    model_bytes: int
+    bytes_per_pass: int
+
+    @property
+    def bandwidth(self) -> int:
+        """Bytes of all blocks per second."""
+        return int(self.model_bytes * NANO / self.time) if self.time else 0
+
+    @property
+    def utilization_ppm(self) -> int:
+        """Of the time, the share in which the link copies."""
+        return int(self.link_ns * PPM / self.time) if self.time else 0
+
+    @property
+    def overlap_ppm(self) -> int:
+        """Of the time that computing and copying at once can save, the share that it does."""
+        most = min(self.compute_ns, self.link_ns)
+        return int((self.compute_ns + self.link_ns - self.time) * PPM / most) if most else PPM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One visit of a streamed block in one pass: when its copy runs, and when its ops do, in nanoseconds."""
+
+    turn: int
+    visit: int
+    copy_start: int
+    copy_end: int
+    start: int
+    end: int
+
+
+def figures_of(problem: RingProblem, ring: Ring) -> Figures:
+    """The figures of ``ring``, which is a sound schedule of ``problem``."""
+    stream, waits = streamed_part(problem, ring)
+    pace: Pace | None = pace_of(stream, [row[0] for row in waits])
+    if pace is None:
+        raise InternalError("a ring that was judged sound waits for itself")
+    return Figures(
+        time=pace.time,
+        limit=pace.limit,
+        compute_ns=problem.compute_ns,
+        link_ns=stream.link_ns,
+        model_bytes=ring.model_bytes,
+        bytes_per_pass=ring.bytes_per_pass,
+    )
+
+
+def streamed_part(problem: RingProblem, ring: Ring) -> tuple[Stream, list[tuple[Wait, ...]]]:
+    """The stream of ``ring``, and whom the copy of each of its visits waits for."""
+    stream = stream_of(problem, [not block.resident for block in ring.blocks])
+    index = {visit: i for i, visit in enumerate(stream.visits)}
+    return stream, [tuple((index[wait.visit], wait.lag) for wait in copy.waits) for copy in ring.copies]
+
+
+def simulate(problem: RingProblem, ring: Ring, passes: int) -> tuple[Turn, ...]:
+    """So many passes, the first with nothing loaded but what stays: every event as early as its waits allow."""
+    stream, waits = streamed_part(problem, ring)
+    visits, reached = [problem.visits[visit] for visit in stream.visits], problem.reached
+    link = lane = position = 0
+    found: list[Turn] = []
+    for turn in range(passes * len(visits)):
+        i, passed = turn % len(visits), turn // len(visits)
+        began = turn - i
+        ready = [_end(stream, found, began - lag * len(visits), other) for other, lag in waits[i] if lag <= passed]
+        begins = max([link, *ready])
+        link = begins + problem.copy_ns[visits[i].block]
+        at = passed * problem.compute_ns + reached[visits[i].first]
+        lane, position = max(lane + at - position, link), at
+        end = lane + reached[visits[i].last + 1] - reached[visits[i].first]
+        found.append(Turn(turn=passed, visit=stream.visits[i], copy_start=begins, copy_end=link, start=lane, end=end))
+    return tuple(found)
+
+
+def _end(stream: Stream, found: list[Turn], began: int, index: int) -> int:
+    """When the ops of visit ``index`` in the pass that ``began`` so many turns ago have run."""
+    from_start, after = readers_done(stream, index)
+    return found[began + from_start].start + after
+
+
+def first_pass_ns(problem: RingProblem, ring: Ring) -> int:
+    """How long the first pass takes, in which copies that later ones find done are still to be made."""
+    turns = simulate(problem, ring, 1)
+    if not turns:
+        return problem.compute_ns
+    return turns[-1].start + problem.compute_ns - problem.reached[problem.visits[turns[-1].visit].first]
+
+
+def rounded_ns(time: Fraction) -> int:
+    """Whole nanoseconds, rounded up."""
+    return ceil(time)
