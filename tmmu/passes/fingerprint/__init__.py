@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tmmu.ir.key import NoKey, Part
+from tmmu.passes.capture import inputs_by_name
 from tmmu.passes.fingerprint import code, data, tensors
 from tmmu.passes.fingerprint.flags import flag_values, global_hooks
 from tmmu.passes.fingerprint.patches import patches
@@ -41,7 +42,9 @@ def fingerprint(workload: Workload, build: Recorder | None, *, training: bool) -
     except Unnameable as error:
         return NoKey(str(error))
     except RecursionError:
-        return NoKey("objects that are nested too deep")
+        return NoKey("objects are nested too deep")
+    except Exception as error:  # noqa: BLE001 - whatever a user's object does when it is looked at
+        return NoKey(f"looking at the model failed: {type(error).__name__}")
     if hazard:
         return NoKey(f"the model depends on {hazard}")
     return Fingerprint(parts=_parts(w, workload), libraries=tuple(sorted(w.libraries)))
@@ -69,7 +72,7 @@ def _walk(w: ModelWalker, workload: Workload, build: Recorder | None) -> None:
 def _parts(w: ModelWalker, workload: Workload) -> tuple[Part, ...]:
     """The whole decides; the subjects beside it explain."""
     texts = {
-        "": f"{type(workload.run).__name__} {workload.name}",
+        "": f"{workload.name} {type(workload.run).__name__}",
         "modules": f"{w.modules} modules",
         "tensors": f"{w.tensors} tensors",
         "inputs": _inputs(workload),
@@ -81,6 +84,6 @@ def _parts(w: ModelWalker, workload: Workload) -> tuple[Part, ...]:
 
 
 def _inputs(workload: Workload) -> str:
-    given = {str(at): value for at, value in enumerate(workload.args)} | dict(workload.kwargs)
-    shown = [f"{name} {str(t.dtype)[6:]}{list(t.shape)}" for name, t in named_tensors(given)[:_INPUTS_SHOWN]]
+    given = named_tensors(inputs_by_name(workload))[:_INPUTS_SHOWN]
+    shown = [f"{name} {str(tensor.dtype)[6:]}[{','.join(map(str, tensor.shape))}]" for name, tensor in given]
     return ", ".join(shown)

@@ -76,9 +76,12 @@ def _users(w: Walker, value: FunctionType) -> None:
     w.emit("function", value.__qualname__, display_name(value.__code__.co_filename, w.folder))
     _code(w, value.__code__)
     read = tuple(chains(value.__code__))
-    w.hazards.enter(value, read)
+    hazardous = w.hazards.enter(value, read)
     for chain in read:
-        _meaning(w, value, chain)
+        if chain in hazardous:
+            w.emit("hazard", *chain)
+        else:
+            _meaning(w, value, chain)
 
 
 def _closure(w: Walker, value: FunctionType) -> None:

@@ -6,7 +6,7 @@ names nothing says are not counted, or a ``save`` beside a ``forward`` would kee
 """
 
 from types import CodeType, FunctionType, ModuleType
-from typing import Final
+from typing import Final, TypeAlias
 
 CLOCKS_AND_CHANCE: Final = ("time", "random", "secrets", "uuid", "datetime", "socket", "subprocess", "tempfile", "glob")
 SYSTEM: Final = (
@@ -27,6 +27,9 @@ SYSTEM: Final = (
 )
 FILES: Final = ("exists", "isfile", "isdir", "islink", "getsize", "getmtime")
 BUILTINS: Final = ("open", "input", "eval", "exec", "compile", "__import__", "globals", "id", "hash")
+Chain: TypeAlias = tuple[str, ...]
+"""A global name and the attributes that are taken of it at once; or ``import`` and a module."""
+
 _CALLED: Final = ("forward", "__call__")
 
 
@@ -45,15 +48,18 @@ class Hazards:
         parts = (inner.fget, inner.fset, inner.fdel) if isinstance(inner, property) else (inner,)
         self._methods.update(id(part) for part in parts if isinstance(part, FunctionType))
 
-    def enter(self, function: FunctionType, chains: tuple[tuple[str, ...], ...]) -> None:
-        """The function is one of the user's, and reads these chains of names."""
+    def enter(self, function: FunctionType, chains: tuple[Chain, ...]) -> frozenset[Chain]:
+        """The function is one of the user's, and reads these chains of names; those that are hazardous."""
         name, names = function.__code__.co_qualname, _names(function.__code__)
         self._says.setdefault(name, set()).update(names)
         if id(function) not in self._methods:
             self._held.add(name)
-        found = next((hazard for hazard in (_hazard(function, chain, names) for chain in chains) if hazard), "")
-        if found:
-            self._found.setdefault(name, found)
+        found = [chain for chain in chains if _is_hazard(function, chain, names)]
+        for chain in found:
+            self._found.setdefault(
+                name, " ".join(("an import of", *chain[1:])) if chain[0] == "import" else ".".join(chain)
+            )
+        return frozenset(found)
 
     def live(self) -> str:
         """The first hazard in a function that may run, and where; empty if there is none."""
@@ -83,21 +89,24 @@ def _names(code: CodeType) -> set[str]:
     return found
 
 
-def _hazard(function: FunctionType, chain: tuple[str, ...], names: set[str]) -> str:
-    """What is hazardous in the chain, as a person would call it; empty if nothing is."""
-    said = ".".join(chain)
+def _is_hazard(function: FunctionType, chain: Chain, names: set[str]) -> bool:
+    """Whether the chain looks at more than objects."""
     if chain[0] == "import":
         module = chain[1].partition(".")[0]
-        hazardous = module in CLOCKS_AND_CHANCE or (module == "os" and names & {*SYSTEM, *FILES})
-        return f"an import of {chain[1]}" if hazardous else ""
+        return module in CLOCKS_AND_CHANCE or (module == "os" and bool(names & {*SYSTEM, *FILES}))
     value = function.__globals__.get(chain[0])
     if value is None:
-        return said if chain[0] in BUILTINS else ""
+        return chain[0] in BUILTINS
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
-    return said if _reaches(module.partition(".")[0], value, chain) else ""
+    return _reaches(module.partition(".")[0], value, chain) or _reaches(_home_of_bound(value), value, chain)
 
 
-def _reaches(module: str, value: object, chain: tuple[str, ...]) -> bool:
+def _home_of_bound(value: object) -> str:
+    """The top-level module of the object that a method is bound to."""
+    return type(getattr(value, "__self__", None)).__module__.partition(".")[0]
+
+
+def _reaches(module: str, value: object, chain: Chain) -> bool:
     """Whether a global of this top-level module, or one named after it in the chain, looks at more than objects."""
     if module in CLOCKS_AND_CHANCE or type(value).__name__ == "_Environ":
         return True

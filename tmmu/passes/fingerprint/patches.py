@@ -30,6 +30,8 @@ _EAGER: Final = (
     *("torch._meta_registrations", "torch._subclasses"),
 )
 """The packages of torch that run when a model runs on fake tensors; its compilers do not."""
+_NAMED_TUPLE: Final = "namedtuple_"
+"""How Python calls the module of a function that it writes for a named tuple."""
 _PLAIN: Final = (bool, int, float, str, type(None), torch.dtype)
 
 
@@ -104,7 +106,8 @@ def _is_foreign(function: FunctionType, home: str) -> bool:
     function = innermost(function)
     where = home_of_code(function.__code__)
     if where is None and function.__code__.co_filename.startswith("<"):
-        return (function.__module__ or "").partition(".")[0] not in (home, *_USUAL)
+        made_in = function.__module__ or ""
+        where = PYTHON if made_in.startswith(_NAMED_TUPLE) else home_of_module(sys.modules.get(made_in))
     return where != home and where not in _USUAL
 
 

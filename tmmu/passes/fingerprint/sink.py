@@ -35,6 +35,11 @@ class Sink:
         self._whole.update(data)
         self._stream.append(data)
 
+    def again(self, first: int) -> None:
+        """A reference to what stands at ``first``; to a subject alone, such numbers say nothing."""
+        self._whole.update(_spelled("again") + _spelled(first))
+        self._stream.append(_spelled("again"))
+
     @contextmanager
     def about(self, subject: str) -> Iterator[None]:
         """What is emitted inside belongs to ``subject``."""

@@ -66,7 +66,7 @@ class Walker:
         """Whether ``value`` stands in the stream already, to which a reference is emitted; from now on it does."""
         known = self._met.get(id(value))
         if known is not None:
-            self.emit("again", known[0])
+            self.sink.again(known[0])
             return True
         self._met[id(value)] = (len(self._met), value)
         return False

@@ -21,7 +21,7 @@ from tmmu.ir.plan import ArenaSpec
 PLANNING: Final = ("compile.py", "errors.py", "ir", "passes", "planner")
 """What of our own package decides a plan."""
 CODE: Final = (".py", ".so", ".pyd", ".dll", ".dylib")
-SWITCHES: Final = ("TORCH", "PYTORCH", "ATEN_", "TRANSFORMERS_")
+SWITCHES: Final = ("TORCH_", "PYTORCH_", "ATEN_", "TRANSFORMERS_")
 """How variables of the environment begin that libraries read when they like."""
 HUGGING_FACE: Final = ("torch", "transformers")
 WEIGHTS: Final = "/data/weights/"
@@ -138,10 +138,11 @@ def configuration_parts(path: Path, workload: Mapping[str, object]) -> tuple[Par
         shown = json.loads(files.get("config.json", b"{}"))
     except (OSError, ValueError) as error:
         return NoKey(f"{folder}: {type(error).__name__}")
-    architectures = shown.get("architectures") if isinstance(shown, dict) else None
+    listed = shown.get("architectures") if isinstance(shown, dict) else None
+    architectures = " ".join(map(str, listed)) if isinstance(listed, list) else ""
     settings = [[key, value] for key, value in sorted(workload.items())]
     return (
-        part_of("model", [name, files], f"{name} {architectures or ''}".strip()),
+        part_of("model", [name, files], f"{name} {architectures}".strip()),
         part_of("workload", settings, ", ".join(f"{key} {value}" for key, value in settings if value)),
         *library_parts(HUGGING_FACE),
     )

@@ -23,7 +23,7 @@ from tmmu.planner.cache.miss import Miss, MissReason
 SUFFIX: Final = ".entry"
 _NAME: Final = re.compile(r"[0-9a-f]{64}\.entry")
 _ORPHAN: Final = re.compile(r"\.tmmu-\d+-\d+\.tmp")
-_ORPHAN_AGE: Final = 3600 * 10**9
+ORPHAN_AGE: Final = 3600 * 10**9
 """Nanoseconds after which an unfinished file has no writer any more; one that has would only have to write again."""
 _OPEN: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -45,11 +45,16 @@ def path_of(folder: Path, key: Key) -> Path:
 def load(folder: Path, key: Key) -> Entry | Miss:
     """The intact entry of ``key``, which is now the last to go; or why there is none."""
     try:
-        entry = read_entry(path_of(folder, key), touch=True)
+        return read_named(path_of(folder, key), touch=True)
     except Refused as error:
         return error.miss
-    if entry.key.digest != key.digest:
-        return Miss(MissReason.FOREIGN, "it is another key's")
+
+
+def read_named(path: Path, *, touch: bool = False) -> Entry:
+    """The intact entry in a file that has the name of its key; ``Refused`` for everything else."""
+    entry = read_entry(path, touch=touch)
+    if entry.key.digest.hex() != path.stem:
+        raise Refused(MissReason.FOREIGN, "it is another key's")
     return entry
 
 
@@ -93,7 +98,7 @@ def save(folder: Path, key: Key, data: bytes, *, limit: int) -> str:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(path, data)
-        sweep(folder, before=path.stat().st_mtime_ns - _ORPHAN_AGE)
+        sweep(folder, before=path.stat().st_mtime_ns - ORPHAN_AGE)
     except TmmuError as error:
         return error.what
     except OSError as error:

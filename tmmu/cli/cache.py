@@ -1,0 +1,249 @@
+"""``tmmu cache``: what is kept, why a plan is not found, whether all of it is sound, and room for more."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import time_ns
+from typing import Final
+
+from tmmu.cli import render
+from tmmu.cli.boundary import conclude, print_json
+from tmmu.cli.load import load_graph
+from tmmu.cli.options import Target, named, parse_target, refuse
+from tmmu.cli.plan import (
+    CaptureOptions,
+    PlanOptions,
+    capture_options,
+    capture_request,
+    file_key,
+    graph_key,
+    plan_request,
+    progress_bar,
+    quiet,
+    refuse_what_does_not_apply,
+)
+from tmmu.compile import PlanRequest, cache_folder, key_without_trace
+from tmmu.errors import PlanCorrupt, TmmuError
+from tmmu.ir.check import judge
+from tmmu.ir.key import Key, NoKey
+from tmmu.planner.arenas import parse_size, readable_size
+from tmmu.planner.cache import store
+from tmmu.planner.cache.entry import Refused, open_entry
+from tmmu.planner.cache.miss import MissReason
+from tmmu.planner.cache.plans import LIMIT
+from tmmu.planner.cache.store import Stored
+
+NEAREST: Final = 3
+"""Entries that ``why`` compares with."""
+DIGITS: Final = 12
+"""Hexadecimal digits of a key that tell entries apart."""
+LISTED: Final = ("model", "target", "mode", "preset", "inputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One file of the cache. Where it is no entry that can be served, ``fault`` says why and ``parts`` are empty."""
+
+    key: str
+    bytes: int
+    used_ns: int
+    parts: dict[str, str]
+    fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """An entry beside the key that was not found: part by part, what was asked for and what is stored."""
+
+    key: str
+    parts: dict[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyJob:
+    """One run of ``tmmu cache why``, every option checked."""
+
+    target: Target
+    capture: CaptureOptions
+    request: PlanRequest
+    json: bool
+
+
+def run_ls(*, as_json: bool) -> int:
+    """The entries, most recently used first; 0."""
+    folder = cache_folder()
+    rows = [_row(stored) for stored in reversed(store.entries(folder))]
+    total = sum(row.bytes for row in rows)
+    if as_json:
+        print_json({"folder": str(folder), "bytes": total, "entries": [asdict(row) for row in rows]})
+        return 0
+    render.print_lines(render.console(), _listing(rows))
+    render.print_lines(render.console(), [f"{_count(len(rows))}, {readable_size(total)}, in {folder}"])
+    return 0
+
+
+def _row(stored: Stored) -> Row:
+    try:
+        entry = store.read_named(stored.path)
+    except Refused as error:
+        return Row(key=stored.path.stem, bytes=stored.bytes, used_ns=stored.used, parts={}, fault=str(error.miss))
+    parts = {part.name: part.text for part in entry.key.parts}
+    return Row(key=stored.path.stem, bytes=stored.bytes, used_ns=stored.used, parts=parts, fault="")
+
+
+def _listing(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    cells = [(row.key[:DIGITS], readable_size(row.bytes), *_listed(row)) for row in rows]
+    return render.aligned("<><<<<<", ("key", "size", *LISTED), cells)
+
+
+def _listed(row: Row) -> tuple[str, ...]:
+    if row.fault:
+        return (row.fault, *[""] * (len(LISTED) - 1))
+    parts = row.parts
+    shown = parts | {"inputs": parts.get("model.inputs") or parts.get("workload", "")}
+    return tuple(shown.get(name, "") for name in LISTED)
+
+
+def _count(number: int) -> str:
+    return f"{number} {'entry' if number == 1 else 'entries'}"
+
+
+def why_job(given: PlanOptions) -> WhyJob:
+    """The job that the options of ``tmmu plan`` ask for."""
+    target = parse_target(given.target)
+    refuse_what_does_not_apply(target, given)
+    nothing = {"--output": given.output, "--ir": given.ir, "--reserve": given.reserve, "--no-cache": given.no_cache}
+    refuse(nothing, "nothing is planned here")
+    return WhyJob(target=target, capture=capture_options(given), request=plan_request(given), json=given.as_json)
+
+
+def run_why(job: WhyJob) -> int:
+    """Whether the plan is kept, and if not, in which parts its key differs from the nearest that are; 0."""
+    key = _key(job)
+    if isinstance(key, NoKey):
+        return _say_unnamed(job, key)
+    folder = cache_folder()
+    try:
+        store.read_named(store.path_of(folder, key))
+        reason = ""
+    except Refused as error:
+        reason = str(error.miss)
+    near = () if not reason else nearest(key, folder)
+    name = key.digest.hex()
+    if job.json:
+        parts = {part.name: part.text for part in key.parts}
+        listed = [asdict(one) for one in near]
+        print_json({"key": name, "kept": not reason, "miss": reason, "parts": parts, "nearest": listed})
+        return 0
+    said = f"not found: {name[:DIGITS]}: {reason}" if reason else f"found: {name[:DIGITS]}"
+    render.print_lines(render.console(), [said, *_nearest_lines(near)])
+    return 0
+
+
+def _say_unnamed(job: WhyJob, key: NoKey) -> int:
+    if job.json:
+        print_json({"key": None, "kept": False, "miss": f"{MissReason.NO_KEY.value}: {key.why}", "nearest": []})
+    else:
+        render.print_lines(render.console(), [f"never kept: {key.why}"])
+    return 0
+
+
+def _key(job: WhyJob) -> Key | NoKey:
+    if job.target.kind == "ir":
+        return graph_key(load_graph(job.target.path), job.request)
+    key = file_key(job.target, job.capture, job.request)
+    if key is not None:
+        return key
+    with quiet(), progress_bar() as progress:
+        progress("importing torch", 0)
+        return key_without_trace(capture_request(job.target, job.capture), job.request, progress)
+
+
+def nearest(key: Key, folder: Path) -> tuple[Near, ...]:
+    """The entries that differ from ``key`` in fewest parts; of equals, the most recently used."""
+    found: list[tuple[int, int, str, Near]] = []
+    for stored in store.entries(folder):
+        try:
+            entry = store.read_named(stored.path)
+        except Refused:
+            continue
+        parts = _differing(key, entry.key)
+        found.append((len(parts), -stored.used, stored.path.stem, Near(key=stored.path.stem, parts=parts)))
+    return tuple(near for *_, near in sorted(found, key=lambda row: row[:3])[:NEAREST])
+
+
+def _differing(key: Key, other: Key) -> dict[str, tuple[str, str]]:
+    """What the two say of the parts in which they differ; of a whole whose parts differ, only these."""
+    names = key.differences(other)
+    narrowed = [name for name in names if not any(one.startswith(f"{name}.") for one in names)]
+    here = {part.name: (part.text, part.digest.hex()[:DIGITS]) for part in key.parts}
+    there = {part.name: (part.text, part.digest.hex()[:DIGITS]) for part in other.parts}
+    none = ("", "")
+    return {name: _told(here.get(name, none), there.get(name, none)) for name in narrowed}
+
+
+def _told(here: tuple[str, str], there: tuple[str, str]) -> tuple[str, str]:
+    """The two texts, with the digests where the texts do not tell them apart."""
+    if here[0] != there[0]:
+        return here[0] or here[1], there[0] or there[1]
+    return f"{here[0]} {here[1]}".strip(), f"{there[0]} {there[1]}".strip()
+
+
+def _nearest_lines(near: Sequence[Near]) -> Iterator[str]:
+    for one in near:
+        count = len(one.parts)
+        yield ""
+        yield f"{one.key[:DIGITS]} differs in {count} part{'' if count == 1 else 's'}:"
+        yield from render.aligned(
+            "<<<", ("part", "asked for", "kept"), [(name, *two) for name, two in one.parts.items()]
+        )
+
+
+def run_verify_cache(*, as_json: bool) -> int:
+    """Every entry is read and judged, without a token; 3 if any cannot be served."""
+    folder = cache_folder()
+    held = store.entries(folder)
+    faults = {stored.path.stem: fault for stored in held if (fault := _fault(stored))}
+    error = _refusal(folder, len(held), len(faults)) if faults else None
+    if as_json:
+        print_json({"folder": str(folder), "entries": len(held), "faults": faults})
+    else:
+        lines = [f"{name[:DIGITS]}: {fault}" for name, fault in faults.items()]
+        render.print_lines(render.console(), lines or [f"sound: {_count(len(held))} in {folder}"])
+    return conclude(error)
+
+
+def _fault(stored: Stored) -> str:
+    try:
+        judge(*open_entry(store.read_named(stored.path)))
+    except Refused as error:
+        return str(error.miss)
+    except TmmuError as error:
+        return f"{MissReason.UNSOUND.value}: {error.what}"
+    return ""
+
+
+def _refusal(folder: Path, entries: int, faults: int) -> PlanCorrupt:
+    what = f"{faults} of {_count(entries)} in {folder} cannot be served"
+    return PlanCorrupt(what, fix="tmmu cache prune removes them; a plan that is asked for is made again", faults=faults)
+
+
+def run_prune(*, everything: bool, limit: str | None, as_json: bool) -> int:
+    """What cannot be served is gone, and the rest takes at most ``limit`` bytes; 0."""
+    room = LIMIT if limit is None else named("--limit", lambda: parse_size(limit))
+    folder = cache_folder()
+    gone = [stored for stored in store.entries(folder) if (everything or _fault(stored)) and store.remove(stored)]
+    gone += store.evict(folder, limit=room)
+    now = time_ns()
+    unfinished = store.sweep(folder, before=now + 1 if everything else now - store.ORPHAN_AGE)
+    kept = store.entries(folder)
+    done = {"removed": len(gone), "unfinished": len(unfinished), "kept": len(kept)}
+    freed = sum(stored.bytes for stored in (*gone, *unfinished))
+    if as_json:
+        print_json({"folder": str(folder), **done, "freed": freed, "bytes": sum(one.bytes for one in kept)})
+        return 0
+    text = f"removed {_count(len(gone))}, {readable_size(freed)}; kept {_count(len(kept))} in {folder}"
+    render.print_lines(render.console(), [text])
+    return 0
