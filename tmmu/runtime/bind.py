@@ -15,6 +15,7 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.windows import writers
 from tmmu.runtime.executor import Bound, Executor, Holding, outputs_of
 from tmmu.runtime.inputs import Input, external_buffers, inputs_of
+from tmmu.runtime.lane import CUDA_SCRATCH, Lane, lane_of
 from tmmu.runtime.places import Extents, Places, extents, staging
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.sizing import SegmentSizes, require_free
@@ -28,10 +29,6 @@ from tmmu.runtime.zero import zero_tensor
 OWN: Final = bytes(32)
 """The key of the weights in segments that are one executor's own: nothing else will ever be looked up there."""
 
-LEAST_SCRATCH: Final = 1 << 14
-SCRATCH_SHARE: Final = 50
-"""Operators that must allocate are asked for parts of this share of the stack, where parts have the same bits."""
-
 
 def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     program: Program,
@@ -43,6 +40,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     segments: Segments | None = None,
     session: str = "main",
     replay: bool = True,
+    scratch: int = CUDA_SCRATCH,
     external: Mapping[str, torch.Tensor] | None = None,
 ) -> Executor:
     """An executor of ``program`` inside ``plan``, holding ``weights`` (by buffer name), and state from them or zero.
@@ -50,7 +48,8 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     Its memory is its own, of exactly the plan's size, or a part of ``segments``: the weights are shared with whoever
     loaded the same, the stack is used in turn, and the state is the arena of ``session``. Runs the program once on
     zeros, to see what each operator does; torch's generator is afterwards where it was. With ``replay`` a run is
-    handed to torch's own interpreter as a whole, at a third of the cost per call; without, Python makes each call.
+    handed over as a whole, on a CPU to torch's own interpreter, on a GPU as CUDA graphs, in which operators may
+    allocate ``scratch`` bytes; without, Python makes each call.
     Inputs that are ``external``, by name, stay where the caller keeps them: they are read and changed there, and a
     call is not given them.
     Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``,
@@ -64,6 +63,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
         device=device,
         segments=segments,
         session=session,
+        scratch=scratch,
         external=external,
     )
     return Executor(bound, replay=replay)
@@ -78,12 +78,14 @@ def bind_program(  # noqa: PLR0913 - as above
     device: torch.device | str = "cpu",
     segments: Segments | None = None,
     session: str = "main",
+    scratch: int = CUDA_SCRATCH,
     external: Mapping[str, torch.Tensor] | None = None,
 ) -> Bound:
     """What ``bind`` gives to an executor: for those that run it in another way."""
     where = torch.device(device)
     _match(program, plan, where)
     judge(program.graph, plan, token=token)
+    lane = lane_of(where, scratch)
     images = check_weights(program.graph, weights)
     need = extents(plan)
     alignment = max(plan.arenas.alignment)
@@ -95,8 +97,8 @@ def bind_program(  # noqa: PLR0913 - as above
             fix=f"make segments with alignment {alignment}",
         )
     kept = external_buffers(program.graph, external or {}, where)
-    with home.turn, torch.inference_mode(mode=False):
-        return _Binding(program, plan, home, need, images, session, shared=shared, external=kept).bound()
+    with home.turn, torch.inference_mode(mode=False), lane.entered():
+        return _Binding(program, plan, home, need, images, session, lane, shared=shared, external=kept).bound()
 
 
 def _match(program: Program, plan: Plan, device: torch.device) -> None:
@@ -112,8 +114,6 @@ def _match(program: Program, plan: Plan, device: torch.device) -> None:
         raise PlanMismatch(
             f"the graph is for {graph.target}, not for {device}", fix=f"capture the model for {device.type}"
         )
-    if device.type != "cpu":
-        raise InvalidConfig(f"plans are not run on {device} yet", fix="run on cpu")
 
 
 def _own_segments(need: Extents, alignment: int, device: torch.device) -> Segments:
@@ -133,13 +133,14 @@ class _Binding:
         need: Extents,
         images: Mapping[int, torch.Tensor],
         session: str,
+        lane: Lane,
         *,
         shared: bool,
         external: Mapping[int, torch.Tensor],
     ) -> None:
         self.program, self.plan, self.segments, self.need = program, plan, segments, need
         self.graph, self.images, self.session, self.shared = program.graph, images, session, shared
-        self.external = external
+        self.external, self.lane = external, lane
         self.base: dict[str, int] = {}
 
     def bound(self) -> Bound:
@@ -190,13 +191,13 @@ class _Binding:
     def _compiled(self, key: bytes) -> Bound:
         graph, order = self.graph, self.plan.order
         places = self._places()
-        scratch = max(LEAST_SCRATCH, self.need.bytes["stack"] // SCRATCH_SHARE)
+        scratch = self.lane.part(self.need.bytes["stack"])
         unread = _unread(graph, order)
         steps = [compile_step(self.program.calls[op], places.view, scratch=scratch, unread=unread) for op in order]
         inputs = self._inputs()
         self._clear(places)
         with self._unchanged(places):
-            steps, unplanned = tried(steps, self._may_fill)
+            steps, unplanned = tried(steps, self._may_fill, self.lane)
         self._clear(places)
         writer = writers(graph)
         runs = set(order)
@@ -211,6 +212,7 @@ class _Binding:
             steps=tuple(steps),
             unplanned=unplanned,
             segments=self.segments,
+            lane=self.lane,
             holding=Holding(
                 text=key,
                 session=self.session,

@@ -11,6 +11,7 @@ from tmmu.ir.graph import STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.runtime.commit import CommitState, Pending, commit_execution
 from tmmu.runtime.inputs import Input, check_inputs
+from tmmu.runtime.lane import Lane
 from tmmu.runtime.places import Places
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.steps import Step
@@ -41,6 +42,7 @@ class Bound:
     steps: tuple[Step, ...]
     unplanned: tuple[Unplanned, ...]
     segments: Segments
+    lane: Lane
     holding: Holding
 
 
@@ -60,7 +62,7 @@ class Executor:
 
     def __init__(self, bound: Bound, *, replay: bool = True) -> None:
         self._bound = bound
-        self._tape = tape_of(bound.steps, replay=replay)
+        self._tape = tape_of(bound.steps, bound.lane, replay=replay)
         self._into = tuple(bound.places.view(one.value) for one in bound.inputs)
         self._out = tuple(bound.places.view(value) for value in bound.outputs)
         self._life = _Life()
@@ -75,13 +77,15 @@ class Executor:
         ``INVALID_CONFIG`` for inputs that are not the plan's, and for what an operator refuses to compute.
         """
         given = check_inputs(self._bound.inputs, inputs)
-        with self._bound.segments.turn, self._frame(), torch.no_grad(), torch._C._DisableAutocast():
+        bound = self._bound
+        with bound.segments.turn, self._frame(), bound.lane.entered(), torch.no_grad(), torch._C._DisableAutocast():
             for place, tensor in zip(self._into, given, strict=True):
                 place.copy_(tensor)
-            run_pieces(self._bound, self._tape)
-            for position in self._bound.written:
+            run_pieces(bound, self._tape)
+            for position in bound.written:
                 given[position].copy_(self._into[position])
-            self._life.pending = [Pending(arena=arena, wait=_done) for arena in range(len(self._bound.plan.arenas))]
+            wait = bound.lane.mark()
+            self._life.pending = [Pending(arena=arena, wait=wait) for arena in range(len(bound.plan.arenas))]
             return tuple(out.detach() if views else out.clone() for out in self._out)
 
     def commit(self) -> CommitState:
@@ -117,7 +121,7 @@ class Executor:
     def attach(self, hooks: Hooks, *, replay: bool = True) -> None:
         """From now on every run calls these between its steps, in place of any that were attached before."""
         with self._bound.segments.turn:
-            self._tape = tape_of(self._bound.steps, replay=replay, hooks=hooks)
+            self._tape = tape_of(self._bound.steps, self._bound.lane, replay=replay, hooks=hooks)
 
     @property
     def bound(self) -> Bound:
@@ -171,6 +175,8 @@ def run_pieces(bound: Bound, tape: Sequence[Piece]) -> None:
             try:
                 piece.run()
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                if piece.first == piece.last:
+                    raise  # a hook's own
                 raise _failure(bound, *_located(bound, piece, error)) from error
 
 
@@ -193,10 +199,6 @@ def _failure(bound: Bound, at: int, error: Exception) -> InvalidConfig:
         fix="give inputs that the model itself can run on",
         op=op,
     )
-
-
-def _done() -> None:
-    """On the CPU a call returns when its work is done."""
 
 
 def outputs_of(graph: Graph, order: Sequence[int], writer: Sequence[int]) -> tuple[int, ...]:

@@ -6,11 +6,11 @@ from itertools import groupby, pairwise
 from typing import Final, TypeAlias
 
 from tmmu.runtime.code import Run, runner
-from tmmu.runtime.interpreter import interpreted, speakable
+from tmmu.runtime.lane import Lane
 from tmmu.runtime.steps import Step
 
 LEAST: Final = 3
-"""Calls below which entering the interpreter costs more than it saves."""
+"""Calls below which handing them over as one costs more than it saves."""
 Hooks: TypeAlias = Mapping[int, Run]
 """By position, what runs before the step there; at the number of steps, what runs after the last."""
 
@@ -24,15 +24,15 @@ class Piece:
     run: Run
 
 
-def tape_of(steps: Sequence[Step], *, replay: bool, hooks: Hooks | None = None) -> tuple[Piece, ...]:
-    """Pieces that do all steps in order, and hooks between; runs of steps in torch's interpreter, if ``replay``."""
+def tape_of(steps: Sequence[Step], lane: Lane, *, replay: bool, hooks: Hooks | None = None) -> tuple[Piece, ...]:
+    """Pieces that do all steps in order, and hooks between; as few as the lane can compose, if ``replay``."""
     calls = hooks or {}
-    whole = [replay and step.settled and speakable(step.code) for step in steps]
+    whole = [replay and step.settled and lane.speaks(step.code) for step in steps]
     cuts = sorted({0, len(steps), *(at for at in calls if 0 < at < len(steps))})
     pieces: list[Piece] = []
     for low, high in pairwise(cuts):
         pieces += _hook(calls, low)
-        pieces += [piece for run in _runs(whole, low, high) for piece in _pieces(steps, *run)]
+        pieces += [piece for run in _runs(whole, low, high) for piece in _pieces(steps, lane, *run)]
     return (*pieces, *_hook(calls, len(steps)))
 
 
@@ -53,10 +53,18 @@ def _runs(whole: Sequence[bool], low: int, high: int) -> Iterator[tuple[int, int
         at += count
 
 
-def _pieces(steps: Sequence[Step], first: int, last: int, together: bool) -> Iterator[Piece]:  # noqa: FBT001
+def _pieces(steps: Sequence[Step], lane: Lane, first: int, last: int, whole: bool) -> Iterator[Piece]:  # noqa: FBT001
+    """One piece, or halves of it where the lane refuses the whole."""
     code = tuple(one for step in steps[first:last] for one in step.code)
-    run = interpreted(code) if together and len(code) >= LEAST else None
-    if run is None:
+    if not whole or len(code) < LEAST:
         yield from one_by_one(steps, first, last)
-    else:
+        return
+    run = lane.composed(code)
+    middle = (first + last) // 2
+    if run is not None:
         yield Piece(first=first, last=last, run=run)
+    elif first < middle:
+        yield from _pieces(steps, lane, first, middle, whole)
+        yield from _pieces(steps, lane, middle, last, whole)
+    else:
+        yield from one_by_one(steps, first, last)

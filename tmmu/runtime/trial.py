@@ -6,22 +6,23 @@ from dataclasses import replace
 import torch
 
 from tmmu.runtime.code import Code, run_settling, runner
+from tmmu.runtime.lane import Lane
 from tmmu.runtime.slab import same_place
 from tmmu.runtime.steps import Step
-from tmmu.runtime.unplanned import Allocations, Unplanned, watched
+from tmmu.runtime.unplanned import Unplanned
 
 Fill = Callable[[torch.Tensor], bool]
 """Whether a tensor's memory may be filled with anything."""
 
 
-def tried(steps: Sequence[Step], may_fill: Fill) -> tuple[list[Step], tuple[Unplanned, ...]]:
+def tried(steps: Sequence[Step], may_fill: Fill, lane: Lane) -> tuple[list[Step], tuple[Unplanned, ...]]:
     """The steps as they will run, settled on whatever lies in memory now, and what operators allocate in them."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch._C._DisableAutocast():
+    with torch.random.fork_rng(devices=lane.generators), torch.no_grad(), torch._C._DisableAutocast():
         chosen = [_with_same_bits(step, may_fill) if step.on_trial else step for step in steps]
-        with watched() as seen:
+        with lane.counting() as seen:
             kept = []
             for index, step in enumerate(chosen):
-                with Allocations.of_step(index):
+                with seen.of_step(index):
                     kept.append(_in_place(step))
     return kept, seen.by_operator([step.name for step in kept])
 

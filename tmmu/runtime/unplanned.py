@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 from torch._C import _autograd, _profiler
 from torch.autograd.profiler import record_function
 
@@ -70,6 +71,35 @@ class Allocations:
                     operator=old.operator, calls=old.calls + 1, bytes=old.bytes + total, peak=peak
                 )
         return tuple(sorted(found.values(), key=lambda one: (-one.peak, -one.bytes, one.operator)))
+
+
+class CudaAllocations:
+    """The same on a GPU, by the caching allocator's own counters."""
+
+    def __init__(self, device: torch.device, *, cuda: Any = torch.cuda) -> None:
+        self._device, self._cuda = device, cuda
+        self.steps = Allocations()
+
+    @contextmanager
+    def of_step(self, index: int) -> Iterator[None]:
+        """While inside, what is allocated counts for this step."""
+        self._cuda.reset_peak_memory_stats(self._device)
+        before = self._cuda.memory_stats(self._device)
+        try:
+            yield
+        finally:
+            after = self._cuda.memory_stats(self._device)
+            calls = after["allocation.all.allocated"] - before["allocation.all.allocated"]
+            if calls:
+                self.steps.calls[index] = calls
+                self.steps.total[index] = (
+                    after["allocated_bytes.all.allocated"] - before["allocated_bytes.all.allocated"]
+                )
+                self.steps.peak[index] = after["allocated_bytes.all.peak"] - before["allocated_bytes.all.current"]
+
+    def by_operator(self, names: Sequence[str]) -> tuple[Unplanned, ...]:
+        """Sums per operator, the largest peak first."""
+        return self.steps.by_operator(names)
 
 
 @contextmanager

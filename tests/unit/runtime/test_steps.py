@@ -10,6 +10,7 @@ import torch
 from tmmu.errors import InternalError
 from tmmu.ir.calls import Call, Ref
 from tmmu.runtime.code import Code, instruction, runner
+from tmmu.runtime.lane import CpuLane
 from tmmu.runtime.overloads import arguments_by_name, out_overload
 from tmmu.runtime.slab import Slab, same_place
 from tmmu.runtime.steps import Step, compile_step
@@ -111,7 +112,7 @@ def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back
 
     moving = (instruction(aten.set_.source_Tensor, place, torch.ones(4)),)
     copying = (instruction(aten.fill_.Scalar, place, 3),)
-    kept, _ = tried([bare(moving, copying, place)], nothing_may_be_filled)
+    kept, _ = tried([bare(moving, copying, place)], nothing_may_be_filled, CpuLane())
     assert same_place(place, before)
     runner(kept[0].code)()
     assert slab.view(16, (4,), (1,), torch.float32).tolist() == [3] * 4
@@ -120,7 +121,7 @@ def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back
 def test_a_step_that_fails_when_tried_copies_from_then_on() -> None:
     failing = (instruction(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3)),)
     copying = (instruction(aten.ones.default, [100]),)
-    kept, unplanned = tried([bare(failing, copying), bare(failing, failing)], nothing_may_be_filled)
+    kept, unplanned = tried([bare(failing, copying), bare(failing, failing)], nothing_may_be_filled, CpuLane())
     assert [one.settled for one in kept] == [True, False]
     assert [one.code[0].operator for one in kept] == [aten.ones.default, aten.mm.default]
     assert [(one.operator, one.calls, one.bytes) for one in unplanned] == [("m", 1, 400)]
@@ -130,7 +131,7 @@ def test_copies_that_were_none_are_dropped() -> None:
     x, out = grid([1.0, 2.0]), grid([0.0, 0.0])
     one = instruction(aten.view.default, x, [2, 1], into=(x.view(2, 1),))
     other = instruction(aten.neg.default, x, into=(out,))
-    kept, _ = tried([bare((one,)), bare((other,))], nothing_may_be_filled)
+    kept, _ = tried([bare((one,)), bare((other,))], nothing_may_be_filled, CpuLane())
     assert [step.code[0].into for step in kept] == [(), (out,)]
 
 
@@ -139,10 +140,10 @@ def test_parts_that_change_a_bit_are_not_used() -> None:
     whole = (instruction(aten.mul.out, x, 2.0, out=out),)
     near = (instruction(aten.mul.out, x, 2.0000002, out=out),)
     wrong = bare(near, whole, out, arguments=(x,), on_trial=True)
-    (kept,), _ = tried([wrong], lambda tensor: tensor is x)
+    (kept,), _ = tried([wrong], lambda tensor: tensor is x, CpuLane())
     assert kept.code[0].args[1] == 2.0
     same = (instruction(aten.mul.out, x, 2.0, out=out),)
-    (kept,), _ = tried([replace(wrong, code=same)], lambda tensor: tensor is x)
+    (kept,), _ = tried([replace(wrong, code=same)], lambda tensor: tensor is x, CpuLane())
     assert kept.code[0] is same[0]
 
 
