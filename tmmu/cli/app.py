@@ -22,6 +22,7 @@ app = typer.Typer(
 Mode = Literal["inference", "forward", "backward"]
 Preset = Literal["train_full", "inference", "remat_enabled"]
 Device = Literal["cuda", "cpu"]
+RingPolicy = Literal["cyclic", "skip_end", "slots", "double"]
 Optimizer = Literal["adamw", "sgd"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 Texts = list[str] | None
@@ -194,6 +195,51 @@ def pack(
     from tmmu.cli.pack import pack_job, run_pack
 
     return lambda: run_pack(pack_job(**given))
+
+
+@app.command()
+def ring(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGETS_HELP)],
+    budget: Annotated[str, typer.Option(metavar="SIZE", help="Device bytes for weights, for example 18GiB.")],
+    policy: Annotated[RingPolicy, typer.Option(help="Who stays, and where the others land.")] = "cyclic",
+    depth: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1 << 16, help="Issue copies so many layers ahead, at least.")
+    ] = 0,
+    device_link: Annotated[str | None, typer.Option(metavar="RATE", help="Host to device. [24GB/s]")] = None,
+    copy_cost: Annotated[
+        int, typer.Option(metavar="NS", min=0, max=10**9, help="Of one copy beside its bytes, in nanoseconds.")
+    ] = 10_000,
+    device_flops: Annotated[str | None, typer.Option(metavar="RATE", help="Arithmetic. [150TFLOP/s]")] = None,
+    device_memory: Annotated[str | None, typer.Option(metavar="RATE", help="Of its memory. [1.5TB/s]")] = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Print one steady pass, copy by copy.")] = False,
+    device: Annotated[Device | None, typer.Option("--target", help="Whose kernels to plan for. [cuda]")] = None,
+    mode: Annotated[Mode, typer.Option(help="How much of a step runs.")] = "inference",
+    preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
+    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
+    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
+    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
+    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
+    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
+    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
+    seed: Seed = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan, its ring in it.")
+    ] = None,
+    ir: Annotated[str | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
+    no_cache: NoCache = False,
+    as_json: Json = False,
+) -> Run:
+    """Stream TARGET's weights through a budget: the schedule, the time of a pass, and what limits it."""
+    given = dict(locals())
+    from tmmu.cli.ring import ring_job, run_ring
+
+    return lambda: run_ring(ring_job(**given))
 
 
 golden = typer.Typer(add_completion=False, help="Hold the planner against what it has said since it was recorded.")

@@ -45,7 +45,7 @@ from tmmu.ir.files import write_together
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.key import Key, NoKey
 from tmmu.ir.plan import encode_plan
-from tmmu.planner.cache import Found, PlanCache
+from tmmu.planner.cache import Found
 from tmmu.planner.cache.parts import configuration_parts, exported_parts, graph_parts
 from tmmu.planner.token import token_from_seed
 
@@ -189,7 +189,7 @@ def refuse_what_does_not_apply(target: Target, given: PlanOptions) -> None:
 
 def run_plan(job: PlanJob) -> int:
     """Both files written and the summary printed; 0."""
-    compiled = _compile(job)
+    compiled = compile_target(job.target, job.capture, job.request, keep=job.cache)
     files = [(job.folder / job.plan, encode_plan(compiled.plan))]
     if job.ir is not None:
         files.append((job.folder / job.ir, encode_graph(compiled.graph)))
@@ -198,23 +198,22 @@ def run_plan(job: PlanJob) -> int:
     return 0
 
 
-def _compile(job: PlanJob) -> Compiled:
-    cache = plan_cache(doubt=True) if job.cache else None
-    if job.target.kind == "ir":
-        graph = load_graph(job.target.path)
-        _require_gradient(graph, job.request.mode)
-        return compile_graph(graph, job.request, cache=cache, key=graph_key(graph, job.request))
-    key = file_key(job.target, job.capture, job.request) if cache else None
-    known = cached(cache, key, job.request) if cache and key else None
-    return known if isinstance(known, Compiled) else _traced(job, cache, key)
-
-
-def _traced(job: PlanJob, cache: PlanCache | None, key: Key | None) -> Compiled:
+def compile_target(target: Target, capture: CaptureOptions, plan: PlanRequest, *, keep: bool) -> Compiled:
+    """The plan of a target, judged; with ``keep`` one that is kept is taken, and a new one kept."""
+    cache = plan_cache(doubt=True) if keep else None
+    if target.kind == "ir":
+        graph = load_graph(target.path)
+        _require_gradient(graph, plan.mode)
+        return compile_graph(graph, plan, cache=cache, key=graph_key(graph, plan))
+    key = file_key(target, capture, plan) if cache else None
+    known = cached(cache, key, plan) if cache and key else None
+    if isinstance(known, Compiled):
+        return known
     watch = Stopwatch()
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        request = watch.run("import", lambda: capture_request(job.target, job.capture))
-        compiled = compile_model(request, job.request, progress, cache=cache, key=key)
+        request = watch.run("import", lambda: capture_request(target, capture))
+        compiled = compile_model(request, plan, progress, cache=cache, key=key)
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
 
 
