@@ -30,6 +30,28 @@ def arcs_ahead(stream: Stream, depth: int, *, cut: int | None = None) -> Arcs:
     return Arcs(length=Fraction(count), spans=tuple(spans))
 
 
+def arcs_filling(stream: Stream, room: int) -> Arcs:
+    """Each copy starts as many visits ahead as all that is held by then fits in ``room`` together."""
+    spans = []
+    for i in range(len(stream.visits)):
+        start = min(i, too_far_back(stream, i, room) + 1)
+        spans.append((Fraction(start), Fraction(readers_done(stream, i)[0] + 1)))
+    return Arcs(length=Fraction(len(stream.visits)), spans=tuple(spans))
+
+
+def too_far_back(stream: Stream, index: int, room: int) -> int:
+    """Back from visit ``index``, the turn of the first one whose block comes twice or no longer fits in ``room``."""
+    problem, turn = stream.problem, index
+    block = problem.visits[stream.visits[index]].block
+    blocks, total = {block}, problem.bytes[block]
+    while total <= room:
+        turn -= 1
+        block = problem.visits[stream.visits[turn]].block
+        total += room if block in blocks else problem.bytes[block]
+        blocks.add(block)
+    return turn
+
+
 def arcs_paced(stream: Stream, time: Fraction) -> Arcs:
     """The shortest arcs for a pass of ``time``, which is at least the stream's floor: copies as late as they can be."""
     problem, count = stream.problem, len(stream.visits)

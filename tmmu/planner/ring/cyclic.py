@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tmmu.planner.ring.arcs import too_far_back
 from tmmu.planner.ring.copies import derive_copies, overwritten, visits_ahead, visits_since
 from tmmu.planner.ring.layouts import layouts
 from tmmu.planner.ring.problem import RingProblem, Stream
@@ -83,16 +84,9 @@ def least_time(stream: Stream, room: int) -> Fraction | None:
     share bytes, so the later one's copy waits for the earlier one's readers, and this copy comes no sooner.
     """
     visits = [stream.problem.visits[visit] for visit in stream.visits]
-    count, size = len(visits), stream.problem.bytes
-    found: list[Wait] = []
+    count, found = len(visits), list[Wait]()
     for i in range(count):
-        blocks, total, turn = {visits[i].block}, size[visits[i].block], i
-        while total <= room and turn > i - count:
-            turn -= 1
-            block = visits[turn].block
-            total += room if block in blocks else size[block]
-            blocks.add(block)
-        turns = range(turn, i)
+        turns = range(too_far_back(stream, i, room), i)
         first = min(turns, key=lambda t: (t // count, visits[t].last, t))
         found.append((first % count, -(first // count)))
     pace = pace_of(stream, found)

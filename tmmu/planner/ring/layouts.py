@@ -8,13 +8,14 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Final
 
-from tmmu.planner.ring.arcs import Arcs, arcs_ahead, arcs_paced, first_fit, holds, most_held, orders
+from tmmu.planner.ring.arcs import Arcs, arcs_ahead, arcs_filling, arcs_paced, first_fit, holds, most_held, orders
 from tmmu.planner.ring.problem import Stream
 from tmmu.planner.ring.timing import pace_of
 
 DEPTHS: Final = (8, 6, 4, 3, 2, 1)
 """How far ahead copies are tried to start, in visits: past four nothing was gained on any model of the corpus."""
 CUTS: Final = 8
+RINGS: Final = 48
 
 
 def skip_end(sizes: Sequence[int], ring: int) -> tuple[int, ...]:
@@ -62,10 +63,14 @@ def _all(stream: Stream, sizes: Sequence[int], room: int, *, bare: bool) -> Iter
     for depth in depths:
         for cut in range(0, count, -(-count // CUTS)):
             yield from _packed(stream, arcs_ahead(stream, depth, cut=cut), depth, room)
+    windows = _windows(sizes)
+    for ring in windows[:: -(-len(windows) // RINGS)]:
+        yield from _packed(stream, arcs_filling(stream, ring), 1, room)
     for slots in range(min(len(sizes), room // max(sizes)), 0, -1):
         yield in_slots(sizes, slots)
-    for ring in _windows(sizes, room) if bare else ():
-        yield skip_end(sizes, ring)
+    for ring in windows if bare else ():
+        if ring <= room:
+            yield skip_end(sizes, ring)
 
 
 def _ahead(i: int, depth: int, count: int) -> tuple[int, int]:
@@ -81,8 +86,8 @@ def _packed(stream: Stream, arcs: Arcs, depth: int, room: int) -> Iterator[tuple
             yield first_fit(stream, held, order)
 
 
-def _windows(sizes: Sequence[int], room: int) -> list[int]:
-    """The rings up to ``room`` that ``skip_end`` tells apart: whose ends some run of blocks meets."""
+def _windows(sizes: Sequence[int]) -> list[int]:
+    """The rings that ``skip_end`` tells apart, largest first: those whose end some run of blocks meets."""
     ends = list(accumulate(sizes, initial=0))
     sums = {high - low for i, low in enumerate(ends) for high in ends[i + 1 :]}
-    return sorted((ring for ring in sums if max(sizes) <= ring <= room), reverse=True)
+    return sorted((ring for ring in sums if ring >= max(sizes)), reverse=True)
