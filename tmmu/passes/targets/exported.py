@@ -90,7 +90,13 @@ def _weights_unread() -> Iterator[None]:
 
 def _reserved(reader: Any, record: str, meta: Any) -> torch.Tensor:
     dtype = deserialize_scalar_type(meta.dtype)
-    return torch.empty(reader.archive_file.get_record_size(record) // dtype.itemsize, dtype=dtype)
+    return torch.empty(_record_size(reader, record) // dtype.itemsize, dtype=dtype)
+
+
+def _record_size(reader: Any, record: str) -> int:
+    """Bytes of a record. Torch 2.11 tells only by reading it; one weight at a time is kept then."""
+    size = getattr(reader.archive_file, "get_record_size", None)
+    return int(size(record)) if size is not None else len(reader.read_bytes(record))
 
 
 def _placeholder(spec: Any, node: fx.Node, exported: torch.export.ExportedProgram, fake: FakeTensorMode) -> Any:
