@@ -1,16 +1,18 @@
 """Models whose weights do not fit: captured, their ring planned, and run through it beside themselves."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import nn
 
+from tests.rings import ring_at
 from tests.runtime.harness import Make, captured, planned
 from tmmu.ir.calls import Program
-from tmmu.ir.graph import CONSTANT, PARAMETER
-from tmmu.ir.ring import Ring
+from tmmu.ir.graph import CONSTANT, PARAMETER, Buffers, Graph, Notes, OpNotes, Ops, Values
+from tmmu.ir.ring import Member, Ring
 from tmmu.planner.ring.assemble import assemble
 from tmmu.planner.ring.layers import ring_problem
 from tmmu.planner.ring.policies import POLICY
@@ -51,3 +53,53 @@ def outputs(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
     with torch.no_grad():
         found = module(**inputs)
     return found if isinstance(found, torch.Tensor) else found.logits
+
+
+def by_hand(
+    module: nn.Module, parts: Sequence[str], *, slots: int = 2, resident: Sequence[str] = ()
+) -> tuple[Ring, Graph]:
+    """A ring of one block for each named part of a module, in that order, and the graph that names its weights.
+
+    A part is a prefix of names. Parts that stay lie above so many slots of the largest part, which the others take in
+    turn.
+    """
+    named = [*module.named_parameters(), *module.named_buffers()]
+    first = {tensor.untyped_storage()._cdata: name for name, tensor in reversed(named)}
+    tensors = [(name, tensor) for name, tensor in named if first[tensor.untyped_storage()._cdata] == name]
+    names = [name for name, _ in tensors]
+    sizes = [tensor.untyped_storage().nbytes() for _, tensor in tensors]
+    groups = [[n for n, name in enumerate(names) if name.startswith(part)] for part in parts]
+    padded = [-(-size // 64) * 64 for size in sizes]
+    totals = [sum(padded[n] for n in group) for group in groups]
+    slot = max(total for part, total in zip(parts, totals, strict=True) if part not in resident)
+    places, top, turn = [], slot * slots, 0
+    for part, total in zip(parts, totals, strict=True):
+        at = top if part in resident else turn % slots * slot
+        top, turn = (top + total, turn) if part in resident else (top, turn + 1)
+        places.append((at, at + total))
+    ring = ring_at(places, resident=[n for n, part in enumerate(parts) if part in resident])
+    members = [_members(group, padded) for group in groups]
+    rows = zip(ring.blocks, parts, members, strict=True)
+    blocks = tuple(replace(block, name=part, members=row) for block, part, row in rows)
+    return replace(ring, blocks=blocks), _naming(names, sizes)
+
+
+def _members(group: Sequence[int], padded: Sequence[int]) -> tuple[Member, ...]:
+    starts = accumulate((padded[n] for n in group), initial=0)
+    return tuple(Member(buffer=n, offset=at) for n, at in zip(group, starts, strict=False))
+
+
+def _naming(names: Sequence[str], sizes: Sequence[int]) -> Graph:
+    """A graph of weights alone."""
+    nothing: tuple[Any, ...] = ()
+    notes = OpNotes(phase=nothing, modality=nothing, flops=nothing, module=nothing, source=nothing)
+    columns = dict.fromkeys(Ops.__slots__, nothing)
+    return Graph(
+        target="cpu",
+        buffers=Buffers(bytes=tuple(sizes), role=(PARAMETER,) * len(names)),
+        values=Values(buffer=nothing, offset=nothing, shape=nothing, stride=nothing, dtype=nothing),
+        ops=Ops(**columns),
+        inputs=nothing,
+        outputs=nothing,
+        notes=Notes(name="weights", buffers=tuple(names), ops=notes),
+    )

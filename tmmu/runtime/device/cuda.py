@@ -13,6 +13,8 @@ import torch
 from tmmu.errors import DeviceMissing
 from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream, Work
 from tmmu.runtime.device.memory import MemoryDevice
+from tmmu.runtime.device.numa import device_node
+from tmmu.runtime.device.pinning import CudaRegistrar
 from tmmu.runtime.slab import Slab
 
 ALIGNMENT: Final = 512
@@ -36,6 +38,8 @@ class CudaDevice(MemoryDevice):
         super().__init__(observers)
         self._cuda = cuda
         self.device = torch.device("cuda", index)
+        self.registrar = CudaRegistrar(cuda.cudart())
+        self.node = device_node(pci_address(cuda.get_device_properties(self.device)))
         self._slabs: dict[int, Slab] = {}
         self._handles: list[Any] = []
         self._marks: list[Any] = []
@@ -108,6 +112,11 @@ class CudaDevice(MemoryDevice):
 
     def _settle(self) -> None:
         self._cuda.synchronize(self.device)
+
+
+def pci_address(properties: Any) -> str:
+    """``domain:bus:device.function`` of a GPU, as the system names it."""
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 def _count(cuda: Any) -> int:

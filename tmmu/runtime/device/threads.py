@@ -1,5 +1,7 @@
 """The CPU as a device: a thread for each stream, real copies; the caller's own thread is a stream that runs at once.
 
+A caller that gives all its computing to the device can have a thread for that too.
+
 With a ``Jitter`` every stream dawdles at random before each thing that it does, and copies land in parts with pauses
 between them, so that whatever is not ordered happens in another order soon.
 """
@@ -76,7 +78,10 @@ class _Lane:
 class ThreadsDevice(MemoryDevice):
     """Arenas in host memory. What fails in a stream's thread is raised where the host next waits for it."""
 
-    def __init__(self, observers: Sequence[Observer] = (), *, jitter: Jitter | None = None) -> None:
+    def __init__(
+        self, observers: Sequence[Observer] = (), *, jitter: Jitter | None = None, inline: bool = True
+    ) -> None:
+        """With ``inline`` the caller's stream is the calling thread."""
         super().__init__(observers)
         self.device = torch.device("cpu")
         self._jitter = jitter
@@ -85,12 +90,12 @@ class ThreadsDevice(MemoryDevice):
         self._latest: dict[int, Flag] = {}
         self._failure: Exception | None = None
         self._failed = False
-        self._inline = True
+        self._inline = inline
         self._caller = self.stream("caller")
         self._inline = False
 
     def caller(self) -> Stream:
-        """The stream of whichever thread calls: it does everything at once, and waits in place."""
+        """One stream for all callers; the calling thread's does everything at once, and waits in place."""
         return self._caller
 
     def memory(self, arena: Arena) -> Slab:
@@ -135,7 +140,8 @@ class ThreadsDevice(MemoryDevice):
         self._lanes.append(_Lane(stream.name, self._jitter, stream.number, inline=self._inline))
 
     def _submit(self, number: int, stream: Stream, work: Work) -> None:
-        self._lanes[stream.number].give(partial(self._do, number, work, inline=stream == self._caller))
+        lane = self._lanes[stream.number]
+        lane.give(partial(self._do, number, work, inline=lane.thread is None))
 
     def _do(self, number: int, work: Work, *, inline: bool) -> None:
         if self._failed and not inline:
@@ -155,9 +161,10 @@ class ThreadsDevice(MemoryDevice):
 
     def _wait(self, stream: Stream, event: Event) -> None:
         flag = self._latest.get(event.number)
+        lane = self._lanes[stream.number]
         if flag is not None:
-            self._lanes[stream.number].give(flag.wait)
-        if stream == self._caller:
+            lane.give(flag.wait)
+        if lane.thread is None:
             self._raise()
 
     def _settle(self) -> None:

@@ -20,9 +20,9 @@ class Anchor:
 def anchors(module: nn.Module, ring: Ring, names: Sequence[Sequence[str]]) -> list[Anchor]:
     """The anchors of all blocks; ``names`` are of the weights of each.
 
-    The owner of a weight, and every module around it that holds weights of this block only: the outermost that is
-    called comes before whatever touches them inside, by call or by name. Weights of ``module`` itself need nothing where
-    they stay, and can stream only with the first block that streams: that is there when the pass begins.
+    The owner of a weight, and every module around it that holds weights of this block only: the outermost of these that
+    is called comes before whatever touches them inside, by call or by name. Weights of ``module`` itself need nothing
+    where they stay, and can stream only with the first block that streams: that is there when the pass begins.
     """
     blocks: dict[str, dict[int, None]] = {}
     for block, row in enumerate(names):

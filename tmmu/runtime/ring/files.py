@@ -9,33 +9,20 @@ from typing import Final
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.files import is_special
+from tmmu.ir.graph import DTYPE_BYTES
 
 HEADER_MAX: Final = 100 << 20
 """Bytes of a header: what the format's own reader accepts."""
 RANK_MAX: Final = 64
-ITEM_BYTES: Final = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "U16": 2,
-    "I16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "U32": 4,
-    "I32": 4,
-    "F32": 4,
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
-}
 DTYPES: Final = {
     "BOOL": "bool",
     "U8": "uint8",
     "I8": "int8",
     "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
     "U16": "uint16",
     "I16": "int16",
     "F16": "float16",
@@ -46,7 +33,9 @@ DTYPES: Final = {
     "U64": "uint64",
     "I64": "int64",
     "F64": "float64",
+    "C64": "complex64",
 }
+"""Torch's name of each dtype of the format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +142,11 @@ def _stored(path: Path, name: str, row: object, start: int) -> Stored:
     if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
         raise _odd(path, f"{name} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
-    if dtype not in ITEM_BYTES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise _odd(path, f"{name} has dtype {dtype!r}, which is unknown")
     if not _counts(shape) or len(shape) > RANK_MAX or not _counts(offsets) or len(offsets) != 2:
         raise _odd(path, f"{name} has shape {shape!r} and offsets {offsets!r}")
-    size = ITEM_BYTES[dtype]
+    size = DTYPE_BYTES[DTYPES[dtype]]
     for extent in shape:
         size *= extent
     if offsets[1] - offsets[0] != size:

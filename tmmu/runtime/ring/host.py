@@ -16,8 +16,8 @@ import torch
 
 from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.ring import Ring
-from tmmu.runtime.ring.numa import node_cpus, stay_on, touching_cpus
-from tmmu.runtime.ring.pinning import SEGMENT, Pinning, PinningRefused, Registrar, pin, unpin
+from tmmu.runtime.device.numa import node_cpus, stay_on, touching_cpus
+from tmmu.runtime.device.pinning import SEGMENT, Pinning, PinningRefused, Registrar, pin, unpin
 from tmmu.runtime.ring.sources import Source
 from tmmu.runtime.sizing import device_memory
 
@@ -28,7 +28,7 @@ WORKERS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """How an image is made. ``budget`` bounds its bytes, 0 by what the host has free; ``node`` is where a GPU is."""
+    """How an image is made. ``budget`` bounds its bytes, 0 by what the host has free; ``node`` is where the GPU is."""
 
     budget: int = 0
     workers: int = WORKERS

@@ -5,7 +5,7 @@ A block has one address for ever, so the windows are made once; running a layer 
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,12 +15,13 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.memory import MemoryDevice
+from tmmu.runtime.device.pinning import Registrar
 from tmmu.runtime.ring.anchors import anchors
+from tmmu.runtime.ring.fences import Stands, always
 from tmmu.runtime.ring.files import stored_tensors
 from tmmu.runtime.ring.host import Filling, HostImage
 from tmmu.runtime.ring.loop import Counts, Loop
 from tmmu.runtime.ring.passes import Passes
-from tmmu.runtime.ring.pinning import Registrar
 from tmmu.runtime.ring.sources import Source, file_source, tensor_source
 from tmmu.runtime.ring.walk import Walk
 from tmmu.runtime.ring.windows import Window, named_tensors, placed, windows_of
@@ -28,13 +29,17 @@ from tmmu.runtime.ring.windows import Window, named_tensors, placed, windows_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How weights stream. ``weights``: a safetensors file or folder to read them from, instead of the module's own."""
+    """How weights stream. ``weights``: a safetensors file or folder to read them from, instead of the module's own.
+
+    ``prefetch``, ``poison`` and ``stands`` are those of the loop; the last one is for tests.
+    """
 
     weights: Path | None = None
-    filling: Filling = field(default_factory=Filling)
+    filling: Filling | None = None
     registrar: Registrar | None = None
     prefetch: bool = True
     poison: bool = False
+    stands: Stands = always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +76,23 @@ def stream_module(
     tensors = named_tensors(module)
     windows = windows_of(ring, graph, tensors)
     with ExitStack() as stack:
-        image = HostImage(ring, _sources(windows, tensors, how.weights), how.filling, how.registrar)
+        filling = how.filling or Filling(node=device.node)
+        registrar = how.registrar or device.registrar
+        image = HostImage(ring, _sources(windows, tensors, how.weights), filling, registrar)
         stack.callback(image.close)
-        loop = Loop(device, ring, image, prefetch=how.prefetch, poison=how.poison, declare=device.watched)
+        loop = Loop(
+            device,
+            ring,
+            image,
+            prefetch=how.prefetch,
+            poison=how.poison,
+            declare=device.watched,
+            stands=how.stands,
+        )
         stack.callback(loop.close)
         walk = Walk(loop)
         names = [[window.name for window in windows if window.block == block] for block in range(len(ring.blocks))]
-        stack.enter_context(placed(tensors, windows, device.memory(loop.arena), device.device))
+        stack.enter_context(placed(module, tensors, windows, device.memory(loop.arena), device.device))
         stack.enter_context(Passes(module, walk, anchors(module, ring, names)).hooked())
         yield Streaming(module=module, loop=loop, image=image, walk=walk)
 

@@ -71,7 +71,7 @@ class Walk:
     def _close(self, visits: list[int]) -> None:
         for visit in list(visits):
             block = self._visits[visit].block
-            if self._busy[block]:
+            if self._busy[block] and visit in self._copied:
                 raise InvalidConfig(
                     f"{self.loop.ring.blocks[block].name} is still running where the schedule is done with it",
                     fix="plan the ring from the order in which this module runs",

@@ -1,8 +1,9 @@
 """Which tensors of a module lie in which buffer of the ring, and where; and putting them there for a while."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -75,28 +76,52 @@ def _require_plain(name: str, tensor: torch.Tensor) -> None:
 
 @contextmanager
 def placed(
-    tensors: Mapping[str, torch.Tensor], windows: Sequence[Window], slab: Slab, device: torch.device
+    module: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    windows: Sequence[Window],
+    slab: Slab,
+    device: torch.device,
 ) -> Iterator[None]:
     """While inside, the tensors of each window are views of the slab, and all others are on ``device``."""
     views = {alias: _view(one, tensors, alias, slab) for one in windows for alias in one.aliases}
-    saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    moved: list[torch.Tensor] = []
-    try:
+    with ExitStack() as stack:
+        met: dict[int, torch.Tensor] = {}
         for name, tensor in tensors.items():
-            if id(tensor) in saved:
-                continue
-            saved[id(tensor)] = tensor, tensor.data
-            if name in views:
-                tensor.data = views[name]
-            elif tensor.device != device:
-                tensor.data = _moved(name, tensor.data, device)
-                moved.append(tensor)
+            if id(tensor) not in met:
+                other = views.get(name)
+                kept = other is None and tensor.device == device
+                met[id(tensor)] = tensor if kept else _there(stack, name, tensor, other, device)
+            if met[id(tensor)] is not tensor:
+                _exchange(stack, module, name, met[id(tensor)])
         yield
-    finally:
-        for tensor, before in saved.values():
-            now, tensor.data = tensor.data, before
-            if any(tensor is other for other in moved):
-                before.copy_(now)
+
+
+def _there(
+    stack: ExitStack, name: str, tensor: torch.Tensor, view: torch.Tensor | None, device: torch.device
+) -> torch.Tensor:
+    """The tensor itself over other memory until the stack unwinds, or another in its stead where torch forbids that."""
+    before = tensor.data
+    after = _moved(name, before, device) if view is None else view
+    if not torch._has_compatible_shallow_copy_type(tensor, after):
+        return nn.Parameter(after, requires_grad=False) if isinstance(tensor, nn.Parameter) else after
+
+    def restore() -> None:
+        now, tensor.data = tensor.data, before
+        if view is None:
+            before.copy_(now)
+
+    tensor.data = after
+    stack.callback(restore)
+    return tensor
+
+
+def _exchange(stack: ExitStack, module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """The module has this tensor under that name until the stack unwinds."""
+    path, _, own = name.rpartition(".")
+    owner = module.get_submodule(path)
+    table: dict[str, Any] = owner._parameters if own in owner._parameters else owner._buffers
+    stack.callback(table.__setitem__, own, table[own])
+    table[own] = tensor
 
 
 def _moved(name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

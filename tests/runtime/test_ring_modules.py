@@ -1,0 +1,436 @@
+"""Plain modules whose weights stream: what callers do to them, and what is left of them afterwards."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.functional import linear
+
+from tests.rings import lacking
+from tests.runtime.harness import randomize, same_bits
+from tests.runtime.streamed import by_hand
+from tmmu.errors import DeviceMemory, InvalidConfig
+from tmmu.runtime.device.order import races
+from tmmu.runtime.device.pinning import PinningRefused
+from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.tags import Tags
+from tmmu.runtime.device.threads import Jitter, ThreadsDevice
+from tmmu.runtime.ring.fences import Fence
+from tmmu.runtime.ring.host import Filling
+from tmmu.runtime.ring.modules import Options, Streaming, stream_module
+
+WIDTH, LAYERS = 16, 6
+PARTS = [f"layers.{n}" for n in range(LAYERS)]
+X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that compute would only spin beside those that copy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.up(self.norm(x)).relu())
+
+
+class Stack(nn.Module):
+    """Layers in a list, run in any order that is asked for."""
+
+    def __init__(self, layer: Callable[[], nn.Module] = Layer) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer() for _ in range(LAYERS))
+
+    def forward(self, x: torch.Tensor, order: Any = range(LAYERS), fail: Any = None) -> torch.Tensor:
+        for n in order:
+            if fail is not None and n == fail[0]:
+                raise fail[1]
+            x = self.layers[n](x)
+        return x
+
+
+@contextmanager
+def streaming(
+    module: nn.Module, parts: list[str] = PARTS, *, slots: int = 2, resident: Any = (), **options: Any
+) -> Iterator[Streaming]:
+    """The module in so many slots, on threads that dawdle, without gradients; both oracles must be content."""
+    ring, graph = by_hand(module, parts, slots=slots, resident=resident)
+    tags, recording = Tags(), Recording()
+    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=3, longest=0.0005))
+    try:
+        how = Options(**{"poison": True, **options})
+        with stream_module(module, ring, graph, device, how) as stream, torch.no_grad():
+            yield stream
+    finally:
+        device.close()
+    assert not tags.mismatches, tags.mismatches[0]
+    assert not races(recording.program)
+
+
+def stack(layer: Callable[[], nn.Module] = Layer) -> tuple[nn.Module, nn.Module]:
+    """A module with weights drawn, and one with the same that nothing happens to."""
+    module = randomize(Stack(layer)).eval()
+    return module, copy.deepcopy(module)
+
+
+def said(module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = module(*args, **kwargs)
+    return found
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5])
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_it_says_what_it_says_resident(slots: int, prefetch: bool) -> None:
+    module, plain = stack()
+    with streaming(module, slots=slots, prefetch=prefetch) as stream:
+        for _ in range(5):
+            assert same_bits(module(X), said(plain, X))
+        assert stream.counts.passes == 5
+        ahead = stream.counts.copies - 5 * LAYERS
+        assert ahead == (slots - 1 if prefetch else 0)
+        assert stream.skipped == 0
+
+
+def test_it_is_afterwards_what_it_was() -> None:
+    module, plain = stack()
+    before = {name: (id(tensor), tensor.data_ptr()) for name, tensor in module.named_parameters()}
+    attributes = set(module.__dict__)
+    with streaming(module):
+        module(X)
+        assert all(tensor.data_ptr() != before[name][1] for name, tensor in module.named_parameters())
+    assert {name: (id(tensor), tensor.data_ptr()) for name, tensor in module.named_parameters()} == before
+    assert set(module.__dict__) == attributes
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    assert module.state_dict().keys() == plain.state_dict().keys()
+    assert same_bits(said(module, X), said(plain, X))
+    with streaming(module):
+        assert same_bits(module(X), said(plain, X))
+
+
+def test_it_is_what_it_was_after_an_error_too() -> None:
+    module, plain = stack()
+    with pytest.raises(ZeroDivisionError), streaming(module):
+        module(X, fail=(3, ZeroDivisionError()))
+    assert same_bits(said(module, X), said(plain, X))
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("at", range(LAYERS))
+def test_a_pass_that_broke_off_spoils_no_later_one(error: BaseException, at: int) -> None:
+    module, plain = stack()
+    with streaming(module):
+        module(X)
+        with pytest.raises(type(error)):
+            module(X, fail=(at, error))
+        for _ in range(2):
+            assert same_bits(module(X), said(plain, X))
+
+
+@pytest.mark.parametrize(
+    ("order", "skipped"),
+    [((0, 1, 2, 4, 5), 1), ((2, 3), 4), ((), 6), ((5, 4, 3, 2, 1, 0), 30), ((0, 0, 1, 2, 3, 4, 5), 0), ((0, 1, 0), 9)],
+)
+def test_another_order_than_the_schedule_costs_copies_and_stays_right(order: tuple[int, ...], skipped: int) -> None:
+    module, plain = stack()
+    with streaming(module) as stream:
+        assert same_bits(module(X, order), said(plain, X, order))
+        assert stream.skipped == skipped
+        assert same_bits(module(X), said(plain, X))
+
+
+def test_gradients_are_refused_and_nothing_is_spoiled() -> None:
+    module, plain = stack()
+    with streaming(module):
+        with torch.enable_grad(), pytest.raises(InvalidConfig, match=r"no_grad"):
+            module(X)
+        assert same_bits(module(X), said(plain, X))
+
+
+def test_a_part_called_alone_is_refused_and_nothing_is_spoiled() -> None:
+    module, plain = stack()
+    with streaming(module):
+        with pytest.raises(InvalidConfig, match="called alone"):
+            module.layers[2](X)  # type: ignore[index, operator, union-attr]
+        assert same_bits(module(X), said(plain, X))
+
+
+def test_its_state_is_refused_while_it_streams() -> None:
+    module, _ = stack()
+    with streaming(module), pytest.raises(InvalidConfig, match="not in it"):
+        module.state_dict()
+
+
+def test_a_module_that_calls_itself_is_refused() -> None:
+    module, plain = stack()
+    with streaming(module):
+        hook = module.layers[1].register_forward_pre_hook(lambda *_: module(X))  # type: ignore[index, union-attr]
+        with pytest.raises(InvalidConfig, match="calls itself"):
+            module(X)
+        hook.remove()
+        assert same_bits(module(X), said(plain, X))
+
+
+def test_threads_take_turns() -> None:
+    module, plain = stack()
+    found: list[torch.Tensor] = []
+
+    def run() -> None:
+        found.extend(said(module, X) for _ in range(5))
+
+    with streaming(module):
+        threads = [Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 20
+    assert all(same_bits(one, said(plain, X)) for one in found)
+
+
+class Borrowing(nn.Module):
+    """Uses the weights of a part that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.inner.weight, self.inner.bias)
+
+
+class Turned(nn.Module):
+    """A weight that lies transposed in memory, and one that is every other element of its storage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turned = nn.Parameter(torch.randn(WIDTH, WIDTH).t())
+        self.spread = nn.Parameter(torch.randn(WIDTH, 2 * WIDTH)[:, ::2])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.turned + x @ self.spread
+
+
+class Tied(nn.Module):
+    """Two parameters on one storage, one of them a part of it, and a buffer that only this layer reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.rows = nn.Parameter(self.whole.detach()[: WIDTH // 2])
+        self.scale = nn.Buffer(torch.randn(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.whole + (x @ self.rows.t()).sum(-1, keepdim=True)) * self.scale
+
+
+@pytest.mark.parametrize("layer", [Borrowing, Turned])
+def test_any_way_to_hold_and_use_a_weight_streams(layer: Callable[[], nn.Module]) -> None:
+    module, plain = stack(layer)
+    strides = [tensor.stride() for tensor in module.parameters()]
+    with streaming(module) as stream:
+        for _ in range(3):
+            assert same_bits(module(X), said(plain, X))
+        assert [tensor.stride() for tensor in module.parameters()] == strides
+        assert stream.skipped == 0
+
+
+def test_tensors_on_one_storage_stay_together() -> None:
+    module = randomize(Stack(Tied)).eval()
+    expected = said(module, X)
+    ring, graph = by_hand(module, PARTS)
+    device = ThreadsDevice(jitter=Jitter(seed=1, longest=0.0005))
+    with stream_module(module, ring, graph, device, Options(poison=True)), torch.no_grad():
+        for _ in range(3):
+            assert same_bits(module(X), expected)
+        one: Any = module.layers[0]  # type: ignore[index]
+        assert one.rows.data_ptr() == one.whole.data_ptr()
+    device.close()
+
+
+class Owning(Stack):
+    """Has a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: torch.Tensor, *args: Any) -> torch.Tensor:
+        return super().forward(x + self.start, *args)
+
+
+@pytest.mark.parametrize("resident", [(), ("start",)])
+def test_a_weight_of_the_module_itself_streams_first_or_stays(resident: tuple[str, ...]) -> None:
+    module = randomize(Owning()).eval()
+    expected = said(module, X)
+    with streaming(module, ["start", *PARTS], resident=resident) as stream:
+        for _ in range(3):
+            assert same_bits(module(X), expected)
+        assert stream.skipped == 0
+
+
+def test_it_is_refused_anywhere_else() -> None:
+    with (
+        pytest.raises(InvalidConfig, match="start belongs to the streamed module itself"),
+        streaming(randomize(Owning()), [*PARTS, "start"]),
+    ):
+        pass
+
+
+def test_parts_that_stay_are_there_from_the_first_pass_on() -> None:
+    module, plain = stack()
+    with streaming(module, resident=("layers.0", "layers.3", "layers.5")) as stream:
+        for _ in range(3):
+            assert same_bits(module(X), said(plain, X))
+        assert stream.skipped == 0
+        assert stream.counts.copies == 3 + 3 * 3 + 2
+
+
+def test_a_ring_for_another_module_is_refused() -> None:
+    module, _ = stack()
+    ring, graph = by_hand(Stack(Borrowing), PARTS)
+    device = ThreadsDevice()
+    with pytest.raises(InvalidConfig, match="the module has no layers"), stream_module(module, ring, graph, device):
+        pass
+    other = Stack(lambda: nn.Linear(WIDTH, 2 * WIDTH))
+    ring, graph = by_hand(other, PARTS)
+    small = Stack(lambda: nn.Linear(WIDTH, WIDTH))
+    with (
+        pytest.raises(InvalidConfig, match="bytes, and its place in the ring"),
+        stream_module(small, ring, graph, device),
+    ):
+        pass
+    device.close()
+
+
+class Quantized(torch.Tensor):
+    """Stands for a tensor that is more than its bytes."""
+
+
+def test_a_subclass_of_tensor_is_refused() -> None:
+    module, _ = stack()
+    weight: Any = module.layers[0].up  # type: ignore[index]
+    weight.weight = nn.Parameter(weight.weight.data.as_subclass(Quantized), requires_grad=False)
+    with pytest.raises(InvalidConfig, match="only plain dense tensors"), streaming(module):
+        pass
+
+
+class Slow(ThreadsDevice):
+    """Copies come late, so that whoever does not wait for them reads what lay there before."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args, jitter=Jitter(seed=1, longest=0.02))
+
+
+def test_without_a_fence_outputs_are_wrong_and_both_oracles_say_so() -> None:
+    """The control: what these tests pass on is not that nothing could go wrong."""
+    module, plain = stack()
+    ring, graph = by_hand(module, PARTS)
+    tags, recording = Tags(), Recording()
+    device = Slow((tags, recording))
+    how = Options(poison=True, stands=lacking(Fence.READY))
+    with stream_module(module, ring, graph, device, how), torch.no_grad():
+        wrong = [not same_bits(module(X), said(plain, X)) for _ in range(5)]
+    device.close()
+    assert any(wrong)
+    assert tags.mismatches
+    assert races(recording.program)
+
+
+def test_weights_come_from_files_into_a_module_that_has_none(tmp_path: Path) -> None:
+    plain = randomize(Stack(Turned)).eval()
+    state = {name: tensor.contiguous() for name, tensor in plain.state_dict().items()}
+    for n in range(LAYERS):
+        mine = {name: tensor for name, tensor in state.items() if name.startswith(f"layers.{n}.")}
+        save_file(mine, tmp_path / f"{n}.safetensors")
+    empty = copy.deepcopy(plain).to("meta")
+    with streaming(empty, weights=tmp_path):
+        for _ in range(3):
+            assert same_bits(empty(X), said(plain, X))
+    assert all(tensor.is_meta for tensor in empty.parameters())
+
+
+def test_a_weight_that_no_file_has_is_named(tmp_path: Path) -> None:
+    module, _ = stack()
+    save_file({"other": torch.ones(1)}, tmp_path / "w.safetensors")
+    module.to("meta")
+    path = tmp_path / "w.safetensors"
+    with pytest.raises(InvalidConfig, match=r"w\.safetensors has no layers\.0\."), streaming(module, weights=path):
+        pass
+    with pytest.raises(InvalidConfig, match=r"layers\.0\.[a-z.]+ has no value"), streaming(module):
+        pass
+
+
+def test_a_file_that_shrinks_is_refused_and_the_module_is_as_before(tmp_path: Path) -> None:
+    module, plain = stack()
+    path = tmp_path / "w.safetensors"
+    save_file(plain.state_dict(), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(InvalidConfig, match="no whole safetensors file"), streaming(module, weights=path):
+        pass
+    path.unlink()
+    with pytest.raises(InvalidConfig, match="cannot read"), streaming(module, weights=path):
+        pass
+    assert same_bits(said(module, X), said(plain, X))
+
+
+class Counting(nn.Module):
+    """Keeps a count of its calls, which no ring holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.calls = nn.Buffer(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        found: torch.Tensor = self.inner(x) * self.calls
+        return found
+
+
+def test_what_the_ring_does_not_hold_stays_and_keeps_what_was_written() -> None:
+    module = randomize(Stack(Counting)).eval()
+    plain = copy.deepcopy(module)
+    with streaming(module, [f"layers.{n}.inner" for n in range(LAYERS)]):
+        for _ in range(3):
+            assert same_bits(module(X), said(plain, X))
+    assert all(layer.calls == 3 for layer in module.layers)  # type: ignore[union-attr]
+
+
+def test_the_host_s_budget_and_a_refused_pinning_are_the_caller_s_to_know() -> None:
+    module, plain = stack()
+    with pytest.raises(DeviceMemory, match="bytes of the host"), streaming(module, filling=Filling(budget=100)):
+        pass
+
+    class Refusing:
+        def register(self, address: int, size: int) -> str:
+            return f"{size} bytes are too many"
+
+        def unregister(self, address: int) -> None:
+            raise AssertionError
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with streaming(module, registrar=Refusing()) as stream:
+            assert same_bits(module(X), said(plain, X))
+            assert stream.image.pinning.pinned == 0
+    assert [one.category for one in heard] == [PinningRefused]

@@ -1,0 +1,175 @@
+"""What the GPU is told, on a stand-in for torch's module; without a GPU the device says so."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.rings import drive, ring_at
+from tmmu.errors import DeviceMissing
+from tmmu.runtime.device import cuda
+from tmmu.runtime.device.cuda import CudaDevice, pci_address
+from tmmu.runtime.device.interface import Range, Work
+from tmmu.runtime.ring.loop import Loop
+from tmmu.runtime.slab import Slab
+
+
+class FakeStream:
+    def __init__(self, log: list[str], name: str, handle: int) -> None:
+        self.log, self.name, self.cuda_stream = log, name, handle
+
+    def wait_event(self, event: "FakeEvent") -> None:
+        self.log.append(f"{self.name} waits {event.number}")
+
+
+class FakeEvent:
+    def __init__(self, log: list[str], number: int) -> None:
+        self.log, self.number = log, number
+
+    def record(self, stream: FakeStream) -> None:
+        self.log.append(f"{stream.name} records {self.number}")
+
+
+class FakeCuda:
+    """Keeps what ``torch.cuda`` is asked."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.made = 0
+        self.current = FakeStream(self.log, "main", 0)
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def cudart(self) -> object:
+        return self
+
+    def get_device_properties(self, device: object) -> Any:
+        return SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
+
+    def current_stream(self, device: object) -> FakeStream:
+        return self.current
+
+    def Stream(self, device: object, priority: int) -> FakeStream:  # noqa: N802
+        self.log.append(f"stream of priority {priority}")
+        self.made += 1
+        return FakeStream(self.log, f"side {self.made}", self.made)
+
+    def Event(self, *, enable_timing: bool, blocking: bool) -> FakeEvent:  # noqa: N802
+        assert not enable_timing
+        self.made += 1
+        return FakeEvent(self.log, self.made)
+
+    def stream(self, handle: FakeStream) -> Any:
+        log = self.log
+
+        class Inside:
+            def __enter__(self) -> None:
+                log.append(f"on {handle.name}")
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+        return Inside()
+
+    def synchronize(self, device: object) -> None:
+        self.log.append("synchronize")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """Arenas are in host memory."""
+    monkeypatch.setattr(cuda, "Slab", lambda size, alignment, device: Slab(size, alignment, torch.device("cpu")))
+    return FakeCuda()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(DeviceMissing, match="there is no cuda:0") as caught:
+        CudaDevice()
+    assert caught.value.code == "DEVICE_MISSING"
+
+
+def test_it_knows_where_it_is_attached_and_who_pins_for_it(fake: FakeCuda) -> None:
+    assert pci_address(fake.get_device_properties(0)) == "0000:3b:00.0"
+    assert CudaDevice(cuda=fake).registrar is not None
+
+
+def test_an_index_that_no_gpu_has_is_refused(fake: FakeCuda) -> None:
+    with pytest.raises(DeviceMissing, match="cuda:1"):
+        CudaDevice(1, cuda=fake)
+
+
+def test_copies_go_to_an_urgent_stream_and_the_caller_s_is_torch_s_own(fake: FakeCuda) -> None:
+    device = CudaDevice(cuda=fake)
+    link = device.stream("weights", urgent=True)
+    assert fake.log == ["stream of priority -1"]
+    caller = device.caller()
+    assert device.caller() == caller
+    device.submit(link, Work(name="copy"))
+    device.submit(caller, Work(name="kernel"))
+    assert fake.log[1:] == ["on side 1", "on main"]
+
+
+def test_another_current_stream_is_another_caller(fake: FakeCuda) -> None:
+    device = CudaDevice(cuda=fake)
+    first = device.caller()
+    fake.current = FakeStream(fake.log, "other", 7)
+    second = device.caller()
+    assert first != second
+    fake.current = FakeStream(fake.log, "main again", 0)
+    assert device.caller() == first
+
+
+def test_events_are_recorded_and_waited_for_on_streams_never_on_the_host(fake: FakeCuda) -> None:
+    device = CudaDevice(cuda=fake)
+    link, event = device.stream("weights"), device.event()
+    device.record(event, link)
+    device.wait(device.caller(), event)
+    assert fake.log[1:] == ["side 1 records 2", "main waits 2"]
+    device.settle()
+    assert fake.log[-1] == "synchronize"
+
+
+def test_the_loop_never_makes_the_host_wait(fake: FakeCuda) -> None:
+    ring = ring_at([(slot * 512, slot * 512 + 512) for slot in (0, 1, 0)])
+
+    class Image:
+        def pieces(self, block: int) -> list[tuple[int, torch.Tensor | None, int]]:
+            return [(0, torch.full((512,), block, dtype=torch.uint8), 512)]
+
+    device = CudaDevice(cuda=fake)
+    loop = Loop(device, ring, Image())  # type: ignore[arg-type]
+    drive(loop, 3)
+    assert "synchronize" not in fake.log
+    assert device.memory(loop.arena).bytes(512, 512).eq(1).all()
+    loop.close()
+    assert fake.log.count("synchronize") == 1
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_only_pinned_memory_is_copied_without_waiting(fake: FakeCuda, pinned: bool) -> None:
+    device = CudaDevice(cuda=fake)
+    arena = device.arena(64)
+    asked: list[bool] = []
+
+    class Source:
+        def is_pinned(self) -> bool:
+            asked.append(True)
+            return pinned
+
+    run: Any = device.transfer(Source(), Range(arena.number, 0, 64))  # type: ignore[arg-type]
+    assert asked == [True]
+    assert run.keywords == {"non_blocking": pinned}
+
+
+def test_closing_waits_and_lets_go(fake: FakeCuda) -> None:
+    device = CudaDevice(cuda=fake)
+    device.arena(64)
+    device.close()
+    device.close()
+    assert fake.log == ["synchronize"]

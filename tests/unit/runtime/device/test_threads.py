@@ -1,0 +1,190 @@
+"""Threads keep the order that they are told, and no other; what fails in one is raised where the host waits."""
+
+from collections.abc import Iterator
+from threading import Event as Flag
+from threading import get_ident
+
+import pytest
+import torch
+
+from tests.rings import drive, in_slots, issued, lacking, ring_at
+from tmmu.runtime.device.interface import Access, Range, Work
+from tmmu.runtime.device.order import races
+from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.tags import Tags
+from tmmu.runtime.device.threads import Jitter, ThreadsDevice
+from tmmu.runtime.ring.fences import Fence
+from tmmu.runtime.ring.loop import Loop
+
+
+@pytest.fixture
+def device() -> Iterator[ThreadsDevice]:
+    made = ThreadsDevice()
+    yield made
+    made.close()
+
+
+def test_a_stream_works_in_order_in_a_thread_of_its_own(device: ThreadsDevice) -> None:
+    done: list[tuple[int, int]] = []
+    stream = device.stream("s")
+    for n in range(20):
+        device.submit(stream, Work(name=str(n), run=lambda n=n: done.append((n, get_ident()))))
+    device.settle()
+    assert [n for n, _ in done] == list(range(20))
+    assert {ident for _, ident in done} != {get_ident()}
+    assert len({ident for _, ident in done}) == 1
+
+
+def test_the_caller_works_at_once(device: ThreadsDevice) -> None:
+    done: list[int] = []
+    device.submit(device.caller(), Work(name="now", run=lambda: done.append(get_ident())))
+    assert done == [get_ident()]
+
+
+def test_a_caller_with_a_thread_does_not() -> None:
+    device = ThreadsDevice(inline=False)
+    done: list[int] = []
+    device.submit(device.caller(), Work(name="later", run=lambda: done.append(get_ident())))
+    device.settle()
+    assert done != [get_ident()]
+    device.close()
+
+
+def test_a_wait_holds_the_stream_and_not_the_host(device: ThreadsDevice) -> None:
+    gate, done = Flag(), list[str]()
+    one, other = device.stream("one"), device.stream("other")
+    event = device.event()
+    device.submit(one, Work(name="slow", run=gate.wait))
+    device.submit(one, Work(name="first", run=lambda: done.append("first")))
+    device.record(event, one)
+    device.wait(other, event)
+    device.submit(other, Work(name="second", run=lambda: done.append("second")))
+    assert done == []
+    gate.set()
+    device.settle()
+    assert done == ["first", "second"]
+
+
+def test_a_wait_takes_the_record_that_is_latest_when_it_is_issued(device: ThreadsDevice) -> None:
+    gate, done = Flag(), list[str]()
+    one, other = device.stream("one"), device.stream("other")
+    event = device.event()
+    device.record(event, one)
+    device.wait(other, event)
+    device.submit(one, Work(name="slow", run=gate.wait))
+    device.record(event, one)
+    device.submit(other, Work(name="free", run=lambda: (done.append("free"), gate.set())))
+    device.settle()
+    assert done == ["free"]
+
+
+def test_bytes_arrive(device: ThreadsDevice) -> None:
+    arena = device.arena(300)
+    given = torch.arange(200, dtype=torch.uint8)
+    place = Range(arena.number, 50, 250)
+    device.submit(device.stream("s"), Work(name="copy", run=device.transfer(given, place), moved=200))
+    device.settle()
+    assert device.memory(arena).bytes(50, 200).equal(given)
+    assert not device.memory(arena).bytes(0, 50).any()
+    assert not device.memory(arena).bytes(250, 50).any()
+
+
+def test_bytes_arrive_in_parts_too() -> None:
+    device = ThreadsDevice(jitter=Jitter(seed=0, longest=0.0001))
+    arena = device.arena(300)
+    for size in (0, 1, 3, 200):
+        given = torch.arange(size, dtype=torch.uint8) + 1
+        device.submit(device.stream("s"), Work(name="c", run=device.transfer(given, Range(arena.number, 7, 7 + size))))
+        device.settle()
+        assert device.memory(arena).bytes(7, size).equal(given)
+    device.close()
+
+
+def test_cleared_bytes_are_no_number(device: ThreadsDevice) -> None:
+    arena = device.arena(64)
+    device.clear(Range(arena.number, 16, 32))()
+    assert device.memory(arena).view(16, (4,), (1,), torch.float32).isnan().all()
+    assert not device.memory(arena).view(0, (4,), (1,), torch.float32).any()
+
+
+def test_a_failure_in_a_thread_reaches_the_host_once_and_stops_what_follows(device: ThreadsDevice) -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    stream, event = device.stream("s"), device.event()
+    device.submit(stream, Work(name="bad", run=fail))
+    device.submit(stream, Work(name="after", run=lambda: done.append("after")))
+    device.record(event, stream)
+    with pytest.raises(OSError, match="the disk is gone"):
+        device.wait(device.caller(), event)
+    device.settle()
+    assert done == []
+    device.submit(stream, Work(name="again", run=lambda: done.append("again")))
+    device.settle()
+    assert done == ["again"]
+
+
+def test_a_failure_of_the_caller_is_its_own(device: ThreadsDevice) -> None:
+    def fail() -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        device.submit(device.caller(), Work(name="bad", run=fail))
+    device.settle()
+
+
+def test_closing_ends_every_thread(device: ThreadsDevice) -> None:
+    device.stream("s")
+    device.close()
+    device.close()
+    assert device._lanes == []
+
+
+class Held:
+    """An image whose bytes say whose they are."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+
+    def pieces(self, block: int) -> list[tuple[int, torch.Tensor | None, int]]:
+        return [(0, torch.full((self.sizes[block],), block, dtype=torch.uint8), self.sizes[block])]
+
+
+def threaded(fence: Fence | None, *, jitter: Jitter) -> tuple[bool, bool]:
+    """What each oracle says of ten passes on threads, the caller's own among them, without this fence."""
+    ring = ring_at([(slot * 512, slot * 512 + 512) for slot in (0, 1, 0, 1, 0)])
+    tags, recording = Tags(), Recording()
+    device = ThreadsDevice((tags, recording), jitter=jitter, inline=False)
+    stands = lacking(fence) if fence else lacking()
+    loop = Loop(device, ring, Held([512] * 5), poison=True, stands=stands)  # type: ignore[arg-type]
+    drive(loop, 10)
+    loop.close()
+    device.close()
+    return bool(tags.mismatches), bool(races(recording.program))
+
+
+def test_nothing_goes_wrong_with_all_fences() -> None:
+    assert threaded(None, jitter=Jitter(seed=5, longest=0.001)) == (False, False)
+
+
+@pytest.mark.parametrize("fence", [Fence.READY, Fence.REUSE])
+def test_something_does_without_one(fence: Fence) -> None:
+    assert threaded(fence, jitter=Jitter(seed=5, longest=0.004)) == (True, True)
+
+
+def test_it_is_given_just_what_paper_is_given() -> None:
+    ring = ring_at(in_slots((0, 1, 0)))
+    recording = Recording()
+    device = ThreadsDevice((recording,), inline=False)
+    loop = Loop(device, ring, Held([1] * 3))  # type: ignore[arg-type]
+    drive(loop, 3)
+    device.close()
+    assert recording.program == issued(ring).program
+
+
+def test_access_is_declared_in_ranges() -> None:
+    assert Access(Range(0, 1, 2)).range.meets(Range(0, 0, 2))
+    assert not Range(0, 1, 2).meets(Range(0, 2, 3))
+    assert not Range(0, 1, 2).meets(Range(1, 1, 2))
