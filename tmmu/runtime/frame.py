@@ -4,6 +4,7 @@ The first half leaves what the second needs where the plan puts it, and hands it
 under a storage of their own. While any of them lives the frame is leased, and nothing else may run in it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tmmu.ir.plan import Plan
 from tmmu.runtime.bind import bind_program
 from tmmu.runtime.code import moving_axes
 from tmmu.runtime.executor import Bound, run_pieces
+from tmmu.runtime.slab import Slab
 from tmmu.runtime.tape import Piece, tape_of
 
 
@@ -30,7 +32,10 @@ class Frame:
     def __init__(self, halves: Halves, bound: Bound, kept: Mapping[int, torch.Tensor]) -> None:
         self._halves, self._bound = halves, bound
         border, steps = halves.border, bound.steps
-        self._tapes = (tape_of(steps[:border], replay=True), _shifted(tape_of(steps[border:], replay=True), border))
+        self._tapes = (
+            tape_of(steps[:border], bound.lane, replay=True),
+            _shifted(tape_of(steps[border:], bound.lane, replay=True), border),
+        )
         self._kept = tuple((position, tensor.data_ptr()) for position, tensor in kept.items())
         places = {one.name: bound.places.view(one.value) for one in bound.inputs}
         self._into = _by_position(halves.arguments, places)
@@ -70,8 +75,7 @@ class Frame:
         for position in self._touched:
             increment_version(args[position])
         halves = self._halves
-        results = [self._fresh(one, args) for one in halves.first[: halves.results]]
-        return results + self._leased(halves.first[halves.results :], args)
+        return self._fresh(halves.first[: halves.results], args) + self._leased(halves.first[halves.results :], args)
 
     def second(self, args: Sequence[Any], *, loaded: bool) -> list[Any]:
         """What the second half returns, of what the first left here, or, if ``loaded``, of the arguments."""
@@ -82,7 +86,7 @@ class Frame:
                 place.copy_(args[position])
             self._spent = True
             run_pieces(self._bound, self._tapes[1])
-        return [self._fresh(one, args) for one in self._halves.second]
+        return self._fresh(self._halves.second, args)
 
     def holds(self, args: Sequence[Any]) -> bool:
         """Whether all that was saved here comes back as it was handed out, for the first time."""
@@ -119,26 +123,33 @@ class Frame:
         view = self._bound.places.view(one.value)
         return view.numel() > 0 and view.untyped_storage()._cdata == self._memory.untyped_storage()._cdata
 
-    def _fresh(self, one: Handed, args: Sequence[Any]) -> Any:
-        if isinstance(one, Ref):
-            return _copied(self._bound.places.view(one.value))
-        return _of_argument(one, args) if isinstance(one, Given) else one
+    def _fresh(self, handed: Sequence[Handed], args: Sequence[Any]) -> list[Any]:
+        """Copies; what shares a buffer here shares its storage there, and one value is one tensor."""
+        values = list(dict.fromkeys(one.value for one in handed if isinstance(one, Ref)))
+        home = self._bound.graph.values.buffer
+        sharing = Counter(home[value] for value in values)
+        copies = {value: _copied(self._bound.places.view(value)) for value in values if sharing[home[value]] == 1}
+        for buffer in [buffer for buffer, count in sharing.items() if count > 1]:
+            whole = Slab.over(self._bound.places.bytes(buffer).clone())
+            together = [value for value in values if home[value] == buffer]
+            copies.update((value, self._bound.places.window(value, whole)) for value in together)
+        return [copies[one.value] if isinstance(one, Ref) else _of_argument(one, args) for one in handed]
 
     def _leased(self, handed: Sequence[Handed], args: Sequence[Any]) -> list[Any]:
         """Windows on the frame's memory under one new storage, whose end is the end of the lease."""
         if not self._leased_at:
-            return [self._fresh(one, args) for one in handed]
+            return self._fresh(handed, args)
         storage = from_dlpack(self._memory).untyped_storage()
         self._lease = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         return [self._windowed(one, args, storage) for one in handed]
 
     def _windowed(self, one: Handed, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
         if not isinstance(one, Ref):
-            return self._fresh(one, args)
+            return _of_argument(one, args)
         view = self._bound.places.view(one.value)
         if view.untyped_storage()._cdata != self._memory.untyped_storage()._cdata:
             return _copied(view)
-        offset = (view.data_ptr() - self._memory.data_ptr()) // view.element_size()
+        offset = int(view.storage_offset()) - int(self._memory.storage_offset()) // view.element_size()
         return torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride())
 
 
@@ -185,7 +196,10 @@ def _offset(tensor: torch.Tensor, one: Given) -> int:
     return int(tensor.storage_offset()) + one.offset
 
 
-def _of_argument(one: Given, args: Sequence[Any]) -> torch.Tensor:
+def _of_argument(one: Handed, args: Sequence[Any]) -> Any:
+    """A window on an argument, or what is no tensor as it is."""
+    if not isinstance(one, Given):
+        return one
     tensor: torch.Tensor = args[one.position]
     with torch.no_grad():
         return tensor if one.whole else tensor.as_strided(one.shape, one.stride, _offset(tensor, one))

@@ -45,12 +45,15 @@ class Places:
         """The window of a value on its buffer, where the plan puts it."""
         found = self._views.get(value)
         if found is None:
-            values = self.graph.values
-            slab, offset = self.homes[values.buffer[value]]
-            dtype = getattr(torch, values.dtype[value])
-            found = slab.view(offset + values.offset[value], values.shape[value], values.stride[value], dtype)
-            self._views[value] = found
+            slab, offset = self.homes[self.graph.values.buffer[value]]
+            found = self._views[value] = self.window(value, slab, offset)
         return found
+
+    def window(self, value: int, slab: Slab, offset: int = 0) -> torch.Tensor:
+        """The window of a value, were its buffer at this offset of another slab."""
+        values = self.graph.values
+        dtype = getattr(torch, values.dtype[value])
+        return slab.view(offset + values.offset[value], values.shape[value], values.stride[value], dtype)
 
     def bytes(self, buffer: int) -> torch.Tensor:
         """The whole buffer as ``uint8``."""

@@ -1,0 +1,541 @@
+"""``torch.compile(model, backend="tmmu")`` is the model, bit for bit, inside plans, with all that autograd allows."""
+
+import copy
+import gc
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.kernels import plain_kernels
+from tests.runtime.harness import same_bits
+from tmmu.backend import Report, reports
+from tmmu.errors import InvalidConfig
+
+F = nn.functional
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No graph of another test is reported, and kernels are those of eager."""
+    torch._dynamo.reset()
+    monkeypatch.setattr("tmmu.backend._MADE", [])
+    torch.manual_seed(0)
+    with plain_kernels():
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return torch.compile(model, backend="tmmu", **options)  # type: ignore[no-any-return, call-overload]
+
+
+def the_report() -> Report:
+    (one,) = reports()
+    return one
+
+
+def all_planned() -> bool:
+    return bool(reports()) and all(one.planned > 0 and not one.plain for one in reports())
+
+
+class Mlp(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(6, 12), nn.GELU(), nn.LayerNorm(12), nn.Dropout(dropout), nn.Linear(12, 5), nn.Tanh()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).mean((2, 3))  # type: ignore[no-any-return]
+
+
+def trained(
+    run: Callable[..., torch.Tensor], model: nn.Module, batches: list[torch.Tensor], kind: Any = torch.optim.SGD
+) -> list[torch.Tensor]:
+    """The losses of one step for each batch."""
+    optimizer = kind(model.parameters(), lr=0.1)
+    losses = []
+    for step, batch in enumerate(batches):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        loss = run(batch).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (Mlp, (4, 6)),
+    "dropout": (lambda: Mlp(dropout=0.15), (64, 6)),
+    "batch norm": (Normed, (3, 3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("name", CASES)
+def test_five_steps_have_the_losses_and_the_weights_of_eager(name: str, kind: Any) -> None:
+    make, shape = CASES[name]
+    model = make()
+    real = copy.deepcopy(model)
+    batches = [torch.randn(shape) for _ in range(5)]
+    found = trained(compiled(model), model, batches, kind)
+    wanted = trained(real, real, batches, kind)
+    assert all(map(same_bits, found, wanted))
+    for (label, one), other in zip(model.state_dict().items(), real.state_dict().values(), strict=True):
+        assert same_bits(one, other), label
+    assert all_planned()
+    assert the_report().trains
+    assert the_report().planned == 10
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("grad", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_inference_is_that_of_eager(name: str, grad: Any) -> None:
+    make, shape = CASES[name]
+    model = make().eval()
+    run = compiled(model)
+    with grad():
+        for _ in range(3):
+            x = torch.randn(shape)
+            assert same_bits(run(x), model(x))
+    assert all_planned()
+
+
+def test_results_stay_when_the_next_call_has_run() -> None:
+    model = Mlp().eval()
+    run = compiled(model)
+    with torch.no_grad():
+        inputs = [torch.randn(4, 6) for _ in range(3)]
+        found = [run(x) for x in inputs]
+        assert all(same_bits(one, model(x)) for one, x in zip(found, inputs, strict=True))
+    assert all_planned()
+
+
+def test_weights_are_used_where_they_lie() -> None:
+    """What an optimizer, or anyone, writes into them is seen, and nothing copies them."""
+    model = nn.Linear(64, 64)
+    run = compiled(model)
+    x = torch.randn(2, 64)
+    with torch.no_grad():
+        run(x)
+        model.weight.mul_(2)
+        assert same_bits(run(x), model(x))
+    assert max(the_report().stack_bytes) < model.weight.numel() * 4
+
+
+def test_weights_that_are_exchanged_are_seen() -> None:
+    model = Mlp().eval()
+    run = compiled(model)
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        run(x)
+        for parameter in model.parameters():
+            parameter.data = torch.randn_like(parameter)
+        assert same_bits(run(x), model(x))
+    assert len(the_report().stack_bytes) == 1
+    assert all_planned()
+
+
+def test_many_forwards_before_the_backwards_do_not_disturb_each_other() -> None:
+    """Frames for the first few, torch for the rest; each backward finds what its own forward saved."""
+    model = Mlp()
+    real = copy.deepcopy(model)
+    run = compiled(model)
+    inputs = [torch.randn(4, 6) for _ in range(7)]
+    for order in ([*range(7)], [*reversed(range(7))], [3, 0, 6, 2, 5, 1, 4]):
+        for one, function in ((model, run), (real, real)):
+            one.zero_grad()
+            losses = [function(x).square().sum() for x in inputs]
+            for at in order:
+                losses[at].backward()
+        for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
+            assert mine.grad is not None
+            assert theirs.grad is not None
+            assert same_bits(mine.grad, theirs.grad)
+    assert len(the_report().stack_bytes) == 4
+    assert the_report().plain["more steps are under way than there are frames"] >= 3
+
+
+def test_a_forward_that_is_never_gone_back_gives_its_frame_back() -> None:
+    model = Mlp()
+    run = compiled(model)
+    for _ in range(9):
+        run(torch.randn(4, 6))
+    assert len(the_report().stack_bytes) == 1
+    assert all_planned()
+
+
+def test_going_back_twice_gives_the_gradient_twice() -> None:
+    model = Mlp()
+    real = copy.deepcopy(model)
+    x = torch.randn(4, 6)
+    for one, run in ((model, compiled(model)), (real, real)):
+        loss = run(x).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+        assert one is not None
+    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert same_bits(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("weights", [True, False], ids=["weights too", "but weights"])
+def test_saved_tensors_may_be_taken_elsewhere_meanwhile(weights: bool) -> None:
+    """What comes back elsewhere is loaded into a frame; weights that come back elsewhere are torch's to run."""
+    model = Mlp()
+    real = copy.deepcopy(model)
+    x = torch.randn(4, 6)
+    run = compiled(model)
+    kept = {one.data_ptr() for one in model.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t if t.data_ptr() in kept and not weights else t.clone(), lambda t: t
+    ):
+        loss = run(x).square().sum()
+    run(x + 1)
+    loss.backward()
+    real(x).square().sum().backward()
+    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
+        assert same_bits(mine.grad, theirs.grad)  # type: ignore[arg-type]
+    assert sum(the_report().plain.values()) == int(weights)
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    x = torch.randn(4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(compiled(lambda x: x.tanh().sum())(x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        gradient.sum().backward()
+
+
+def test_inputs_get_gradients_and_the_weights_need_none() -> None:
+    model = Mlp().requires_grad_(requires_grad=False)
+    run = compiled(model)
+    for _ in range(2):
+        x = torch.randn(4, 6, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        run(x).square().sum().backward()
+        model(y).square().sum().backward()
+        assert x.grad is not None
+        assert y.grad is not None
+        assert same_bits(x.grad, y.grad)
+    assert all_planned()
+
+
+def test_only_what_is_saved_as_an_argument_still_finds_its_own() -> None:
+    """Nothing of the first half stays in the frame, so that the frame is free before the backward."""
+    run = compiled(lambda x, y: x * y)
+    pairs = [[torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)] for _ in range(3)]
+    results = [run(*pair) for pair in pairs]
+    for result in results:
+        result.sum().backward()
+    for x, y in pairs:
+        assert x.grad is not None
+        assert y.grad is not None
+        assert x.grad.equal(y.detach())
+        assert y.grad.equal(x.detach())
+    assert all_planned()
+
+
+def two_views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.exp()
+    return y[0], y[1:], y
+
+
+def one_twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * 2
+    return y, y
+
+
+def detached(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.sin()
+    return y.detach(), y * 2
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "its input": lambda x: (x, x + 1),
+    "a view of its input": lambda x: (x[1:].t(), x.view(-1)),
+    "two views of one tensor": two_views,
+    "the same twice": one_twice,
+    "a number and a name": lambda x: (x.sum(), 3, "name", None),
+    "an expanded tensor": lambda x: x.exp().sum(1, keepdim=True).expand(4, 6),
+    "an empty tensor": lambda x: (x[:0].exp(), x + 1),
+    "a constant": lambda x: (torch.tensor([1.0, 2.0, 3.0]), x + torch.arange(6)),
+    "a transposed tensor": lambda x: x.exp().t() + 1,
+    "a dtype": lambda x: (x.to(torch.bfloat16), x > 0, x.long()),
+    "a detached tensor": detached,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_results_alias_what_they_alias_in_eager(name: str, grad: bool) -> None:
+    function = FUNCTIONS[name]
+    run = compiled(function)
+    for _ in range(2):
+        x = torch.randn(4, 6, requires_grad=grad)
+        found, wanted = (outcome(one, x) for one in (run, function))
+        assert found == wanted
+
+
+def outcome(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[Any]:
+    """Everything about the results that a caller can see."""
+    x = x.detach().clone().requires_grad_(x.requires_grad)
+    results = function(x)
+    results = results if isinstance(results, tuple) else (results,)
+    tensors = [one for one in results if isinstance(one, torch.Tensor)]
+    seen: list[Any] = [one for one in results if not isinstance(one, torch.Tensor)]
+    homes = [x, *tensors]
+    for one in tensors:
+        first = next(
+            at for at, home in enumerate(homes) if home.untyped_storage()._cdata == one.untyped_storage()._cdata
+        )
+        seen.append((one.shape, one.stride(), one.dtype, one.requires_grad, one.tolist(), first))
+    trained = [one.sum() for one in tensors if one.requires_grad]
+    if trained:
+        torch.stack([one.float() for one in trained]).sum().backward()
+        assert x.grad is not None
+        seen.append(x.grad.tolist())
+    return seen
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "in place": lambda x: x.add_(1) * 2,
+    "a part": lambda x: (x[0].mul_(3), x.sum())[1],
+    "twice": lambda x: (x.mul_(2), x.sin_(), x * x)[2],
+    "and returned": lambda x: x.exp_(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_inputs_that_are_changed_are_changed_for_the_caller(name: str) -> None:
+    function = CHANGES[name]
+    run = compiled(function)
+    for _ in range(2):
+        x = torch.randn(4, 6)
+        y = x.clone()
+        assert same_bits(run(x), function(y))
+        assert same_bits(x, y)
+    assert all_planned()
+
+
+def test_a_changed_buffer_counts_as_changed() -> None:
+    """Autograd must notice when something that it saved is not what it was."""
+    model = nn.BatchNorm1d(4)
+    run = compiled(model)
+    before = model.running_mean._version  # type: ignore[union-attr]
+    run(torch.randn(3, 4))
+    run(torch.randn(3, 4))
+    assert model.running_mean._version >= before + 2  # type: ignore[union-attr]
+
+
+def test_binding_leaves_buffers_as_they_were() -> None:
+    """The trial of each operator must not count as a batch."""
+    model, real = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    run = compiled(model)
+    x = torch.randn(3, 4)
+    run(x), real(x)
+    assert same_bits(model.running_mean, real.running_mean)  # type: ignore[arg-type]
+    assert same_bits(model.num_batches_tracked, real.num_batches_tracked)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_each_side_of_a_graph_break_has_its_own_plan() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() + 1
+        torch._dynamo.graph_break()
+        return y.cos() * x
+
+    run = compiled(broken)
+    for _ in range(2):
+        x = torch.randn(8, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        run(x).sum().backward()
+        broken(y).sum().backward()
+        assert x.grad is not None
+        assert y.grad is not None
+        assert same_bits(x.grad, y.grad)
+    assert len(reports()) == 2
+    assert all_planned()
+
+
+def test_three_shapes_are_three_plans_which_are_found_again() -> None:
+    model = Mlp().eval()
+    shapes = (2, 5, 9)
+    for origin in ("cold", "table"):
+        torch._dynamo.reset()
+        gc.collect()
+        run = compiled(model, dynamic=False)
+        with torch.no_grad():
+            for n in (*shapes, *shapes):
+                x = torch.randn(n, 6)
+                assert same_bits(run(x), model(x))
+        assert [dict(one.plans) for one in reports()] == [{origin: 1}] * 3
+        assert all_planned()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_dynamic_shapes_are_planned_one_by_one(grad: bool) -> None:
+    model = Mlp()
+    real = copy.deepcopy(model)
+    run = compiled(model, dynamic=True)
+    for n in (4, 7, 11, 7, 4):
+        x = torch.randn(n, 6)
+        with torch.set_grad_enabled(grad):
+            found, wanted = run(x), real(x)
+        assert same_bits(found, wanted)
+        if grad:
+            (found.sum() * n).backward(), (wanted.sum() * n).backward()
+    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None) == (not grad)
+        assert not grad or same_bits(mine.grad, theirs.grad)  # type: ignore[arg-type]
+    assert len(reports()) == 1
+    assert dict(the_report().plans) == {"cold": 3}
+    assert all_planned()
+
+
+def test_sizes_and_numbers_that_change_are_results_too() -> None:
+    function = lambda x, k: (x * k, x.shape[0] * 2, x.view(x.shape[1], -1))  # noqa: E731
+    run = compiled(function, dynamic=True)
+    for n, k in ((4, 2), (6, 3), (8, 5)):
+        x = torch.randn(n, 6)
+        found, wanted = run(x, k), function(x, k)
+        assert found[1] == wanted[1]
+        assert same_bits(found[0], wanted[0])
+        assert same_bits(found[2], wanted[2])
+    assert all_planned()
+
+
+def test_two_models_at_once_keep_to_themselves() -> None:
+    models = [Mlp(), Mlp()]
+    reals = copy.deepcopy(models)
+    runs = [compiled(model) for model in models]
+    for _ in range(3):
+        x = torch.randn(4, 6)
+        (runs[0](x) - runs[1](x * 2)).square().sum().backward()
+        (reals[0](x) - reals[1](x * 2)).square().sum().backward()
+    for mine, theirs in zip(models, reals, strict=True):
+        for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+            assert same_bits(one.grad, other.grad)  # type: ignore[arg-type]
+    assert all_planned()
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    model = Mlp()
+    run = compiled(model)
+    run(torch.randn(4, 6)).sum().backward()
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(30):
+            x = torch.randn(4, 6, generator=generator, requires_grad=True)
+            y = x.detach().clone().requires_grad_()
+            found = torch.autograd.grad(run(x).square().sum(), x)[0]
+            if not same_bits(found, torch.autograd.grad(model(y).square().sum(), y)[0]):
+                wrong.append(f"seed {seed}")
+
+    threads = [Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_what_no_plan_can_stand_for_runs_without_one_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1
+
+    run = compiled(function)
+    x = torch.randn(5)
+    with caplog.at_level(logging.WARNING, logger="tmmu"):
+        for _ in range(3):
+            assert same_bits(run(x), function(x))
+    assert len(caplog.records) == 1
+    assert "UNSUPPORTED_OP" in caplog.text
+    assert sum(the_report().plain.values()) == 3
+
+
+def test_while_a_profiler_runs_nothing_is_bound() -> None:
+    run = compiled(lambda x: x.sin() + 1)
+    x = torch.randn(5)
+    with torch.autograd.profiler.profile():
+        assert same_bits(run(x), x.sin() + 1)
+    assert dict(the_report().plain) == {"a profiler is running": 1}
+    assert same_bits(run(x), x.sin() + 1)
+    assert the_report().planned == 1
+
+
+def test_bad_indices_are_one_clear_error_and_the_next_call_is_right() -> None:
+    model = nn.Embedding(4, 3)
+    run = compiled(model)
+    run(torch.tensor([1, 2]))
+    with pytest.raises(InvalidConfig, match="index out of range"):
+        run(torch.tensor([1, 9]))
+    assert same_bits(run(torch.tensor([3, 0])), model(torch.tensor([3, 0])))
+
+
+def test_modes_and_options_are_refused() -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="INVALID_CONFIG: backend tmmu takes no mode"):
+        compiled(lambda x: x + 1, options={"level": 3})(torch.randn(3))
+
+
+def test_autocast_is_that_of_eager() -> None:
+    model = Mlp()
+    real = copy.deepcopy(model)
+    run = compiled(model)
+    x = torch.randn(4, 6)
+    for one, function in ((model, run), (real, real)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result = function(x)
+        result.float().square().sum().backward()
+        assert one is not None
+    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
+        assert same_bits(mine.grad, theirs.grad)  # type: ignore[arg-type]
+    assert all_planned()
+
+
+def test_the_memory_goes_with_the_model() -> None:
+    model = Mlp()
+    compiled(model)(torch.randn(4, 6)).sum().backward()
+    assert len(reports()) == 1
+    torch._dynamo.reset()
+    gc.collect()
+    assert reports() == ()
+
+
+def test_a_fresh_process_finds_the_backend_by_its_name(tmp_path: Path) -> None:
+    program = (
+        "import sys, torch\n"
+        "assert 'tmmu' in torch._dynamo.list_backends()\n"
+        "assert 'tmmu' not in sys.modules\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "x = torch.randn(2, 4)\n"
+        "assert torch.compile(model, backend='tmmu')(x).equal(model(x))\n"
+        "assert sys.modules['tmmu.backend'].reports()[0].planned == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,111 @@
+"""Models of the transformers library in ``torch.compile(backend="tmmu")``: five steps and inference, bit for bit."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from tests.kernels import plain_kernels
+from tests.runtime.harness import ids, same_bits
+from tmmu.backend import reports
+
+Case = tuple[Callable[[], nn.Module], Callable[[int], dict[str, torch.Tensor]]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch._dynamo.reset()
+    monkeypatch.setattr("tmmu.backend._MADE", [])
+    torch.manual_seed(0)
+    with plain_kernels():
+        yield
+    torch._dynamo.reset()
+
+
+def words(seed: int) -> dict[str, torch.Tensor]:
+    return {"input_ids": ids(2, 8, high=64, seed=seed)}
+
+
+def pixels(seed: int) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(seed))}
+
+
+def gpt2() -> nn.Module:
+    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=64, n_positions=16, use_cache=False)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama(attention: str = "eager") -> nn.Module:
+    config = transformers.LlamaConfig(
+        num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+        vocab_size=64, max_position_embeddings=16, use_cache=False, attn_implementation=attention,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def bert() -> nn.Module:
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
+    return transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=64, max_position_embeddings=16, **sizes))
+
+
+def vit() -> nn.Module:
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
+    return transformers.ViTForImageClassification(transformers.ViTConfig(image_size=16, patch_size=4, **sizes))
+
+
+CASES: dict[str, Case] = {"gpt2": (gpt2, words), "llama": (llama, words), "bert": (bert, words), "vit": (vit, pixels)}
+
+
+def trained(run: Callable[..., Any], model: nn.Module, inputs: Callable[[int], dict[str, torch.Tensor]]) -> list[Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for step in range(5):
+        torch.manual_seed(step)  # dropout draws
+        optimizer.zero_grad()
+        loss = run(**inputs(step)).logits.square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_is_trained_and_run_as_in_eager(name: str) -> None:
+    make, inputs = CASES[name]
+    model = make().train()
+    real = copy.deepcopy(model)
+    run: Any = torch.compile(model, backend="tmmu")
+    assert all(map(same_bits, trained(run, model, inputs), trained(real, real, inputs)))
+    for (label, mine), theirs in zip(model.state_dict().items(), real.state_dict().values(), strict=True):
+        assert same_bits(mine, theirs), label
+    assert [(one.planned, dict(one.plain)) for one in reports()] == [(10, {})] * len(reports())
+    model.eval(), real.eval()
+    with torch.no_grad():
+        for seed in (7, 8):
+            assert same_bits(run(**inputs(seed)).logits, real(**inputs(seed)).logits)
+    assert not any(one.plain for one in reports())
+
+
+def test_a_model_that_takes_another_path_when_compiled_is_what_dynamo_saw() -> None:
+    """Llama's fused attention gets a mask only under Dynamo: the graph that torch itself then runs is the measure."""
+    model = llama("sdpa").train()
+    real = copy.deepcopy(model)
+    found = trained(torch.compile(model, backend="tmmu"), model, words)
+    torch._dynamo.reset()
+    wanted = trained(torch.compile(real, backend="eager"), real, words)
+    assert all(map(same_bits, found, wanted))
+    assert not any(one.plain for one in reports())
+
+
+def test_a_decode_loop_of_fixed_shapes_is_one_plan() -> None:
+    model = gpt2().eval()
+    run: Any = torch.compile(model, backend="tmmu")
+    with torch.no_grad():
+        for seed in range(20):
+            assert same_bits(run(**words(seed)).logits, model(**words(seed)).logits)
+    (report,) = reports()
+    assert (dict(report.plans), report.planned, dict(report.plain)) == ({"cold": 1}, 20, {})
