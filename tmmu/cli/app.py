@@ -103,7 +103,7 @@ def plan(
 @app.command(name="run")
 def run_command(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="model.py, model.py:Name, hf:PATH or NAME.pt2")],
-    device: Annotated[Literal["cpu"], typer.Option(help="Where to run.")] = "cpu",
+    device: Annotated[Device, typer.Option(help="Where to run.")] = "cpu",
     mode: Annotated[Mode | None, typer.Option(help="How much of a step runs. [inference]")] = None,
     preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
     optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
@@ -275,6 +275,21 @@ def golden_show(
 
     names = () if case is None else (case,)
     return lambda: run_show(golden_job(folder=folder, names=names, jobs=1, as_json=as_json), mode=mode, preset=preset)
+
+
+@app.command()
+def bandwidth(
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N. [cuda where there is one, else cpu]")
+    ] = None,
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Of one copy.")] = "256MiB",
+    tries: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="The best of them counts.")] = 5,
+    as_json: Json = False,
+) -> Run:
+    """Measure copies between host and DEVICE: pinned and pageable, both ways, what one costs, how wide the link is."""
+    from tmmu.cli.bandwidth import bandwidth_job, run_bandwidth
+
+    return lambda: run_bandwidth(bandwidth_job(device=device, size=size, tries=tries, as_json=as_json))
 
 
 cache = typer.Typer(add_completion=False, help="Plans that are kept: list them, ask why one is not found, make room.")

@@ -19,12 +19,12 @@ from tmmu.passes.workload import Workload
 
 
 class Original:
-    """The workload of a request on the CPU, with memory of its own. ``names`` are its inputs, in a graph's order."""
+    """The workload of a request, with memory of its own on the device. ``names`` are its inputs, in a graph's order."""
 
     def __init__(self, request: CaptureRequest) -> None:
         self._request = request
         self._folder = targets.folder_of(request.target)
-        with self._world():
+        with self._world(), torch.device(request.device):
             self._workload = _made(request)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
         self._inputs = _inputs_of(self._workload)
@@ -136,7 +136,7 @@ def _inputs_of(work: Workload) -> dict[str, torch.Tensor]:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.detach().untyped_storage()
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def _put(tensor: torch.Tensor, value: torch.Tensor) -> None:

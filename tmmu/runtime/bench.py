@@ -10,7 +10,7 @@ import torch
 
 from tmmu.ir.graph import INPUT
 from tmmu.runtime.executor import Executor
-from tmmu.runtime.unplanned import Allocations, watched
+from tmmu.runtime.lane import Lane
 
 ROUNDS: Final = 9
 SECONDS: Final = 0.2
@@ -69,22 +69,22 @@ def measured(
     except Exception as error:  # noqa: BLE001 - a compiler, a toolchain: whatever it lacks
         failed["torch.compile"] = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         ways.pop("torch.compile", None)
-    times = _times(ways)
+    times = _times(ways, executor.bound.lane)
     rows = []
     for way, step in ways.items():
-        count, peak = allocations_of(step)
+        count, peak = allocations_of(step, executor.bound.lane)
         held = planned_bytes(executor) if way == "tmmu" else model.held
         rows.append(Measured(way=way, milliseconds=times[way], allocations=count, peak_bytes=held + peak))
     return (*rows, *(Measured(way=way, failed=why) for way, why in failed.items()))
 
 
-def allocations_of(step: Callable[[], Any]) -> tuple[int, int]:
-    """How often a step asks torch's CPU allocator for memory, and the most bytes that it holds of it at once."""
+def allocations_of(step: Callable[[], Any], lane: Lane) -> tuple[int, int]:
+    """How often a step asks torch's allocator for memory, and the most bytes that it holds of it at once."""
     step()
-    with watched() as seen, Allocations.of_step(0):
+    with lane.counting() as seen, seen.of_step(0):
         kept = step()
     del kept
-    return seen.calls.get(0, 0), seen.peak.get(0, 0)
+    return seen.counts(0)
 
 
 def planned_bytes(executor: Executor) -> int:
@@ -94,7 +94,7 @@ def planned_bytes(executor: Executor) -> int:
     return sum(staged) + sum(usage.peak for usage in executor.segments.usage.values())
 
 
-def _times(ways: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+def _times(ways: Mapping[str, Callable[[], Any]], lane: Lane) -> dict[str, float]:
     """Milliseconds of a step of each, at the median of rounds in which each has its turn."""
     found: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
@@ -103,6 +103,7 @@ def _times(ways: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
             while best == float("inf") or perf_counter() - start < SECONDS / ROUNDS:
                 begun = perf_counter()
                 step()
+                lane.settle()
                 best = min(best, perf_counter() - begun)
             found[way].append(best * 1e3)
     return {way: median(taken) for way, taken in found.items()}

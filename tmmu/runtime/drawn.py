@@ -17,7 +17,7 @@ SPREAD: Final = 0.05
 
 def random_inputs(wanted: Sequence[Input], seed: int) -> dict[str, torch.Tensor]:
     """A tensor for each input, by (seed, name)."""
-    return {one.name: _drawn(f"input:{one.name}", one.shape, one.dtype, seed) for one in wanted}
+    return {one.name: _drawn(f"input:{one.name}", one.shape, one.dtype, seed).to(one.device) for one in wanted}
 
 
 def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, torch.Tensor]:

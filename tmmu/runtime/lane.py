@@ -9,9 +9,10 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
+from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.runtime.code import Code, Run, runner
 from tmmu.runtime.interpreter import interpreted, speakable
+from tmmu.runtime.sizing import require_device
 from tmmu.runtime.unplanned import CudaAllocations, Unplanned, watched
 
 LEAST_SCRATCH: Final = 1 << 14
@@ -26,6 +27,9 @@ class Counting(Protocol):
 
     def of_step(self, index: int, /) -> AbstractContextManager[Any]:
         """While inside, what is allocated counts for this step."""
+
+    def counts(self, index: int, /) -> tuple[int, int]:
+        """Of a step, the allocations and the most bytes held at once, once the block that counts has ended."""
 
     def by_operator(self, names: list[str], /) -> tuple[Unplanned, ...]:
         """Sums, once the block that counts has ended."""
@@ -58,6 +62,10 @@ class Lane(ABC):
         """Bytes that an operator may hold at a time beside a stack of this size; 0 where nobody minds."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """All that was issued is done."""
+
+    @abstractmethod
     def mark(self) -> Callable[[], None]:
         """What waits for all that has been run."""
 
@@ -85,6 +93,9 @@ class CpuLane(Lane):
         """A fiftieth of the stack, and a little at least."""
         return max(LEAST_SCRATCH, stack // SCRATCH_SHARE)
 
+    def settle(self) -> None:
+        """It is."""
+
     def mark(self) -> Callable[[], None]:
         """All is done."""
         return lambda: None
@@ -97,12 +108,7 @@ class CudaLane(Lane):
     """
 
     def __init__(self, device: torch.device, scratch: int = CUDA_SCRATCH, *, cuda: Any = torch.cuda) -> None:
-        if not cuda.is_available() or (device.index or 0) >= cuda.device_count():
-            raise DeviceMissing(
-                f"there is no {device}: this torch sees {cuda.device_count() if cuda.is_available() else 0} GPUs",
-                fix="use --device cpu, or a build of torch for CUDA on a machine with a GPU",
-                device=str(device),
-            )
+        require_device(device, cuda)
         self.device, self.scratch, self._cuda = device, scratch, cuda
         self.generators = (device.index if device.index is not None else cuda.current_device(),)
         self._stream = cuda.Stream(device)
@@ -152,6 +158,10 @@ class CudaLane(Lane):
     def part(self, stack: int) -> int:  # noqa: ARG002
         """Kernels are few and large; the pool holds what they need."""
         return 0
+
+    def settle(self) -> None:
+        """The host waits."""
+        self._cuda.synchronize(self.device)
 
     def mark(self) -> Callable[[], None]:
         """An event at the end of the stream."""

@@ -16,7 +16,9 @@ class Plain:
 
     def __init__(self, program: Program, weights: Mapping[str, torch.Tensor]) -> None:
         self.program = program
-        self._stores = [torch.zeros(size, dtype=torch.uint8) for size in program.graph.buffers.bytes]
+        self._device = torch.device(program.graph.target)
+        sizes = program.graph.buffers.bytes
+        self._stores = [torch.zeros(size, dtype=torch.uint8, device=self._device) for size in sizes]
         for buffer, image in check_weights(program.graph, weights).items():
             self._stores[buffer].copy_(image)
 
@@ -29,7 +31,7 @@ class Plain:
 
     def load(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Copies of the inputs by name are in place."""
-        for one in inputs_of(self.program.graph, torch.device("cpu")):
+        for one in inputs_of(self.program.graph, self._device):
             self.value(one.value).copy_(inputs[one.name])
 
     def step(self, op: int) -> None:
@@ -46,7 +48,9 @@ class Plain:
         dtype = getattr(torch, values.dtype[value])
         at = values.offset[value] // dtype.itemsize
         store = self._stores[values.buffer[value]].untyped_storage()
-        return torch.empty(0, dtype=dtype).set_(store, at, values.shape[value], values.stride[value])
+        return torch.empty(0, dtype=dtype, device=self._device).set_(
+            store, at, values.shape[value], values.stride[value]
+        )
 
     def bytes(self, buffer: int) -> torch.Tensor:
         """The whole buffer as ``uint8``."""

@@ -67,14 +67,15 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
     """Bound and run. ``PLAN_UNSOUND`` where a check or the sanitizer finds a fault, ``CAPTURE_FAILED`` where the
     model itself gives something else.
     """
-    require_free(sum(extents(plan).bytes.values()), torch.device("cpu"))
+    device = torch.device(program.graph.target)
+    require_free(sum(extents(plan).bytes.values()), device)
     weights = _weights(program, asked)
-    executor = bind(program, plan, token=asked.token, weights=weights)
+    executor = bind(program, plan, token=asked.token, weights=weights, device=device)
     inputs = random_inputs(executor.inputs, asked.seed)
     sanitized = _sanitized(program, executor, weights, inputs, asked) if asked.sanitize else 0
     if asked.sanitize and executor.states:
         executor.close()  # its state has moved
-        executor = bind(program, plan, token=asked.token, weights=weights)
+        executor = bind(program, plan, token=asked.token, weights=weights, device=device)
     torch.manual_seed(asked.seed)
     outputs = executor.run(_copied(inputs))
     checked = _checked(program, executor, weights, inputs, outputs, asked.seed) if asked.check else 0

@@ -79,7 +79,8 @@ class _Watch:
                 self.births.setdefault(birth, []).append(buffer)
                 self.deaths.setdefault(death, []).append(buffer)
         self.slab, self.base = executor.segments.slabs["stack"], executor.bound.holding.stack_offset
-        self.canary = torch.from_numpy(fill_pattern(token, 0, executor.bound.holding.stack_bytes))
+        self.canary = self._made(0, executor.bound.holding.stack_bytes)
+        self.generators = executor.bound.lane.generators
         self.held: set[int] = set()
         self.last = self._last_use()
         self.live: set[int] = set()
@@ -87,9 +88,12 @@ class _Watch:
 
     def _pattern(self, buffer: int, address: int) -> torch.Tensor:
         """What fills a buffer before anything does, here and in plain memory."""
-        made = torch.from_numpy(fill_pattern(self.token, address, self.graph.buffers.bytes[buffer]))
+        made = self._made(address, self.graph.buffers.bytes[buffer])
         self.plain.bytes(buffer).copy_(made)
         return made
+
+    def _made(self, address: int, size: int) -> torch.Tensor:
+        return torch.from_numpy(fill_pattern(self.token, address, size)).to(self.graph.target)
 
     def _last_use(self) -> dict[int, int]:
         """By buffer, the last position that reads it, after which nobody may; the end for what is kept."""
@@ -111,9 +115,8 @@ class _Watch:
             self._read(position)
             op = self.order[position]
             if not self.graph.ops.target[op].startswith(EMPTY):
-                state = torch.get_rng_state()
-                self.plain.step(op)
-                torch.set_rng_state(state)
+                with torch.random.fork_rng(devices=self.generators):
+                    self.plain.step(op)
 
     def _after(self, position: int) -> None:
         op = self.order[position]

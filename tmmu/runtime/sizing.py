@@ -3,11 +3,11 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from tmmu.errors import DeviceMemory, InvalidConfig
+from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
 from tmmu.runtime.usage import DEFAULT_ALIGNMENT, PPM
 
 GIB: Final = 2**30
@@ -91,9 +91,22 @@ def require_free(size: int, device: torch.device) -> None:
         )
 
 
+def require_device(device: torch.device, cuda: Any = torch.cuda) -> None:
+    """``DEVICE_MISSING`` where the device is not there."""
+    if device.type != "cuda" or (cuda.is_available() and (device.index or 0) < cuda.device_count()):
+        return
+    seen = cuda.device_count() if cuda.is_available() else 0
+    raise DeviceMissing(
+        f"there is no {device}: torch {torch.__version__} sees {seen} GPUs",
+        fix="use --device cpu, or a build of torch for CUDA on a machine with a GPU",
+        device=str(device),
+    )
+
+
 def device_memory(device: torch.device) -> tuple[int, int]:
     """(free, total) bytes of the device now; of the host, free is what can be had without swapping."""
     if device.type == "cuda":
+        require_device(device)
         return torch.cuda.mem_get_info(device)
     if device.type != "cpu":
         raise InvalidConfig(f"no memory is known of device {device}", fix="use cpu or cuda", device=str(device))

@@ -54,6 +54,10 @@ class Allocations:
                     held += event.cpu_memory_usage()
                     self._count(step, event.cpu_memory_usage(), held)
 
+    def counts(self, step: int) -> tuple[int, int]:
+        """Of a step, the allocations and the most bytes held at once."""
+        return self.calls.get(step, 0), self.peak.get(step, 0)
+
     def _count(self, step: int, size: int, held: int) -> None:
         if size > 0:
             self.calls[step] = self.calls.get(step, 0) + 1
@@ -96,6 +100,10 @@ class CudaAllocations:
                     after["allocated_bytes.all.allocated"] - before["allocated_bytes.all.allocated"]
                 )
                 self.steps.peak[index] = after["allocated_bytes.all.peak"] - before["allocated_bytes.all.current"]
+
+    def counts(self, step: int) -> tuple[int, int]:
+        """Of a step, the allocations and the most bytes held at once."""
+        return self.steps.counts(step)
 
     def by_operator(self, names: Sequence[str]) -> tuple[Unplanned, ...]:
         """Sums per operator, the largest peak first."""

@@ -255,7 +255,7 @@ def test_a_state_that_differs_is_an_unsound_plan(shell: Shell, net: Path, monkey
         ("no safetensors file at", ("net.py", "--weights", "nowhere")),
         ("is no safetensors file", ("net.py", "--weights", "net.py")),
         ("no safetensors file at", ("net.py", "--weights", ".")),
-        ("--device", ("net.py", "--device", "cuda")),
+        ("--device", ("net.py", "--device", "tpu")),
         ("--optimizer", ("net.py", "--optimizer", "adamw")),
         ("--batch", ("net.py", "--batch", "2")),
         ("--seed-weights", ("net.py", "--seed-weights", "-1")),
@@ -291,3 +291,9 @@ def test_a_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Sh
     done = shell.tmmu("run", "norm.py", "--mode", "backward", "--check")
     assert done.code == 0, done.err
     assert "have the bits of a run without a plan" in done.out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused(shell: Shell, net: Path) -> None:
+    done = shell.tmmu("run", net, "--device", "cuda")
+    assert (done.code, "DEVICE_MISSING: there is no cuda" in done.err) == (2, True), done.err
