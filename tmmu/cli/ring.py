@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -179,7 +178,7 @@ def lines(job: RingJob, report: Report) -> Iterator[str]:
         f"weights), {moving} stream through {render.size(ring.bytes - ring.resident_bytes)}, depth {ring.depth}"
     )
     yield (
-        f"a pass takes {_time(ceil(figures.time))}, the first one {_time(report.first_pass_ns)}: "
+        f"a pass takes {_time(figures.time)}, the first one {_time(report.first_pass_ns)}: "
         f"limited by {_LIMITS[figures.limit]}"
     )
     yield (
@@ -211,7 +210,7 @@ TURN_HEADING: Final = ("steady pass", "copy from", "to", "ops from", "to")
 def _policy_row(policy: str, ring: Ring, figures: Figures) -> tuple[str, ...]:
     return (
         policy,
-        _time(ceil(figures.time)),
+        _time(figures.time),
         render.size(figures.bytes_per_pass),
         _rate_of(figures.bandwidth),
         str(ring.depth),
@@ -280,7 +279,7 @@ def record(job: RingJob, report: Report) -> dict[str, Any]:
 
 def _figures(figures: Figures) -> dict[str, int | str]:
     return {
-        "time_per_pass_ns": ceil(figures.time),
+        "time_per_pass_ns": figures.time,
         "limit": figures.limit,
         "compute_ns": figures.compute_ns,
         "link_ns": figures.link_ns,

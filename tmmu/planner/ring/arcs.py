@@ -6,7 +6,7 @@ first fit in some order says where.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from itertools import accumulate
 
 from tmmu.planner.ring.problem import Stream
 from tmmu.planner.ring.timing import readers_done
@@ -16,8 +16,8 @@ from tmmu.planner.ring.timing import readers_done
 class Arcs:
     """Per visit of a stream ``[start, end)`` on a circle of this ``length``; a start may be negative."""
 
-    length: Fraction
-    spans: tuple[tuple[Fraction, Fraction], ...]
+    length: int
+    spans: tuple[tuple[int, int], ...]
 
 
 def arcs_ahead(stream: Stream, depth: int, *, cut: int | None = None) -> Arcs:
@@ -26,8 +26,8 @@ def arcs_ahead(stream: Stream, depth: int, *, cut: int | None = None) -> Arcs:
     spans = []
     for i in range(count):
         reach = depth if cut is None else min(depth, (i - cut) % count)
-        spans.append((Fraction(i - reach), Fraction(readers_done(stream, i)[0] + 1)))
-    return Arcs(length=Fraction(count), spans=tuple(spans))
+        spans.append((i - reach, readers_done(stream, i)[0] + 1))
+    return Arcs(length=count, spans=tuple(spans))
 
 
 def arcs_filling(stream: Stream, room: int) -> Arcs:
@@ -35,8 +35,8 @@ def arcs_filling(stream: Stream, room: int) -> Arcs:
     spans = []
     for i in range(len(stream.visits)):
         start = min(i, too_far_back(stream, i, room) + 1)
-        spans.append((Fraction(start), Fraction(readers_done(stream, i)[0] + 1)))
-    return Arcs(length=Fraction(len(stream.visits)), spans=tuple(spans))
+        spans.append((start, readers_done(stream, i)[0] + 1))
+    return Arcs(length=len(stream.visits), spans=tuple(spans))
 
 
 def too_far_back(stream: Stream, index: int, room: int) -> int:
@@ -52,14 +52,14 @@ def too_far_back(stream: Stream, index: int, room: int) -> int:
     return turn
 
 
-def arcs_paced(stream: Stream, time: Fraction) -> Arcs:
+def arcs_paced(stream: Stream, time: int) -> Arcs:
     """The shortest arcs for a pass of ``time``, which is at least the stream's floor: copies as late as they can be."""
     problem, count = stream.problem, len(stream.visits)
     visits = [problem.visits[visit] for visit in stream.visits]
     takes = [problem.copy_ns[visit.block] for visit in visits]
     since = [problem.reached[visit.first] - problem.reached[visits[i - 1].first] for i, visit in enumerate(visits)]
     since[0] += problem.compute_ns
-    arrives, start = _arrivals(takes), [Fraction(0)] * count
+    arrives, start = list(accumulate(takes)), [0] * count
     for turn in range(2 * count):
         i = turn % count
         before = start[i - 1] - (time if i == 0 else 0)
@@ -73,14 +73,6 @@ def arcs_paced(stream: Stream, time: Fraction) -> Arcs:
         from_start, after_it = readers_done(stream, i)
         spans.append((arrives[i] - takes[i], start[from_start] + after_it))
     return Arcs(length=time, spans=tuple(spans))
-
-
-def _arrivals(takes: Sequence[int]) -> list[Fraction]:
-    total, found = 0, []
-    for one in takes:
-        total += one
-        found.append(Fraction(total))
-    return found
 
 
 def holds(stream: Stream, arcs: Arcs) -> tuple[int, ...]:

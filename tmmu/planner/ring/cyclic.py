@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from tmmu.planner.ring.arcs import too_far_back
 from tmmu.planner.ring.copies import derive_copies, overwritten, visits_ahead, visits_since
@@ -22,7 +21,7 @@ class Choice:
     pace: Pace
 
     @property
-    def cost(self) -> tuple[Fraction, int]:
+    def cost(self) -> tuple[int, int]:
         """What is minimized."""
         return self.pace.time, self.stream.bytes_per_pass
 
@@ -46,7 +45,7 @@ def choose_cyclic(problem: RingProblem, capacity: int, depth: int) -> Choice | N
     return best
 
 
-def _best_of(stream: Stream, room: int, depth: int, bound: Fraction, best: Choice | None) -> Choice | None:
+def _best_of(stream: Stream, room: int, depth: int, bound: int, best: Choice | None) -> Choice | None:
     """The better of ``best`` and what this stream has to offer; ``bound`` is the least time that it can."""
     bare = not any(p == (b in stream.blocks) for b, p in enumerate(stream.problem.pinned))
     for address in layouts(stream, room, bare=bare) if stream.blocks else ((),):
@@ -77,7 +76,7 @@ def deep_enough(choice: Choice, depth: int) -> bool:
     return all(found >= min(depth, most) for found, most in zip(ahead, visits_since(stream), strict=True))
 
 
-def least_time(stream: Stream, room: int) -> Fraction | None:
+def least_time(stream: Stream, room: int) -> int | None:
     """A bound on the time of a pass in any layout that ends within ``room``; ``None`` where there is none.
 
     Take the visits back from a copy's own until a block comes twice or they no longer fit together. Two of their blocks

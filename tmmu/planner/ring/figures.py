@@ -1,8 +1,6 @@
 """What a schedule is worth: time per pass, bandwidth, overlap; and its passes one by one."""
 
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
 
 from tmmu.errors import InternalError
 from tmmu.ir.ring import Ring
@@ -17,7 +15,7 @@ PPM = 1_000_000
 class Figures:
     """Of one schedule, as docs/spec/ring.md defines them. Times are of a pass, in nanoseconds, once passes repeat."""
 
-    time: Fraction
+    time: int
     limit: str
     compute_ns: int
     link_ns: int
@@ -27,18 +25,18 @@ class Figures:
     @property
     def bandwidth(self) -> int:
         """Bytes of all blocks per second."""
-        return int(self.model_bytes * NANO / self.time) if self.time else 0
+        return self.model_bytes * NANO // self.time if self.time else 0
 
     @property
     def utilization_ppm(self) -> int:
         """Of the time, the share in which the link copies."""
-        return int(self.link_ns * PPM / self.time) if self.time else 0
+        return self.link_ns * PPM // self.time if self.time else 0
 
     @property
     def overlap_ppm(self) -> int:
         """Of the time that computing and copying at once can save, the share that it does."""
         most = min(self.compute_ns, self.link_ns)
-        return int((self.compute_ns + self.link_ns - self.time) * PPM / most) if most else PPM
+        return (self.compute_ns + self.link_ns - self.time) * PPM // most if most else PPM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +105,3 @@ def first_pass_ns(problem: RingProblem, ring: Ring) -> int:
     if not turns:
         return problem.compute_ns
     return turns[-1].start + problem.compute_ns - problem.reached[problem.visits[turns[-1].visit].first]
-
-
-def rounded_ns(time: Fraction) -> int:
-    """Whole nanoseconds, rounded up."""
-    return ceil(time)

@@ -4,7 +4,6 @@ That the list does not depend on the budget is what makes a larger budget never 
 """
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from itertools import accumulate
 from typing import Final
 
@@ -57,7 +56,7 @@ def _all(stream: Stream, sizes: Sequence[int], room: int, *, bare: bool) -> Iter
     for depth in depths:
         yield from _packed(stream, arcs_ahead(stream, depth), depth, room)
     paces = [pace_of(stream, [_ahead(i, depth, count) for i in range(count)]) for depth in depths]
-    for time in sorted({Fraction(stream.floor_ns), *(pace.time for pace in paces if pace)}):
+    for time in sorted({stream.floor_ns, *(pace.time for pace in paces if pace)}):
         if time:
             yield from _packed(stream, arcs_paced(stream, time), 1, room)
     for depth in depths:

@@ -1,13 +1,13 @@
 """How long a pass takes in the long run: one link that copies, one lane that computes, and who waits for whom.
 
-The schedule is a graph of events with a delay on each edge, and a pass on those that lead into the next one. Its
+The schedule is a graph of events with a delay on each edge, and a pass on those that lead into the next one. A
 pass takes as long as the slowest of its cycles: delay by passes, exactly. The cycle along the link alone is all the
-copies, the one along the lane all the ops; where another one is slower, copies wait for room.
+copies, the one along the lane all the ops; where another one is slower, copies wait for room. A cycle of two passes
+crosses itself between link and lane, and uncrossed it is two of one pass that are no faster: so times are whole.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final, TypeAlias
 
 from tmmu.planner.ring.problem import Stream
@@ -26,7 +26,7 @@ CAPACITY: Final = "capacity"
 class Pace:
     """Nanoseconds per pass, and what limits them: ``link``, ``compute``, or ``capacity`` where copies lack room."""
 
-    time: Fraction
+    time: int
     limit: str
 
 
@@ -41,9 +41,9 @@ def pace_of(stream: Stream, waits: Sequence[Wait]) -> Pace | None:
         if not lag and visits[stream.visits[other]].last >= visits[own].first:
             return None
     if not stream.visits:
-        return Pace(time=Fraction(compute), limit=COMPUTE)
+        return Pace(time=compute, limit=COMPUTE)
     edges = _edges(stream, waits)
-    floor = Fraction(max(compute, link))
+    floor = max(compute, link)
     time = floor
     while cycle := _slower_cycle(edges, time):
         time = cycle
@@ -74,22 +74,21 @@ def readers_done(stream: Stream, index: int) -> tuple[int, int]:
     return index, reached[last + 1] - reached[visits[stream.visits[index]].first]
 
 
-def _slower_cycle(edges: Sequence[tuple[Edge, ...]], time: Fraction) -> Fraction | None:
-    """The delay per pass of some cycle that takes more than ``time``; nothing where none does."""
-    scale, cost = time.denominator, time.numerator
+def _slower_cycle(edges: Sequence[tuple[Edge, ...]], time: int) -> int | None:
+    """The delay per pass, rounded up, of some cycle that takes more than ``time``; nothing where none does."""
     height = [0] * len(edges)
     before: list[Edge | None] = [None] * len(edges)
     while True:
         rises = False
         for event, into in enumerate(edges):
             for edge in into:
-                above = height[edge[0]] + edge[1] * scale - edge[2] * cost
+                above = height[edge[0]] + edge[1] - edge[2] * time
                 if above > height[event]:
                     height[event], before[event], rises = above, edge, True
         if not rises:
             return None
         if cycle := _cycle(before):
-            return Fraction(sum(edge[1] for edge in cycle), sum(edge[2] for edge in cycle))
+            return -(-sum(edge[1] for edge in cycle) // sum(edge[2] for edge in cycle))
 
 
 def _cycle(before: Sequence[Edge | None]) -> list[Edge]:
