@@ -1,0 +1,98 @@
+"""The time of a pass, worked out by hand."""
+
+import pytest
+
+from tests.layered import layers
+from tmmu.ir.ring import Visit
+from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
+from tmmu.planner.ring.timing import CAPACITY, COMPUTE, LINK, Pace, pace_of, readers_done
+
+
+def whole(problem: RingProblem) -> Stream:
+    return stream_of(problem, [True] * len(problem.bytes))
+
+
+def in_turn(count: int, slots: int) -> list[tuple[int, int]]:
+    """Each copy waits for the visit that its slot, one of so many in turn, held before."""
+    last: dict[int, int] = {}
+    waits = []
+    for turn in range(2 * count):
+        i = turn % count
+        if turn >= count:
+            before = last[i % slots]
+            waits.append((before % count, turn // count - before // count))
+        last[i % slots] = turn
+    return waits
+
+
+def uniform(count: int, compute: int, copy: int) -> Stream:
+    return whole(layers([1] * count, [compute] * count, [copy] * count))
+
+
+@pytest.mark.parametrize(
+    ("count", "compute", "copy", "slots", "wanted"),
+    [
+        (1, 3, 7, 1, Pace(time=10, limit=CAPACITY)),
+        (4, 3, 7, 1, Pace(time=40, limit=CAPACITY)),
+        (4, 3, 7, 2, Pace(time=28, limit=LINK)),
+        (4, 7, 3, 2, Pace(time=28, limit=COMPUTE)),
+        (4, 5, 5, 2, Pace(time=20, limit=COMPUTE)),
+        (5, 3, 7, 2, Pace(time=38, limit=CAPACITY)),
+        (5, 3, 7, 3, Pace(time=35, limit=LINK)),
+    ],
+    ids=[
+        "alone",
+        "one slot",
+        "two slots, slow link",
+        "two slots, slow lane",
+        "even",
+        "odd in two slots",
+        "odd in three",
+    ],
+)
+def test_equal_layers_in_slots(count: int, compute: int, copy: int, slots: int, wanted: Pace) -> None:
+    assert pace_of(uniform(count, compute, copy), in_turn(count, slots)) == wanted
+
+
+def test_layers_of_two_kinds_need_a_third_slot() -> None:
+    """Small and large ones in turn: in two slots the large ones load while little is computed, in three they do not."""
+    stream = whole(layers([1] * 6, [1, 9] * 3, [1, 9] * 3))
+    assert pace_of(stream, in_turn(6, 2)) == Pace(time=54, limit=CAPACITY)
+    assert pace_of(stream, in_turn(6, 3)) == Pace(time=30, limit=COMPUTE)
+
+
+def test_ops_between_visits_count() -> None:
+    problem = RingProblem(
+        names=("a", "b"),
+        bytes=(1, 1),
+        members=((), ()),
+        pinned=(False, False),
+        visits=(Visit(block=0, first=1, last=2), Visit(block=1, first=4, last=4)),
+        op_ns=(10, 1, 2, 20, 4, 30),
+        copy_ns=(5, 5),
+        alignment=1,
+    )
+    assert pace_of(whole(problem), [(1, 1), (0, 0)]) == Pace(time=67, limit=COMPUTE)
+    assert pace_of(stream_of(problem, [False, False]), []) == Pace(time=67, limit=COMPUTE)
+
+
+def test_a_visit_inside_another_ends_before_it() -> None:
+    """The long visit ends 6 after the short one inside it starts."""
+    problem = RingProblem(
+        names=("a", "b"),
+        bytes=(1, 1),
+        members=((), ()),
+        pinned=(False, False),
+        visits=(Visit(block=0, first=0, last=3), Visit(block=1, first=1, last=1)),
+        op_ns=(1, 2, 3, 1),
+        copy_ns=(5, 50),
+        alignment=1,
+    )
+    stream = whole(problem)
+    assert readers_done(stream, 0) == (1, 6)
+    assert readers_done(stream, 1) == (1, 2)
+    assert pace_of(stream, [(0, 1), (1, 1)]) == Pace(time=61, limit=CAPACITY)
+
+
+def test_what_waits_for_itself_has_no_pace() -> None:
+    assert pace_of(uniform(3, 1, 1), [(0, 0), (0, 0), (1, 0)]) is None
