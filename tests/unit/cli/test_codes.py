@@ -69,6 +69,10 @@ def invalid_config(shell: Shell) -> Arguments:
     return "plan", shell.graph(small()), "--arena", "heap=capacity:1"
 
 
+def device_missing(shell: Shell) -> Arguments:
+    return "bandwidth", "--device", "cuda:99"
+
+
 def capture_failed(shell: Shell) -> Arguments:
     Path("broken.py").write_text("model = 1 +\n")
     return "plan", "broken.py"
@@ -113,6 +117,7 @@ CASES: Final[tuple[Callable[[Shell], Arguments], ...]] = (
     alignment_violation,
     invalid_token,
     invalid_config,
+    device_missing,
     capture_failed,
     unsupported_op,
     plan_corrupt,
