@@ -25,6 +25,7 @@ from tmmu.runtime.executor import Executor
 from tmmu.runtime.inputs import Input, inputs_of
 
 TOKEN = token_from_seed(4)
+SPREAD = 0.05
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -82,14 +83,13 @@ class Subject:
 
     @cached_property
     def module(self) -> Any:
-        """Every floating parameter drawn anew, so that no zero or one hides a mistake."""
-        torch.manual_seed(0)
+        """Every parameter drawn by its name: initialization leaves zeros, ones, and some as memory happens to be."""
         made = getattr(transformers, self.work.model)._from_config(self.work.config, dtype=self.dtype)
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            for parameter in made.parameters():
-                spread = torch.randn(parameter.shape, generator=generator) * 0.05
-                parameter.copy_(parameter + spread.to(parameter.dtype))
+            for name, parameter in made.named_parameters():
+                around = 1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * SPREAD + around)
         if hasattr(made.config, "use_cache"):
             made.config.use_cache = False
         return made.train(self.work.training)

@@ -1,0 +1,161 @@
+"""Run every architecture of the corpus, small, inside its plan on the CPU, and hold every bit against two other runs.
+
+    python -m benchmarks.execute [--only TEXT] [--train | --inference]
+
+Each line: ops, results, how many of them differ from the captured program run call by call in plain memory, how many
+from the module itself, and by how much. Exits 1 unless 95 % of the runs equal the captured program bit for bit.
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.architectures import ARCHITECTURES, Architecture
+from benchmarks.small import BATCH, SEQUENCE, small
+from benchmarks.subject import Subject, Tensors, Workload
+from tests.kernels import plain_kernels
+from tmmu.errors import TmmuError
+from tmmu.runtime.executor import Executor
+from tmmu.runtime.reference import Plain
+
+REASONS = {
+    ("DETR ResNet-50", True): "no training step: a solver on the host matches predictions to targets",
+}
+"""Why an architecture does not run in a mode, or its module gives other bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One architecture in one mode: results compared, and how many differ; or why there are none."""
+
+    name: str
+    training: bool
+    ops: int = 0
+    results: int = 0
+    plain: int = 0
+    module: int = 0
+    distance: float = 0.0
+    reason: str = ""
+
+
+def workload(architecture: Architecture, *, training: bool) -> Workload:
+    """The architecture small, with a sequence where it takes tokens, and image tokens besides where it takes both."""
+    config = small(architecture)
+    tokens = not any(kind in architecture.config for kind in PIXELS)
+    images = getattr(config, "image_token_id", None) is not None
+    return Workload(
+        model=architecture.model,
+        config=config,
+        dtype=architecture.dtype,
+        batch=BATCH,
+        sequence=(2 * SEQUENCE if images else SEQUENCE) if tokens else None,
+        training=training,
+    )
+
+
+PIXELS = (
+    "ViT", "DeiT", "Beit", "Dino", "Swin", "ConvNext", "ResNet", "MobileNet", "Segformer", "Detr", "Wav2Vec2", "Hubert",
+)  # fmt: skip
+"""Configurations of models that take no tokens."""
+
+
+def row_of(architecture: Architecture, *, training: bool) -> Row:
+    """Run twice, on two batches, so that what the first leaves behind would show in the second."""
+    subject = Subject(workload(architecture, training=training))
+    try:
+        executor = subject.executor()
+    except TmmuError as error:
+        return Row(name=architecture.name, training=training, reason=str(error))
+    plain = Plain(subject.program, subject.weights)
+    rows = [_compared(subject, executor, plain, subject.inputs(seed)) for seed in (0, 1)]
+    plainly, really, distance = (max(column) for column in zip(*rows, strict=True))
+    return Row(
+        name=architecture.name,
+        training=training,
+        ops=len(executor.order),
+        results=len(executor.outputs),
+        plain=int(plainly),
+        module=int(really),
+        distance=distance,
+        reason=REASONS.get((architecture.name, training), ""),
+    )
+
+
+def _compared(subject: Subject, executor: Executor, plain: Plain, inputs: Tensors) -> tuple[int, int, float]:
+    torch.manual_seed(5)
+    found = executor.run(inputs)
+    torch.manual_seed(5)
+    plain.run(executor.order, inputs)
+    torch.manual_seed(5)
+    wanted = subject.call(inputs)
+    if len(wanted) != len(found) or not all(t.isfinite().all() for t in wanted if t.is_floating_point()):
+        raise RuntimeError(f"{subject.work.model}: {len(found)} results, {len(wanted)} wanted, or not finite")
+    plainly = sum(not same_bits(one, plain.value(v)) for one, v in zip(found, executor.outputs, strict=True))
+    differing = [(a, b) for a, b in zip(found, wanted, strict=True) if not same_bits(a, b)]
+    return plainly, len(differing), max((distance(a, b) for a, b in differing), default=0.0)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return alike and one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference, by the largest magnitude; infinite where there is nothing to subtract."""
+    if one.shape != other.shape:
+        return float("inf")
+    return float((one.double() - other.double()).abs().max() / other.double().abs().max().clamp_min(1e-300))
+
+
+def line(row: Row) -> str:
+    mode = "training" if row.training else "inference"
+    if not row.ops:
+        return f"{row.name:20} {mode:9} {row.reason[:90]}"
+    apart = f"{row.distance:9.1e}" if row.module else f"{'':9}"
+    return (
+        f"{row.name:20} {mode:9} {row.ops:6} {row.results:7} {row.plain:7} {row.module:7} {apart} {row.reason}".rstrip()
+    )
+
+
+def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """The totals, a line for each of the two comparisons."""
+    ran = [row for row in rows if row.ops]
+    for what, equal in (
+        ("the captured program", [row for row in ran if not row.plain]),
+        ("the module", [row for row in ran if not row.module]),
+    ):
+        yield f"{len(equal)} of {len(ran)} runs have every bit of {what}"
+
+
+def succeeded(rows: Sequence[Row]) -> bool:
+    return sum(bool(row.ops) and not row.plain for row in rows) >= 0.95 * len(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--train", action="store_true")
+    one.add_argument("--inference", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # small kernels only wait for a second one
+    modes = (False,) if options.inference else (True,) if options.train else (False, True)
+    rows = []
+    print(f"{'model':20} {'mode':9} {'ops':>6} results program  module  distance")
+    with plain_kernels():
+        for architecture in ARCHITECTURES:
+            for training in modes:
+                if options.only.lower() in architecture.name.lower():
+                    rows.append(row_of(architecture, training=training))
+                    print(line(rows[-1]), flush=True)
+    print("\n".join(summary(rows)))
+    return 0 if succeeded(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

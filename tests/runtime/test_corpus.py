@@ -1,0 +1,72 @@
+"""Planned is the captured program, and the module, bit for bit: a dozen published architectures; slowly, all."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.kernels import plain_kernels
+from tmmu.errors import CaptureFailed
+
+pytest.importorskip("transformers")
+
+from benchmarks.architectures import ARCHITECTURES, Architecture
+from benchmarks.execute import Row, line, row_of, succeeded, summary
+
+DOZEN = (
+    "Llama 3.1 8B", "Gemma 3 4B (text)", "DeepSeek V2 Lite", "OLMoE 1B-7B", "GPT-2", "BLOOM 176B", "T5 base",
+    "BERT base", "ViT base", "CLIP B/32", "PaliGemma 3B", "Whisper small",
+)  # fmt: skip
+UNTRAINED = "DETR ResNet-50"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small kernels gain nothing from a second thread, and wait for it where others want the processor."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def demand_every_bit(architecture: Architecture, *, training: bool) -> None:
+    with plain_kernels():
+        row = row_of(architecture, training=training)
+    assert row.ops > 0, row.reason
+    assert row.results > 0
+    assert (row.plain, row.module) == (0, 0), line(row)
+
+
+def cases(names: tuple[str, ...]) -> list[object]:
+    """Each architecture in both modes: the named ones, the others slowly."""
+    return [
+        pytest.param(one, training, id=f"{one.name}-{mode}", marks=() if one.name in names else pytest.mark.slow)
+        for one in ARCHITECTURES
+        for training, mode in ((False, "inference"), (True, "training"))
+        if not (training and one.name == UNTRAINED)
+    ]
+
+
+@pytest.mark.parametrize(("architecture", "training"), cases(DOZEN))
+def test_results_are_those_of_the_program_and_of_the_module(architecture: Architecture, training: bool) -> None:
+    demand_every_bit(architecture, training=training)
+
+
+def test_what_cannot_be_trained_says_why() -> None:
+    (architecture,) = (one for one in ARCHITECTURES if one.name == UNTRAINED)
+    row = row_of(architecture, training=True)
+    assert row.ops == 0
+    assert CaptureFailed.code in row.reason
+
+
+def test_a_difference_is_told_and_fails_the_corpus() -> None:
+    equal = Row(name="one", training=False, ops=3, results=2)
+    other = Row(name="two", training=True, ops=3, results=2, plain=1, module=1, distance=0.5)
+    assert succeeded([equal] * 19 + [other])
+    assert not succeeded([equal] * 18 + [other])
+    assert not succeeded([equal, Row(name="none", training=False, reason="CAPTURE_FAILED")])
+    assert list(summary([equal, other])) == [
+        "1 of 2 runs have every bit of the captured program",
+        "1 of 2 runs have every bit of the module",
+    ]
+    assert "5.0e-01" in line(other)
