@@ -1,6 +1,6 @@
 BIN ?= .venv/bin
 
-.PHONY: setup fmt check test slow cover ci
+.PHONY: setup fmt check test slow cover ci gpu-wheels gpu-check
 
 setup: ## a virtual environment with everything that the other targets need
 	python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'
@@ -23,6 +23,12 @@ slow: ## the tests that take minutes
 
 cover: ## branch coverage, line by line where it is missing
 	$(BIN)/pytest --cov --cov-report=term-missing:skip-covered
+
+gpu-wheels: ## what gpu-check needs beside Python 3.12 and torch, for a machine that can reach nothing
+	$(BIN)/pip download -q --only-binary :all: --python-version 3.12 -d build/gpu-wheels blake3 cbor2 numpy platformdirs
+
+gpu-check: ## one table of at most four minutes: planned runs beside eager ones on this machine's GPU
+	sh benchmarks/gpu_check.sh
 
 ci: ## what decides whether a change lands: a copy of the tree, a new environment, all checks, all tests
 	.ci/run

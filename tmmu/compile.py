@@ -20,7 +20,7 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.ir.rules import require_legal
-from tmmu.planner.cache import Found, Miss, PlanCache
+from tmmu.planner.cache import Found, PlanCache
 from tmmu.planner.cache.parts import library_parts, program_parts, request_parts
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
@@ -68,6 +68,8 @@ class RunRequest:
     check: bool
     sanitize: bool = False
     bench: bool = False
+    compiled: bool = True
+    """Whether ``torch.compile`` is part of the bench."""
     plan: Plan | None = None
 
 
@@ -108,20 +110,24 @@ def compile_model(
             found = watch.run("fingerprint", lambda: model_key(model, plan_request))
 
         def graph() -> Graph:
+            kept = cache.graph(found) if cache is not None and isinstance(found, Key) else None
+            if kept is not None:
+                return kept
             program = watch.run("capture", lambda: model.trace(progress))
             return watch.run("lower", lambda: lower(program))
 
         return _found(graph, plan_request, watch, cache=cache, key=found)
 
 
-def cached(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | Miss:
-    """The plan that the cache has under ``key``, judged again; or why it has none. Needs no torch."""
+def cached(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | None:
+    """The plan under ``key``, kept or made of a graph that is kept; ``None`` where there is neither. Needs no torch."""
     watch = Stopwatch()
     judge_it = partial(judge, token=request.token)
     found = watch.run("lookup", lambda: cache.lookup(key, judge_it))
-    if isinstance(found, Miss):
-        return found
-    return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found)
+    if isinstance(found, Found):
+        return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found)
+    graph = cache.graph(key)
+    return None if graph is None else compile_graph(graph, request, cache=cache, key=key)
 
 
 def key_without_trace(
@@ -199,6 +205,7 @@ def run_model(
         check=run_request.check,
         sanitize=run_request.sanitize,
         bench=run_request.bench,
+        compiled=run_request.compiled,
     )
     ran = watch.run("run", lambda: rehearse(program, compiled.plan, asked, lambda: Original(capture_request)))
     return Compiled(graph=compiled.graph, plan=compiled.plan, seconds=watch.seconds), ran

@@ -12,6 +12,7 @@ from tmmu.ir.graph import INPUT
 from tmmu.runtime.executor import Executor
 from tmmu.runtime.lane import Lane
 
+PLANNED, CALLS, EAGER, COMPILED = "tmmu", "tmmu, no replay", "eager", "torch.compile"
 ROUNDS: Final = 9
 SECONDS: Final = 0.2
 """For one way over all rounds, at least; a step that takes longer runs once a round."""
@@ -57,25 +58,40 @@ class Model(Protocol):
 
 
 def measured(
-    executor: Executor, model: Model, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]
+    executor: Executor,
+    model: Model,
+    weights: Mapping[str, torch.Tensor],
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    compiled: bool,
 ) -> tuple[Measured, ...]:
-    """The plan, the model eager and the model compiled by torch, in turns."""
+    """The plan, the plan without replay, the model eager and, if asked, compiled by torch, in turns."""
     model.load(weights, dict(zip(model.names, inputs.values(), strict=True)))
-    ways: dict[str, Callable[[], Any]] = {"tmmu": lambda: executor.run(inputs), "eager": model.step}
-    failed: dict[str, str] = {}
-    try:
-        ways["torch.compile"] = model.compiled()
-        ways["torch.compile"]()
-    except Exception as error:  # noqa: BLE001 - a compiler, a toolchain: whatever it lacks
-        failed["torch.compile"] = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        ways.pop("torch.compile", None)
+    calls = Executor(executor.bound, replay=False)
+    ways: dict[str, Callable[[], Any]] = {
+        PLANNED: lambda: executor.run(inputs, views=True),
+        CALLS: lambda: calls.run(inputs, views=True),
+        EAGER: model.step,
+    }
+    failed = _with_compiled(ways, model) if compiled else {}
     times = _times(ways, executor.bound.lane)
     rows = []
     for way, step in ways.items():
         count, peak = allocations_of(step, executor.bound.lane)
-        held = planned_bytes(executor) if way == "tmmu" else model.held
+        held = planned_bytes(executor) if way in (PLANNED, CALLS) else model.held
         rows.append(Measured(way=way, milliseconds=times[way], allocations=count, peak_bytes=held + peak))
     return (*rows, *(Measured(way=way, failed=why) for way, why in failed.items()))
+
+
+def _with_compiled(ways: dict[str, Callable[[], Any]], model: Model) -> dict[str, str]:
+    """One way more, or why there is none: a compiler, a toolchain, whatever it lacks."""
+    try:
+        step = model.compiled()
+        step()
+    except Exception as error:  # noqa: BLE001 - see above
+        return {COMPILED: " ".join(f"{type(error).__name__}: {error}".split())[:120]}
+    ways[COMPILED] = step
+    return {}
 
 
 def allocations_of(step: Callable[[], Any], lane: Lane) -> tuple[int, int]:

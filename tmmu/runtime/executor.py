@@ -124,6 +124,11 @@ class Executor:
             self._tape = tape_of(self._bound.steps, self._bound.lane, replay=replay, hooks=hooks)
 
     @property
+    def pieces(self) -> int:
+        """In how many pieces a run is handed over: 1, where all of it is replayed."""
+        return len(self._tape)
+
+    @property
     def bound(self) -> Bound:
         """All that binding settled."""
         return self._bound

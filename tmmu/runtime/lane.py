@@ -15,7 +15,7 @@ from tmmu.runtime.interpreter import interpreted, speakable
 from tmmu.runtime.sizing import require_device
 from tmmu.runtime.unplanned import CudaAllocations, Unplanned, watched
 
-LEAST_SCRATCH: Final = 1 << 14
+LEAST_SCRATCH: Final = 1 << 18
 SCRATCH_SHARE: Final = 50
 """Operators that must allocate are asked for parts of this share of the stack, where parts have the same bits."""
 CUDA_SCRATCH: Final = 1 << 28
@@ -66,6 +66,10 @@ class Lane(ABC):
         """All that was issued is done."""
 
     @abstractmethod
+    def taken(self) -> int:
+        """How often torch has asked the device itself for memory."""
+
+    @abstractmethod
     def mark(self) -> Callable[[], None]:
         """What waits for all that has been run."""
 
@@ -95,6 +99,10 @@ class CpuLane(Lane):
 
     def settle(self) -> None:
         """It is."""
+
+    def taken(self) -> int:
+        """Nobody counts: each allocation is the device's."""
+        return 0
 
     def mark(self) -> Callable[[], None]:
         """All is done."""
@@ -158,6 +166,10 @@ class CudaLane(Lane):
     def part(self, stack: int) -> int:  # noqa: ARG002
         """Kernels are few and large; the pool holds what they need."""
         return 0
+
+    def taken(self) -> int:
+        """``cudaMalloc``s of the caching allocator."""
+        return int(self._cuda.memory_stats(self.device)["segment.all.allocated"])
 
     def settle(self) -> None:
         """The host waits."""

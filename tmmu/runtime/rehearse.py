@@ -32,7 +32,8 @@ class Rehearsal:
 
     ``checked`` counts the outputs and states that were compared with a plain run, ``same`` the outputs that have the
     bits of the model itself and ``near`` those that are merely close to it; ``sanitized`` counts comparisons of a
-    buffer; 0 where none were asked for. ``bench`` has a row for each way to run.
+    buffer; 0 where none were asked for. A run is handed over in ``pieces``; for three more runs, torch asked the device
+    for memory ``grown`` times. ``bench`` has a row for each way to run.
     """
 
     inputs: tuple[str, ...]
@@ -45,6 +46,8 @@ class Rehearsal:
     same: int
     near: int
     sanitized: int
+    pieces: int
+    grown: int
     bench: tuple[Measured, ...]
 
 
@@ -61,6 +64,7 @@ class Rehearsing:
     check: bool
     sanitize: bool
     bench: bool
+    compiled: bool = True
 
 
 def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[], Model]) -> Rehearsal:
@@ -92,8 +96,20 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
         same=same,
         near=near,
         sanitized=sanitized,
-        bench=measured(executor, original, weights, inputs) if original and asked.bench else (),
+        pieces=executor.pieces,
+        grown=_grown(executor, inputs) if asked.bench else 0,
+        bench=measured(executor, original, weights, inputs, compiled=asked.compiled)
+        if original and asked.bench
+        else (),
     )
+
+
+def _grown(executor: Executor, inputs: Tensors) -> int:
+    lane = executor.bound.lane
+    before = lane.taken()
+    for _ in range(3):
+        executor.run(inputs, views=True)
+    return lane.taken() - before
 
 
 def _weights(program: Program, asked: Rehearsing) -> dict[str, torch.Tensor]:
