@@ -1,0 +1,104 @@
+"""Ring policies side by side, in predicted time: ``python -m benchmarks.ring_policies [--only TEXT] [--random N]``.
+
+Models of the corpus, captured without weights, in budgets that are parts of their weights; per policy the time of a pass,
+the share of it in which the link copies, and how many times the effective bandwidth is that of ``skip_end``. Then, with
+``--random N``, so many random sequences of layers: how often each policy fits, and how much slower than ours it is.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from statistics import mean
+
+from benchmarks.architectures import ARCHITECTURES
+from benchmarks.corpus import plan
+from tests.property.test_ring import random_layers
+from tmmu.errors import ArenaTooSmall
+from tmmu.ir.check import judge
+from tmmu.ir.ring import POLICIES
+from tmmu.planner.ring.figures import Figures, figures_of
+from tmmu.planner.ring.policies import POLICY
+from tmmu.planner.ring.prepare import RingRequest, prepare_ring, problem_of
+from tmmu.planner.ring.profile import Profile
+from tmmu.planner.token import token_from_seed
+
+MODELS = ("Llama 3.1 70B", "Mixtral 8x7B", "DeepSeek V2 Lite", "Whisper small", "Swin tiny")
+GB = 10**9
+HEADING = "policy   depth  s per pass  link busy  GB/s  times skip_end  limit     plan s"
+
+
+def budgets(name: str, weights: int) -> tuple[int, ...]:
+    """For the largest model the ring of the evaluation plan, 48 GB; for the others parts of the weights."""
+    return (48 * GB,) if name.endswith("70B") else (weights // 4, weights // 2)
+
+
+def models(only: str) -> Iterator[tuple[str, int, list[str]]]:
+    for architecture in ARCHITECTURES:
+        if architecture.name in MODELS and only in architecture.name:
+            row = plan(architecture, "inference", "cuda")
+            if row.result is None:
+                sys.exit(f"{architecture.name}: {row.reason}")
+            graph, made = row.result.graph, row.result.plan
+            problem = problem_of(graph, made, Profile())
+            for budget in budgets(architecture.name, sum(problem.bytes)):
+                found: dict[str, tuple[int, Figures, float]] = {}
+                for policy in POLICIES:
+                    for depth in (0, 2) if policy == "cyclic" else (0,):
+                        start = time.perf_counter()
+                        try:
+                            ringed = prepare_ring(graph, made, RingRequest(capacity=budget, policy=policy, depth=depth))
+                        except ArenaTooSmall:
+                            continue
+                        seconds = time.perf_counter() - start
+                        judge(graph, ringed, token=token_from_seed(0))
+                        assert ringed.ring
+                        name = f"{policy} {depth or ''}".strip()
+                        found[name] = (ringed.ring.depth, figures_of(problem, ringed.ring), seconds)
+                yield architecture.name, budget, list(rows(found))
+
+
+def rows(found: dict[str, tuple[int, Figures, float]]) -> Iterator[str]:
+    pure = found["skip_end"][1].bandwidth if "skip_end" in found else 0
+    for name, (depth, figures, seconds) in found.items():
+        times = f"{figures.bandwidth / pure:14.2f}" if pure else " " * 13 + "-"
+        yield (
+            f"{name:9}{depth:5}{figures.time / GB:12.4f}{figures.utilization_ppm / 10_000:10.2f}%"
+            f"{figures.bandwidth / GB:6.1f}  {times}  {figures.limit:9}{seconds:7.2f}"
+        )
+
+
+def sequences(count: int) -> Iterator[str]:
+    slower: dict[str, list[float]] = {policy: [] for policy in POLICIES}
+    for seed in range(count):
+        problem, pick = random_layers(seed), random.Random(-seed)
+        room = pick.randint(max(problem.bytes), sum(problem.bytes))
+        ours = POLICY["cyclic"](problem, room, 0)
+        for policy in POLICIES:
+            other = POLICY[policy](problem, room, 0)
+            if other and ours:
+                slower[policy].append(other.pace.time / max(ours.pace.time, 1))
+    for policy, ratios in slower.items():
+        worse = sum(ratio > 1 for ratio in ratios)
+        yield (
+            f"{policy:9} fits {len(ratios):6} of {count}; slower in {worse:6}, never faster than "
+            f"{min(ratios, default=1):.3f}; mean {mean(ratios or [1]):.3f}, worst {max(ratios, default=1):.2f} times ours"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="models whose name has it; none for '-'")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="random sequences of layers")
+    given = parser.parse_args(arguments)
+    for name, budget, table in models(given.only):
+        print(
+            f"{name} in {budget / GB:.2f} GB, link 24 GB/s, 10 us per copy", HEADING, *table, "", sep="\n", flush=True
+        )
+    for line in sequences(given.random) if given.random else ():
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
