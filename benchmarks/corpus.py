@@ -66,7 +66,8 @@ def line(row: Row) -> str:
         return f"{row.name:20} {row.mode:9} {row.reason[:160]}"
     arenas, metrics, seconds = row.result.plan.arenas, row.result.plan.metrics, row.result.seconds
     stack = metrics["peak_bytes.stack"]
-    stages = " ".join(f"{seconds[s]:6.2f}" for s in ("capture", "lower", "plan", "judge"))
+    capture = seconds["build"] + seconds["capture"]
+    stages = " ".join(f"{taken:6.2f}" for taken in (capture, *(seconds[s] for s in ("lower", "plan", "judge"))))
     return (
         f"{row.name:20} {row.mode:9} {len(row.result.graph.ops):6} {stages} {stack / 2**30:9.3f} "
         f"{ratio(row.result):8.5f} {metrics['peak_logical_slots']:6}/{metrics['max_live']:<6} {all(arenas.proven)}"

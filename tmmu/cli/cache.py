@@ -86,9 +86,9 @@ def _row(stored: Stored) -> Row:
     try:
         entry = store.read_named(stored.path)
     except Refused as error:
-        return Row(key=stored.path.stem, bytes=stored.bytes, used_ns=stored.used, parts={}, fault=str(error.miss))
+        return Row(key=stored.key, bytes=stored.bytes, used_ns=stored.used, parts={}, fault=str(error.miss))
     parts = {part.name: part.text for part in entry.key.parts}
-    return Row(key=stored.path.stem, bytes=stored.bytes, used_ns=stored.used, parts=parts, fault="")
+    return Row(key=stored.key, bytes=stored.bytes, used_ns=stored.used, parts=parts, fault="")
 
 
 def _listing(rows: Sequence[Row]) -> list[str]:
@@ -170,7 +170,7 @@ def nearest(key: Key, folder: Path) -> tuple[Near, ...]:
         except Refused:
             continue
         parts = _differing(key, entry.key)
-        found.append((len(parts), -stored.used, stored.path.stem, Near(key=stored.path.stem, parts=parts)))
+        found.append((len(parts), -stored.used, stored.key, Near(key=stored.key, parts=parts)))
     return tuple(near for *_, near in sorted(found, key=lambda row: row[:3])[:NEAREST])
 
 
@@ -205,7 +205,7 @@ def run_verify_cache(*, as_json: bool) -> int:
     """Every entry is read and judged, without a token; 3 if any cannot be served."""
     folder = cache_folder()
     held = store.entries(folder)
-    faults = {stored.path.stem: fault for stored in held if (fault := _fault(stored))}
+    faults = {stored.key: fault for stored in held if (fault := _fault(stored))}
     error = _refusal(folder, len(held), len(faults)) if faults else None
     if as_json:
         print_json({"folder": str(folder), "entries": len(held), "faults": faults})

@@ -207,7 +207,7 @@ def compile_target(target: Target, capture: CaptureOptions, plan: PlanRequest, *
         return compile_graph(graph, plan, cache=cache, key=graph_key(graph, plan))
     key = file_key(target, capture, plan) if cache else None
     known = cached(cache, key, plan) if cache and key else None
-    if isinstance(known, Compiled):
+    if known is not None:
         return known
     watch = Stopwatch()
     with quiet(), progress_bar() as progress:

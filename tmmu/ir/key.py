@@ -33,6 +33,11 @@ class Key:
         """32 bytes: BLAKE3 of the digests of the parts, in order; each covers its name."""
         return blake3(b"".join([part.digest for part in self.parts])).digest()
 
+    def without(self, names: Iterable[str]) -> "Key":
+        """The same key without the parts of these names."""
+        gone = frozenset(names)
+        return Key(tuple(part for part in self.parts if part.name not in gone))
+
     def replaced(self, *parts: Part) -> "Key":
         """The same key with these parts in place of those of the same names, or beside the others."""
         return key_of((*self.parts, *parts))

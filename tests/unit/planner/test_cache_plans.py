@@ -201,6 +201,22 @@ def test_the_table_is_bounded(tmp_path: Path) -> None:
     assert make.calls == 4
 
 
+def test_a_graph_is_found_under_keys_that_plan_it_in_other_ways(tmp_path: Path) -> None:
+    cache = PlanCache(tmp_path)
+    assert cache.graph(key(token=2)) is None
+    cache.plan(key(token=1), program)
+    assert PlanCache(tmp_path).graph(key(token=2)) == program()[0]
+    assert PlanCache(tmp_path).graph(key(mode=2)) is None
+    assert PlanCache(None).graph(key(token=2)) is None
+
+
+def test_a_graph_that_is_none_is_not_found(tmp_path: Path) -> None:
+    graph, plan = program()
+    broken = replace(graph, buffers=replace(graph.buffers, bytes=(-1,) * len(graph.buffers)))
+    store.save(tmp_path, key(token=1), encode_entry(key(token=1), broken, plan), limit=1 << 20)
+    assert PlanCache(tmp_path).graph(key(token=2)) is None
+
+
 def test_lookup_never_makes(tmp_path: Path) -> None:
     cache = PlanCache(tmp_path)
     assert cache.lookup(key()) == Miss(MissReason.ABSENT)

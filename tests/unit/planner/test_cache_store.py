@@ -105,7 +105,12 @@ def test_an_entry_that_is_larger_than_the_bound_is_not_stored_and_moves_nothing_
 
 
 def test_files_of_others_are_left_alone_and_count_for_nothing(tmp_path: Path) -> None:
-    others = [tmp_path / "notes.txt", tmp_path / f"{'0' * 63}.entry", tmp_path / "x.entry", tmp_path / ".tmmu-x.tmp"]
+    others = [
+        tmp_path / "notes.txt",
+        tmp_path / f"{'0' * 64}-{'0' * 31}.entry",
+        tmp_path / "x.entry",
+        tmp_path / ".tmmu-x.tmp",
+    ]
     for other in others:
         other.write_bytes(bytes(10_000))
         used(other, 1)
@@ -133,6 +138,34 @@ def test_a_place_that_is_taken_is_a_reason(tmp_path: Path) -> None:
     store.path_of(tmp_path, key()).mkdir()
     assert "it is a folder" in store.save(tmp_path, key(), encode_entry(key(), *program()), limit=BIG)
     assert store.entries(tmp_path)[0].path.is_dir()
+
+
+def graph_of(graph: int, seed: int) -> Key:
+    return key(graph, token=seed)
+
+
+def test_entries_of_one_graph_are_relatives_however_it_is_planned(tmp_path: Path) -> None:
+    for one in (graph_of(1, 1), graph_of(1, 2), graph_of(2, 1)):
+        save(tmp_path, one)
+    found = [entry.key for entry in store.relatives(tmp_path, graph_of(1, 9))]
+    assert sorted(found, key=lambda one: one.digest) == sorted(
+        (graph_of(1, 1), graph_of(1, 2)), key=lambda one: one.digest
+    )
+    assert list(store.relatives(tmp_path, graph_of(3, 1))) == []
+    assert list(store.relatives(tmp_path / "none", graph_of(1, 1))) == []
+
+
+@pytest.mark.parametrize("part", store.PLANNED)
+def test_only_parts_that_say_how_to_plan_leave_the_graph_what_it_is(tmp_path: Path, part: str) -> None:
+    save(tmp_path, key(1, **{part: 1, "mode": 1}))
+    assert len(list(store.relatives(tmp_path, key(1, **{part: 2, "mode": 1})))) == 1
+    assert len(list(store.relatives(tmp_path, key(1, **{part: 1, "mode": 2})))) == 0
+
+
+def test_a_damaged_relative_is_none(tmp_path: Path) -> None:
+    path = save(tmp_path, graph_of(1, 1))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert list(store.relatives(tmp_path, graph_of(1, 2))) == []
 
 
 def test_the_folder_is_its_owners(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The plan cache: a plan made once is found again, in this process and in later ones."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock, RLock
@@ -88,6 +88,16 @@ class PlanCache:
         """The plan under ``key`` if it is at hand; else why it is not."""
         found = self._table.get(key.digest) or self._stored(key, judge)
         return found if isinstance(found, Miss) else self._counted(found)
+
+    def graph(self, key: Key) -> Graph | None:
+        """The graph of ``key``, from a plan of it that was asked for in another way; ``None`` if there is none.
+
+        It is well formed and not judged: that comes with its plan.
+        """
+        for entry in store.relatives(self._folder, key) if self._folder else ():
+            with suppress(Refused):
+                return open_entry(entry)[0]
+        return None
 
     def _slow(self, key: Key, make: Make, judge: Judge) -> Found:
         found = self._stored(key, judge)

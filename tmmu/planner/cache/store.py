@@ -21,7 +21,9 @@ from tmmu.planner.cache.entry import Entry, Refused, decode_entry
 from tmmu.planner.cache.miss import Miss, MissReason
 
 SUFFIX: Final = ".entry"
-_NAME: Final = re.compile(r"[0-9a-f]{64}\.entry")
+PLANNED: Final = ("preset", "token", "arenas", "nodes")
+"""Parts of a key that decide how a graph is planned, and not which graph it is."""
+_NAME: Final = re.compile(r"[0-9a-f]{64}-[0-9a-f]{32}\.entry")
 _ORPHAN: Final = re.compile(r"\.tmmu-\d+-\d+\.tmp")
 ORPHAN_AGE: Final = 3600 * 10**9
 """Nanoseconds after which an unfinished file has no writer any more; one that has would only have to write again."""
@@ -36,10 +38,29 @@ class Stored:
     bytes: int
     used: int
 
+    @property
+    def key(self) -> str:
+        """The digest of its key, in hexadecimal text, as the name says it."""
+        return self.path.name[:64]
+
 
 def path_of(folder: Path, key: Key) -> Path:
-    """Where the entry of ``key`` lies, if it does."""
-    return folder / f"{key.digest.hex()}{SUFFIX}"
+    """Where the entry of ``key`` lies, if it does: its name says which plan it is, and of which graph."""
+    return folder / f"{key.digest.hex()}{_of_graph(key)}"
+
+
+def _of_graph(key: Key) -> str:
+    """How the names of all entries end whose graph is that of ``key``."""
+    return f"-{key.without(PLANNED).digest.hex()[:32]}{SUFFIX}"
+
+
+def relatives(folder: Path, key: Key) -> Iterator[Entry]:
+    """The intact entries with the graph of ``key``, planned in other ways."""
+    end = _of_graph(key)
+    for stored in entries(folder):
+        if stored.path.name.endswith(end):
+            with suppress(Refused):
+                yield read_named(stored.path)
 
 
 def load(folder: Path, key: Key) -> Entry | Miss:
@@ -53,7 +74,7 @@ def load(folder: Path, key: Key) -> Entry | Miss:
 def read_named(path: Path, *, touch: bool = False) -> Entry:
     """The intact entry in a file that has the name of its key; ``Refused`` for everything else."""
     entry = read_entry(path, touch=touch)
-    if entry.key.digest.hex() != path.stem:
+    if path_of(path.parent, entry.key) != path:
         raise Refused(MissReason.FOREIGN, "it is another key's")
     return entry
 

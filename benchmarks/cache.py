@@ -1,0 +1,117 @@
+"""What finding a plan costs beside making it: ``python -m benchmarks.cache`` from the repository root.
+
+One run on one machine, GPT-2 (124M parameters, 1,024 tokens): the median of each level, by the wall and in processor time
+(on a machine that others use, the wall shows them too), and how many times as long a cold plan takes. Lookups are of a key
+that is there; the key of a step is what a decode loop pays to name one: its inputs are padded to a bucket and put in
+place. Commands are whole processes, the import of torch included where there is one. Exits 1 unless both bounds hold.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time
+
+from tmmu.compile import PlanRequest, compile_model, model_key
+from tmmu.ir.check import judge
+from tmmu.ir.graph import encode_graph
+from tmmu.ir.plan import encode_plan
+from tmmu.passes.capture import opened
+from tmmu.passes.request import CaptureRequest, no_progress
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.cache import Buckets, InputShape, PlanCache, inputs_part, pad_inputs
+from tmmu.planner.token import token_from_seed
+
+MODEL = Path(__file__).parents[1] / "examples" / "gpt2.py"
+CONFIG = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+TABLE_US, DISK_MS = 20, 5
+"""The most that a lookup in the table and one on disk may take, at the median."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds, each at its median."""
+
+    wall: float
+    processor: float
+
+
+def median(step: Callable[[], object], times: int) -> Taken:
+    wall, processor = [], []
+    for _ in range(times):
+        start, used = perf_counter(), process_time()
+        step()
+        wall.append(perf_counter() - start)
+        processor.append(process_time() - used)
+    return Taken(statistics.median(wall), statistics.fmean(processor))
+
+
+def never() -> None:
+    raise AssertionError("the plan is there")
+
+
+def lookups(folder: Path) -> bool:
+    """One line for each level; whether the two bounds hold."""
+    capture = CaptureRequest(target=str(MODEL))
+    request = PlanRequest(
+        mode="inference", preset="inference", token=token_from_seed(0), arenas=default_arenas(alignment=256)
+    )
+    cold = median(lambda: compile_model(capture, request, no_progress), 5)
+    with opened(capture) as model:
+        look = median(lambda: model_key(model, request), 9)
+        key = model_key(model, request)
+    made = compile_model(capture, request, no_progress)
+    size = len(encode_graph(made.graph)) + len(encode_plan(made.plan))
+    cache = PlanCache(folder)
+    cache.plan(key, lambda: (made.graph, made.plan))
+    judged = partial(judge, token=request.token)
+    table = median(lambda: cache.plan(key, never), 10_000)
+    disk = median(lambda: PlanCache(folder).plan(key, never), 200)
+    doubted = median(lambda: PlanCache(folder, doubt=True).plan(key, never, judged), 200)
+    buckets = Buckets(lengths=(128, 256, 512, 1024), axes={"ids": (1,)})
+    ids = (InputShape(name="ids", dtype="int64", shape=(1, 200)),)
+    named = median(lambda: key.replaced(inputs_part(pad_inputs(ids, buckets).inputs)).digest, 2_000)
+    print(f"{len(made.graph.ops)} ops, {len(made.graph.buffers)} buffers, {size} bytes of graph and plan")
+    print(f"{'':38} {'wall ms':>10} {'processor':>10}  cold / this")
+    print(f"{'cold: build, trace, lower, plan, judge':38} {1e3 * cold.wall:10.4f} {1e3 * cold.processor:10.4f}")
+    for name, taken in (
+        ("fingerprint of the model", look),
+        ("disk, judged again", doubted),
+        ("disk", disk),
+        ("key of a step", named),
+        ("table", table),
+    ):
+        ratio = cold.wall / taken.wall
+        print(f"{name:38} {1e3 * taken.wall:10.4f} {1e3 * taken.processor:10.4f} {ratio:12,.0f}")
+    print(f"table {1e6 * table.wall:.2f} us of {TABLE_US} us; disk {1e3 * disk.wall:.2f} ms of {DISK_MS} ms")
+    return table.wall <= TABLE_US / 1e6 and disk.wall <= DISK_MS / 1e3
+
+
+def commands(folder: Path) -> None:
+    """Whole processes, first without anything kept, then with."""
+    (folder / "gpt2").mkdir()
+    (folder / "gpt2" / "config.json").write_text(json.dumps(CONFIG))
+    env = os.environ | {"TMMU_CACHE_DIR": str(folder / "cache")}
+    program = "from tmmu.cli.main import main; main()"
+    for target in (str(MODEL), "hf:gpt2"):
+        command = [sys.executable, "-c", program, "plan", target, "-o", "x.plan.cbor"]
+        run = partial(subprocess.run, command, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+        cold, warm = median(run, 1).wall, median(run, 3).wall
+        print(f"tmmu plan {Path(target).name:14} cold {cold:6.2f} s, warm {warm:6.2f} s: {cold / warm:.1f} times")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        held = lookups(Path(folder) / "plans")
+        commands(Path(folder))
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Bytes in a cache folder: a kept plan comes out, or a reason why not. Each test takes about a second."""
+
+import random
+from pathlib import Path
+
+from blake3 import blake3
+
+from tests.strategies import random_graph, seeded
+from tests.unit.planner.cached import TOKEN, Maker, key, program
+from tmmu.ir.check import check_plan
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.planner.arenas import parse_arenas
+from tmmu.planner.cache import MissReason, PlanCache, store
+from tmmu.planner.cache.entry import HEAD, Refused, decode_entry, encode_entry, open_entry
+from tmmu.planner.prepare import prepare_memory
+
+SMALL = encode_entry(key(), *program())
+
+
+def large() -> tuple[Graph, Plan]:
+    graph = random_graph(seeded(5), ops=500)
+    return graph, prepare_memory(graph, mode="inference", preset="inference", token=TOKEN, arenas=parse_arenas(()))
+
+
+def served(data: bytes) -> tuple[Graph, Plan] | MissReason:
+    """What comes of an entry's bytes; any exception but a refusal is the test's failure."""
+    try:
+        return open_entry(decode_entry(data))
+    except Refused as error:
+        return error.miss.reason
+
+
+def sealed(body: bytes) -> bytes:
+    """An entry of this body, with a length and a digest that are right."""
+    start = SMALL[:13] + len(body).to_bytes(8, "little")
+    return start + blake3(start + body).digest() + body
+
+
+def damaged(chance: random.Random, data: bytes) -> bytes:
+    """Other bytes: some flipped, cut out, doubled or put in."""
+    broken = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at, length = chance.randrange(len(broken) + 1), chance.randint(0, 9)
+        piece = {
+            0: bytes(byte ^ 1 << chance.randrange(8) for byte in broken[at : at + length]),
+            1: b"",
+            2: bytes(broken[at : at + length]) * 2,
+            3: chance.randbytes(length),
+        }[chance.randrange(4)]
+        broken[at : at + length] = piece
+    return bytes(broken)
+
+
+def test_every_flipped_bit_of_a_large_entry_is_found() -> None:
+    data = encode_entry(key(), *large())
+    assert len(data) > 50_000
+    chance = random.Random(1)
+    for _ in range(3000):
+        bit = chance.randrange(8 * len(data))
+        broken = bytearray(data)
+        broken[bit // 8] ^= 1 << bit % 8
+        assert isinstance(served(bytes(broken)), MissReason), f"bit {bit}"
+
+
+def test_damage_of_any_kind_is_found() -> None:
+    chance = random.Random(2)
+    for _ in range(3000):
+        data = damaged(chance, SMALL)
+        assert data == SMALL or isinstance(served(data), MissReason)
+
+
+def test_anything_at_all_is_refused() -> None:
+    chance = random.Random(3)
+    for _ in range(3000):
+        data = chance.randbytes(chance.randrange(200))
+        assert isinstance(served(data), MissReason)
+        assert isinstance(served(SMALL[:13] + data), MissReason)
+        assert isinstance(served(sealed(data)), MissReason)
+
+
+def test_damage_under_a_right_digest_gives_nothing_that_is_not_well_formed() -> None:
+    """Who can write digests can write other plans; what comes out can be judged, and nothing breaks on the way."""
+    chance, judged = random.Random(4), 0
+    for _ in range(2000):
+        found = served(sealed(damaged(chance, SMALL[HEAD:])))
+        if not isinstance(found, MissReason):
+            check_plan(*found)
+            judged += 1
+    assert judged < 2000
+
+
+def test_a_folder_full_of_anything_is_a_cache(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    for number in range(60):
+        path = store.path_of(tmp_path, key(number))
+        path.write_bytes(damaged(chance, SMALL) if number % 2 else chance.randbytes(100))
+    make = Maker()
+    cache = PlanCache(tmp_path, doubt=True)
+    assert {cache.plan(key(number), make).origin for number in range(60)} == {"cold"}
+    assert {PlanCache(tmp_path).plan(key(number), make).origin for number in range(60)} == {"disk"}
+    assert make.calls == 60
