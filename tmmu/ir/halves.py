@@ -26,25 +26,36 @@ Handed: TypeAlias = Ref | Given | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halves:
-    """``border`` ops belong to the first half. ``arguments`` name the program's inputs, ``None`` for a number.
+class Delivery:
+    """Where in the order, after so many ops, a half hands out what belongs at these places."""
 
-    Of what the first half hands out, the first ``results`` are the caller's, and the rest is saved: the second half
-    takes it as arguments, beside gradients of results.
+    after: int
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Half:
+    """``arguments`` name the program's inputs, ``None`` for what is none: a number, or what the first half saved.
+
+    ``handed`` is what it returns, in order; tensors of the program are handed out by ``deliveries``, in order.
+    """
+
+    arguments: tuple[str | None, ...]
+    handed: tuple[Handed, ...]
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halves:
+    """``border`` ops belong to the first half; ``second`` is ``None`` where nothing is trained.
+
+    Of what the first half hands out, the first ``results`` are the caller's, and the rest is saved: ``returned`` says,
+    per argument of the second half, at which place it was handed out, or -1 for one that is an input of the program.
     """
 
     program: Program
     border: int
-    arguments: tuple[str | None, ...]
-    first: tuple[Handed, ...]
     results: int
+    first: Half
+    second: Half | None
     returned: tuple[int, ...]
-    """Per argument of the second half, its place in ``first``, or -1 for one that is an input of the program."""
-    tangents: tuple[str | None, ...]
-    """Per argument of the second half, the name of the program's input that it is, ``None`` for what was saved."""
-    second: tuple[Handed, ...]
-
-    @property
-    def trains(self) -> bool:
-        """Whether there is a second half."""
-        return bool(self.returned) or bool(self.second)

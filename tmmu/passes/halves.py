@@ -1,12 +1,12 @@
 """From the two graphs of a training step, as autograd splits it, to one program in two halves.
 
 Both graphs run once, one after the other, on fake tensors under the recorder; what the first saves flows into the
-second as it is, so that the recording is one step, forward and backward, in one order. At the end of each half a
-call that does nothing reads what the half hands out: until then it must be there, and no longer.
+second as it is, so that the recording is one step, forward and backward, in one order. Where a half hands
+something out, a call that does nothing reads it: until then it must be there, and no longer.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.calls import Program, Ref
 from tmmu.ir.graph import DTYPE_BYTES, STATE
-from tmmu.ir.halves import Given, Halves, Handed
+from tmmu.ir.halves import Delivery, Given, Half, Halves, Handed
 from tmmu.passes.capture import translated
 from tmmu.passes.constants import constant_values
 from tmmu.passes.lower import lower_with_calls
@@ -37,6 +37,9 @@ _LIBRARY.define("hand_out(Tensor[] values) -> ()")  # type: ignore[no-untyped-ca
 _LIBRARY.impl("hand_out", _nothing, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 HAND_OUT: Final = torch.ops.tmmu.hand_out.default
 """Reads what leaves a half, and does nothing."""
+
+EARLY: Final = 1 << 16
+"""Bytes from which a result leaves when it is made: to stop for less would take longer than the bytes are worth."""
 
 _LINE: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _NOWHERE: Final = "autograd"
@@ -70,51 +73,63 @@ def trace_halves(step: Step, args: Sequence[Any], *, name: str) -> Traced:
     Errors: ``UNSUPPORTED_OP``, ``CAPTURE_FAILED``.
     """
     _require_plain(step)
-    tracer = _Tracer(args)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.inference_mode(mode=False), torch.no_grad(), torch._C._DisableAutocast(), fake:
-        tracer.run_first(step)
-        if step.second is not None:
-            tracer.run_second(step, step.second)
-    return tracer.finish(step, name)
+    try:
+        return _Tracer(step, args, early=EARLY).trace(name)
+    except _Shared:
+        return _Tracer(step, args, early=None).trace(name)
+
+
+class _Shared(Exception):
+    """Results that share a storage were handed out apart."""
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """A half as it was recorded: its arguments, what it returned, and when what left it."""
+
+    names: list[str | None]
+    given: list[Any]
+    found: list[Any]
+    handed: list[Handed | Window]
+    deliveries: list[tuple[int, ...]]
 
 
 class _Tracer:
-    """One recording, and what each half was given and hands out."""
+    """One recording of both halves. Results of ``early`` bytes or more leave when they are made, the others last."""
 
-    def __init__(self, args: Sequence[Any]) -> None:
-        self.args = args
+    def __init__(self, step: Step, args: Sequence[Any], *, early: int | None) -> None:
+        self.step, self.args, self.early = step, args, early
         self.modules = ModuleStack()
         self.recorder = Recorder(modules=self.modules, device="cpu")
-        self.names: list[str | None] = []
         self.inputs: list[Window] = []
-        self.first: list[Any] = []
-        self.second: list[Any] = []
-        self.returned: list[int] = []
-        self.tangents: list[str | None] = []
-        self.handed: list[tuple[Handed | Window, ...]] = []
 
-    def run_first(self, step: Step) -> None:
-        """The first half, on fakes of the arguments."""
-        nodes = step.first.graph.find_nodes(op="placeholder")
-        fakes = [self._declared(node.name, arg, self.names) for node, arg in zip(nodes, self.args, strict=True)]
-        self.first = self._run(step.first, fakes)
+    def trace(self, name: str) -> Traced:
+        """The program in halves."""
+        second: _Recorded | None = None
+        returned: tuple[int, ...] = ()
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.inference_mode(mode=False), torch.no_grad(), torch._C._DisableAutocast(), fake:
+            first = self._first()
+            if self.step.second is not None:
+                returned = _returned(self.step.first, self.step.second)
+                with self.recorder.in_stage("backward"):
+                    second = self._second(self.step.second, first, returned)
+        return self._finish(name, first, second, returned)
 
-    def run_second(self, step: Step, second: fx.GraphModule) -> None:
-        """The second half, on what the first saved and on fakes of the gradients."""
-        saved = {node.name: at for at, node in enumerate(_outputs(step.first)) if isinstance(node, fx.Node)}
-        known = _known_sizes(step.first, self.args)
-        given: list[Any] = []
-        for node in second.graph.find_nodes(op="placeholder"):
-            at = saved.get(node.name, -1)
-            self.returned.append(at)
-            if at >= 0:
-                given.append(self.first[at])
-                self.tangents.append(None)
-            else:
-                given.append(self._declared(node.name, _sized(node, known), self.tangents))
-        with self.recorder.in_stage("backward"):
-            self.second = self._run(second, given)
+    def _first(self) -> _Recorded:
+        graph, names = self.step.first, list[str | None]()
+        nodes = graph.graph.find_nodes(op="placeholder")
+        fakes = [self._declared(node.name, arg, names) for node, arg in zip(nodes, self.args, strict=True)]
+        return self._recorded(graph, names, fakes, results=self.step.results)
+
+    def _second(self, graph: fx.GraphModule, first: _Recorded, returned: tuple[int, ...]) -> _Recorded:
+        """On what the first saved, and on fakes of the gradients."""
+        known, names = _known_sizes(self.step.first, self.args), list[str | None]()
+        given = []
+        for node, at in zip(graph.graph.find_nodes(op="placeholder"), returned, strict=True):
+            names.extend([None] if at >= 0 else [])
+            given.append(first.found[at] if at >= 0 else self._declared(node.name, _sized(node, known), names))
+        return self._recorded(graph, names, given, results=len(_outputs(graph)))
 
     def _declared(self, name: str, arg: Any, names: list[str | None]) -> Any:
         """A fake of the argument, which is an input of the program from now on."""
@@ -126,34 +141,52 @@ class _Tracer:
         self.inputs.append(self.recorder.declare(fake, role="input", name=name))
         return fake
 
-    def _run(self, graph: fx.GraphModule, given: list[Any]) -> list[Any]:
+    def _recorded(self, graph: fx.GraphModule, names: list[str | None], given: list[Any], *, results: int) -> _Recorded:
+        outputs = _outputs(graph)
+        half = _Recorded(names=names, given=given, found=[None] * len(outputs), handed=[], deliveries=[])
+
+        def made(node: fx.Node, value: Any) -> None:
+            """A large result is handed out at once."""
+            if self.early is None or not isinstance(value, torch.Tensor) or node.op != "call_function":
+                return
+            places = [at for at in range(results) if outputs[at] is node]
+            if places and value.numel() * value.element_size() >= self.early and self._leaves(value):
+                self._hand_out(half, places, value)
+
         with translated(""), self.recorder:
-            found = _Following(graph, self.modules).run(*given)
-        found = list(found) if isinstance(found, (tuple, list)) else [found]
-        homes = [self._window(arg) for arg in given]
-        nodes = graph.graph.find_nodes(op="placeholder")
-        at = {node: position for position, node in enumerate(nodes)}
-        handed = [
-            _whole(at[node], leaf) if node in at and isinstance(leaf, torch.Tensor) else self._handed(leaf, homes)
-            for node, leaf in zip(_outputs(graph), found, strict=True)
+            half.found = _listed(_Following(graph, self.modules, made).run(*given))
+            half.handed = self._handed(graph, half)
+            early = {at for places in half.deliveries for at in places}
+            last = [at for at, how in enumerate(half.handed) if isinstance(how, Window) and at not in early]
+            if last:
+                self._hand_out(half, last, *(half.found[at] for at in last))
+        _require_together(half)
+        return half
+
+    def _hand_out(self, half: _Recorded, places: Sequence[int], *values: torch.Tensor) -> None:
+        values = values * len(places) if len(values) == 1 else values
+        HAND_OUT(list(values))
+        half.deliveries.append(tuple(places))
+
+    def _leaves(self, tensor: torch.Tensor) -> bool:
+        """Whether it is the program's own, and no argument's."""
+        window = self.recorder.window_of(tensor)
+        return all(home.storage != window.storage for home in self.inputs)
+
+    def _handed(self, graph: fx.GraphModule, half: _Recorded) -> list[Handed | Window]:
+        at = {node: position for position, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+        homes = [self.recorder.window_of(arg) if isinstance(arg, torch.Tensor) else None for arg in half.given]
+        return [
+            _whole(at[node], leaf) if node in at and isinstance(leaf, torch.Tensor) else self._left(leaf, homes)
+            for node, leaf in zip(_outputs(graph), half.found, strict=True)
         ]
-        leaving = [leaf for leaf, how in zip(found, handed, strict=True) if isinstance(how, Window)]
-        if leaving:
-            with self.recorder:
-                HAND_OUT(leaving)
-        self.handed.append(tuple(handed))
-        return found
 
-    def _window(self, value: Any) -> Window | None:
-        return self.recorder.window_of(value) if isinstance(value, torch.Tensor) else None
-
-    def _handed(self, leaf: Any, homes: Sequence[Window | None]) -> Handed | Window:
+    def _left(self, leaf: Any, homes: Sequence[Window | None]) -> Handed | Window:
         """A window on an argument that is an input of the program, or one that the program makes."""
         if not isinstance(leaf, torch.Tensor):
             return leaf  # type: ignore[no-any-return]
         window = self.recorder.window_of(leaf)
-        inputs = {home.storage for home in self.inputs}
-        if window.storage not in inputs:
+        if self._leaves(leaf):
             return window
         for position, home in enumerate(homes):
             if home is not None and home.storage == window.storage and home.dtype == window.dtype:
@@ -161,43 +194,66 @@ class _Tracer:
                 return Given(position=position, whole=False, shape=window.shape, stride=window.stride, offset=offset)
         raise UnsupportedOp("a result is an argument seen as another dtype", fix="clone it in the model")
 
-    def finish(self, step: Step, name: str) -> Traced:
+    def _finish(self, name: str, first: _Recorded, second: _Recorded | None, returned: tuple[int, ...]) -> Traced:
         """The recording, lowered; what was handed out, by its values there."""
-        last = tuple(dict.fromkeys(one for one in self.handed[-1] if isinstance(one, Window)))
-        traced = self.recorder.finish(name=name, device="cpu", inputs=tuple(self.inputs), outputs=last)
+        traced = self.recorder.finish(name=name, device="cpu", inputs=tuple(self.inputs), outputs=())
         program = lower_with_calls(traced)
         _require_stateless(program)
-        border = program.graph.ops.stage.count("forward")
-        first = _by_value(self.handed[0], program, border)
-        second = _by_value(self.handed[1], program, len(program.calls)) if step.second is not None else ()
+        calls = iter([(op, call.args[0]) for op, call in enumerate(program.calls) if call.operator is HAND_OUT])
         halves = Halves(
             program=program,
-            border=border,
-            arguments=tuple(self.names),
-            first=first,
-            results=step.results,
-            returned=tuple(self.returned),
-            tangents=tuple(self.tangents),
-            second=second,
+            border=program.graph.ops.stage.count("forward"),
+            results=self.step.results,
+            first=_by_value(first, calls),
+            second=None if second is None else _by_value(second, calls),
+            returned=returned,
         )
         return Traced(halves=halves, constants=constant_values(traced))
+
+
+def _by_value(half: _Recorded, calls: Iterator[tuple[int, Sequence[Ref]]]) -> Half:
+    """What the half hands out, by the values that its calls for that read."""
+    handed: list[Any] = list(half.handed)
+    deliveries = []
+    for places, (op, refs) in zip(half.deliveries, calls, strict=False):
+        deliveries.append(Delivery(after=op + 1, places=places))
+        for at, ref in zip(places, refs, strict=True):
+            handed[at] = ref
+    return Half(arguments=tuple(half.names), handed=tuple(handed), deliveries=tuple(deliveries))
+
+
+def _require_together(half: _Recorded) -> None:
+    """Results on one storage leave at one time, so that they share one afterwards."""
+    when: dict[int, int] = {}
+    for number, places in enumerate(half.deliveries):
+        for at in places:
+            window = half.handed[at]
+            if isinstance(window, Window) and when.setdefault(window.storage, number) != number:
+                raise _Shared
+
+
+def _returned(first: fx.GraphModule, second: fx.GraphModule) -> tuple[int, ...]:
+    saved = {node.name: at for at, node in enumerate(_outputs(first)) if isinstance(node, fx.Node)}
+    return tuple(saved.get(node.name, -1) for node in second.graph.find_nodes(op="placeholder"))
 
 
 class _Following(fx.Interpreter):
     """Runs a graph, and tells the recorder which module and line each node comes from."""
 
-    def __init__(self, graph: fx.GraphModule, modules: ModuleStack) -> None:
+    def __init__(self, graph: fx.GraphModule, modules: ModuleStack, made: Callable[[fx.Node, Any], None]) -> None:
         super().__init__(graph)
-        self._modules = modules
+        self._modules, self._made = modules, made
 
     def run_node(self, n: fx.Node) -> Any:
-        """The node's value."""
+        """The node's value, after ``made`` has heard of it."""
         stack = n.meta.get("nn_module_stack") or n.meta.get("fwd_nn_module_stack") or {}
         path = next(reversed(list(stack.values())))[0] if stack else ""
         lines = _LINE.findall(n.meta.get("stack_trace") or "")
         self._modules.path = _readable(str(path))
         self._modules.source = f"{display_name(lines[-1][0], '')}:{lines[-1][1]}" if lines else _NOWHERE
-        return super().run_node(n)
+        value = super().run_node(n)
+        self._made(n, value)
+        return value
 
 
 def _readable(path: str) -> str:
@@ -205,24 +261,15 @@ def _readable(path: str) -> str:
     return path.removeprefix("L['self'].").replace("_modules['", "").replace("']", "").removeprefix("L['self")
 
 
-def _by_value(handed: Sequence[Handed | Window], program: Program, end: int) -> tuple[Handed, ...]:
-    """Windows by the values that the half's last call reads."""
-    wanted = sum(isinstance(one, Window) for one in handed)
-    refs = iter(program.calls[end - 1].args[0] if wanted else ())
-    return tuple(_next_ref(refs) if isinstance(one, Window) else one for one in handed)
-
-
-def _next_ref(refs: Any) -> Ref:
-    ref: Ref = next(refs)
-    return ref
-
-
 def _whole(position: int, tensor: torch.Tensor) -> Given:
     return Given(position=position, whole=True, shape=tuple(tensor.shape), stride=tensor.stride(), offset=0)
 
 
 def _outputs(graph: fx.GraphModule) -> list[Any]:
-    returned = graph.graph.output_node().args[0]
+    return _listed(graph.graph.output_node().args[0])
+
+
+def _listed(returned: Any) -> list[Any]:
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
 
 

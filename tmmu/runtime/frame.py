@@ -7,7 +7,7 @@ under a storage of their own. While any of them lives the frame is leased, and n
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ from torch.utils.dlpack import from_dlpack
 
 from tmmu.errors import InternalError
 from tmmu.ir.calls import Ref
-from tmmu.ir.halves import Given, Halves, Handed
+from tmmu.ir.halves import Given, Half, Halves, Handed
 from tmmu.ir.plan import Plan
 from tmmu.runtime.bind import bind_program
-from tmmu.runtime.code import moving_axes
+from tmmu.runtime.code import Run, moving_axes
 from tmmu.runtime.executor import Bound, run_pieces
 from tmmu.runtime.slab import Slab
 from tmmu.runtime.tape import Piece, tape_of
@@ -31,23 +31,40 @@ class Frame:
 
     def __init__(self, halves: Halves, bound: Bound, kept: Mapping[int, torch.Tensor]) -> None:
         self._halves, self._bound = halves, bound
-        border, steps = halves.border, bound.steps
-        self._tapes = (
-            tape_of(steps[:border], bound.lane, replay=True),
-            _shifted(tape_of(steps[border:], bound.lane, replay=True), border),
-        )
-        self._kept = tuple((position, tensor.data_ptr()) for position, tensor in kept.items())
         places = {one.name: bound.places.view(one.value) for one in bound.inputs}
-        self._into = _by_position(halves.arguments, places)
-        self._tangents = _by_position(halves.tangents, places)
+        self._kept = tuple((position, tensor.data_ptr()) for position, tensor in kept.items())
+        self._into = _by_position(halves.first, places)
+        self._tangents = _by_position(halves.second, places) if halves.second is not None else ()
         changed = _changed(bound)
-        self._back = tuple((at, place) for at, place in self._into if _buffer(bound, halves.arguments[at]) in changed)
-        self._touched = tuple(at for at in kept if _buffer(bound, halves.arguments[at]) in changed)
+        self._back = tuple((at, place) for at, place in self._into if self._buffer(at) in changed)
+        self._touched = tuple(at for at in kept if self._buffer(at) in changed)
         self._memory = bound.segments.slabs["stack"].bytes(bound.holding.stack_offset, bound.holding.stack_bytes)
         self._leased_at = tuple(at for at, of in enumerate(halves.returned) if of >= 0 and self._in_stack(of))
         self._lease: StorageWeakRef | None = None
         self._spent = False
         self.busy = False
+        self._delivered: dict[int, torch.Tensor] = {}
+        self._tapes = self._taped()
+
+    def _taped(self) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+        """The pieces of each half, with what copies results out where they leave."""
+        halves, bound = self._halves, self._bound
+        first, second = self._hooks(halves.first, halves.results), {}
+        if halves.second is not None:
+            second = self._hooks(halves.second, len(halves.second.handed))
+        hooks = {halves.border: _nothing} | first | second
+        tape = tape_of(bound.steps, bound.lane, replay=True, hooks=hooks)
+        here = tuple(piece for piece in tape if piece.last <= halves.border)
+        return here, tape[len(here) :]
+
+    def _hooks(self, half: Half, results: int) -> dict[int, Run]:
+        return {one.after: partial(self._deliver, half, one.places, results) for one in half.deliveries}
+
+    def _deliver(self, half: Half, places: Sequence[int], results: int) -> None:
+        """Copies, until somebody takes them, of those that are results."""
+        mine = [at for at in places if at < results]
+        copies = self._fresh([half.handed[at] for at in mine])
+        self._delivered.update(zip(mine, copies, strict=True))
 
     @property
     def idle(self) -> bool:
@@ -66,7 +83,7 @@ class Frame:
     def first(self, args: Sequence[Any]) -> list[Any]:
         """The results, each in memory of its own, then what is saved, as windows on the frame."""
         self._lease, self._spent = None, False
-        with _calm():
+        with self._running():
             for position, place in self._into:
                 place.copy_(args[position])
             run_pieces(self._bound, self._tapes[0])
@@ -74,19 +91,22 @@ class Frame:
                 args[position].copy_(place)
         for position in self._touched:
             increment_version(args[position])
-        halves = self._halves
-        return self._fresh(halves.first[: halves.results], args) + self._leased(halves.first[halves.results :], args)
+        handed, results = self._halves.first.handed, self._halves.results
+        return self._taken(handed[:results], args) + self._leased(handed[results:], args)
 
     def second(self, args: Sequence[Any], *, loaded: bool) -> list[Any]:
         """What the second half returns, of what the first left here, or, if ``loaded``, of the arguments."""
-        with _calm():
+        half = self._halves.second
+        if half is None:
+            raise InternalError("a program of one half was asked for the other")
+        with self._running():
             for position, place in self._saved() if loaded else ():
                 place.copy_(args[position])
             for position, place in self._tangents:
                 place.copy_(args[position])
             self._spent = True
             run_pieces(self._bound, self._tapes[1])
-        return self._fresh(self._halves.second, args)
+        return self._taken(half.handed, args)
 
     def holds(self, args: Sequence[Any]) -> bool:
         """Whether all that was saved here comes back as it was handed out, for the first time."""
@@ -99,7 +119,7 @@ class Frame:
         """Whether the weights among the second half's arguments are those that it was bound to."""
         where = dict(self._kept)
         for at, of in enumerate(self._halves.returned):
-            one = self._halves.first[of] if of >= 0 else None
+            one = self._halves.first.handed[of] if of >= 0 else None
             if isinstance(one, Given) and one.position in where:
                 found = args[at].data_ptr() - one.offset * args[at].element_size()
                 if found != where[one.position]:
@@ -110,37 +130,48 @@ class Frame:
         """Where each argument of the second half that was saved lies in this frame, the caller's own aside."""
         copied = dict(self._into)
         for at, of in enumerate(self._halves.returned):
-            one = self._halves.first[of] if of >= 0 else None
+            one = self._halves.first.handed[of] if of >= 0 else None
             if isinstance(one, Ref):
                 yield at, self._bound.places.view(one.value)
             elif isinstance(one, Given) and one.position in copied:
                 yield at, copied[one.position].as_strided(one.shape, one.stride, _offset(copied[one.position], one))
 
     def _in_stack(self, of: int) -> bool:
-        one = self._halves.first[of]
+        one = self._halves.first.handed[of]
         if not isinstance(one, Ref):
             return False
         view = self._bound.places.view(one.value)
         return view.numel() > 0 and view.untyped_storage()._cdata == self._memory.untyped_storage()._cdata
 
-    def _fresh(self, handed: Sequence[Handed], args: Sequence[Any]) -> list[Any]:
+    def _fresh(self, handed: Sequence[Handed]) -> list[torch.Tensor]:
         """Copies; what shares a buffer here shares its storage there, and one value is one tensor."""
-        values = list(dict.fromkeys(one.value for one in handed if isinstance(one, Ref)))
+        values = [one.value for one in handed if isinstance(one, Ref)]
         home = self._bound.graph.values.buffer
-        sharing = Counter(home[value] for value in values)
+        sharing = Counter(home[value] for value in dict.fromkeys(values))
         copies = {value: _copied(self._bound.places.view(value)) for value in values if sharing[home[value]] == 1}
         for buffer in [buffer for buffer, count in sharing.items() if count > 1]:
             whole = Slab.over(self._bound.places.bytes(buffer).clone())
-            together = [value for value in values if home[value] == buffer]
+            together = [value for value in dict.fromkeys(values) if home[value] == buffer]
             copies.update((value, self._bound.places.window(value, whole)) for value in together)
-        return [copies[one.value] if isinstance(one, Ref) else _of_argument(one, args) for one in handed]
+        return [copies[value] for value in values]
+
+    def _taken(self, handed: Sequence[Handed], args: Sequence[Any]) -> list[Any]:
+        """What was delivered, in its place among what is no tensor of the program."""
+        delivered, self._delivered = self._delivered, {}
+        return [delivered[at] if isinstance(one, Ref) else _of_argument(one, args) for at, one in enumerate(handed)]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with self._bound.lane.entered(), torch.no_grad(), torch._C._DisableAutocast():
+            yield
+
+    def _buffer(self, position: int) -> int:
+        return self._bound.graph.notes.buffers.index(str(self._halves.first.arguments[position]))
 
     def _leased(self, handed: Sequence[Handed], args: Sequence[Any]) -> list[Any]:
         """Windows on the frame's memory under one new storage, whose end is the end of the lease."""
-        if not self._leased_at:
-            return self._fresh(handed, args)
         storage = from_dlpack(self._memory).untyped_storage()
-        self._lease = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._lease = StorageWeakRef(storage) if self._leased_at else None  # type: ignore[no-untyped-call]
         return [self._windowed(one, args, storage) for one in handed]
 
     def _windowed(self, one: Handed, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
@@ -160,36 +191,24 @@ def bind_frame(halves: Halves, plan: Plan, args: Sequence[Any], *, static: froze
     """
     if plan.order != tuple(range(len(plan.order))):
         raise InternalError("the plan runs a program in halves in another order than it was recorded in")
-    names = halves.arguments
+    names = halves.first.arguments
     kept = {position: args[position].detach() for position in sorted(static) if names[position] is not None}
     external = {str(names[position]): tensor for position, tensor in kept.items()}
     return Frame(halves, bind_program(halves.program, plan, external=external, **given), kept)
 
 
-@contextmanager
-def _calm() -> Iterator[None]:
-    with torch.no_grad(), torch._C._DisableAutocast():
-        yield
+def _nothing() -> None:
+    """A place where the tape is cut."""
 
 
-def _by_position(
-    names: Sequence[str | None], places: Mapping[str, torch.Tensor]
-) -> tuple[tuple[int, torch.Tensor], ...]:
-    return tuple((position, places[name]) for position, name in enumerate(names) if name is not None and name in places)
+def _by_position(half: Half, places: Mapping[str, torch.Tensor]) -> tuple[tuple[int, torch.Tensor], ...]:
+    return tuple((at, places[name]) for at, name in enumerate(half.arguments) if name is not None and name in places)
 
 
 def _changed(bound: Bound) -> frozenset[int]:
     """Buffers that some op writes."""
     graph = bound.graph
     return frozenset(graph.values.buffer[value] for op in bound.plan.order for value in graph.ops.writes[op])
-
-
-def _buffer(bound: Bound, name: str | None) -> int:
-    return bound.graph.notes.buffers.index(str(name))
-
-
-def _shifted(tape: tuple[Piece, ...], by: int) -> tuple[Piece, ...]:
-    return tuple(replace(piece, first=piece.first + by, last=piece.last + by) for piece in tape)
 
 
 def _offset(tensor: torch.Tensor, one: Given) -> int:

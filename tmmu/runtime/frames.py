@@ -59,7 +59,7 @@ class Frames:
 
     def _alike(self, arg: Any, at: int) -> bool:
         of = self.halves.returned[at]
-        form = self.halves.first[of] if of >= 0 else None
+        form = self.halves.first.handed[of] if of >= 0 else None
         values = self.halves.program.graph.values
         if isinstance(form, Ref):
             return tuple(arg.shape) == values.shape[form.value] and str(arg.dtype)[6:] == values.dtype[form.value]
