@@ -1,6 +1,6 @@
 BIN ?= .venv/bin
 
-.PHONY: setup fmt check test slow cover ci gpu-wheels gpu-check
+.PHONY: setup fmt check test golden slow cover ci gpu-wheels gpu-check
 
 setup: ## a virtual environment with everything that the other targets need
 	python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'
@@ -17,6 +17,9 @@ check: ## lint, types, import rules
 
 test: ## everything but the slow tests
 	$(BIN)/pytest
+
+golden: ## every digest of golden/ planned again; a million buffers take a minute of it
+	$(BIN)/tmmu golden check
 
 slow: ## the tests that take minutes
 	$(BIN)/pytest -m slow

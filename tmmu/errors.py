@@ -136,6 +136,18 @@ class PlanUnsound(PlanError):
     code = "PLAN_UNSOUND"
 
 
+class GoldenMismatch(PlanError):
+    """What the planner says is not what golden files recorded, or the files are not as they were written."""
+
+    code = "GOLDEN_MISMATCH"
+
+
+class PeakOverLimit(PlanError):
+    """A plan needs more than the one it is compared with, by more than was allowed."""
+
+    code = "PEAK_OVER_LIMIT"
+
+
 class SegmentFull(PlanError):
     """A runtime segment has no room left."""
 

@@ -42,6 +42,7 @@ def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path) 
     (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "golden", tmp_path / "golden")
     for shown in shown_commands(document.read_text()):
         done = session(tmp_path, shown)
         printed = tuple(line.rstrip() for line in done.stdout.splitlines())

@@ -88,6 +88,15 @@ def _report(error: TmmuError, *, as_json: bool) -> int:
     return error.exit_code
 
 
+def conclude(error: TmmuError | None) -> int:
+    """The exit code of a command whose result, good or bad, stands on stdout: a bad one has its line on stderr."""
+    if error is None:
+        return 0
+    sys.stdout.flush()
+    sys.stderr.write(one_line(error) + "\n")
+    return error.exit_code
+
+
 def print_json(value: object) -> None:
     """One JSON object on one line of stdout."""
     sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")

@@ -41,8 +41,12 @@ def simulate(  # noqa: PLR0913 - what a plan depends on
     graph: Graph, order: Sequence[int], *, mode: str, preset: str, token: bytes, arenas: Sequence[ArenaSpec]
 ) -> Expected:
     """The one right answer for a legal graph run in this order."""
+    mirror = mode == "backward" and "backward" not in graph.ops.stage
     touched = touches_of(graph, order, preset)
-    span = {b: s for b in range(len(graph.buffers)) if (s := span_of(graph, len(order), mode, b, touched[b]))}
+    spans = (
+        (b, span_of(graph.buffers.role[b], len(order), mode, touched[b], mirror=mirror)) for b in range(len(touched))
+    )
+    span = {b: s for b, s in spans if s}
     takes_over = {b: b for b in span}
     if preset != "train_full":
         takes_over |= takeovers_of(graph, order, span, kept_of(graph, order, mode, preset))
@@ -96,10 +100,11 @@ def touches_of(graph: Graph, order: Sequence[int], preset: str) -> list[Touches]
     return found
 
 
-def span_of(graph: Graph, steps: int, mode: str, buffer: int, seen: Touches) -> tuple[int, int] | None:
-    """The positions from birth to death, or None for what a plan does not place."""
-    mirror = mode == "backward" and "backward" not in graph.ops.stage
-    role = graph.buffers.role[buffer]
+def span_of(role: str, steps: int, mode: str, seen: Touches, *, mirror: bool) -> tuple[int, int] | None:
+    """The positions from birth to death, or None for what a plan does not place.
+
+    ``mirror``: the gradient of the op at ``t`` happens at ``2 * steps - 1 - t``.
+    """
     if role == "input":
         return None
     if role in KEPT:

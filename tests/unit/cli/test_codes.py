@@ -18,6 +18,9 @@ Arguments: TypeAlias = tuple[object, ...]
 OF_THE_RUNTIME: Final = {"SEGMENT_FULL", "SESSION_UNKNOWN", "DEVICE_MEMORY"}
 """Codes that no command can reach before one of them runs a plan."""
 
+OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT"}
+"""Codes of commands that print what they found before they say that it is bad: ``tests/golden``, ``test_diff``."""
+
 BY_NO_INPUT: Final = {InternalError.code}
 """A code that an input reaches only where there is a fault of ours; ``test_boundary`` makes one."""
 
@@ -153,4 +156,4 @@ def test_a_code_is_reached(shell: Shell, case: Callable[[Shell], Arguments]) -> 
 
 def test_no_code_is_without_a_case() -> None:
     reached = {case.__name__.upper() for case in CASES}
-    assert {error.code for error in errors()} - OF_THE_RUNTIME - BY_NO_INPUT == reached
+    assert {error.code for error in errors()} - OF_THE_RUNTIME - OF_A_VERDICT - BY_NO_INPUT == reached

@@ -1,0 +1,315 @@
+"""Golden files as files: any damage is found, only ``update`` writes, and nothing is written unless all agree."""
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.graphs import Shell
+from tmmu.errors import TmmuError
+from tmmu.golden import replay, store
+from tmmu.golden.cases import read_cases
+from tmmu.golden.check import check_files
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.ir.read import read_graph
+
+GOLDEN = Path("golden")
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def is_found() -> bool:
+    """Whether looking at the files finds a fault, before anything is planned."""
+    try:
+        return bool(tuple(check_files(GOLDEN, read_cases(GOLDEN))))
+    except TmmuError:
+        return True
+
+
+def contents() -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(GOLDEN.rglob("*")) if path.is_file()}
+
+
+def test_every_single_bit_of_a_file_is_guarded(little: Shell) -> None:
+    text = (GOLDEN / "cases.toml").read_text()
+    (GOLDEN / "cases.toml").write_text(text[: text.index("[mixed")])
+    for path in ("formats", "mixed-roles.ir.cbor", "mixed-roles.digests.txt", "mixed-roles.plans.cbor"):
+        shutil.rmtree(GOLDEN / path) if path == "formats" else (GOLDEN / path).unlink()
+    (GOLDEN / "mixed-roles.plan.txt").unlink()
+    resum()
+    assert not is_found()
+    path = GOLDEN / "diamond.ir.cbor"
+    data = path.read_bytes()
+    for bit in range(8 * len(data)):
+        path.write_bytes(flipped(data, bit))
+        assert is_found(), f"bit {bit}"
+
+
+def test_random_bits_of_every_file_are_guarded(shell: Shell) -> None:
+    draw = random.Random(5)
+    assert not is_found()
+    for path in sorted(path for path in GOLDEN.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        for _ in range(2):
+            path.write_bytes(flipped(data, draw.randrange(8 * len(data))))
+            assert is_found(), path
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["diamond.digests.txt", "diamond.plans.cbor", "SUMS", "cases.toml"])
+def test_a_file_cut_short_or_emptied_is_found(little: Shell, name: str) -> None:
+    data = (GOLDEN / name).read_bytes()
+    for short in (data[:-1], data[: len(data) // 2], b""):
+        (GOLDEN / name).write_bytes(short)
+        assert little.tmmu("golden", "check").code in (2, 3)
+
+
+def resum() -> None:
+    """The sums as if what lies there had been written by an update."""
+    sums = {name: store.sum_of((GOLDEN / name).read_bytes()) for name in store.present(GOLDEN)}
+    (GOLDEN / store.SUMS).write_text(store.print_sums(sums))
+
+
+def test_a_digest_that_is_edited_with_its_sum_is_found_by_planning(little: Shell) -> None:
+    path = GOLDEN / "diamond.digests.txt"
+    lines = path.read_text().splitlines()
+    head, _, last = lines[-1].rpartition(" ")
+    lines[-1] = f"{head} {'f' * len(last)}"
+    path.write_text("\n".join(lines) + "\n")
+    resum()
+    done = little.tmmu("golden", "check")
+    assert done.code == 3
+    assert (
+        done.out == "diamond: remat_enabled/backward: plan moved: which buffer is not told by digests alone (seed 7)\n"
+    )
+
+
+def test_a_row_that_is_gone_or_too_much_is_found(little: Shell) -> None:
+    path = GOLDEN / "diamond.digests.txt"
+    text = path.read_text()
+    last = text.splitlines()[-1]
+    path.write_text(text.replace(last + "\n", "9" + last[1:] + "\n"))
+    resum()
+    done = little.tmmu("golden", "check")
+    assert "diamond: remat_enabled/backward: missing: is asked for and not recorded (seed 7)" in done.out
+    assert "diamond: remat_enabled/backward: orphan: is recorded and no longer asked for (seed 9)" in done.out
+
+
+@pytest.mark.parametrize("name", ["diamond.ir.cbor", "diamond.digests.txt", "diamond.plans.cbor", "diamond.plan.txt"])
+def test_a_missing_file_is_named(little: Shell, name: str) -> None:
+    (GOLDEN / name).unlink()
+    done = little.tmmu("golden", "check")
+    assert done.code == 3
+    assert f"files: missing: {name} is not there\n" in done.out
+
+
+def test_an_orphan_is_named_and_not_removed(little: Shell) -> None:
+    (GOLDEN / "forgotten.ir.cbor").write_bytes(b"\x00")
+    assert "files: orphan: forgotten.ir.cbor belongs to no case" in little.tmmu("golden", "check").out
+    done = little.tmmu("golden", "update")
+    assert done.err.startswith("tmmu: GOLDEN_MISMATCH: golden/forgotten.ir.cbor belongs to no case")
+    assert (GOLDEN / "forgotten.ir.cbor").exists()
+
+
+def test_checking_and_showing_write_nothing(little: Shell) -> None:
+    before = contents()
+    for arguments in (("check",), ("check", "diamond"), ("show",), ("show", "diamond", "--mode", "forward")):
+        assert little.tmmu("golden", *arguments).code == 0
+    (GOLDEN / "diamond.digests.txt").write_text("")
+    assert little.tmmu("golden", "check").code == 3
+    assert contents() == before | {"golden/diamond.digests.txt": b""}
+
+
+def test_an_update_that_moves_nothing_writes_nothing(little: Shell) -> None:
+    before = {path: path.stat().st_mtime_ns for path in GOLDEN.rglob("*")}
+    done = little.tmmu("golden", "update")
+    assert (done.code, done.out) == (0, "golden: 2 cases as recorded, nothing written\n")
+    assert {path: path.stat().st_mtime_ns for path in GOLDEN.rglob("*")} == before
+
+
+def test_update_names_what_moved_and_refuses_to_record_a_disagreement(
+    little: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents()
+    planned = replay.prepare_memory
+
+    def late(graph: Graph, **request: Any) -> Plan:
+        plan = planned(graph, **request)
+        return replace(plan, buffers=replace(plan.buffers, death=tuple(death + 1 for death in plan.buffers.death)))
+
+    monkeypatch.setattr(replay, "prepare_memory", late)
+    done = little.tmmu("golden", "update", "--jobs", 1)
+    assert done.code == 3
+    assert (
+        "GOLDEN_MISMATCH: diamond, train_full/inference: seed 0: the planner's spans are not the simulator's"
+        in done.err
+    )
+    assert "buffer 1 (top)" in done.err
+    assert contents() == before
+
+
+def another_graph() -> None:
+    shutil.copy(GOLDEN / "mixed-roles.ir.cbor", GOLDEN / "diamond.ir.cbor")
+
+
+def test_another_packing_takes_a_minor_version(little: Shell) -> None:
+    text = (GOLDEN / "cases.toml").read_text()
+    (GOLDEN / "cases.toml").write_text(text.replace("[0, 7]", '[0, 7]\narenas = ["activations=layout:slots"]'))
+    done = little.tmmu("golden", "update", "diamond")
+    assert done.out.splitlines()[-1].startswith("minor version: only offsets or figures moved")
+    assert (
+        "diamond: train_full/inference: plan moved: buffer 1 (top) has 4096 bytes at offset 0 of activations, was"
+        in done.out
+    )
+    assert "(seed 0, 7)" in done.out
+
+
+def test_another_graph_is_a_move_that_takes_a_major_version(little: Shell) -> None:
+    another_graph()
+    assert little.tmmu("golden", "check").code == 3
+    done = little.tmmu("golden", "update", "--json")
+    assert (done.code, done.record["version"]) == (0, "major")
+    assert {one["kind"] for one in done.record["moved"]} == {"spans", "slots", "addresses"}
+    assert set(done.record["written"]) == {
+        "SUMS",
+        "diamond.digests.txt",
+        "diamond.plan.txt",
+        "diamond.plans.cbor",
+    }
+    assert little.tmmu("golden", "check").code == 0
+
+
+def test_what_is_not_chosen_must_be_as_it_was(little: Shell) -> None:
+    before = contents()
+    another_graph()
+    done = little.tmmu("golden", "update", "mixed-roles")
+    assert done.err == (
+        "tmmu: GOLDEN_MISMATCH: golden/diamond.ir.cbor is not as it was written (update its case too)\n"
+    )
+    assert {name for name, data in contents().items() if before[name] != data} == {"golden/diamond.ir.cbor"}
+
+
+def test_a_file_of_an_old_format_is_never_rewritten(little: Shell) -> None:
+    path = GOLDEN / "formats" / "plan-v1" / "mixed-roles.plan.cbor"
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, 77))
+    out = little.tmmu("golden", "check").out
+    assert "files: damaged: formats/plan-v1/mixed-roles.plan.cbor is not as it was written" in out
+    assert "files: unreadable: formats/plan-v1/mixed-roles.plan.cbor: " in out
+    assert "is not as it was written (restore it from version control)" in little.tmmu("golden", "update").err
+    path.unlink()
+    assert "is not as it was written (restore it from version control)" in little.tmmu("golden", "update").err
+    assert not path.exists()
+
+
+def test_a_kept_plan_that_is_no_longer_sound_is_found(little: Shell) -> None:
+    other = GOLDEN / "formats" / "ir-v1" / "mixed-roles.ir.cbor"
+    shutil.copy(GOLDEN / "diamond.ir.cbor", other)
+    assert read_graph(other)
+    resum()
+    assert "its graph mixed-roles.ir.cbor is not there" in little.tmmu("golden", "check").out
+
+
+def test_a_case_that_is_gone_takes_its_files_with_it(little: Shell) -> None:
+    text = (GOLDEN / "cases.toml").read_text()
+    (GOLDEN / "cases.toml").write_text(text[text.index("[mixed") :])
+    (GOLDEN / "diamond.ir.cbor").unlink()
+    done = little.tmmu("golden", "update")
+    assert done.code == 0
+    assert [line for line in done.out.splitlines() if line.startswith("removed")] == [
+        "removed golden/diamond.digests.txt",
+        "removed golden/diamond.plan.txt",
+        "removed golden/diamond.plans.cbor",
+    ]
+    assert little.tmmu("golden", "check").code == 0
+
+
+def test_a_new_case_needs_no_version(little: Shell) -> None:
+    with (GOLDEN / "cases.toml").open("a") as file:
+        file.write('\n[second]\nreason = "the same again"\nseeds = [1]\n')
+    shutil.copy(GOLDEN / "diamond.ir.cbor", GOLDEN / "second.ir.cbor")
+    done = little.tmmu("golden", "update", "second", "--json")
+    assert (done.code, done.record["version"]) == (0, "")
+    assert {one["kind"] for one in done.record["moved"]} == {"missing"}
+    assert little.tmmu("golden", "check").out == "golden: 3 cases, 36 plans as recorded\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[diamond\n", "is no TOML"),
+        ("diamond = 3\n", "'diamond' is no case"),
+        ("[Diamond]\nreason = 'x'\n", "'Diamond' is no case"),
+        ("['../diamond']\nreason = 'x'\n", "'../diamond' is no case"),
+        ("[diamond]\n", "case diamond has no reason"),
+        ("[diamond]\nreason = 3\n", "reason is no line of text"),
+        ("[diamond]\nreason = 'x'\nseed = [1]\n", "unknown key 'seed'"),
+        ("[diamond]\nreason = 'x'\nseeds = [1.5]\n", "seeds is no list of int"),
+        ("[diamond]\nreason = 'x'\nseeds = [-1]\n", "seed -1 is not an unsigned"),
+        ("[diamond]\nreason = 'x'\nseeds = []\n", "has no seeds"),
+        ("[diamond]\nreason = 'x'\nseeds = [1, 1]\n", "seed twice"),
+        ("[diamond]\nreason = 'x'\narenas = ['heap=capacity:1']\n", "names no arena"),
+        ("[diamond]\nreason = 'x'\nrecipe = 'cake'\n", "no recipe 'cake'"),
+        ("[diamond]\nreason = 'x'\nreview = 'fast'\n", "review 'fast' is no PRESET/MODE"),
+        ("[diamond]\nreason = 'x'\nkeep = 'yes'\n", "keep is neither true nor false"),
+        ("", "has no cases"),
+    ],
+)
+def test_a_bad_list_of_cases_is_one_clear_line(little: Shell, text: str, said: str) -> None:
+    (GOLDEN / "cases.toml").write_text(text)
+    done = little.tmmu("golden", "check")
+    assert done.code == 2
+    assert done.err.startswith("tmmu: ")
+    assert "golden/cases.toml" in done.err
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_what_does_not_exist_is_one_clear_line(little: Shell) -> None:
+    for arguments in (
+        ("check", "--dir", "nowhere"),
+        ("check", "circle"),
+        ("show", "circle"),
+        ("show", "--mode", "forward"),
+    ):
+        done = little.tmmu("golden", *arguments)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith("tmmu: INVALID_CONFIG: ")
+
+
+def test_show_prints_reasons_graphs_and_plans(little: Shell) -> None:
+    assert little.tmmu("golden", "show").out.splitlines()[1] == "diamond        5        6  two takers"
+    shown = little.tmmu("golden", "show", "diamond").out
+    assert shown == (GOLDEN / "diamond.plan.txt").read_text()
+    assert 'b5 activation 4096 "bottom"' in shown
+    assert "mode inference preset inference token" in shown
+    other = little.tmmu("golden", "show", "diamond", "--mode", "forward").out
+    assert "mode forward preset train_full token" in other
+    assert little.tmmu("golden", "show", "--json").record["cases"][0]["seeds"] == 2
+    assert "mode forward" in little.tmmu("golden", "show", "diamond", "--mode", "forward", "--json").record["text"]
+
+
+def test_findings_are_one_json_object_with_the_error_in_it(little: Shell) -> None:
+    good = little.tmmu("golden", "check", "--json").record
+    assert (good["cases"], good["plans"], good["findings"], good["error"]) == (2, 27, [], None)
+    (GOLDEN / "diamond.plan.txt").unlink()
+    done = little.tmmu("golden", "check", "--json")
+    assert done.record["error"]["code"] == "GOLDEN_MISMATCH"
+    assert done.record["findings"] == [
+        {"case": "files", "kind": "missing", "what": "diamond.plan.txt is not there", "config": "", "seeds": []}
+    ]
+    assert (done.code, done.err.count("\n")) == (3, 1)
+
+
+def test_processes_say_what_one_says(little: Shell) -> None:
+    another_graph()
+    one, two = little.tmmu("golden", "check", "--jobs", 1), little.tmmu("golden", "check", "--jobs", 3)
+    assert (one.code, one.out) == (two.code, two.out)

@@ -1,0 +1,126 @@
+"""The golden files of the project: complete, reproduced by every process, and read for ever."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden.graphs import FOLDER, GRAPHS
+from tests.unit.cli.graphs import Shell
+from tmmu.golden import store
+from tmmu.golden.cases import CONFIGS, SEEDS, Config, read_cases
+from tmmu.golden.digests import as_simulated, digests_of
+from tmmu.golden.million import million_buffers
+from tmmu.ir.check import check_plan
+from tmmu.ir.graph import encode_graph
+from tmmu.ir.plan import MODES, PRESETS
+from tmmu.ir.read import read_graph, read_plan
+from tmmu.ir.rules import check_graph
+from tmmu.planner.arenas import default_arenas, parse_arenas
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.token import token_from_seed
+
+CASES = read_cases(FOLDER)
+QUICK = [case.name for case in CASES if not case.recipe]
+FORMATS = sorted(path.relative_to(FOLDER / "formats").as_posix() for path in FOLDER.glob("formats/*/*"))
+
+
+def test_the_planner_says_what_is_recorded(shell: Shell) -> None:
+    done = shell.tmmu("golden", "check", *QUICK, "--jobs", 1)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"golden: {len(QUICK)} cases, {len(QUICK) * 90} plans as recorded\n"
+
+
+@pytest.mark.slow
+def test_a_million_buffers_are_as_recorded(shell: Shell) -> None:
+    done = shell.tmmu("golden", "check", "million-buffers")
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize("seed", ["1", "4242"])
+def test_fresh_processes_under_other_hash_seeds_reproduce_every_digest(seed: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from tmmu.cli.main import main; main()", "golden", "check", *QUICK]
+    env = os.environ | {"PYTHONHASHSEED": seed}
+    done = subprocess.run(
+        [*command, "--dir", str(FOLDER)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_shapes_that_break_planners_are_there() -> None:
+    wanted = {"chain", "residual", "fan-out", "diamond", "zero-size", "mixed-roles", "near-capacity", "in-place-chain"}
+    wanted |= {"gpt2-training", "gpt2-block", "llama-block", "llama-decode", "llama-training", "million-buffers"}
+    assert wanted <= {case.name for case in CASES}
+    assert all(case.seeds == SEEDS for case in CASES if not case.recipe)
+    assert len(SEEDS) == 10
+    assert {(c.preset, c.mode) for c in CONFIGS} == {(p, m) for p in PRESETS for m in MODES}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_written_by_hand_are_what_the_files_hold(name: str) -> None:
+    assert encode_graph(GRAPHS[name]()) == (FOLDER / f"{name}.ir.cbor").read_bytes()
+
+
+def test_a_case_is_written_by_hand_or_says_how_it_was_made() -> None:
+    assert {case.name for case in CASES if not case.made and not case.recipe} == set(GRAPHS)
+
+
+def test_one_capacity_is_met_to_the_byte_and_missed() -> None:
+    rows = store.parse_digests((FOLDER / "near-capacity.digests.txt").read_text())
+    refused = {str(config) for (_, config), digests in rows.items() if digests == ("ARENA_TOO_SMALL",)}
+    assert refused == {"train_full/forward", "train_full/backward"}
+    plans = store.decode_plans((FOLDER / "near-capacity.plans.cbor").read_bytes())
+    peaks = {plan.arenas.peak[2] for plan in plans.values()}
+    assert max(peaks) == plans[Config(preset="inference", mode="forward")].arenas.capacity[2] == 112 << 10
+
+
+def test_presets_and_modes_tell_the_cases_apart() -> None:
+    """Over all cases, no two configurations always agree, but those that nothing can tell apart."""
+    columns: dict[str, list[tuple[str, ...]]] = {str(config): [] for config in CONFIGS}
+    for case in CASES:
+        rows = store.parse_digests((FOLDER / store.digests_file(case)).read_text())
+        for config in CONFIGS:
+            columns[str(config)].append(rows[case.seeds[0], config][:2])
+    assert columns.pop("remat_enabled/inference") == columns["inference/inference"], "where nothing is saved"
+    assert len({tuple(column) for column in columns.values()}) == len(CONFIGS) - 1
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_the_recipe_of_a_million_is_sound_in_small(config: Config) -> None:
+    graph, token = million_buffers(4_000), token_from_seed(1)
+    assert len(graph.buffers) == 4_000
+    assert not check_graph(graph)
+    for arenas in (default_arenas(), parse_arenas(["activations=layout:slots", "gradients=layout:slots"])):
+        plan = prepare_memory(graph, mode=config.mode, preset=config.preset, token=token, arenas=arenas)
+        assert not check_plan(graph, plan, token=token)
+        assert digests_of(as_simulated(graph, plan, token=token, arenas=arenas)) == digests_of(plan)
+
+
+def test_the_recipe_of_a_million_uses_all_that_it_draws() -> None:
+    graph = million_buffers(50_000)
+    assert set(graph.buffers.role) == {"activation", "gradient"}
+    assert {len(row) for row in graph.ops.writes} == {1, 2}
+    assert {len(row) for row in graph.ops.overwrites} == {0, 1}
+    assert any(graph.ops.saves)
+    assert any(graph.ops.recompute)
+    assert len(set(graph.buffers.bytes)) == 8
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_files_of_every_format_are_read(name: str) -> None:
+    path = FOLDER / "formats" / name
+    if path.name.endswith(".ir.cbor"):
+        graph = read_graph(path)
+        assert encode_graph(graph) == path.read_bytes()
+        assert len(graph.ops) == {"gpt2-training": 52, "llama-decode": 80, "mixed-roles": 8}[path.name[:-8]]
+    else:
+        plan = read_plan(path)
+        graph = read_graph(FOLDER / "formats" / "ir-v1" / path.name.replace(".plan.", ".ir."))
+        assert not check_plan(graph, plan, token=token_from_seed(0))
+
+
+def test_three_files_of_each_first_format_are_kept() -> None:
+    names = ("gpt2-training", "llama-decode", "mixed-roles")
+    assert set(FORMATS) >= {f"{kind}-v1/{name}.{kind}.cbor" for kind in ("ir", "plan") for name in names}

@@ -1,0 +1,110 @@
+"""A planner of which one line is changed does not pass: the golden files name the case and the buffer."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.golden.graphs import FOLDER
+
+PACKAGE = Path(__file__).parents[2] / "tmmu"
+CASES = ("chain", "in-place-chain", "siblings", "residual", "zero-size", "mixed-roles", "gpt2-block")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``old`` becomes ``new`` in each of ``files``; ``said`` is part of what is then reported."""
+
+    files: tuple[str, ...]
+    old: str
+    new: str
+    said: str
+
+
+SLOTS, ADDRESSES, LIVENESS = "planner/slots.py", "planner/addresses.py", "planner/liveness.py"
+REFERENCE = "planner/reference.py"
+MUTATIONS = {
+    "smaller first": Mutation(
+        (SLOTS,),
+        "(birth[i], -size[i], i)",
+        "(birth[i], size[i], i)",
+        r"siblings: train_full/inference: slots moved: buffer 1 \(part0.0\) is in slot 1 .*, was in slot 4",
+    ),
+    "higher id first": Mutation(
+        (SLOTS,), "(birth[i], -size[i], i)", "(birth[i], -size[i], -i)", r"siblings.*slots moved: buffer 2"
+    ),
+    "any free slot": Mutation((SLOTS,), "chosen = heapq.heappop(free)", "chosen = free.pop()", r"slots.*buffer \d+"),
+    "freed one step late": Mutation((SLOTS,), "ends[0][0] <= birth", "ends[0][0] < birth", r"slots"),
+    "another domain": Mutation(
+        (ADDRESSES, REFERENCE),
+        'b"tmmu_va"',
+        'b"tmmu_vb"',
+        r"chain: train_full/inference: addresses moved: buffer 1 \(weight0\) has address 0x\w+, was address 0x\w+",
+    ),
+    "big-endian slots": Mutation(
+        (ADDRESSES,), 'slot.to_bytes(8, "little")', 'slot.to_bytes(8, "big")', r"addresses.*buffer 3 \(weight1\)"
+    ),
+    "one more bit": Mutation(
+        (ADDRESSES,), "keep = ~(alignment - 1)", "keep = ~(2 * alignment - 1)", r"addresses.*buffer"
+    ),
+    "dead one step late": Mutation(
+        (LIVENESS,),
+        "for value in reads[op]:\n            where = buffer[value]\n            death[where] = step + 1",
+        "for value in reads[op]:\n            where = buffer[value]\n            death[where] = step + 2",
+        r"chain.*spans.*buffer 2 \(product0\) is live in \[0, 3\), was live in \[0, 2\)",
+    ),
+    "mirrored one step early": Mutation(
+        (LIVENESS,), "2 * steps - step if", "2 * steps - step - 1 if", r"spans.*buffer"
+    ),
+    "outputs die": Mutation((LIVENESS,), "steps if b in outputs else 0", "0", r"spans|slots"),
+    "both forget recomputation": Mutation(
+        (LIVENESS, REFERENCE),
+        '"remat_enabled"',
+        '"remat_disabled"',
+        r"residual: remat_enabled/forward: spans moved: buffer 4 \(act0\)",
+    ),
+    "no bytes at the end": Mutation(("planner/layout.py",), "ends[:-1]", "ends[1:]", r"plan moved: buffer|the judge"),
+    "another figure": Mutation(
+        ("planner/metrics.py", "ir/tables.py"), "(padded - exact)", "(padded - exact + 1)", r"plan moved|judge|disagree"
+    ),
+}
+
+
+def mutated(folder: Path, mutation: Mutation) -> Path:
+    """A folder that holds a copy of the package in which the mutation is made."""
+    shutil.copytree(PACKAGE, folder / "tmmu")
+    for name in mutation.files:
+        path = folder / "tmmu" / name
+        text = path.read_text()
+        if mutation.old in text:
+            path.write_text(text.replace(mutation.old, mutation.new))
+    assert any(mutation.new in (folder / "tmmu" / name).read_text() for name in mutation.files)
+    return folder
+
+
+def check(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """``tmmu golden check`` by the package that lies in ``path``."""
+    program = f"import tmmu; assert tmmu.__file__.startswith({str(path)!r}); from tmmu.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "golden", "check", *CASES, "--jobs", "1", "--dir", str(folder)]
+    return subprocess.run(
+        command, cwd=path, env=os.environ | {"PYTHONPATH": str(path)}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_changed_line_is_caught_and_the_buffer_named(name: str, tmp_path: Path) -> None:
+    mutation = MUTATIONS[name]
+    done = check(mutated(tmp_path, mutation), FOLDER)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert done.stderr.startswith("tmmu: GOLDEN_MISMATCH: ")
+    assert re.search(mutation.said, done.stdout), done.stdout[:2000]
+
+
+def test_an_unchanged_copy_passes(tmp_path: Path) -> None:
+    done = check(mutated(tmp_path, Mutation((SLOTS,), "nothing", "heapq", "")), FOLDER)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,189 @@
+"""``tmmu golden``: check, record or show what plans of fixed graphs must say."""
+
+import gc
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import starmap
+from pathlib import Path
+from typing import Final
+
+from tmmu.cli import render
+from tmmu.cli.boundary import conclude, print_json
+from tmmu.cli.options import refuse, require_count
+from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
+from tmmu.golden import store
+from tmmu.golden.cases import CONFIGS, Case, Config, graph_of, read_cases
+from tmmu.golden.check import Finding, check_case, check_files, unplannable
+from tmmu.golden.digests import KINDS
+from tmmu.golden.replay import Replay, replay
+from tmmu.golden.update import Updated, update
+from tmmu.ir.files import read_file
+from tmmu.ir.text import print_plan
+
+LISTED: Final = 8
+"""How many seeds a line names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenJob:
+    """One run of ``tmmu golden``, every option checked. ``chosen`` are the cases that are planned again."""
+
+    folder: Path
+    cases: tuple[Case, ...]
+    chosen: tuple[Case, ...]
+    jobs: int
+    json: bool
+
+
+def golden_job(*, folder: Path, names: Sequence[str], jobs: int, as_json: bool) -> GoldenJob:
+    """The job that the options ask for; refuses names of no case."""
+    cases = read_cases(folder)
+    known = [case.name for case in cases]
+    for name in names:
+        if name not in known:
+            raise InvalidConfig(f"no case {name!r} in {folder}", fix=f"use {', '.join(known)}")
+    chosen = tuple(case for case in cases if not names or case.name in names)
+    return GoldenJob(folder=folder, cases=cases, chosen=chosen, jobs=require_count(jobs, "--jobs") or 1, json=as_json)
+
+
+def run_check(job: GoldenJob) -> int:
+    """0 where everything is as it was recorded; otherwise what is not, and 3. Writes nothing."""
+    findings = [*check_files(job.folder, job.cases), *unplannable(job.folder, job.chosen)]
+    known = {one.case for one in findings}
+    job = replace(job, chosen=tuple(case for case in job.chosen if case.name not in known))
+    for case, replays in zip(job.chosen, _replays(job), strict=True):
+        findings += check_case(job.folder, case, replays)
+    plans = sum(len(case.seeds) * len(CONFIGS) for case in job.chosen)
+    error = _mismatch(job, findings) if findings else None
+    if job.json:
+        listed = [_record(one) for one in findings]
+        print_json(
+            {"cases": len(job.chosen), "plans": plans, "findings": listed, "error": error and error_record(error)}
+        )
+    else:
+        lines = map(_line, findings) if findings else [f"golden: {len(job.chosen)} cases, {plans} plans as recorded"]
+        render.print_lines(render.console(), lines)
+    return conclude(error)
+
+
+def _mismatch(job: GoldenJob, findings: Sequence[Finding]) -> GoldenMismatch:
+    where = ", ".join(dict.fromkeys(one.case for one in findings))
+    return GoldenMismatch(
+        f"{job.folder}: {len(findings)} things are not as recorded: {where}",
+        fix="if that is meant, run tmmu golden update and raise the version as it says",
+        findings=len(findings),
+    )
+
+
+def run_update(job: GoldenJob) -> int:
+    """The folder records what the planner says now; what moved is said. 0."""
+    done = update(job.folder, job.cases, dict(zip((case.name for case in job.chosen), _replays(job), strict=True)))
+    if job.json:
+        print_json(asdict(done) | {"moved": [_record(one) for one in done.moved], "version": _version(done.moved)})
+        return 0
+    render.print_lines(render.console(), _update_lines(job, done))
+    return 0
+
+
+def _update_lines(job: GoldenJob, done: Updated) -> Iterator[str]:
+    yield from map(_line, done.moved)
+    yield from (f"wrote {job.folder / name}" for name in done.written)
+    yield from (f"removed {job.folder / name}" for name in done.removed)
+    version = _version(done.moved)
+    if version == "major":
+        yield "major version: liveness, slots or addresses moved, so a token no longer replays what it did"
+    elif version == "minor":
+        yield "minor version: only offsets or figures moved; a token still replays the same slots and addresses"
+    elif not done.written:
+        yield f"golden: {len(job.chosen)} cases as recorded, nothing written"
+
+
+def _version(moved: Sequence[Finding]) -> str:
+    """What a change needs: the version to raise, or nothing where cases were only added or taken away."""
+    if any(one.major for one in moved):
+        return "major"
+    return "minor" if any(one.kind == "plan" for one in moved) else ""
+
+
+def run_show(job: GoldenJob, *, mode: str | None, preset: str | None) -> int:
+    """The cases and why they are there; of one case, its graph and plan for a reader, or the plan asked for. 0."""
+    config = _config_asked(mode, preset)
+    if len(job.chosen) != 1:
+        refuse({"--mode": mode, "--preset": preset}, "of which case")
+        return _show_all(job)
+    (one,) = job.chosen
+    if config is None and not one.recipe:
+        text = read_file(job.folder / store.review_file(one)).decode("utf-8", errors="replace")
+    elif config is None:
+        text = f"# {one.name}: {one.reason}\n# made by the recipe {one.recipe}; only digests are kept\n"
+    else:
+        text = _plan_text(job, one, config)
+    if job.json:
+        print_json({"case": one.name, "reason": one.reason, "text": text})
+    else:
+        render.print_lines(render.console(), text.rstrip("\n").split("\n"))
+    return 0
+
+
+def _config_asked(mode: str | None, preset: str | None) -> Config | None:
+    if mode is None and preset is None:
+        return None
+    mode = mode or "inference"
+    return Config(mode=mode, preset=preset or ("inference" if mode == "inference" else "train_full"))
+
+
+def _plan_text(job: GoldenJob, case: Case, config: Config) -> str:
+    plans = {} if case.recipe else store.decode_plans(read_file(job.folder / store.plans_file(case)))
+    if config not in plans:
+        raise InvalidConfig(
+            f"no plan of {case.name} is kept in {config}", fix="it is refused there, or only digests are kept"
+        )
+    return print_plan(plans[config])
+
+
+def _show_all(job: GoldenJob) -> int:
+    if job.json:
+        rows = [{"case": c.name, "reason": c.reason, "made": c.made, "seeds": len(c.seeds)} for c in job.cases]
+        print_json({"cases": rows})
+        return 0
+    texts = [(case.name, *_counts(job.folder, case), case.reason) for case in job.cases]
+    render.print_lines(render.console(), render.aligned("<>><", ("case", "ops", "buffers", "reason"), texts))
+    return 0
+
+
+def _counts(folder: Path, case: Case) -> tuple[str, str]:
+    """Ops and buffers; of a recipe, nothing is made to count them."""
+    if case.recipe:
+        return "recipe", "recipe"
+    graph = graph_of(folder, case)
+    return str(len(graph.ops)), str(len(graph.buffers))
+
+
+def _replays(job: GoldenJob) -> Iterator[dict[Config, Replay]]:
+    """Every chosen case planned again, in the order of the cases, by as many processes as were asked for."""
+    tasks = [(job.folder, case, config) for case in job.chosen for config in CONFIGS]
+    if job.jobs == 1:
+        yield from _by_case(job, starmap(replay, tasks))
+        return
+    with ProcessPoolExecutor(job.jobs, multiprocessing.get_context("spawn"), initializer=gc.disable) as pool:
+        yield from _by_case(job, pool.map(replay, *zip(*tasks, strict=True)))
+
+
+def _by_case(job: GoldenJob, replays: Iterator[Replay]) -> Iterator[dict[Config, Replay]]:
+    for _ in job.chosen:
+        yield {config: next(replays) for config in CONFIGS}
+
+
+def _record(one: Finding) -> dict[str, object]:
+    return asdict(one) | {"seeds": [str(seed) for seed in one.seeds]}
+
+
+def _line(one: Finding) -> str:
+    where = f"{one.case}: " + (f"{one.config}: " if one.config else "")
+    seeds = [str(seed) for seed in one.seeds[:LISTED]]
+    more = [f"and {len(one.seeds) - LISTED} more"] if len(one.seeds) > LISTED else []
+    under = f" (seed {', '.join([*seeds, *more])})" if seeds else ""
+    verb = f"{one.kind} moved: " if one.kind in KINDS else f"{one.kind}: "
+    return f"{where}{verb}{one.what}{under}"

@@ -1,0 +1,1 @@
+"""Golden traces: what plans of fixed graphs have said since they were recorded, byte for byte."""

@@ -1,0 +1,142 @@
+"""Which graphs are golden, and why: ``cases.toml`` of a folder, read and checked."""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from tmmu.errors import InvalidConfig, UserError
+from tmmu.golden.million import million_buffers
+from tmmu.ir.files import read_file
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import MODES, PRESETS, ArenaSpec
+from tmmu.ir.read import read_graph
+from tmmu.ir.rules import require_legal
+from tmmu.planner.arenas import parse_arenas
+from tmmu.planner.token import token_from_seed
+
+MANIFEST: Final = "cases.toml"
+SEEDS: Final = (0, 1, 2, 3, 7, 42, 2**31, 2**32, 2**63, 2**64 - 1)
+RECIPES: Final[Mapping[str, Callable[[], Graph]]] = {"million-buffers": million_buffers}
+"""Graphs that are too large to keep: made anew each time, the same on every machine."""
+
+_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_KEYS: Final = ("reason", "made", "recipe", "arenas", "seeds", "review", "keep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """How a graph is planned, but for the token."""
+
+    preset: str
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.preset}/{self.mode}"
+
+
+CONFIGS: Final = tuple(Config(preset=preset, mode=mode) for preset in PRESETS for mode in MODES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One golden graph, planned in every preset and mode under each of ``seeds``.
+
+    ``recipe`` names how it is made where no file holds it; ``review`` is the plan that is kept as text; ``keep``
+    says that graph and plan join the files of old formats whenever a format gets a new version.
+    """
+
+    name: str
+    reason: str
+    made: str
+    recipe: str
+    arenas: tuple[ArenaSpec, ...]
+    seeds: tuple[int, ...]
+    review: Config
+    keep: bool
+
+
+def read_cases(folder: Path) -> tuple[Case, ...]:
+    """The cases of a folder, in the order of its ``cases.toml``; ``InvalidConfig`` where that is none."""
+    path = folder / MANIFEST
+    data = read_file(path)
+    try:
+        tables = tomllib.loads(data.decode("utf-8"))
+        if not tables:
+            raise InvalidConfig("has no cases", fix="name at least one")
+        return tuple(_case(name, table) for name, table in tables.items())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidConfig(f"{path} is no TOML: {error}", fix="correct the file") from error
+    except UserError as error:
+        raise type(error)(f"{path}: {error.what}", fix=error.fix, **error.fields) from error
+
+
+def _case(name: str, table: object) -> Case:
+    if not _NAME.fullmatch(name) or not isinstance(table, dict):
+        raise InvalidConfig(f"{name!r} is no case", fix="name a table with small letters, digits and hyphens")
+    for key in table:
+        if key not in _KEYS:
+            raise InvalidConfig(f"case {name}: unknown key {key!r}", fix=f"use {', '.join(_KEYS)}")
+    case = Case(
+        name=name,
+        reason=_text(name, table, "reason"),
+        made=_text(name, table, "made"),
+        recipe=_text(name, table, "recipe"),
+        arenas=parse_arenas(_list(name, table, "arenas", str, ())),
+        seeds=_list(name, table, "seeds", int, SEEDS),
+        review=_config(name, _text(name, table, "review") or "inference/inference"),
+        keep=_flag(name, table, "keep"),
+    )
+    if not case.reason:
+        raise InvalidConfig(f"case {name} has no reason", fix="say what it is there to catch")
+    if case.recipe and case.recipe not in RECIPES:
+        raise InvalidConfig(f"case {name}: no recipe {case.recipe!r}", fix=f"use one of {', '.join(RECIPES)}")
+    if not case.seeds or len(set(case.seeds)) < len(case.seeds):
+        raise InvalidConfig(f"case {name} has no seeds, or a seed twice", fix="leave seeds out, or name each once")
+    for seed in case.seeds:
+        token_from_seed(seed)
+    return case
+
+
+def _text(name: str, table: Mapping[str, object], key: str) -> str:
+    value = table.get(key, "")
+    if not isinstance(value, str) or "\n" in value:
+        raise InvalidConfig(f"case {name}: {key} is no line of text", fix="write it in quotes")
+    return value
+
+
+def _list(name: str, table: Mapping[str, object], key: str, kind: type, default: tuple) -> tuple:  # type: ignore[type-arg]
+    value = table.get(key, list(default))
+    if not isinstance(value, list) or any(type(one) is not kind for one in value):
+        raise InvalidConfig(f"case {name}: {key} is no list of {kind.__name__}", fix="write it in brackets")
+    return tuple(value)
+
+
+def _flag(name: str, table: Mapping[str, object], key: str) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"case {name}: {key} is neither true nor false", fix="write true, or leave it out")
+    return value
+
+
+def _config(name: str, text: str) -> Config:
+    found = next((config for config in CONFIGS if str(config) == text), None)
+    if found is None:
+        raise InvalidConfig(f"case {name}: review {text!r} is no PRESET/MODE", fix="for example train_full/backward")
+    return found
+
+
+def graph_file(case: Case) -> str:
+    """The name of the file that holds its graph."""
+    return f"{case.name}.ir.cbor"
+
+
+@lru_cache(maxsize=1)
+def graph_of(folder: Path, case: Case) -> Graph:
+    """The graph of a case, legal: read, or made by its recipe."""
+    graph = RECIPES[case.recipe]() if case.recipe else read_graph(folder / graph_file(case))
+    require_legal(graph)
+    return graph

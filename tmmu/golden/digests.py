@@ -1,0 +1,94 @@
+"""What a golden file holds of a plan: four digests, of what the specification fixes and of everything."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from blake3 import blake3
+
+from tmmu.ir import cbor
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import ArenaSpec, Placements, Plan, Slots
+from tmmu.planner.arenas import NEVER_REUSED
+from tmmu.planner.reference import Expected, arena_name, padded, simulate
+
+KINDS: Final = ("spans", "slots", "addresses", "plan")
+MAJOR: Final = frozenset({"spans", "slots", "addresses"})
+"""What a replay relies on: moving any of it takes a major version, moving the rest of a plan a minor one."""
+LENGTH: Final = 16
+"""Bytes of a digest that are kept: no two of a few thousand agree by chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digests:
+    """Hexadecimal; of births and deaths, of slots and takeovers, of addresses, and the plan's own."""
+
+    spans: str
+    slots: str
+    addresses: str
+    plan: str
+
+
+def digests_of(plan: Plan) -> Digests:
+    """The four digests of a plan."""
+    names, rows, slots = plan.arenas.name, plan.buffers, plan.slots
+    return Digests(
+        spans=_digest([rows.id, rows.birth, rows.death]),
+        slots=_digest([rows.id, [names[a] for a in rows.arena], rows.slot, rows.takes_over, slots.bytes]),
+        addresses=_digest([[names[a] for a in slots.arena], slots.slot, slots.address]),
+        plan=plan.digest[:LENGTH].hex(),
+    )
+
+
+def _digest(columns: Sequence[object]) -> str:
+    return blake3(cbor.encode(columns)).digest(length=LENGTH).hex()
+
+
+def as_simulated(graph: Graph, plan: Plan, *, token: bytes, arenas: Sequence[ArenaSpec]) -> Plan:
+    """The plan that the reference simulator makes of the order and packing of ``plan``, and of nothing else in it.
+
+    Equal to ``plan`` where planner and simulator agree on all that the specification fixes.
+    """
+    found = simulate(graph, plan.order, mode=plan.mode, preset=plan.preset, token=token, arenas=arenas)
+    index = {name: number for number, name in enumerate(plan.arenas.name)}
+    keys = sorted(found.address, key=lambda key: (index[key[0]], key[1]))
+    counts = [sum(name == key[0] for key in keys) for name in plan.arenas.name] if keys else [0] * len(index)
+    return replace(
+        plan,
+        arenas=replace(plan.arenas, slots=tuple(counts)),
+        slots=Slots(
+            arena=tuple(index[name] for name, _ in keys),
+            slot=tuple(number for _, number in keys),
+            address=tuple(found.address[key] for key in keys),
+            bytes=tuple(found.slot_bytes[key] for key in keys),
+        ),
+        buffers=_placements(graph, plan, arenas, found, index),
+        metrics=dict(plan.metrics) | _metrics(found, len(keys)),
+    )
+
+
+def _placements(
+    graph: Graph, plan: Plan, arenas: Sequence[ArenaSpec], found: Expected, index: Mapping[str, int]
+) -> Placements:
+    ids = sorted(found.span)
+    offset = dict(zip(plan.buffers.id, plan.buffers.offset, strict=True))
+    return Placements(
+        id=tuple(ids),
+        arena=tuple(index[arena_name(graph, b)] for b in ids),
+        slot=tuple(found.slot[b][1] for b in ids),
+        offset=tuple(offset.get(b, 0) for b in ids),
+        bytes=tuple(padded(graph, arenas, b) for b in ids),
+        birth=tuple(found.span[b][0] for b in ids),
+        death=tuple(found.span[b][1] for b in ids),
+        takes_over=tuple(found.takes_over[b] for b in ids),
+    )
+
+
+def _metrics(found: Expected, slots: int) -> dict[str, int]:
+    buffers = len(found.span)
+    kept = sum(name in NEVER_REUSED for name, _ in found.address)
+    return {
+        "peak_logical_slots": slots,
+        "max_live": kept + sum(most for name, most in found.max_live.items() if name not in NEVER_REUSED),
+        "memory_reuse_ppm": (buffers - slots) * 10**6 // buffers if buffers else 0,
+    }

@@ -1,0 +1,102 @@
+"""Recording a golden folder anew: the one way in which its files are written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tmmu.errors import GoldenMismatch
+from tmmu.golden import store
+from tmmu.golden.cases import CONFIGS, MANIFEST, Case, Config, graph_file, graph_of
+from tmmu.golden.check import Finding, check_case
+from tmmu.golden.formats import new_files
+from tmmu.golden.replay import Replay
+from tmmu.ir.files import read_file, write_together
+from tmmu.ir.read import read_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """What an update found moved, which files it wrote, and which it removed."""
+
+    moved: tuple[Finding, ...]
+    written: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def update(folder: Path, cases: Sequence[Case], replays: Mapping[str, Mapping[Config, Replay]]) -> Updated:
+    """The folder holds what ``replays`` (by case and configuration) say; all of it is written together or none.
+
+    ``GoldenMismatch`` where planner, simulator and judge disagree, where a file of an old format is no longer what it
+    was, or where a case that is not among ``replays`` changed.
+    """
+    chosen = [case for case in cases if case.name in replays]
+    moved = tuple(one for case in chosen for one in check_case(folder, case, replays[case.name]))
+    _require_agreement(moved)
+    _require_unchanged(folder, cases, chosen)
+    removed = _leftovers(folder, cases)
+    files = {name: data for case in chosen for name, data in _contents(folder, case, replays[case.name])}
+    kept = {case.name: _kept(folder, case, replays[case.name]) for case in chosen if case.keep}
+    files |= dict(new_files(folder, kept))
+    files[store.SUMS] = _sums(folder, files, removed).encode()
+    changed = {name: data for name, data in files.items() if not _holds(folder / name, data)}
+    for name in changed:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    write_together([(folder / name, data) for name, data in changed.items()])
+    for name in removed:
+        (folder / name).unlink()
+    return Updated(moved=moved, written=tuple(changed), removed=removed)
+
+
+def _require_agreement(findings: Sequence[Finding]) -> None:
+    for one in findings:
+        if one.kind == "disagreement":
+            raise GoldenMismatch(f"{one.case}, {one.config}: {one.what}", fix="correct the planner, then update")
+
+
+def _contents(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[tuple[str, bytes]]:
+    rows = [row for config in CONFIGS for row in replays[config].rows]
+    rows.sort(key=lambda row: (case.seeds.index(row.seed), CONFIGS.index(row.config)))
+    yield store.digests_file(case), store.print_digests(case, rows).encode()
+    if not case.recipe:
+        yield store.plans_file(case), store.encode_plans({config: replays[config].plan for config in CONFIGS})
+        plan = replays[case.review].plan
+        text = store.print_review(case, graph_of(folder, case), read_plan(plan) if plan else None)
+        yield store.review_file(case), text.encode()
+
+
+def _kept(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> tuple[bytes, bytes]:
+    """Graph and plan of a case as they go among the files of old formats."""
+    return read_file(folder / graph_file(case)), replays[case.review].plan
+
+
+def _leftovers(folder: Path, cases: Sequence[Case]) -> tuple[str, ...]:
+    """Files that an update made for a case that is gone. What it did not make it does not remove, but refuses."""
+    wanted = store.expected(cases)
+    found = [name for name in store.present(folder) if name not in wanted and not store.is_kept(name)]
+    for name in found:
+        if not name.endswith(store.MADE):
+            raise GoldenMismatch(f"{folder / name} belongs to no case", fix=f"add one to {MANIFEST}, or delete it")
+    return tuple(found)
+
+
+def _require_unchanged(folder: Path, cases: Sequence[Case], chosen: Sequence[Case]) -> None:
+    """What this update is not about is as it was: the other cases, and the files of old formats."""
+    if not (folder / store.SUMS).exists():
+        return
+    others = {name for case in cases if case not in chosen for name in store.files_of(case)}
+    found = store.present(folder)
+    for name, digest in store.read_sums(folder).items():
+        old = name.startswith(f"{store.FORMATS}/")
+        if (old or name in others) and (name not in found or store.sum_of(read_file(folder / name)) != digest):
+            fix = "restore it from version control" if old else "update its case too"
+            raise GoldenMismatch(f"{folder / name} is not as it was written", fix=fix)
+
+
+def _sums(folder: Path, files: Mapping[str, bytes], removed: Sequence[str]) -> str:
+    """The sums of all files as they will be."""
+    sums = {name: store.sum_of(read_file(folder / name)) for name in store.present(folder) if name not in removed}
+    return store.print_sums(sums | {name: store.sum_of(data) for name, data in files.items()})
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    return path.exists() and read_file(path) == data
