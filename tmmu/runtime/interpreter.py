@@ -4,8 +4,8 @@ The graph is run as it is written: nothing is fused, folded or moved, and what i
 one by one. Whatever the interpreter has no words for stays with Python.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -44,15 +44,33 @@ def speakable(code: Code) -> bool:
     return interpreted(code) is not None
 
 
-@contextmanager
-def as_written() -> Iterator[None]:
-    """While inside, torch's graph executor changes nothing of what it runs."""
-    before = torch._C._get_graph_executor_optimize()
-    torch._C._set_graph_executor_optimize(False)  # noqa: FBT003 - C takes it by position
-    try:
-        yield
-    finally:
-        torch._C._set_graph_executor_optimize(before)
+class _AsWritten:
+    """While anyone is inside, torch's graph executor changes nothing of what it runs.
+
+    The switch is the process's, and torch reads it when a graph is called: the first to enter turns it, the last to
+    leave turns it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._before = True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch._C._get_graph_executor_optimize()
+                torch._C._set_graph_executor_optimize(False)  # noqa: FBT003 - C takes it by position
+            self._inside += 1
+
+    def __exit__(self, *failure: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch._C._set_graph_executor_optimize(self._before)
+
+
+AS_WRITTEN: Final = _AsWritten()
 
 
 class _Writer:
@@ -85,7 +103,7 @@ class _Writer:
         tensors = tuple(self.tensors)
 
         def run() -> None:
-            with as_written():
+            with AS_WRITTEN:
                 function(*tensors)
 
         return run

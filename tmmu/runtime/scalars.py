@@ -34,9 +34,9 @@ def _made(arg: Any, dtype: torch.dtype) -> Any:
         if isinstance(arg, kind):
             if _rank(made) > _rank(dtype):
                 return arg
-            return torch.scalar_tensor(
-                arg, dtype=made if dtype.itemsize < _WHOLE and dtype.is_floating_point else dtype
-            )
+            short = dtype.is_floating_point and dtype.itemsize < _WHOLE
+            whole = torch.scalar_tensor(arg, dtype=made)
+            return whole if short else whole.to(dtype)
     return arg
 
 

@@ -1,0 +1,58 @@
+"""A number in a tensor's place becomes a tensor only where every bit stays."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from tmmu.runtime.code import instruction, runner
+
+aten = torch.ops.aten
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
+NUMBERS: tuple[Any, ...] = (2, 0.1, 1e-3, True, 2**40, -7, 3.0)
+SHAPES = ((3,), (), (2, 2))
+
+
+@pytest.mark.parametrize("operator", ["add", "mul", "div", "sub", "pow", "remainder", "maximum"])
+def test_results_have_the_bits_of_the_number(operator: str) -> None:
+    made = 0
+    for dtype, number, shape in product(DTYPES, NUMBERS, SHAPES):
+        x = (torch.rand(shape) * 50).to(dtype)
+        packet = getattr(aten, operator)
+        name = "Tensor_Tensor_out" if operator == "pow" else "Tensor_out" if operator == "remainder" else "out"
+        overload = getattr(packet, name)
+        try:
+            expected = torch.empty_like(getattr(torch, operator)(x, number))
+            overload(x, number, out=expected)
+        except (RuntimeError, TypeError):
+            continue
+        out = torch.empty_like(expected)
+        code = instruction(overload, x, number, out=out)
+        made += isinstance(code.args[1], torch.Tensor)
+        runner((code,))()
+        assert out.dtype == expected.dtype
+        assert torch.equal(out.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8)), (dtype, number, shape)
+    assert made > 20 or operator not in ("add", "mul", "div", "sub")
+
+
+def test_a_number_stays_where_nothing_of_the_result_has_axes() -> None:
+    out = torch.empty(())
+    assert instruction(aten.add.out, torch.ones(()), 2.5, out=out).args[1] == 2.5
+    whole = torch.ones(3, dtype=torch.int64)
+    assert instruction(aten.mul.out, whole, 2.5, out=torch.empty(3)).args[1] == 2.5
+
+
+def test_short_floats_keep_the_whole_number() -> None:
+    x = torch.ones(3, dtype=torch.bfloat16)
+    made = instruction(aten.mul.out, x, 0.1, out=torch.empty_like(x)).args[1]
+    assert (made.dtype, made.item()) == (torch.float64, 0.1)
