@@ -16,7 +16,7 @@ from tmmu.ir.windows import writers
 from tmmu.runtime.executor import Bound, Executor, Holding, outputs_of
 from tmmu.runtime.inputs import Input, external_buffers, inputs_of
 from tmmu.runtime.lane import CUDA_SCRATCH, Lane, lane_of
-from tmmu.runtime.places import Extents, Places, extents, staging
+from tmmu.runtime.places import Extents, Places, extents, staging, without_text
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.sizing import SegmentSizes, require_free
 from tmmu.runtime.slab import Slab
@@ -80,14 +80,19 @@ def bind_program(  # noqa: PLR0913 - as above
     session: str = "main",
     scratch: int = CUDA_SCRATCH,
     external: Mapping[str, torch.Tensor] | None = None,
+    elsewhere: Mapping[int, tuple[Slab, int]] | None = None,
 ) -> Bound:
-    """What ``bind`` gives to an executor: for those that run it in another way."""
+    """What ``bind`` gives to an executor: for those that run it in another way.
+
+    Where weights lie ``elsewhere``, by buffer at an offset of a slab, nothing else is in the text segment, and whoever
+    says so sees to their bytes.
+    """
     where = torch.device(device)
     _match(program, plan, where)
     judge(program.graph, plan, token=token)
     lane = lane_of(where, scratch)
-    images = check_weights(program.graph, weights)
-    need = extents(plan)
+    images = check_weights(program.graph, weights, elsewhere=elsewhere or ())
+    need = extents(plan) if elsewhere is None else without_text(extents(plan))
     alignment = max(plan.arenas.alignment)
     shared = segments is not None
     home = segments or _own_segments(need, alignment, where)
@@ -98,7 +103,9 @@ def bind_program(  # noqa: PLR0913 - as above
         )
     kept = external_buffers(program.graph, external or {}, where)
     with home.turn, torch.inference_mode(mode=False), lane.entered():
-        return _Binding(program, plan, home, need, images, session, lane, shared=shared, external=kept).bound()
+        return _Binding(
+            program, plan, home, need, images, session, lane, shared=shared, external=kept, elsewhere=elsewhere
+        ).bound()
 
 
 def _match(program: Program, plan: Plan, device: torch.device) -> None:
@@ -137,10 +144,11 @@ class _Binding:
         *,
         shared: bool,
         external: Mapping[int, torch.Tensor],
+        elsewhere: Mapping[int, tuple[Slab, int]] | None,
     ) -> None:
         self.program, self.plan, self.segments, self.need = program, plan, segments, need
         self.graph, self.images, self.session, self.shared = program.graph, images, session, shared
-        self.external, self.lane = external, lane
+        self.external, self.lane, self.elsewhere = external, lane, elsewhere
         self.base: dict[str, int] = {}
 
     def bound(self) -> Bound:
@@ -166,6 +174,8 @@ class _Binding:
 
     def _rows(self, segment: str) -> list[tuple[int, int]]:
         """(buffer, offset in what the plan takes of the segment) of each placed buffer."""
+        if segment == "text" and self.elsewhere is not None:
+            return []
         rows, arenas = self.plan.buffers, self.plan.arenas
         return [
             (buffer, self.need.start[arena] + offset)
@@ -224,6 +234,7 @@ class _Binding:
     def _may_fill(self, tensor: torch.Tensor) -> bool:
         """Whether it is no weight and not the caller's: all else is cleared before the first run."""
         kept = [self.segments.slabs["text"].storage, *(one.untyped_storage() for one in self.external.values())]
+        kept += [slab.storage for slab, _ in (self.elsewhere or {}).values()]
         return tensor.untyped_storage()._cdata not in {storage._cdata for storage in kept}
 
     def _inputs(self) -> tuple[Input, ...]:
@@ -247,6 +258,7 @@ class _Binding:
         graph, segments = self.graph, self.segments
         homes = staging(graph, segments.alignment, segments.device, external=self.external)
         homes.update((buffer, (Slab.over(tensor), 0)) for buffer, tensor in self.external.items())
+        homes.update(self.elsewhere or {})
         for segment, slab in self.segments.slabs.items():
             homes.update((buffer, (slab, self.base[segment] + offset)) for buffer, offset in self._rows(segment))
         return Places(self.graph, homes)

@@ -60,9 +60,9 @@ class Executor:
     refused. State stays in place from call to call. If a step fails, state may be half updated.
     """
 
-    def __init__(self, bound: Bound, *, replay: bool = True) -> None:
+    def __init__(self, bound: Bound, *, replay: bool = True, hooks: Hooks | None = None) -> None:
         self._bound = bound
-        self._tape = tape_of(bound.steps, bound.lane, replay=replay)
+        self._tape = tape_of(bound.steps, bound.lane, replay=replay, hooks=hooks)
         self._into = tuple(bound.places.view(one.value) for one in bound.inputs)
         self._out = tuple(bound.places.view(value) for value in bound.outputs)
         self._life = _Life()

@@ -1,7 +1,7 @@
 """Where a plan's arenas lie in the segments, and so where every buffer and value does."""
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,6 +31,11 @@ def extents(plan: Plan) -> Extents:
             start[arena] = base
         taken[segment] = base + max(arenas.peak[arena] for arena in slab)
     return Extents(bytes=taken, start=tuple(start))
+
+
+def without_text(whole: Extents) -> Extents:
+    """The same where weights lie elsewhere."""
+    return replace(whole, bytes={**whole.bytes, "text": 0})
 
 
 class Places:

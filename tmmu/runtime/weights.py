@@ -1,6 +1,6 @@
 """Where weights go: each into the bytes of its buffer, as it lies in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 import torch
@@ -14,11 +14,13 @@ _PAIRS: Final = {"complex32": "float16", "complex64": "float32", "complex128": "
 """What a tensor may be whose every reader takes it for complex numbers."""
 
 
-def check_weights(graph: Graph, weights: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+def check_weights(
+    graph: Graph, weights: Mapping[str, torch.Tensor], *, elsewhere: Container[int] = ()
+) -> dict[int, torch.Tensor]:
     """By buffer, the ``uint8[bytes]`` that it starts with; ``INVALID_CONFIG`` for what is missing or does not fit.
 
-    Parameters and constants must be given. State that is not given starts as zeros. Names that the graph does not have
-    (a second name of a tied weight) are left out.
+    Parameters and constants must be given, but those whose bytes come from ``elsewhere``. State that is not given
+    starts as zeros. Names that the graph does not have (a second name of a tied weight) are left out.
     """
     dtypes: dict[int, set[str]] = {}
     for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
@@ -27,7 +29,7 @@ def check_weights(graph: Graph, weights: Mapping[str, torch.Tensor]) -> dict[int
     missing: list[str] = []
     for buffer, role in enumerate(graph.buffers.role):
         name, size = graph.notes.buffers[buffer], graph.buffers.bytes[buffer]
-        if role not in (PARAMETER, CONSTANT, STATE):
+        if role not in (PARAMETER, CONSTANT, STATE) or buffer in elsewhere:
             continue
         if name in weights:
             found[buffer] = _image(name, weights[name], size, dtypes.get(buffer, set()))

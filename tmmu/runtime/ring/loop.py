@@ -13,7 +13,7 @@ import torch
 
 from tmmu.errors import InternalError
 from tmmu.ir.ring import Copy, Ring
-from tmmu.runtime.device.interface import POISON, Access, Device, Event, Range, Stream, Work
+from tmmu.runtime.device.interface import POISON, Access, Arena, Device, Event, Range, Stream, Work
 from tmmu.runtime.ring.fences import Fence, Stands, always
 
 
@@ -59,21 +59,24 @@ class Loop:
         ring: Ring,
         image: Image,
         *,
+        arena: Arena | None = None,
         prefetch: bool = True,
         poison: bool = False,
         declare: bool = False,
         stands: Stands = always,
     ) -> None:
-        """The blocks that stay are on their way. ``prefetch`` off: each copy runs when its visit begins, and nothing
-        beside it. ``poison``: what a visit leaves is made unreadable. ``declare``: the loop tells the device that the
-        caller reads a block, where the caller computes outside of the device's knowledge.
+        """The blocks that stay are on their way, in ``arena`` or one that is made for it.
+
+        ``prefetch`` off: each copy runs when its visit begins, and nothing beside it. ``poison``: what a visit leaves
+        is made unreadable. ``declare``: the loop tells the device that the caller reads a block, where the caller
+        computes outside of the device's knowledge.
         """
         self.device, self.ring, self.counts = device, ring, Counts()
         self._stands, self._declare, self._prefetch = stands, declare, prefetch
         self._schedule = _Schedule(ring, prefetch=prefetch)
         self._lane = device.caller()
         self.link = device.stream("weights", urgent=True)
-        self.arena = device.arena(ring.bytes)
+        self.arena = arena or device.arena(ring.bytes)
         self._works = _Works(device, ring, image, self.arena.number, poison=poison)
         self._handoff, self._here = device.event(), device.event()
         self._fresh, self._loaded = device.event(), device.event()

@@ -1,0 +1,204 @@
+"""The planned executor with a ring: what it says without one, bit for bit, in a quarter of the room for weights."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from tests.rings import lacking
+from tests.runtime.harness import TOKEN, Tensors, captured, planned, randomize, same_bits, weights_of
+from tests.runtime.test_ring_models import blank, model, tokens
+from tmmu.errors import InvalidConfig, PlanMismatch
+from tmmu.ir.calls import Program
+from tmmu.ir.plan import Plan
+from tmmu.planner.ring.prepare import RingRequest, prepare_ring
+from tmmu.runtime.bind import bind
+from tmmu.runtime.device.order import races
+from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.tags import Tags
+from tmmu.runtime.device.threads import Jitter, ThreadsDevice
+from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, bind_ring
+from tmmu.runtime.ring.fences import Fence
+from tmmu.runtime.ring.files import stored_tensors
+
+WIDTH, LAYERS = 16, 8
+X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.up(x).relu())
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.table = nn.Embedding(4, WIDTH)
+
+    def forward(self, x: torch.Tensor, pick: torch.Tensor) -> torch.Tensor:
+        x = x + self.table(pick)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+INPUTS: Tensors = {"x": X, "pick": torch.tensor([0, 3, 1])}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def with_ring(program: Program, *, share: int = 4) -> Plan:
+    plan = planned(program)
+    total = sum(
+        size
+        for size, role in zip(program.graph.buffers.bytes, program.graph.buffers.role, strict=True)
+        if role in ("parameter", "constant")
+    )
+    return prepare_ring(program.graph, plan, RingRequest(capacity=total // share))
+
+
+@pytest.fixture(scope="module")
+def stack() -> tuple[Program, Plan, nn.Module]:
+    program, _ = captured(Stack, INPUTS)
+    return program, with_ring(program), randomize(Stack()).eval()
+
+
+def jittery(*observers: Any) -> ThreadsDevice:
+    return ThreadsDevice(observers, jitter=Jitter(seed=2, longest=0.0003))
+
+
+def streamed_executor(stack: tuple[Program, Plan, nn.Module], device: ThreadsDevice, **how: Any) -> StreamedExecutor:
+    program, plan, module = stack
+    given = how.pop("weights", None) or weights_of(module)
+    streaming = Streaming(**{"poison": True, **how})
+    return bind_ring(program, plan, token=TOKEN, weights=given, device=device, streaming=streaming)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
+def test_models_say_what_they_say_resident_a_hundred_times(name: str) -> None:
+    pytest.importorskip("transformers.initialization")
+    program, constants = captured(lambda: blank(name), tokens(0))
+    real = randomize(model(name))
+    weights = constants | weights_of(real)
+    plan = with_ring(program)
+    resident = bind(program, planned(program), token=TOKEN, weights=weights)
+    expected = [resident(**tokens(seed)) for seed in range(3)]
+    tags, recording = Tags(), Recording()
+    device = jittery(tags, recording)
+    executor = bind_ring(program, plan, token=TOKEN, weights=weights, device=device, streaming=Streaming(poison=True))
+    assert plan.ring is not None
+    assert device.memory(executor.loop.arena).size * 4 <= resident.segments.usage["text"].used
+    assert executor.segments.usage["text"].used == 0
+    for run in range(100):
+        found = executor(**tokens(run % 3))
+        assert len(found) == len(expected[run % 3])
+        assert all(map(same_bits, found, expected[run % 3])), run
+    assert executor.loop.counts.passes == 100
+    executor.close()
+    device.close()
+    assert not tags.mismatches
+    assert not races(recording.program)
+
+
+@pytest.mark.parametrize("replay", [True, False])
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_it_says_what_the_module_says(stack: tuple[Program, Plan, nn.Module], replay: bool, prefetch: bool) -> None:
+    device = jittery()
+    executor = streamed_executor(stack, device, replay=replay, prefetch=prefetch)
+    with torch.no_grad():
+        expected = stack[2](**INPUTS)
+    for _ in range(5):
+        assert same_bits(executor(**INPUTS)[0], expected)
+    executor.close()
+    executor.close()
+    device.close()
+
+
+def test_it_takes_weights_from_files_without_a_copy_of_its_own(
+    stack: tuple[Program, Plan, nn.Module], tmp_path: Path
+) -> None:
+    save_file(stack[2].state_dict(), tmp_path / "w.safetensors")
+    device = jittery()
+    executor = streamed_executor(stack, device, weights=dict(stored_tensors(tmp_path)))
+    with torch.no_grad():
+        expected = stack[2](**INPUTS)
+    for _ in range(3):
+        assert same_bits(executor(**INPUTS)[0], expected)
+    executor.close()
+    device.close()
+
+
+def test_a_run_that_breaks_off_spoils_no_later_one(stack: tuple[Program, Plan, nn.Module]) -> None:
+    device = jittery()
+    executor = streamed_executor(stack, device)
+    with torch.no_grad():
+        expected = stack[2](**INPUTS)
+    for _ in range(3):
+        with pytest.raises(InvalidConfig, match="out of range"):
+            executor(x=X, pick=torch.tensor([0, 99, 1]))
+        assert same_bits(executor(**INPUTS)[0], expected)
+    executor.close()
+    device.close()
+
+
+def test_without_its_fence_it_is_wrong_and_seen_to_be(stack: tuple[Program, Plan, nn.Module]) -> None:
+    tags, recording = Tags(), Recording()
+    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=2, longest=0.02))
+    executor = streamed_executor(stack, device, stands=lacking(Fence.READY))
+    with torch.no_grad():
+        expected = stack[2](**INPUTS)
+    assert not all(same_bits(executor(**INPUTS)[0], expected) for _ in range(5))
+    executor.close()
+    device.close()
+    assert tags.mismatches
+    assert races(recording.program)
+
+
+def test_what_does_not_belong_together_is_refused(stack: tuple[Program, Plan, nn.Module], tmp_path: Path) -> None:
+    program, plan, module = stack
+    weights = weights_of(module)
+    device = ThreadsDevice()
+
+    def refused(kind: type[Exception], match: str, **changes: Any) -> None:
+        given = {"program": program, "plan": plan, "token": TOKEN, "weights": weights, "device": device, **changes}
+        with pytest.raises(kind, match=match):
+            bind_ring(given.pop("program"), given.pop("plan"), **given)
+
+    refused(InvalidConfig, "has no ring", plan=replace(plan, ring=None))
+    refused(InvalidConfig, "no value is given for", weights={})
+    save_file({"table.weight": torch.zeros(4, WIDTH, dtype=torch.float16)}, tmp_path / "half.safetensors")
+    half = weights | dict(stored_tensors(tmp_path))
+    refused(InvalidConfig, "table.weight is float16 in half.safetensors", weights=half)
+    refused(PlanMismatch, "graph", plan=replace(plan, ir_hash=bytes(32)))
+    device.close()
+
+
+def test_two_share_a_device(stack: tuple[Program, Plan, nn.Module]) -> None:
+    device = jittery()
+    one, other = streamed_executor(stack, device), streamed_executor(stack, device)
+    with torch.no_grad():
+        expected = stack[2](**INPUTS)
+    for _ in range(3):
+        assert same_bits(one(**INPUTS)[0], expected)
+        assert same_bits(other(**INPUTS)[0], expected)
+    one.close()
+    assert same_bits(other(**INPUTS)[0], expected)
+    other.close()
+    device.close()

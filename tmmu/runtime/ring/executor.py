@@ -1,0 +1,187 @@
+"""The planned executor with a ring: weights lie at the addresses of the plan's ring, and stream between its steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from tmmu.errors import InvalidConfig
+from tmmu.ir.calls import Program
+from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
+from tmmu.ir.plan import Plan
+from tmmu.ir.ring import Ring
+from tmmu.runtime.bind import bind_program
+from tmmu.runtime.code import Run
+from tmmu.runtime.device.memory import MemoryDevice
+from tmmu.runtime.executor import Bound, Executor
+from tmmu.runtime.ring.fences import Stands, always
+from tmmu.runtime.ring.files import Stored
+from tmmu.runtime.ring.host import Filling, HostImage
+from tmmu.runtime.ring.loop import Loop
+from tmmu.runtime.ring.sources import OfTensor, Source, file_source
+from tmmu.runtime.slab import Slab
+from tmmu.runtime.tape import Hooks
+from tmmu.runtime.weights import check_weights
+
+Weight: TypeAlias = torch.Tensor | Stored
+"""A weight's value, or where it lies in a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """How weights stream. ``prefetch``, ``poison`` and ``stands`` are the loop's; ``replay`` is that of ``bind``."""
+
+    filling: Filling | None = None
+    prefetch: bool = True
+    poison: bool = False
+    replay: bool = True
+    stands: Stands = always
+
+
+class StreamedExecutor(Executor):
+    """An executor whose weights stream. ``loop`` counts what that took, ``image`` is the host's copy of them."""
+
+    def __init__(self, bound: Bound, loop: Loop, image: HostImage, *, replay: bool) -> None:
+        super().__init__(bound, replay=replay, hooks=_hooks(loop, len(bound.steps)))
+        self.loop, self.image = loop, image
+
+    def close(self) -> None:
+        """As any executor's; nothing is under way, and the ring's arena and the host's image are free."""
+        super().close()
+        self.loop.close()
+        self.image.close()
+
+
+def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
+    program: Program,
+    plan: Plan,
+    *,
+    token: bytes,
+    weights: Mapping[str, Weight],
+    device: MemoryDevice,
+    streaming: Streaming | None = None,
+) -> StreamedExecutor:
+    """An executor of ``program`` inside ``plan`` whose weights stream through the plan's ring on ``device``.
+
+    ``weights`` are by buffer name, as tensors or as places in files, which are read once, into the host's image. Errors
+    as of ``bind``, and ``INVALID_CONFIG`` for a plan without a ring.
+    """
+    how = streaming or Streaming()
+    ring = _require_ring(program.graph, plan)
+    sources = _sources(program.graph, ring, weights)
+    tensors = {name: one for name, one in weights.items() if isinstance(one, torch.Tensor)}
+    arena = device.arena(ring.bytes)
+    try:
+        homes = _homes(program.graph, ring, device.memory(arena))
+        bound = bind_program(program, plan, token=token, weights=tensors, device=device.device, elsewhere=homes)
+        image = HostImage(ring, sources, how.filling or Filling(node=device.node), device.registrar)
+    except BaseException:
+        device.release(arena)
+        raise
+    loop = Loop(
+        device,
+        ring,
+        image,
+        arena=arena,
+        prefetch=how.prefetch,
+        poison=how.poison,
+        declare=device.watched,
+        stands=how.stands,
+    )
+    return StreamedExecutor(bound, loop, image, replay=how.replay)
+
+
+def _require_ring(graph: Graph, plan: Plan) -> Ring:
+    if plan.ring is None:
+        raise InvalidConfig(
+            "the plan has no ring", fix="plan with a budget for weights: tmmu ring TARGET --budget SIZE"
+        )
+    held = {member.buffer for block in plan.ring.blocks for member in block.members}
+    text = frozenset(_text(graph))
+    for value in graph.outputs:
+        buffer = graph.values.buffer[value]
+        if buffer in text and buffer not in held:
+            raise InvalidConfig(
+                f"output {value} is weight {graph.notes.buffers[buffer]} itself, which no op reads and no ring holds",
+                fix="return what is computed, or run without a ring",
+                value=value,
+            )
+    return plan.ring
+
+
+def _text(graph: Graph) -> list[int]:
+    return [buffer for buffer, role in enumerate(graph.buffers.role) if role in (PARAMETER, CONSTANT)]
+
+
+def _homes(graph: Graph, ring: Ring, slab: Slab) -> dict[int, tuple[Slab, int]]:
+    """Where each weight lies. One that no block holds is read by no op: its place is a word, and nobody looks there."""
+    homes = dict.fromkeys(_text(graph), (slab, 0))
+    homes.update((one.buffer, (slab, block.address + one.offset)) for block in ring.blocks for one in block.members)
+    return homes
+
+
+def _sources(graph: Graph, ring: Ring, weights: Mapping[str, Weight]) -> dict[int, Source]:
+    """Where the bytes of each member come from; what is missing or does not fit is refused."""
+    held = frozenset(member.buffer for block in ring.blocks for member in block.members)
+    stored = {
+        buffer: one for buffer in sorted(held) if isinstance(one := weights.get(graph.notes.buffers[buffer]), Stored)
+    }
+    tensors = {name: one for name, one in weights.items() if isinstance(one, torch.Tensor)}
+    unread = frozenset(_text(graph)) - held
+    images = check_weights(graph, tensors, elsewhere=unread | stored.keys())
+    found: dict[int, Source] = {buffer: OfTensor(image) for buffer, image in images.items() if buffer in held}
+    for buffer, one in stored.items():
+        _require_dtype(graph, buffer, one)
+        found[buffer] = file_source(one, graph.buffers.bytes[buffer])
+    return found
+
+
+def _require_dtype(graph: Graph, buffer: int, stored: Stored) -> None:
+    values = zip(graph.values.buffer, graph.values.dtype, strict=True)
+    dtypes = {dtype for home, dtype in values if home == buffer}
+    if dtypes and stored.dtype not in dtypes:
+        raise InvalidConfig(
+            f"{stored.name} is {stored.dtype} in {stored.path.name}, and the graph reads {', '.join(sorted(dtypes))}",
+            fix="convert the file, or plan again with its dtype",
+            name=stored.name,
+        )
+
+
+def _hooks(loop: Loop, steps: int) -> Hooks:
+    """By position: leave the visits that are over, then enter those that begin. A run that broke off is forgotten."""
+    leaves: dict[int, list[int]] = {}
+    enters: dict[int, list[int]] = {}
+    for index, visit in enumerate(loop.ring.visits):
+        enters.setdefault(visit.first, []).append(index)
+        leaves.setdefault(visit.last + 1, []).append(index)
+    turn = _Turn(loop)
+    hooks: dict[int, Run] = {}
+    for at in sorted({0, steps, *enters, *leaves}):
+        hooks[at] = turn.hook(leaves.get(at, ()), enters.get(at, ()), begins=at == 0, ends=at == steps)
+    return hooks
+
+
+class _Turn:
+    """Whether a run is under way, or broke off."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._under_way = loop, False
+
+    def hook(self, leaves: Sequence[int], enters: Sequence[int], *, begins: bool, ends: bool) -> Run:
+        """What runs at a position."""
+        loop = self._loop
+
+        def run() -> None:
+            if begins:
+                if self._under_way:
+                    loop.restart()
+                self._under_way = True
+            for visit in leaves:
+                loop.leave(visit)
+            for visit in enters:
+                loop.enter(visit)
+            if ends:
+                self._under_way = False
+
+        return run
