@@ -43,7 +43,7 @@ def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
     print_lines(out, [*inputs_line(summary), "", *arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
         print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
-    print_lines(out, [memory_line(summary), *state_line(summary), fit_line(summary), BOUNDED])
+    print_lines(out, [memory_line(summary), *ring_line(summary), *state_line(summary), fit_line(summary), BOUNDED])
 
 
 def print_lines(out: Console, lines: Iterable[str]) -> None:
@@ -107,6 +107,15 @@ def memory_line(summary: Summary) -> str:
     inputs = "" if memory.inputs is None else f" + inputs {size(memory.inputs)} (the caller's)"
     parts = f"text {size(memory.text)} + data {size(memory.data)} + stack {size(memory.stack)}{inputs}"
     return f"total {size(memory.total)} = {parts}"
+
+
+def ring_line(summary: Summary) -> list[str]:
+    """How the weights stream, where they do."""
+    ring = summary.ring
+    if ring is None:
+        return []
+    stays = f"text {size(ring.bytes)} = {size(ring.resident)} that stays"
+    return [f"{stays} + a {ring.policy} ring for the rest of {size(ring.weights)} of weights"]
 
 
 def state_line(summary: Summary) -> list[str]:

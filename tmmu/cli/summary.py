@@ -72,13 +72,27 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes by segment and all together. ``inputs`` are the caller's, beside the plan; unknown without a graph."""
+    """Bytes by segment and all together. ``inputs`` are the caller's, beside the plan; unknown without a graph.
+
+    Where weights stream, ``text`` is the range that they stream through.
+    """
 
     text: int
     data: int
     stack: int
     inputs: int | None
     total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingLine:
+    """How the weights stream: bytes of all of them, of those that stay, and of the range that holds what is there."""
+
+    policy: str
+    capacity: int
+    bytes: int
+    resident: int
+    weights: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +125,7 @@ class Summary:
     peaks: tuple[Peak, ...]
     inputs: tuple[CallerInput, ...]
     memory: Memory
+    ring: RingLine | None
     state: tuple[StatePart, ...]
     reserve: int
     fits: tuple[Fit, ...]
@@ -157,6 +172,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
         peaks=stack_peaks(plan, graph, listed),
         inputs=caller_inputs(graph) if graph else (),
         memory=memory,
+        ring=ring_line(plan),
         state=state_parts(plan, graph) if graph else (),
         reserve=reserve,
         fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
@@ -190,8 +206,24 @@ def arena_lines(plan: Plan) -> tuple[ArenaLine, ...]:
 def memory_of(plan: Plan, graph: Graph | None) -> Memory:
     """Slabs added up by segment, and the bytes of the caller's inputs."""
     by_segment = {segment: segment_bytes(plan.arenas, segment) for segment in ("text", "data", STACK)}
+    if plan.ring:
+        by_segment["text"] = plan.ring.bytes
     inputs = _input_bytes(graph) if graph else None
     return Memory(inputs=inputs, total=sum(by_segment.values()) + (inputs or 0), **by_segment)
+
+
+def ring_line(plan: Plan) -> RingLine | None:
+    """The plan's ring, where it has one."""
+    ring = plan.ring
+    if ring is None:
+        return None
+    return RingLine(
+        policy=ring.policy,
+        capacity=ring.capacity,
+        bytes=ring.bytes,
+        resident=ring.resident_bytes,
+        weights=ring.model_bytes,
+    )
 
 
 def _input_bytes(graph: Graph) -> int:

@@ -88,6 +88,19 @@ def test_the_plan_is_written_with_its_ring_and_verifies(shell: Shell) -> None:
     assert shell.tmmu("verify", "out.plan.cbor").out.startswith("sound: out.plan.cbor")
 
 
+def test_a_plan_with_a_ring_counts_what_the_device_holds(shell: Shell) -> None:
+    ring(shell, "--budget", "5MiB", "-o", "out.plan.cbor")
+    made = load_plan(Path("out.plan.cbor")).ring
+    assert made
+    record = shell.tmmu("show", "out.plan.cbor", "--json").record
+    assert record["memory"]["text"] == record["ring"]["bytes"] == made.bytes
+    assert record["ring"]["resident"] == made.resident_bytes < record["ring"]["weights"] == made.model_bytes
+    shown = shell.tmmu("show", "out.plan.cbor").out.splitlines()
+    assert "text 4.2 MiB = 3.2 MiB that stays + a cyclic ring for the rest of 8.2 MiB of weights" in shown
+    shell.tmmu("plan", "net.ir.cbor", "--no-cache")
+    assert shell.tmmu("show", "net.plan.cbor", "--json").record["ring"] is None
+
+
 @pytest.mark.parametrize("policy", ["cyclic", "skip_end", "slots", "double"])
 def test_every_policy_can_be_asked_for(shell: Shell, policy: str) -> None:
     record = ring(shell, "--budget", "5MiB", "--policy", policy, "--json").record
