@@ -54,12 +54,20 @@ class Report:
 def backend(
     graph: Any, example_inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What torch.compile calls for each graph: a function that computes the same, bit for bit, inside a plan."""
-    if mode not in (None, "default") or options:
-        raise InvalidConfig("backend tmmu takes no mode and no options", fix='use torch.compile(model, backend="tmmu")')
+    """What torch.compile calls for each graph: a function that computes the same, bit for bit, inside a plan.
+
+    ``options={"recompute": True}``: of what eager would save for the backward pass, what is cheap is computed again.
+    """
+    given = dict(options or {})
+    recompute = given.pop("recompute", False)
+    if mode not in (None, "default") or given or not isinstance(recompute, bool):
+        raise InvalidConfig(
+            "backend tmmu knows no mode, and one option: recompute, true or false",
+            fix='use torch.compile(model, backend="tmmu", options={"recompute": True})',
+        )
     from tmmu.passes.autograd import split_by_autograd
 
-    return split_by_autograd(graph, example_inputs, Planned)
+    return split_by_autograd(graph, example_inputs, Planned, recompute=recompute)
 
 
 def reports() -> tuple[Report, ...]:

@@ -498,9 +498,38 @@ def test_bad_indices_are_one_clear_error_and_the_next_call_is_right() -> None:
     assert same_bits(run(torch.tensor([3, 0])), model(torch.tensor([3, 0])))
 
 
-def test_modes_and_options_are_refused() -> None:
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="INVALID_CONFIG: backend tmmu takes no mode"):
-        compiled(lambda x: x + 1, options={"level": 3})(torch.randn(3))
+@pytest.mark.parametrize(
+    "options", [{"mode": "reduce-overhead"}, {"options": {"level": 3}}, {"options": {"recompute": 1}}]
+)
+def test_other_modes_and_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="INVALID_CONFIG: backend tmmu knows no mode"):
+        compiled(lambda x: x + 1, **options)(torch.randn(3))
+
+
+class Composed(nn.Module):
+    """An activation made of many cheap operators, and dropout, which must not be drawn twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 64), nn.Linear(64, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x)
+        y = y * 0.5 * (1 + torch.tanh(0.8 * (y + 0.04 * y.pow(3))))
+        return self.outer(F.dropout(y, 0.15))  # type: ignore[no-any-return]
+
+
+def test_recomputing_keeps_the_bits_and_takes_less() -> None:
+    model = Composed()
+    reals = [copy.deepcopy(model) for _ in range(2)]
+    batches = [torch.randn(64, 6) for _ in range(3)]
+    wanted = trained(reals[0], reals[0], batches)
+    sizes = []
+    for one, options in ((model, {}), (reals[1], {"options": {"recompute": True}})):
+        torch._dynamo.reset()
+        assert all(map(same_bits, trained(compiled(one, **options), one, batches), wanted))
+        sizes.append(reports()[-1].stack_bytes[0])
+    assert sizes[1] < sizes[0]
 
 
 def test_autocast_is_that_of_eager() -> None:

@@ -15,7 +15,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config
 from torch._functorch._aot_autograd.runtime_wrappers import _AnalyzeCustomOpInputOutputMode as _Observer
-from torch._functorch.partitioners import default_partition
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
@@ -42,12 +42,14 @@ class _Split:
     """One graph on its way through AOTAutograd."""
 
     make: Callback
+    recompute: bool
     step: Step | None = None
     runners: list[Runner] = field(default_factory=list)
 
     def partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Forward and backward as eager runs them: everything is saved that eager saves."""
-        first, second = default_partition(joint, inputs, **options)
+        """Forward and backward as eager runs them, or with what is cheap to compute again not saved."""
+        partition = min_cut_rematerialization_partition if self.recompute else default_partition
+        first, second = partition(joint, inputs, **options)
         self.step = Step(first=first, second=second, results=options["num_fwd_outputs"])
         return first, second
 
@@ -67,12 +69,15 @@ class _Split:
         return _boxed(self.runners[-1].second)
 
 
-def split_by_autograd(graph: fx.GraphModule, inputs: Sequence[Any], make: Callback) -> Callable[..., Any]:
+def split_by_autograd(
+    graph: fx.GraphModule, inputs: Sequence[Any], make: Callback, *, recompute: bool
+) -> Callable[..., Any]:
     """A function like ``graph``, differentiable, whose halves are run by what ``make`` gives for them.
 
-    ``make`` is told which arguments are weights: they stay where they are from call to call.
+    ``make`` is told which arguments are weights: they stay where they are from call to call. The backward half has
+    what eager saves, or, to ``recompute``, computes again what is cheap, with the same bits.
     """
-    split = _Split(make)
+    split = _Split(make, recompute)
     compiler = aot_autograd(
         fw_compiler=split.forward,
         bw_compiler=split.backward,

@@ -42,6 +42,8 @@ EARLY: Final = 1 << 16
 """Bytes from which a result leaves when it is made: to stop for less would take longer than the bytes are worth."""
 
 _LINE: Final = re.compile(r'File "([^"]+)", line (\d+)')
+_ROOT: Final = re.compile(r"^L\['\w+'\]\.?")
+_ITEM: Final = re.compile(r"_modules\['([^']*)'\]")
 _NOWHERE: Final = "autograd"
 """The source of what no line of the user's stands for."""
 
@@ -258,7 +260,7 @@ class _Following(fx.Interpreter):
 
 def _readable(path: str) -> str:
     """``L['self']._modules['0'].weight`` as ``0.weight``."""
-    return path.removeprefix("L['self'].").replace("_modules['", "").replace("']", "").removeprefix("L['self")
+    return _ITEM.sub(r"\1", _ROOT.sub("", path))
 
 
 def _whole(position: int, tensor: torch.Tensor) -> Given:
