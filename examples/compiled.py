@@ -27,10 +27,13 @@ def main():
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64))
     plain = copy.deepcopy(model)
     batches = [torch.randn(32, 64) for _ in range(5)]
-    train(torch.compile(model, backend="tmmu"), model.parameters(), batches)
-    all(one.equal(other) for one, other in zip(model.parameters(), plain.parameters(), strict=False))
-    for _one in reports():
-        pass
+    planned = train(torch.compile(model, backend="tmmu"), model.parameters(), batches)
+    print("losses equal eager's:", planned == train(plain, plain.parameters(), batches))
+    same = all(one.equal(other) for one, other in zip(model.parameters(), plain.parameters(), strict=True))
+    print("weights equal eager's:", same)
+    for one in reports():
+        print(f"trains {one.trains}, halves run in plans {one.planned}, without {sum(one.plain.values())}")
+        print(f"stack {one.stack_bytes[0]} bytes")
 
 
 if __name__ == "__main__":
