@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 from tmmu.cli.contents import CallerInput, StatePart, caller_inputs, state_parts
 from tmmu.ir.graph import INPUT, Graph
+from tmmu.ir.live import Place, fullest, holders, places
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
 
 DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
@@ -141,16 +141,6 @@ class OperatorRow:
     known: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Item:
-    """Rows of the plan that hold one place in turn, oldest first; one row unless ``takes_over`` joined more."""
-
-    rows: tuple[int, ...]
-    birth: int
-    death: int
-    bytes: int
-
-
 def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | None = LARGEST) -> Summary:
     """The summary of ``plan``; without its ``graph``, names and the caller's inputs are left out.
 
@@ -250,21 +240,21 @@ def _slab_bound(plan: Plan, slab: tuple[int, ...]) -> int:
     """An arena alone has its own; joint arenas, what all of them have live at once."""
     if plan.arenas.layout[slab[0]] != JOINT:
         return plan.arenas.bound[slab[0]]
-    items = tuple(_items(plan, slab))
-    return _fullest(items)[1] if items else 0
+    return fullest(tuple(places(plan, slab)))[1]
 
 
 def stack_peaks(plan: Plan, graph: Graph | None, listed: int | None) -> tuple[Peak, ...]:
     """The peak of each slab of the stack that holds anything, fullest first. What takes over a place counts once."""
-    items = ((slab, tuple(_items(plan, slab))) for slab in _slabs(plan.arenas))
-    peaks = (_peak(plan, graph, held, listed) for _, held in items if held)
+    slabs = (tuple(places(plan, slab)) for slab in _slabs(plan.arenas))
+    peaks = (_peak(plan, graph, held, listed) for held in slabs if held)
     return tuple(sorted(peaks, key=lambda peak: -peak.bytes))
 
 
-def _peak(plan: Plan, graph: Graph | None, items: tuple[_Item, ...], listed: int | None) -> Peak:
-    held = sorted({plan.buffers.arena[item.rows[0]] for item in items})
-    position, size = _fullest(items)
-    rows = [_holder(plan, item, position) for item in items if item.birth <= position < item.death]
+def _peak(plan: Plan, graph: Graph | None, slab: tuple[Place, ...], listed: int | None) -> Peak:
+    held = sorted({plan.buffers.arena[place.rows[0]] for place in slab})
+    position, size = fullest(slab)
+    row_of = {buffer: row for row, buffer in enumerate(plan.buffers.id)}
+    rows = [row_of[buffer] for buffer in holders(plan, slab, position)]
     rows.sort(key=lambda row: (-plan.buffers.bytes[row], plan.buffers.id[row]))
     return Peak(
         arena=plan.arenas.name[held[0]] if len(held) == 1 else STACK,
@@ -274,41 +264,6 @@ def _peak(plan: Plan, graph: Graph | None, items: tuple[_Item, ...], listed: int
         live=len(rows),
         buffers=tuple(live_buffer(plan, graph, row) for row in rows[:listed]),
     )
-
-
-def _items(plan: Plan, slab: tuple[int, ...]) -> Iterator[_Item]:
-    placed = plan.buffers
-    root: dict[int, int] = {}
-    members: dict[int, list[int]] = {}
-    rows = (row for row in range(len(placed)) if placed.arena[row] in slab)
-    for row in sorted(rows, key=lambda row: (placed.birth[row], placed.id[row])):
-        buffer, before = placed.id[row], placed.takes_over[row]
-        root[buffer] = buffer if before == buffer else root.get(before, before)
-        members.setdefault(root[buffer], []).append(row)
-    for chain in members.values():
-        yield _Item(
-            rows=tuple(chain),
-            birth=placed.birth[chain[0]],
-            death=max(placed.death[row] for row in chain),
-            bytes=max(placed.bytes[row] for row in chain),
-        )
-
-
-def _fullest(items: tuple[_Item, ...]) -> tuple[int, int]:
-    """The first position with most bytes live, and those bytes."""
-    change: Counter[int] = Counter()
-    for item in items:
-        change[item.birth] += item.bytes
-        change[item.death] -= item.bytes
-    positions = sorted(change)
-    live = tuple(accumulate(change[position] for position in positions))
-    size = max(live)
-    return positions[live.index(size)], size
-
-
-def _holder(plan: Plan, item: _Item, position: int) -> int:
-    """The newest row of ``item`` born by ``position``."""
-    return next(row for row in reversed(item.rows) if plan.buffers.birth[row] <= position)
 
 
 def live_buffer(plan: Plan, graph: Graph | None, row: int) -> LiveBuffer:
