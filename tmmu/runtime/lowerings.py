@@ -9,7 +9,18 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from tmmu.runtime.code import Code, Instruction, instruction
-from tmmu.runtime.parts import attention_in_parts, convolution_in_parts, normalization_in_parts
+from tmmu.runtime.gradients import (
+    attention_gradient_in_parts,
+    convolution_gradient_in_parts,
+    normalization_gradient_in_parts,
+)
+from tmmu.runtime.parts import (
+    MOST_PARTS,
+    attention_in_parts,
+    convolution_in_parts,
+    normalization_in_parts,
+    softmax_in_parts,
+)
 
 Arguments: TypeAlias = Mapping[str, Any]
 Lowering: TypeAlias = Callable[[Arguments, torch.Tensor], Code | None]
@@ -57,25 +68,42 @@ def _scalar(operator: Any) -> Lowering:
 
 
 def _embedding(given: Arguments, view: torch.Tensor) -> Code | None:
-    """Rows picked by flat indices, as the operator itself does it."""
+    """Rows picked by flat indices, as the operator itself does it; by each run of them where they lie apart."""
     weight, indices = given["weight"], given["indices"]
-    if not (indices.is_contiguous() and view.is_contiguous() and weight.dim() == 2):
+    if not (view.is_contiguous() and weight.dim() == 2 and indices.dim() and indices.numel()):
         return None
-    rows = view.view(indices.numel(), weight.shape[1])
-    return (instruction(aten.index_select.out, weight, 0, indices.view(-1), out=rows),)
+    if indices.is_contiguous():
+        runs = [(indices.view(-1), view.view(indices.numel(), weight.shape[1]))]
+    elif indices.dim() == 2 and len(indices) <= MOST_PARTS and indices.stride(1) == 1:
+        runs = list(zip(indices, view, strict=True))
+    else:
+        return None
+    return tuple(instruction(aten.index_select.out, weight, 0, run, out=rows) for run, rows in runs)
 
 
 def _embedding_gradient(given: Arguments, view: torch.Tensor) -> Code | None:
-    """Rows added where their indices point, in the order in which the operator adds them."""
-    gradient, indices = given["grad_output"], given["indices"]
-    plain = given.get("padding_idx", -1) < 0 and not given.get("scale_grad_by_freq", False)
-    if not plain or not (indices.is_contiguous() and gradient.is_contiguous()) or not gradient.shape[-1]:
+    """Rows added where their indices point, in the order in which the operator adds them; none to the padding's."""
+    gradient, indices, padding = given["grad_output"], given["indices"], given["padding_idx"]
+    plain = indices.is_contiguous() and gradient.is_contiguous() and gradient.shape[-1] > 0
+    if given["scale_grad_by_freq"] or not plain:
         return None
     rows = gradient.view(indices.numel(), gradient.shape[-1])
-    return (
+    code = (
         instruction(aten.zero_.default, view),
         instruction(aten.index_add_.default, view, 0, indices.view(-1), rows),
     )
+    return code if padding < 0 else (*code, instruction(aten.zero_.default, view[padding]))
+
+
+def _slice_gradient(given: Arguments, view: torch.Tensor) -> Code:
+    """The gradient where the slice was, and zeros elsewhere."""
+    place = aten.slice.Tensor(view, *(given[name] for name in ("dim", "start", "end", "step")))
+    return (instruction(aten.zero_.default, view), _copied(place, given["grad_output"]))
+
+
+def _select_gradient(given: Arguments, view: torch.Tensor) -> Code:
+    place = view.select(given["dim"], given["index"])
+    return (instruction(aten.zero_.default, view), _copied(place, given["grad_output"]))
 
 
 def _masked_fill(given: Arguments, view: torch.Tensor) -> Code:
@@ -119,6 +147,8 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "aten.masked_fill.Tensor": _masked_fill,
     "aten.index_put.default": _index_put,
     "aten.embedding_dense_backward.default": _embedding_gradient,
+    "aten.slice_backward.default": _slice_gradient,
+    "aten.select_backward.default": _select_gradient,
 }
 SINGLE_PASS: Final = frozenset(
     {"aten._to_copy.default", "aten.clone.default", "aten.relu.default"}
@@ -129,7 +159,11 @@ SINGLE_PASS: Final = frozenset(
 IN_PARTS: Final[Mapping[str, InParts]] = {
     "aten.native_layer_norm.default": normalization_in_parts,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": attention_in_parts,
+    "aten._safe_softmax.default": softmax_in_parts,
     "aten.convolution.default": convolution_in_parts,
+    "aten.native_layer_norm_backward.default": normalization_gradient_in_parts,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_gradient_in_parts,
+    "aten.convolution_backward.default": convolution_gradient_in_parts,
 }
 """By operator: its call in parts of so many bytes, ``None`` where one is enough. Which bits come out depends on the
 kernel that a size picks, so they are tried against the operator before use.

@@ -4,7 +4,8 @@ Rows of a normalization, heads of an attention and images of a convolution are c
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,11 @@ from tmmu.runtime.code import Code, instruction
 aten = torch.ops.aten
 Places = Sequence[torch.Tensor | None]
 """Where each result belongs; ``None`` for one that nobody reads."""
+Run = tuple[int, int]
+"""Half-open, of indices along an axis."""
+Pick = Callable[[torch.Tensor | None], Any]
+GRAIN: Final = 1 << 19
+"""Bytes that are worth a call of their own: computing and copying them takes a hundred times as long as calling."""
 MOST_PARTS: Final = 64
 """A call costs about two microseconds; more would cost more than they save."""
 
@@ -30,28 +36,54 @@ def normalization_in_parts(given: Mapping[str, Any], results: Places, scratch: i
     places = [None if one is None else one.view(rows, *(ones if at else shape)) for at, one in enumerate(results)]
     code = [
         instruction(
-            aten.native_layer_norm.default, flat[low:high], *rest, into=[_rows(one, low, high) for one in places]
+            aten.native_layer_norm.default, flat[low:high], *rest, into=[rows_of(one, low, high) for one in places]
         )
-        for low, high in cuts(rows, _bytes(x), scratch)
+        for low, high in cuts(rows, bytes_of(x), scratch)
+    ]
+    return tuple(code) if len(code) > 1 else None
+
+
+def softmax_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
+    """The softmax that gives zeros where all is masked, over the last axis, some rows at a time."""
+    x, (result,) = given["self"], results
+    plain = given.get("dtype") is None and given["dim"] % x.dim() == x.dim() - 1 if x.dim() else False
+    if result is None or not plain or not x.numel() or not (x.is_contiguous() and result.is_contiguous()):
+        return None
+    flat, place = x.view(-1, x.shape[-1]), result.view(-1, x.shape[-1])
+    code = [
+        instruction(aten._safe_softmax.default, flat[low:high], -1, into=(place[low:high],))
+        for low, high in cuts(flat.shape[0], bytes_of(x), scratch)
     ]
     return tuple(code) if len(code) > 1 else None
 
 
 def attention_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
     """Flash attention on the CPU, some heads of one sequence at a time, or whole sequences."""
-    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
-    batch, heads = query.shape[:2]
-    if key.shape[:2] != (batch, heads) or value.shape[:2] != (batch, heads) or (mask is not None and mask.dim() != 4):
-        return None
     rest = {name: given[name] for name in ("dropout_p", "is_causal", "scale") if name in given}
     operator = aten._scaled_dot_product_flash_attention_for_cpu.default
     code = []
-    for (low, high), (first, last) in _blocks(batch, heads, _bytes(query), scratch):
-        q, k, v = (one[low:high, first:last] for one in (query, key, value))
-        part = None if mask is None else _of_part(_of_part(mask, 0, low, high), 1, first, last)
-        into = [None if one is None else one[low:high, first:last] for one in results]
-        code.append(instruction(operator, q, k, v, **rest, attn_mask=part, into=into))
+    for of_queries, of_keys in heads_in_parts(given, bytes_of(given["query"]), scratch):
+        q, k, v = of_queries(given["query"]), of_keys(given["key"]), of_keys(given["value"])
+        into = [None if one is None else of_queries(one) for one in results]
+        code.append(instruction(operator, q, k, v, **rest, attn_mask=of_queries(given.get("attn_mask")), into=into))
     return tuple(code) if len(code) > 1 else None
+
+
+def heads_in_parts(given: Mapping[str, Any], held: int, scratch: int) -> list[tuple[Pick, Pick]]:
+    """What picks the queries, and what the keys, of each part of an attention; none where it cannot be cut.
+
+    Queries may come in groups that share a head of keys. A tensor that stands for all along an axis stays whole there.
+    """
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    (batch, heads), kept = query.shape[:2], key.shape[1]
+    alike = key.shape[0] == batch and value.shape[:2] == key.shape[:2] and kept > 0 and heads % kept == 0
+    if not alike or (mask is not None and mask.dim() != 4):
+        return []
+    group = heads // kept
+    return [
+        (partial(_picked, run, (first * group, last * group)), partial(_picked, run, (first, last)))
+        for run, (first, last) in blocks(batch, kept, held, scratch)
+    ]
 
 
 def convolution_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
@@ -65,24 +97,24 @@ def convolution_in_parts(given: Mapping[str, Any], results: Places, scratch: int
         return None
     channels = weight.shape[0]
     code = []
-    held = _bytes(result) + _bytes(weight) * x.shape[0]
-    for (low, high), (first, last) in _blocks(x.shape[0], channels, held, scratch):
+    held = bytes_of(result) + bytes_of(weight) * x.shape[0]
+    for (low, high), (first, last) in blocks(x.shape[0], channels, held, scratch):
         some = None if bias is None else bias[first:last]
         into = (result[low:high, first:last],)
         code.append(instruction(aten.convolution.default, x[low:high], weight[first:last], some, *rest, into=into))
     return tuple(code) if len(code) > 1 else None
 
 
-def cuts(count: int, held: int, scratch: int) -> list[tuple[int, int]]:
+def cuts(count: int, held: int, scratch: int) -> list[Run]:
     """``count`` things that take ``held`` bytes, in runs of about ``scratch`` bytes each."""
-    parts = min(_wanted(held, scratch), count, MOST_PARTS)
+    parts = min(_wanted(held, min(scratch, GRAIN)), count, MOST_PARTS)
     step = -(-count // parts) if parts else 1
     return [(low, min(low + step, count)) for low in range(0, count, step)]
 
 
-def _blocks(outer: int, inner: int, held: int, scratch: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def blocks(outer: int, inner: int, held: int, scratch: int) -> list[tuple[Run, Run]]:
     """Runs of outer things with all inner ones, or, where one outer thing takes too much, of its inner ones."""
-    wanted = min(_wanted(held, scratch), MOST_PARTS)
+    wanted = min(_wanted(held, min(scratch, GRAIN)), MOST_PARTS)
     if wanted <= outer:
         return [(run, (0, inner)) for run in cuts(outer, held, scratch)]
     each = max(1, wanted // outer)
@@ -93,14 +125,19 @@ def _wanted(held: int, scratch: int) -> int:
     return -(-held // scratch) if scratch > 0 else 1
 
 
-def _rows(tensor: torch.Tensor | None, low: int, high: int) -> torch.Tensor | None:
+def rows_of(tensor: torch.Tensor | None, low: int, high: int) -> torch.Tensor | None:
+    """Of what there is, rows ``[low, high)``."""
     return None if tensor is None else tensor[low:high]
 
 
-def _of_part(tensor: torch.Tensor, axis: int, low: int, high: int) -> torch.Tensor:
-    """The part along an axis, of a tensor that may stand for all along it."""
-    return tensor if tensor.shape[axis] == 1 else tensor.narrow(axis, low, high - low)
+def _picked(run: Run, heads: Run, tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else _of_part(_of_part(tensor, 0, run), 1, heads)
 
 
-def _bytes(tensor: torch.Tensor) -> int:
+def _of_part(tensor: torch.Tensor, axis: int, run: Run) -> torch.Tensor:
+    return tensor if tensor.shape[axis] == 1 else tensor.narrow(axis, run[0], run[1] - run[0])
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Of its elements, counted once each."""
     return tensor.numel() * tensor.element_size()
