@@ -1,0 +1,60 @@
+"""The least budgets: that any schedule needs, and that leaves the link or the lane no idle time for want of room."""
+
+from collections.abc import Callable, Iterator
+
+from tmmu.planner.ring.cyclic import Choice, choice_of, deep_enough, least_time
+from tmmu.planner.ring.layouts import extent, layouts
+from tmmu.planner.ring.policies import POLICY
+from tmmu.planner.ring.problem import RingProblem, Stream
+from tmmu.planner.ring.residency import streams
+from tmmu.planner.ring.timing import CAPACITY
+
+
+def least_capacity(problem: RingProblem, policy: str, depth: int) -> int | None:
+    """The fewest bytes in which this policy finds a schedule whose copies are issued ``depth`` visits ahead, if any."""
+    if policy == "cyclic":
+        return _least(problem, lambda choice: deep_enough(choice, depth))
+    return next((room for room in _rooms(problem, policy) if POLICY[policy](problem, room, depth)), None)
+
+
+def least_busy_capacity(problem: RingProblem, depth: int) -> int:
+    """The fewest bytes in which a schedule is found that is limited by the link or by computing, not by room."""
+    return _least(
+        problem,
+        lambda choice: choice.pace.limit != CAPACITY and deep_enough(choice, depth),
+        lambda stream, room: least_time(stream, room) == stream.floor_ns,
+    )
+
+
+def _least(
+    problem: RingProblem,
+    accept: Callable[[Choice], bool],
+    possible: Callable[[Stream, int], bool] = lambda stream, room: room >= stream.largest,
+) -> int:
+    """The least end of all candidates that are accepted; holding everything always is."""
+    best = sum(problem.bytes)
+    for stream in sorted(streams(problem), key=lambda one: (one.resident_bytes + one.largest, one.blocks)):
+        room = best - stream.resident_bytes - 1
+        if room < stream.largest or not stream.blocks or not possible(stream, room):
+            continue
+        for end, address in _ends(stream, room):
+            if end < best:
+                choice = choice_of(stream, address)
+                best = end if choice and accept(choice) else best
+    return best
+
+
+def _ends(stream: Stream, room: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    sizes = [stream.problem.bytes[block] for block in stream.blocks]
+    for address in layouts(stream, room, bare=False):
+        yield stream.resident_bytes + extent(sizes, address), address
+
+
+def _rooms(problem: RingProblem, policy: str) -> list[int]:
+    """The budgets that a policy other than ours tells apart, in order."""
+    free = [size for size, pinned in zip(problem.bytes, problem.pinned, strict=True) if not pinned]
+    base, largest = sum(problem.bytes) - sum(free), max(free, default=0)
+    if policy != "skip_end":
+        return [base + count * largest for count in range(len(free) + 2)]
+    sums = {sum(free[i:j]) for i in range(len(free)) for j in range(i + 1, len(free) + 1)}
+    return sorted(base + total for total in sums | {0})
