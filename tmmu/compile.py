@@ -71,6 +71,9 @@ class RunRequest:
     compiled: bool = True
     """Whether ``torch.compile`` is part of the bench."""
     plan: Plan | None = None
+    ring: RingRequest | None = None
+    """How its weights are to stream, where they are and the plan does not say already."""
+    prefetch: bool = True
 
 
 class Stopwatch:
@@ -194,6 +197,8 @@ def run_model(
         traced = watch.run("capture", lambda: capture(capture_request, progress))
         program = watch.run("lower", lambda: lower_with_calls(traced))
         compiled = _given(program.graph, run_request.plan, watch) or _plan(program.graph, plan_request, watch)
+        if run_request.ring is not None:
+            compiled = with_ring(compiled, run_request.ring, token=plan_request.token)
     progress("running", 0)
     asked = Rehearsing(
         token=plan_request.token,
@@ -206,6 +211,7 @@ def run_model(
         sanitize=run_request.sanitize,
         bench=run_request.bench,
         compiled=run_request.compiled,
+        prefetch=run_request.prefetch,
     )
     ran = watch.run("run", lambda: rehearse(program, compiled.plan, asked, lambda: Original(capture_request)))
     return Compiled(graph=compiled.graph, plan=compiled.plan, seconds=watch.seconds), ran

@@ -126,6 +126,11 @@ def run_command(
         Path | None, typer.Option(metavar="PATH", help="A safetensors file, or a folder of them. [random]")
     ] = None,
     plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Run in this plan. [a new one]")] = None,
+    ring: Annotated[bool, typer.Option("--ring", help="Stream the weights; with --budget.")] = False,
+    budget: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device, for weights that stream.")] = None,
+    prefetch: Annotated[
+        bool, typer.Option("--prefetch/--no-prefetch", help="Copy weights ahead of their layer.")
+    ] = True,
     check: Annotated[
         bool, typer.Option("--check", help="Compare with a run without a plan, and with the model itself.")
     ] = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tmmu.cli import render
 from tmmu.cli.boundary import print_json
 from tmmu.cli.load import load_plan
-from tmmu.cli.options import Target, parse_target
+from tmmu.cli.options import Target, named, parse_target
 from tmmu.cli.plan import (
     CaptureOptions,
     PlanOptions,
@@ -22,7 +22,8 @@ from tmmu.cli.plan import (
 from tmmu.compile import Compiled, PlanRequest, RunRequest, run_model
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan
-from tmmu.planner.arenas import readable_size
+from tmmu.planner.arenas import parse_size, readable_size
+from tmmu.planner.ring.prepare import RingRequest
 
 if TYPE_CHECKING:
     from tmmu.runtime.bench import Measured
@@ -50,6 +51,9 @@ def run_job(  # noqa: PLR0913 - one parameter per option
     sanitize: bool,
     bench: bool,
     plan: Path | None,
+    ring: bool,
+    budget: str | None,
+    prefetch: bool,
     as_json: bool,
     **given: Any,
 ) -> RunJob:
@@ -61,6 +65,12 @@ def run_job(  # noqa: PLR0913 - one parameter per option
     if target.kind == "ir":
         raise InvalidConfig("a graph does not say what its operators are called with", fix="run the model itself")
     refuse_what_does_not_apply(target, options)
+    wanted = _ring_of(found, ring=ring, budget=budget)
+    streams = wanted is not None or (found is not None and found.ring is not None)
+    if sanitize and streams:
+        raise InvalidConfig("--sanitize watches weights that stay", fix="run it without a ring: the ops are the same")
+    if not prefetch and not streams:
+        raise InvalidConfig("--no-prefetch goes with --ring", fix="give --ring --budget SIZE, or drop it")
     return RunJob(
         target=target,
         capture=capture_options(options),
@@ -72,6 +82,8 @@ def run_job(  # noqa: PLR0913 - one parameter per option
             sanitize=sanitize,
             bench=bench,
             plan=found,
+            ring=wanted,
+            prefetch=prefetch,
         ),
         json=as_json,
     )
@@ -87,6 +99,17 @@ def _plan_of(path: Path, given: dict[str, Any]) -> Plan:
             )
     given |= {"mode": plan.mode, "preset": plan.preset}
     return plan
+
+
+def _ring_of(plan: Plan | None, *, ring: bool, budget: str | None) -> RingRequest | None:
+    """The ring that ``--ring --budget SIZE`` asks for."""
+    if not ring and budget is None:
+        return None
+    if not ring or budget is None:
+        raise InvalidConfig("--ring and --budget go together", fix="give --ring --budget SIZE")
+    if plan is not None:
+        raise InvalidConfig("--ring does not go with --plan", fix="plan with tmmu ring, whose plan has its ring in it")
+    return RingRequest(capacity=named("--budget", lambda: parse_size(budget)))
 
 
 def run_run(job: RunJob) -> int:
@@ -135,10 +158,19 @@ def lines(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> Iterator[str]:
             yield f"and {len(more)} more operators, {readable_size(max(u.peak for u in more))} at once at most"
     else:
         yield "no operator allocates inside"
+    yield from _streamed(ran)
     yield from _held_against(ran, check=job.run.check)
     if ran.bench:
         yield ""
         yield from render.aligned("<>>>", ("step", "time", "allocations", "peak"), list(map(_row, ran.bench)))
+
+
+def _streamed(ran: "Rehearsal") -> Iterator[str]:
+    if ran.ring:
+        names = ("host_bytes", "resident_bytes", "pass_bytes")
+        host, stay, moves = (readable_size(ran.ring[name]) for name in names)
+        yield ""
+        yield f"streamed: of {host} of weights on the host {stay} stay on the device, and {moves} move in a pass"
 
 
 def _held_against(ran: "Rehearsal", *, check: bool) -> Iterator[str]:

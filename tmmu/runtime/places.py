@@ -33,6 +33,14 @@ def extents(plan: Plan) -> Extents:
     return Extents(bytes=taken, start=tuple(start))
 
 
+def taken_bytes(plan: Plan) -> int:
+    """What a plan takes of a device: its segments, or where it has a ring, that for the text."""
+    whole = extents(plan)
+    if plan.ring is None:
+        return sum(whole.bytes.values())
+    return sum(without_text(whole).bytes.values()) + plan.ring.bytes
+
+
 def without_text(whole: Extents) -> Extents:
     """The same where weights lie elsewhere."""
     return replace(whole, bytes={**whole.bytes, "text": 0})

@@ -13,10 +13,13 @@ from tmmu.ir.graph import STATE
 from tmmu.ir.plan import Plan
 from tmmu.runtime.bench import Measured, Model, measured
 from tmmu.runtime.bind import bind
+from tmmu.runtime.device.choose import memory_device
 from tmmu.runtime.drawn import random_inputs, random_weights, read_weights
 from tmmu.runtime.executor import Executor
-from tmmu.runtime.places import extents
+from tmmu.runtime.places import taken_bytes
 from tmmu.runtime.reference import Plain
+from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, Weight, bind_ring
+from tmmu.runtime.ring.files import stored_tensors
 from tmmu.runtime.sanitize import sanitized_run
 from tmmu.runtime.sizing import require_free
 from tmmu.runtime.unplanned import Unplanned
@@ -49,6 +52,8 @@ class Rehearsal:
     pieces: int
     grown: int
     bench: tuple[Measured, ...]
+    ring: Mapping[str, int]
+    """What streaming took, over all runs: empty where all weights were in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class Rehearsing:
     sanitize: bool
     bench: bool
     compiled: bool = True
+    prefetch: bool = True
 
 
 def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[], Model]) -> Rehearsal:
@@ -72,24 +78,24 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
     model itself gives something else.
     """
     device = torch.device(program.graph.target)
-    require_free(sum(extents(plan).bytes.values()), device)
-    weights = _weights(program, asked)
-    executor = bind(program, plan, token=asked.token, weights=weights, device=device)
+    require_free(taken_bytes(plan), device)
+    weights = _weights(program, asked, streamed=plan.ring is not None)
+    executor = _executor(program, plan, weights, asked)
     inputs = random_inputs(executor.inputs, asked.seed)
     sanitized = _sanitized(program, executor, weights, inputs, asked) if asked.sanitize else 0
     if asked.sanitize and executor.states:
         executor.close()  # its state has moved
-        executor = bind(program, plan, token=asked.token, weights=weights, device=device)
+        executor = _executor(program, plan, weights, asked)
     torch.manual_seed(asked.seed)
     outputs = executor.run(_copied(inputs))
     checked = _checked(program, executor, weights, inputs, outputs, asked.seed) if asked.check else 0
     original = model() if asked.check or asked.bench else None
     same, near = _compared(original, weights, inputs, outputs, asked.seed) if original and asked.check else (0, 0)
-    return Rehearsal(
+    found = Rehearsal(
         inputs=tuple(f"{one.name} {_type(inputs[one.name])}" for one in executor.inputs),
         outputs=tuple(map(_type, outputs)),
         steps=len(plan.order),
-        peak_bytes={name: usage.peak for name, usage in executor.segments.usage.items()},
+        peak_bytes=_peaks(executor),
         input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()),
         unplanned=executor.unplanned,
         checked=checked,
@@ -101,7 +107,28 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
         bench=measured(executor, original, weights, inputs, compiled=asked.compiled)
         if original and asked.bench
         else (),
+        ring=executor.figures if isinstance(executor, StreamedExecutor) else {},
     )
+    executor.close()
+    return found
+
+
+def _executor(program: Program, plan: Plan, weights: Tensors, asked: Rehearsing) -> Executor:
+    """With all weights in place, or with a ring where the plan has one, which reads files straight into its image."""
+    device = torch.device(program.graph.target)
+    if plan.ring is None:
+        return bind(program, plan, token=asked.token, weights=weights, device=device)
+    how = Streaming(prefetch=asked.prefetch, owned=True)
+    given: dict[str, Weight] = {**weights, **(stored_tensors(asked.weights) if asked.weights else {})}
+    return bind_ring(program, plan, token=asked.token, weights=given, device=memory_device(device), streaming=how)
+
+
+def _peaks(executor: Executor) -> dict[str, int]:
+    """The most bytes of each segment; weights that stream have their ring for a segment."""
+    peaks = {name: usage.peak for name, usage in executor.segments.usage.items()}
+    if not isinstance(executor, StreamedExecutor):
+        return peaks
+    return {"ring": executor.loop.arena.size} | {name: peak for name, peak in peaks.items() if name != "text"}
 
 
 def _grown(executor: Executor, inputs: Tensors) -> int:
@@ -112,8 +139,10 @@ def _grown(executor: Executor, inputs: Tensors) -> int:
     return lane.taken() - before
 
 
-def _weights(program: Program, asked: Rehearsing) -> dict[str, torch.Tensor]:
+def _weights(program: Program, asked: Rehearsing, *, streamed: bool) -> dict[str, torch.Tensor]:
     given = dict(asked.constants) | dict(asked.stored)
+    if asked.weights and streamed and not (asked.check or asked.bench):
+        return given
     if asked.weights:
         return given | read_weights(asked.weights)
     unknown = [name for name in asked.names if name not in given]

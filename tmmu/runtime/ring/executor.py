@@ -8,7 +8,7 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.calls import Program
-from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
+from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Ring
 from tmmu.runtime.bind import bind_program
@@ -16,7 +16,7 @@ from tmmu.runtime.code import Run
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.executor import Bound, Executor
 from tmmu.runtime.ring.fences import Stands, always
-from tmmu.runtime.ring.files import Stored
+from tmmu.runtime.ring.files import Stored, read_stored
 from tmmu.runtime.ring.host import Filling, HostImage
 from tmmu.runtime.ring.loop import Loop
 from tmmu.runtime.ring.sources import OfTensor, Source, file_source
@@ -30,9 +30,13 @@ Weight: TypeAlias = torch.Tensor | Stored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """How weights stream. ``prefetch``, ``poison`` and ``stands`` are the loop's; ``replay`` is that of ``bind``."""
+    """How weights stream. ``prefetch``, ``poison`` and ``stands`` are the loop's; ``replay`` is that of ``bind``.
+
+    A device that is ``owned`` is closed with the executor.
+    """
 
     filling: Filling | None = None
+    owned: bool = False
     prefetch: bool = True
     poison: bool = False
     replay: bool = True
@@ -42,15 +46,32 @@ class Streaming:
 class StreamedExecutor(Executor):
     """An executor whose weights stream. ``loop`` counts what that took, ``image`` is the host's copy of them."""
 
-    def __init__(self, bound: Bound, loop: Loop, image: HostImage, *, replay: bool) -> None:
+    def __init__(self, bound: Bound, loop: Loop, image: HostImage, *, replay: bool, owned: bool) -> None:
         super().__init__(bound, replay=replay, hooks=_hooks(loop, len(bound.steps)))
-        self.loop, self.image = loop, image
+        self.loop, self.image, self._owned = loop, image, owned
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """What streaming has taken so far: passes, copies, bytes that were moved, waits; and what the host holds."""
+        counts = self.loop.counts
+        return {
+            "passes": counts.passes,
+            "copies": counts.copies,
+            "moved_bytes": counts.moved,
+            "waits": counts.waits,
+            "pass_bytes": self.loop.ring.bytes_per_pass,
+            "resident_bytes": self.loop.ring.resident_bytes,
+            "host_bytes": self.image.size,
+            "pinned_bytes": self.image.pinning.pinned,
+        }
 
     def close(self) -> None:
         """As any executor's; nothing is under way, and the ring's arena and the host's image are free."""
         super().close()
         self.loop.close()
         self.image.close()
+        if self._owned:
+            self.loop.device.close()
 
 
 def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
@@ -70,11 +91,11 @@ def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
     how = streaming or Streaming()
     ring = _require_ring(program.graph, plan)
     sources = _sources(program.graph, ring, weights)
-    tensors = {name: one for name, one in weights.items() if isinstance(one, torch.Tensor)}
     arena = device.arena(ring.bytes)
     try:
         homes = _homes(program.graph, ring, device.memory(arena))
-        bound = bind_program(program, plan, token=token, weights=tensors, device=device.device, elsewhere=homes)
+        state = _state(program.graph, weights)
+        bound = bind_program(program, plan, token=token, weights=state, device=device.device, elsewhere=homes)
         image = HostImage(ring, sources, how.filling or Filling(node=device.node), device.registrar)
     except BaseException:
         device.release(arena)
@@ -89,7 +110,7 @@ def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
         declare=device.watched,
         stands=how.stands,
     )
-    return StreamedExecutor(bound, loop, image, replay=how.replay)
+    return StreamedExecutor(bound, loop, image, replay=how.replay, owned=how.owned)
 
 
 def _require_ring(graph: Graph, plan: Plan) -> Ring:
@@ -134,6 +155,22 @@ def _sources(graph: Graph, ring: Ring, weights: Mapping[str, Weight]) -> dict[in
     for buffer, one in stored.items():
         _require_dtype(graph, buffer, one)
         found[buffer] = file_source(one, graph.buffers.bytes[buffer])
+    return found
+
+
+def _state(graph: Graph, weights: Mapping[str, Weight]) -> dict[str, torch.Tensor]:
+    """What state starts with, read where it is in a file: it stays on the device and is the executor's to keep."""
+    found: dict[str, torch.Tensor] = {}
+    for buffer, role in enumerate(graph.buffers.role):
+        name = graph.notes.buffers[buffer]
+        one = weights.get(name) if role == STATE else None
+        if isinstance(one, Stored):
+            _require_dtype(graph, buffer, one)
+            data = torch.empty(one.size, dtype=torch.uint8)
+            read_stored(one, data.numpy().data)
+            one = data.view(getattr(torch, one.dtype)).view(one.shape)
+        if one is not None:
+            found[name] = one
     return found
 
 
