@@ -43,7 +43,7 @@ def _with_same_bits(step: Step, may_fill: Fill) -> Step:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))
 
 
 def _in_place(step: Step) -> Step:
