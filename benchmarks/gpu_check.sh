@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the GPU check on a machine that has Python and torch and need not have more: what is missing comes from wheels that
-# `make gpu-wheels` put beside the tree. Arguments go to benchmarks.gpu_check.
+# `make gpu-wheels` put beside the tree. Arguments go to benchmarks.gpu_check, or
+# to the module of benchmarks that CHECK names.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -12,4 +13,4 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086 - a list of names
     "$python" -m pip install -q --no-index --find-links build/gpu-wheels --target "$site" $missing
 fi
-PYTHONPATH="$site:.${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m benchmarks.gpu_check "$@"
+PYTHONPATH="$site:.${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "benchmarks.${CHECK:-gpu_check}" "$@"
