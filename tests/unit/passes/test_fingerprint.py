@@ -1,4 +1,5 @@
 import functools
+import importlib
 import io
 import itertools
 import os
@@ -9,6 +10,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -289,20 +291,69 @@ def test_a_patch_that_wraps_in_a_library_is_seen(monkeypatch: pytest.MonkeyPatch
     assert digest(Net()) != BASE
 
 
-def test_a_function_put_into_a_table_of_a_library_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def gpt2() -> nn.Module:
+    """A model of a library's classes."""
     from transformers import GPT2Config, GPT2Model  # noqa: PLC0415
+
+    sizes = {"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 8, "n_positions": 8}
+    with torch.device("meta"):
+        return GPT2Model(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+
+def of_library(model: nn.Module) -> bytes:
+    return digest(model, torch.zeros(1, 2, dtype=torch.int64))
+
+
+class Mine(nn.Module):
+    """Stands for a class of the user's that replaces one of a library."""
+
+
+MODELLING = "transformers.models.gpt2.modeling_gpt2"
+INTO_LIBRARIES: dict[str, tuple[str, str, Any]] = {
+    "a function beside the model's classes": (MODELLING, "eager_attention_forward", lambda x: x),
+    "a class beside the model's classes": (MODELLING, "GPT2MLP", Mine),
+    "another of its own functions": (MODELLING, "eager_attention_forward", functional.relu),
+    "a plain value beside the model's classes": (MODELLING, "LIMIT", 3),
+    "a function somewhere else": ("transformers.masking_utils", "create_causal_mask", lambda x: x),
+    "a class somewhere else": ("transformers.masking_utils", "BlockMask", Mine),
+    "an object somewhere else": ("transformers.masking_utils", "settings", nets.Config()),
+    "a decorated function": ("transformers.masking_utils", "create_causal_mask", torch.no_grad()(lambda x: x)),
+}
+
+
+@pytest.mark.parametrize("name", INTO_LIBRARIES)
+def test_what_is_put_into_a_library_is_seen(monkeypatch: pytest.MonkeyPatch, gpt2: nn.Module, name: str) -> None:
+    module, attribute, value = INTO_LIBRARIES[name]
+    before = of_library(gpt2)
+    assert of_library(gpt2) == before
+    monkeypatch.setattr(import_module(module), attribute, value, raising=False)
+    assert of_library(gpt2) != before
+
+
+def test_a_method_put_into_a_class_of_a_library_is_seen(monkeypatch: pytest.MonkeyPatch, gpt2: nn.Module) -> None:
+    before = of_library(gpt2)
+    for name in ("forward", "more"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(gpt2.h[0]), name, lambda self, x: x, raising=False)  # type: ignore[index, union-attr]
+            assert of_library(gpt2) != before
+    monkeypatch.setattr(type(gpt2.h[0]), "limit", 3, raising=False)  # type: ignore[index, union-attr]
+    assert of_library(gpt2) != before
+
+
+def test_a_function_put_into_a_table_of_a_library_is_seen(monkeypatch: pytest.MonkeyPatch, gpt2: nn.Module) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: PLC0415
 
-    with torch.device("meta"):
-        model = GPT2Model(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=8, n_positions=8))
-    ids = torch.zeros(1, 2, dtype=torch.int64)
-    before = digest(model, ids)
-    assert digest(model, ids) == before
-    found = []
+    found = [of_library(gpt2)]
     for text in ("def f(x): return x", "def f(x): return x + 1"):
         monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "mine", function(text))
-        found.append(digest(model, ids))
-    assert len({before, *found}) == 3
+        found.append(of_library(gpt2))
+    assert len(set(found)) == 3
+
+
+def test_the_number_of_generated_code_does_not_count() -> None:
+    graphs = [torch.fx.symbolic_trace(Net().act) for _ in range(2)]
+    assert digest(graphs[0].forward) == digest(graphs[1].forward)
 
 
 # -- flags
@@ -532,6 +583,13 @@ HAZARDS = [
     ("def f(x):\n  import random\n  return x * random.random()", {}, "an import of random"),
     ("def f(x):\n  import os\n  return x if os.getenv('A') else -x", {}, "an import of os"),
     ("def f(x):\n  def g(): return open('a')\n  return x", {}, "open"),
+    ("def f(x): return importlib.import_module('a').f(x)", {"importlib": importlib}, "importlib.import_module"),
+    ("def f(x): return load('a').f(x)", {"load": import_module}, "load"),
+    ("def f(x): return x * np.random.rand()", {"np": np}, "np.random.rand"),
+    ("def f(x): return x if torch.get_num_threads() > 1 else -x", {}, "torch.get_num_threads"),
+    ("def f(x): return torch.load('a')", {}, "torch.load"),
+    ("def f(x): return x if P('a').read_text() else -x", {"P": Path}, "read_text"),
+    ("def f(x): return x.is_file()", {}, "is_file"),
 ]
 
 
@@ -548,6 +606,8 @@ def test_code_that_looks_beyond_objects_has_no_fingerprint(text: str, scope: dic
         ("def f(x): return os.path.join('a', 'b')", {"os": os}),
         ("def f(x): return isinstance(x, int)", {}),
         ("def f(x): return x.open()", {}),
+        ("def f(x): return x * np.sqrt(2)", {"np": np}),
+        ("def f(x): return torch.relu(x)", {}),
     ],
 )
 def test_harmless_names_are_no_hazard(text: str, scope: dict[str, Any]) -> None:

@@ -66,6 +66,9 @@ def _walk(w: ModelWalker, workload: Workload, build: Recorder | None) -> None:
     for entry in workload.owned:
         w.emit(entry.role, entry.name)
         w.visit(entry.tensor, entry.name)
+    if workload.folder:
+        with w.sink.about("code"):
+            code.files(w)
     patches(w)
 
 

@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from importlib.util import resolve_name
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -73,7 +74,9 @@ def _function(w: Walker, value: FunctionType) -> None:
 
 def _users(w: Walker, value: FunctionType) -> None:
     """A function of the user's: its code, and what the names in it mean now."""
-    w.emit("function", value.__qualname__, display_name(value.__code__.co_filename, w.folder))
+    filename = value.__code__.co_filename
+    where = "" if filename.startswith("<") else display_name(filename, w.folder)  # generated code is numbered at will
+    w.emit("function", value.__qualname__, where)
     _code(w, value.__code__)
     read = tuple(chains(value.__code__))
     hazardous = w.hazards.enter(value, read)
@@ -244,6 +247,16 @@ def _torchs_own(w: Walker, namespace: str, name: str) -> None:
 def _bare_code(w: Walker, value: CodeType) -> None:
     if not w.met(value):
         _code(w, value)
+
+
+def files(w: Walker) -> None:
+    """The files of all the user's modules that are loaded: what they did when they were read shows nowhere else."""
+    for name in sorted(sys.modules):
+        module = sys.modules[name]
+        filename = getattr(module, "__file__", None)
+        if name != "__main__" and isinstance(filename, str) and home_of_module(module) is None:
+            path = Path(filename)
+            w.emit("file", name, display_name(filename, w.folder), path.read_bytes() if path.is_file() else b"")
 
 
 EXACT: Final[Mapping[type, Rule]] = {

@@ -197,6 +197,10 @@ def _annotation(w: Walker, value: Any) -> None:
     w.emit("annotation", str(value))
 
 
+def _universal(w: Walker, value: np.ufunc) -> None:
+    w.library("numpy", "compiled", "", value.__name__)
+
+
 def _array(w: Walker, value: np.ndarray[Any, Any]) -> None:
     if value.dtype.hasobject:
         w.refuse("an array of objects")
@@ -268,6 +272,7 @@ DERIVED: Final[Mapping[type, Rule]] = {
     functools.cached_property: _cached,
     typing._GenericAlias: _annotation,  # type: ignore[attr-defined]
     typing._SpecialForm: _annotation,
+    np.ufunc: _universal,
     np.ndarray: _array,
     np.generic: _number,
 }

@@ -24,6 +24,7 @@ FLAGS: Final[Mapping[str, Callable[[], object]]] = {
     "half reductions in math attention": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
     "attention priority": torch._C._get_sdp_priority_order,
     "fast attention path": torch.backends.mha.get_fastpath_enabled,
+    "devices": lambda: [torch.cuda.is_available(), torch.cuda.device_count(), torch.backends.mps.is_available()],
     "cudnn": lambda: torch.backends.cudnn.enabled,
     "cudnn, deterministic": lambda: torch.backends.cudnn.deterministic,
     "cudnn, benchmark": lambda: torch.backends.cudnn.benchmark,

@@ -8,7 +8,11 @@ names nothing says are not counted, or a ``save`` beside a ``forward`` would kee
 from types import CodeType, FunctionType, ModuleType
 from typing import Final, TypeAlias
 
-CLOCKS_AND_CHANCE: Final = ("time", "random", "secrets", "uuid", "datetime", "socket", "subprocess", "tempfile", "glob")
+OUTSIDE: Final = (
+    *("time", "random", "secrets", "uuid", "datetime", "socket", "subprocess", "tempfile", "glob", "shutil", "ctypes"),
+    *("importlib", "pkgutil", "inspect", "platform", "multiprocessing", "urllib", "http", "sqlite3", "pickle"),
+)
+"""Modules of Python that have nothing to say of objects alone."""
 SYSTEM: Final = (
     *(
         "environ",
@@ -27,6 +31,14 @@ SYSTEM: Final = (
 )
 FILES: Final = ("exists", "isfile", "isdir", "islink", "getsize", "getmtime")
 BUILTINS: Final = ("open", "input", "eval", "exec", "compile", "__import__", "globals", "id", "hash")
+METHODS: Final = ("read_text", "read_bytes", "iterdir", "is_file", "is_dir")
+"""Methods of paths, by whatever object they are called."""
+OF_LIBRARIES: Final = {
+    "numpy": ("random", "load", "loadtxt", "genfromtxt", "fromfile", "memmap"),
+    "torch": ("load", "from_file", "initial_seed", "get_num_threads", "get_num_interop_threads", "hub"),
+}
+"""What of a library's top level looks beyond objects."""
+_OS: Final = ("os", "posix", "nt", "posixpath", "ntpath", "genericpath")
 Chain: TypeAlias = tuple[str, ...]
 """A global name and the attributes that are taken of it at once; or ``import`` and a module."""
 
@@ -55,6 +67,9 @@ class Hazards:
         if id(function) not in self._methods:
             self._held.add(name)
         found = [chain for chain in chains if _is_hazard(function, chain, names)]
+        for method in METHODS:
+            if method in function.__code__.co_names:
+                self._found.setdefault(name, method)
         for chain in found:
             self._found.setdefault(
                 name, " ".join(("an import of", *chain[1:])) if chain[0] == "import" else ".".join(chain)
@@ -93,24 +108,24 @@ def _is_hazard(function: FunctionType, chain: Chain, names: set[str]) -> bool:
     """Whether the chain looks at more than objects."""
     if chain[0] == "import":
         module = chain[1].partition(".")[0]
-        return module in CLOCKS_AND_CHANCE or (module == "os" and bool(names & {*SYSTEM, *FILES}))
+        return module in OUTSIDE or (module == "os" and bool(names & {*SYSTEM, *FILES}))
     value = function.__globals__.get(chain[0])
     if value is None:
         return chain[0] in BUILTINS
-    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
-    return _reaches(module.partition(".")[0], value, chain) or _reaches(_home_of_bound(value), value, chain)
+    bound = type(getattr(value, "__self__", None)).__module__
+    return any(_reaches(module.partition(".")[0], value, chain) for module in (_module_of(value), bound))
 
 
-def _home_of_bound(value: object) -> str:
-    """The top-level module of the object that a method is bound to."""
-    return type(getattr(value, "__self__", None)).__module__.partition(".")[0]
+def _module_of(value: object) -> str:
+    return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
 
 
 def _reaches(module: str, value: object, chain: Chain) -> bool:
-    """Whether a global of this top-level module, or one named after it in the chain, looks at more than objects."""
-    if module in CLOCKS_AND_CHANCE or type(value).__name__ == "_Environ":
+    """Whether a global of this top-level module, or what the chain takes of it, looks at more than objects."""
+    if module in OUTSIDE or type(value).__name__ == "_Environ":
         return True
-    if module not in ("os", "posix", "nt", "posixpath", "ntpath", "genericpath"):
-        return False
-    names = chain[1:] if isinstance(value, ModuleType) else (getattr(value, "__name__", chain[0]),)
-    return not names or any(name in SYSTEM or name in FILES for name in names)
+    whole = isinstance(value, ModuleType)
+    names = chain[1:] if whole else (getattr(value, "__name__", chain[0]),)
+    if module in _OS:
+        return not names or any(name in SYSTEM or name in FILES for name in names)
+    return bool(names) and names[0] in OF_LIBRARIES.get(module, ()) and (whole or module != "numpy")

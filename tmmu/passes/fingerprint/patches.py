@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -18,21 +18,15 @@ _SURFACES: Final[tuple[Any, ...]] = (torch, functional, init, torch.Tensor, nn.M
 """Where every function is named, so that exchanging two of torch's own for each other shows as well."""
 _EAGER: Final = (
     *("torch.nn", "torch.autograd", "torch.amp", "torch.functional", "torch._tensor", "torch.overrides"),
-    *(
-        "torch.special",
-        "torch.linalg",
-        "torch.fft",
-        "torch.utils.checkpoint",
-        "torch.utils._python_dispatch",
-        "torch._ops",
-    ),
-    *("torch.library", "torch._library", "torch._refs", "torch._prims", "torch._prims_common", "torch._decomp"),
-    *("torch._meta_registrations", "torch._subclasses"),
+    *("torch.special", "torch.linalg", "torch.fft", "torch.utils.checkpoint", "torch.utils._python_dispatch"),
+    *("torch._ops", "torch.library", "torch._library", "torch._refs", "torch._prims", "torch._prims_common"),
+    *("torch._decomp", "torch._meta_registrations", "torch._subclasses"),
 )
 """The packages of torch that run when a model runs on fake tensors; its compilers do not."""
 _NAMED_TUPLE: Final = "namedtuple_"
 """How Python calls the module of a function that it writes for a named tuple."""
 _PLAIN: Final = (bool, int, float, str, type(None), torch.dtype)
+_CODE: Final = (FunctionType, BuiltinFunctionType)
 
 
 def patches(w: Walker) -> None:
@@ -40,19 +34,24 @@ def patches(w: Walker) -> None:
     with w.sink.about("patches"):
         for surface in _SURFACES:
             w.emit(*_surface(surface))
+        for module in _modules_of(w.classes):
+            _neighbours(w, module)
         for home in sorted(w.libraries.keys() - {PYTHON}):
             for module in _loaded(home):
-                for name, held in foreign(module, home):
+                for name, held in foreign(module):
                     w.emit("patch", module.__name__, name)
                     w.visit(held, f"{module.__name__}.{name}")
-        _settings(w)
 
 
 def _surface(surface: Any) -> Iterator[str]:
     """Each function of a namespace, and which it is."""
     for name, held in sorted(vars(surface).items()):
         if callable(held) and not isinstance(held, type):
-            yield f"{name} {getattr(held, '__module__', '')} {getattr(held, '__qualname__', type(held).__name__)}"
+            yield f"{name} {_identity(held)}"
+
+
+def _identity(held: Any) -> str:
+    return f"{getattr(held, '__module__', '')} {getattr(held, '__qualname__', type(held).__name__)}"
 
 
 def _loaded(home: str) -> Iterator[ModuleType]:
@@ -64,29 +63,31 @@ def _loaded(home: str) -> Iterator[ModuleType]:
                 yield module
 
 
-def foreign(module: ModuleType, home: str) -> list[tuple[str, FunctionType]]:
-    """(name, function) for what a module of library ``home`` holds, itself or in its classes and tables, of others."""
-    found: list[tuple[str, FunctionType]] = []
+def foreign(module: ModuleType) -> list[tuple[str, Any]]:
+    """(name, value) for the user's functions, classes and objects in a library's module, its classes and its tables."""
+    found: list[tuple[str, Any]] = []
     own, top = module.__name__, module.__name__.partition(".")[0]
 
     def look(name: str, held: Any) -> None:
         kind = type(held)
         if kind is FunctionType:
-            if _is_foreign(held, home):
+            if _is_users(held):
                 found.append((name, held))
         elif kind is dict:
-            for key, one in list(held.items()):
-                if type(one) is FunctionType and _is_foreign(one, home):
-                    found.append((f"{name}[{key!s:.80}]", one))
+            found.extend((f"{name}[{key!s:.80}]", one) for key, one in list(held.items()) if _is_users(one))
         elif kind is staticmethod or kind is classmethod:
             look(name, held.__func__)
         elif kind is property:
             look(name, held.fget)
+        elif not _is_library_class(kind):
+            found.append((name, held))
 
     for name, held in list(vars(module).items()):
         if isinstance(held, type):
             if held.__module__ == own:
                 _each(look, name, vars(held))
+            elif not _is_library_class(held):
+                found.append((name, held))
         elif type(held).__module__.partition(".")[0] == top:
             _each(look, name, getattr(held, "__dict__", {}))
         else:
@@ -99,31 +100,48 @@ def _each(look: Callable[[str, Any], None], name: str, held: Any) -> None:
         look(f"{name}.{inner}", one)
 
 
-def _is_foreign(function: FunctionType, home: str) -> bool:
-    where = home_of_code(function.__code__)
-    if where == home and "__wrapped__" not in function.__dict__:
+def _is_library_class(kind: type) -> bool:
+    """Whether the class is of a module that is not the user's, or that nobody can name."""
+    if kind.__module__ == "builtins":
+        return True
+    module = sys.modules.get(kind.__module__)
+    if module is None or (getattr(module, "__file__", None) is None and module.__name__ != "__main__"):
+        return True
+    return home_of_module(module) is not None
+
+
+def _is_users(held: Any) -> bool:
+    """Whether it is a function of the user's, or decorates one."""
+    if type(held) is not FunctionType:
         return False
-    function = innermost(function)
-    where = home_of_code(function.__code__)
-    if where is None and function.__code__.co_filename.startswith("<"):
-        made_in = function.__module__ or ""
-        where = PYTHON if made_in.startswith(_NAMED_TUPLE) else home_of_module(sys.modules.get(made_in))
-    return where != home and where not in _USUAL
+    if home_of_code(held.__code__) is not None and "__wrapped__" not in held.__dict__:
+        return False
+    inner = innermost(held)
+    if inner.__code__.co_filename.startswith("<") and not inner.__code__.co_filename.startswith("<frozen "):
+        made_in = inner.__module__ or ""
+        return not made_in.startswith(_NAMED_TUPLE) and home_of_module(sys.modules.get(made_in)) is None
+    return home_of_code(inner.__code__) is None
 
 
-def _settings(w: Walker) -> None:
-    """Plain values in the library classes that the model is made of, and in the modules that these stand in."""
-    modules: dict[str, None] = {}
-    for kind in list(w.classes):
-        for base in kind.__mro__:
-            home = home_of_module(sys.modules.get(base.__module__))
-            if home not in (None, PYTHON, OURS):
-                modules[base.__module__] = None
-                w.emit("settings", base.__module__, base.__qualname__)
-                _plain(w, vars(base))
-    for name in sorted(modules):
-        w.emit("settings", name)
-        _plain(w, vars(sys.modules[name]))
+def _modules_of(classes: dict[type, None]) -> list[ModuleType]:
+    """The library modules in which classes stand that the model is made of, by name."""
+    names = {base.__module__ for kind in classes for base in kind.__mro__}
+    found = [sys.modules.get(name) for name in sorted(names)]
+    return [module for module in found if module is not None and home_of_module(module) not in (None, PYTHON, OURS)]
+
+
+def _neighbours(w: Walker, module: ModuleType) -> None:
+    """What stands beside such a class: which function or class each name is, and every plain value, also of classes."""
+    w.emit("beside", module.__name__)
+    for name, held in sorted(vars(module).items()):
+        if isinstance(held, (type, *_CODE)):
+            w.emit(name, _identity(held))
+            home = home_of_module(sys.modules.get(getattr(held, "__module__", None) or ""))
+            if home is not None and home not in _USUAL:
+                w.libraries[home] = None
+        if isinstance(held, type) and held.__module__ == module.__name__:
+            _plain(w, vars(held))
+    _plain(w, vars(module))
 
 
 def _plain(w: Walker, held: Any) -> None:

@@ -44,9 +44,9 @@ class ModelWalker(Walker):
             return ()
         return (self._steps[origin.node], -1 if origin.index is None else origin.index)
 
-    def node(self, node: fx.Node) -> int:
+    def node(self, node: fx.Node) -> int | None:
         """The number of a step of the build."""
-        return self._steps[node]
+        return self._steps.get(node)
 
 
 def _nn_module(w: ModelWalker, value: nn.Module) -> None:
@@ -119,7 +119,15 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _node(w: ModelWalker, value: fx.Node) -> None:
-    w.emit("node", w.node(value))
+    at = w.node(value)
+    if at is None:
+        w.refuse("a node of a graph")
+    w.emit("node", at)
+
+
+def _graph(w: ModelWalker, value: fx.Graph) -> None:
+    """A graph that is a model's code: as the code that it makes."""
+    w.emit("graph", value.python_code("self").src)
 
 
 EXACT: Final[Mapping[type, Rule]] = {
@@ -129,6 +137,7 @@ EXACT: Final[Mapping[type, Rule]] = {
 DERIVED: Final[Mapping[type, Rule]] = {
     nn.Module: _nn_module,
     torch.Tensor: _tensor,
+    fx.Graph: _graph,
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 from tmmu.passes.fingerprint.hazards import Hazards
-from tmmu.passes.fingerprint.homes import OURS
+from tmmu.passes.fingerprint.homes import OURS, home_of_named
 from tmmu.passes.fingerprint.sink import Sink, Token, Unnameable
 
 _POINTER: Final = struct.calcsize("P")
@@ -71,11 +71,11 @@ class Walker:
         self._met[id(value)] = (len(self._met), value)
         return False
 
-    def library(self, home: str, what: str, module: str, name: str) -> None:
+    def library(self, home: str, what: str, module: str | None, name: str) -> None:
         """Something of an installed library, or of ours: its name says all that the library's files do not."""
         if home != OURS:
             self.libraries[home] = None
-        self.emit(what, home, module, name)
+        self.emit(what, home, module or "", name)
 
     def refuse(self, what: str) -> NoReturn:
         """No fingerprint, because of ``what`` at this place."""
@@ -121,5 +121,9 @@ def _is_plain(kind: type) -> bool:
 
 
 def _unknown(w: Walker, value: Any) -> None:
-    kind = type(value)
+    """What a library has under its own name is told by that; nothing else can be told."""
+    home, kind = home_of_named(value), type(value)
+    if home is not None:
+        w.library(home, "object", value.__module__, value.__qualname__)
+        return
     w.refuse(f"an object of {kind.__module__}.{kind.__qualname__}")
