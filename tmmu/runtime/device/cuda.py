@@ -5,6 +5,7 @@ read its source, and the order of events would say nothing about it; so those co
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ class CudaDevice(MemoryDevice):
         super().__init__(observers)
         self._cuda = cuda
         self.device = torch.device("cuda", index)
-        self.registrar = CudaRegistrar(cuda.cudart())
+        self.registrar = CudaRegistrar(cuda.cudart(), self._forget_error)
         self.node = device_node(pci_address(cuda.get_device_properties(self.device)))
         self._slabs: dict[int, Slab] = {}
         self._handles: list[Any] = []
@@ -83,6 +84,11 @@ class CudaDevice(MemoryDevice):
         self._slabs.clear()
         self._handles, self._marks, self._callers = [], [], {}
 
+    def _forget_error(self) -> None:
+        """The next kernel is launched for nothing, so that it and no other is told of an error from before."""
+        with suppress(RuntimeError):
+            torch.zeros(1, device=self.device)
+
     def _bytes(self, place: Range) -> torch.Tensor:
         return self._slabs[place.arena].bytes(place.begin, place.end - place.begin)
 
@@ -115,8 +121,11 @@ class CudaDevice(MemoryDevice):
 
 
 def pci_address(properties: Any) -> str:
-    """``domain:bus:device.function`` of a GPU, as the system names it."""
-    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+    """``domain:bus:device.function`` of a GPU, as the system names it; empty where torch does not know."""
+    domain, bus, device = (getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
+    if domain is None or bus is None or device is None:
+        return ""
+    return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
 def _count(cuda: Any) -> int:

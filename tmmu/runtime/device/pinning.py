@@ -1,6 +1,6 @@
 """Host memory that a GPU can read by itself: the image is registered where it lies, piece by piece, or not at all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Protocol
@@ -24,15 +24,21 @@ class Registrar(Protocol):
 
 
 class CudaRegistrar:
-    """``cudaHostRegister``, by torch's own binding of the runtime."""
+    """``cudaHostRegister``, by torch's own binding of the runtime.
 
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
+    The runtime keeps the error of a refusal for whoever asks next, which would be some kernel: ``forget`` asks first.
+    """
+
+    def __init__(self, runtime: Any, forget: Callable[[], None]) -> None:
+        self._runtime, self._forget = runtime, forget
 
     def register(self, address: int, size: int) -> str:
         """Why it was refused, in the runtime's words."""
         code = int(self._runtime.cudaHostRegister(address, size, 0))
-        return "" if code == 0 else f"cudaHostRegister returns {code}"
+        if code == 0:
+            return ""
+        self._forget()
+        return f"cudaHostRegister returns {code}"
 
     def unregister(self, address: int) -> None:
         """The pages may move again."""

@@ -96,6 +96,7 @@ def test_without_a_gpu_it_says_so() -> None:
 
 def test_it_knows_where_it_is_attached_and_who_pins_for_it(fake: FakeCuda) -> None:
     assert pci_address(fake.get_device_properties(0)) == "0000:3b:00.0"
+    assert pci_address(SimpleNamespace(pci_bus_id=1)) == ""
     assert CudaDevice(cuda=fake).registrar is not None
 
 

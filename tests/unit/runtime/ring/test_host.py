@@ -171,12 +171,15 @@ def test_cuda_registers_and_says_what_it_returns() -> None:
             asked.append(address)
             return 0
 
-    runtime = Runtime()
-    found = pin(100, [0, 8, 12], CudaRegistrar(runtime))
+    runtime, forgotten = Runtime(), list[int]()
+    registrar = CudaRegistrar(runtime, lambda: forgotten.append(1))
+    found = pin(100, [0, 8, 12], registrar)
     assert (found.pinned, found.segments) == (12, (100, 108))
     assert asked == [(100, 8, 0), (108, 4, 0)]
+    assert forgotten == []
     runtime.code = 2
-    assert pin(100, [0, 8], CudaRegistrar(runtime)).why == "cudaHostRegister returns 2"
+    assert pin(100, [0, 8], registrar).why == "cudaHostRegister returns 2"
+    assert forgotten == [1]
 
 
 def test_a_tensor_is_its_storage_or_its_own_elements() -> None:
