@@ -185,7 +185,7 @@ def test_what_does_not_belong_together_is_refused(stack: tuple[Program, Plan, nn
     refused(InvalidConfig, "no value is given for", weights={})
     save_file({"table.weight": torch.zeros(4, WIDTH, dtype=torch.float16)}, tmp_path / "half.safetensors")
     half = weights | dict(stored_tensors(tmp_path))
-    refused(InvalidConfig, "table.weight is float16 in half.safetensors", weights=half)
+    refused(InvalidConfig, "table.weight in half.safetensors is float16", weights=half)
     refused(PlanMismatch, "graph", plan=replace(plan, ir_hash=bytes(32)))
     device.close()
 

@@ -17,13 +17,14 @@ from tmmu.runtime.executor import Bound, Executor, Holding, outputs_of
 from tmmu.runtime.inputs import Input, external_buffers, inputs_of
 from tmmu.runtime.lane import CUDA_SCRATCH, Lane, lane_of
 from tmmu.runtime.places import Extents, Places, extents, staging, without_text
+from tmmu.runtime.ring.sources import Source
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.sizing import SegmentSizes, require_free
 from tmmu.runtime.slab import Slab
 from tmmu.runtime.steps import compile_step
 from tmmu.runtime.trial import tried
 from tmmu.runtime.usage import round_up
-from tmmu.runtime.weights import check_weights
+from tmmu.runtime.weights import Weight, check_weights, chunks, put
 from tmmu.runtime.zero import zero_tensor
 
 OWN: Final = bytes(32)
@@ -35,7 +36,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     plan: Plan,
     *,
     token: bytes,
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, Weight],
     device: torch.device | str = "cpu",
     segments: Segments | None = None,
     session: str = "main",
@@ -44,6 +45,8 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     external: Mapping[str, torch.Tensor] | None = None,
 ) -> Executor:
     """An executor of ``program`` inside ``plan``, holding ``weights`` (by buffer name), and state from them or zero.
+
+    A weight is a tensor, or a tensor of a safetensors file (``stored_tensors``), which is read straight into its place.
 
     Its memory is its own, of exactly the plan's size, or a part of ``segments``: the weights are shared with whoever
     loaded the same, the stack is used in turn, and the state is the arena of ``session``. Runs the program once on
@@ -74,7 +77,7 @@ def bind_program(  # noqa: PLR0913 - as above
     plan: Plan,
     *,
     token: bytes,
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, Weight],
     device: torch.device | str = "cpu",
     segments: Segments | None = None,
     session: str = "main",
@@ -138,7 +141,7 @@ class _Binding:
         plan: Plan,
         segments: Segments,
         need: Extents,
-        images: Mapping[int, torch.Tensor],
+        images: Mapping[int, Source],
         session: str,
         lane: Lane,
         *,
@@ -189,14 +192,15 @@ class _Binding:
         for buffer, offset in self._rows("text"):
             content.update(offset.to_bytes(8, "little") + self.graph.buffers.bytes[buffer].to_bytes(8, "little"))
             if buffer in self.images:
-                content.update(self.images[buffer].cpu().numpy())  # type: ignore[arg-type]
+                for _, part in chunks(self.images[buffer]):
+                    content.update(part.numpy())  # type: ignore[arg-type]
         return content.digest()
 
     def _write_text(self, base: int) -> None:
         for buffer, offset in self._rows("text"):
             if buffer in self.images:
-                image = self.images[buffer]
-                self.segments.slabs["text"].bytes(base + offset, image.numel()).copy_(image)
+                source = self.images[buffer]
+                put(source, self.segments.slabs["text"].bytes(base + offset, source.size))
 
     def _compiled(self, key: bytes) -> Bound:
         graph, order = self.graph, self.plan.order
@@ -272,7 +276,7 @@ class _Binding:
                 zero_tensor(places.bytes(buffer))
         for buffer, _ in self._rows("data"):
             if buffer in self.images:
-                places.bytes(buffer).copy_(self.images[buffer])
+                put(self.images[buffer], places.bytes(buffer))
 
 
 def _unread(graph: Graph, order: Sequence[int]) -> frozenset[int]:

@@ -1,7 +1,6 @@
-"""Values for a run that nobody gave any: drawn by seed and name, or read from files."""
+"""Values for a run that nobody gave any: drawn by seed and name."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -35,25 +34,6 @@ def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, t
             raise InvalidConfig(f"{name} is {dtype} and depends on more than numbers", fix="give it with --weights")
         count = graph.buffers.bytes[buffer] // dtype.itemsize
         found[name] = _drawn(f"weight:{name}", (count,), dtype, seed)
-    return found
-
-
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a safetensors file, or of all such files in a folder, by name."""
-    try:
-        from safetensors.torch import load_file  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise InvalidConfig("safetensors is not installed", fix="pip install 'tmmu[hf]'") from error
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    if not files or not all(file.is_file() for file in files):
-        raise InvalidConfig(f"no safetensors file at {path}", fix="name a file, or a folder that has some")
-    found: dict[str, torch.Tensor] = {}
-    for file in files:
-        try:
-            found.update(load_file(file))
-        except Exception as error:
-            said = " ".join(str(error).split())[:200]
-            raise InvalidConfig(f"{file} is no safetensors file: {said}", fix="check the path") from error
     return found
 
 

@@ -8,19 +8,19 @@ import torch
 from tmmu.ir.calls import Program, Ref
 from tmmu.runtime.code import leaves
 from tmmu.runtime.inputs import inputs_of
-from tmmu.runtime.weights import check_weights
+from tmmu.runtime.weights import Weight, check_weights, put
 
 
 class Plain:
     """A program's memory, and what is in it after ``run``: what a planned run is held against."""
 
-    def __init__(self, program: Program, weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, program: Program, weights: Mapping[str, Weight]) -> None:
         self.program = program
         self._device = torch.device(program.graph.target)
         sizes = program.graph.buffers.bytes
         self._stores = [torch.zeros(size, dtype=torch.uint8, device=self._device) for size in sizes]
-        for buffer, image in check_weights(program.graph, weights).items():
-            self._stores[buffer].copy_(image)
+        for buffer, source in check_weights(program.graph, weights).items():
+            put(source, self._stores[buffer])
 
     def run(self, order: Sequence[int], inputs: Mapping[str, torch.Tensor]) -> None:
         """The ops of ``order``, on copies of the inputs by name."""

@@ -1,6 +1,6 @@
 """A program run in its plan, with weights and inputs of a seed or of a file: held against other runs, and timed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,17 +14,19 @@ from tmmu.ir.plan import Plan
 from tmmu.runtime.bench import Measured, Model, measured
 from tmmu.runtime.bind import bind
 from tmmu.runtime.device.choose import memory_device
-from tmmu.runtime.drawn import random_inputs, random_weights, read_weights
+from tmmu.runtime.drawn import random_inputs, random_weights
 from tmmu.runtime.executor import Executor
 from tmmu.runtime.places import taken_bytes
 from tmmu.runtime.reference import Plain
-from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, Weight, bind_ring
+from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, bind_ring
 from tmmu.runtime.ring.files import stored_tensors
 from tmmu.runtime.sanitize import sanitized_run
 from tmmu.runtime.sizing import require_free
 from tmmu.runtime.unplanned import Unplanned
+from tmmu.runtime.weights import Weight, tensor_of
 
 Tensors = Mapping[str, torch.Tensor]
+Weights = Mapping[str, Weight]
 NEAR: Final = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far, of the largest magnitude, sums that are taken in another order may lie apart."""
 
@@ -79,7 +81,7 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
     """
     device = torch.device(program.graph.target)
     require_free(taken_bytes(plan), device)
-    weights = _weights(program, asked, streamed=plan.ring is not None)
+    weights = _weights(program, asked)
     executor = _executor(program, plan, weights, asked)
     inputs = random_inputs(executor.inputs, asked.seed)
     sanitized = _sanitized(program, executor, weights, inputs, asked) if asked.sanitize else 0
@@ -104,7 +106,7 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
         sanitized=sanitized,
         pieces=executor.pieces,
         grown=_grown(executor, inputs) if asked.bench else 0,
-        bench=measured(executor, original, weights, inputs, compiled=asked.compiled)
+        bench=measured(executor, original, _Values(weights), inputs, compiled=asked.compiled)
         if original and asked.bench
         else (),
         ring=executor.figures if isinstance(executor, StreamedExecutor) else {},
@@ -113,14 +115,13 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
     return found
 
 
-def _executor(program: Program, plan: Plan, weights: Tensors, asked: Rehearsing) -> Executor:
+def _executor(program: Program, plan: Plan, weights: Weights, asked: Rehearsing) -> Executor:
     """With all weights in place, or with a ring where the plan has one, which reads files straight into its image."""
     device = torch.device(program.graph.target)
     if plan.ring is None:
         return bind(program, plan, token=asked.token, weights=weights, device=device)
     how = Streaming(prefetch=asked.prefetch, owned=True)
-    given: dict[str, Weight] = {**weights, **(stored_tensors(asked.weights) if asked.weights else {})}
-    return bind_ring(program, plan, token=asked.token, weights=given, device=memory_device(device), streaming=how)
+    return bind_ring(program, plan, token=asked.token, weights=weights, device=memory_device(device), streaming=how)
 
 
 def _peaks(executor: Executor) -> dict[str, int]:
@@ -139,21 +140,36 @@ def _grown(executor: Executor, inputs: Tensors) -> int:
     return lane.taken() - before
 
 
-def _weights(program: Program, asked: Rehearsing, *, streamed: bool) -> dict[str, torch.Tensor]:
-    given = dict(asked.constants) | dict(asked.stored)
-    if asked.weights and streamed and not (asked.check or asked.bench):
-        return given
+def _weights(program: Program, asked: Rehearsing) -> dict[str, Weight]:
+    """Of a file they stay there until they are put where the plan wants them."""
+    given: dict[str, Weight] = {**asked.constants, **asked.stored}
     if asked.weights:
-        return given | read_weights(asked.weights)
+        return given | stored_tensors(asked.weights)
     unknown = [name for name in asked.names if name not in given]
     return given | random_weights(program.graph, unknown, asked.seed)
+
+
+class _Values(Mapping[str, torch.Tensor]):
+    """Weights as tensors, one at a time."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return tensor_of(self._weights[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
 
 
 def _copied(inputs: Tensors) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in inputs.items()}
 
 
-def _sanitized(program: Program, executor: Executor, weights: Tensors, inputs: Tensors, asked: Rehearsing) -> int:
+def _sanitized(program: Program, executor: Executor, weights: Weights, inputs: Tensors, asked: Rehearsing) -> int:
     torch.manual_seed(asked.seed)
     return sanitized_run(program, executor, weights, _copied(inputs), token=asked.token).compared
 
@@ -161,7 +177,7 @@ def _sanitized(program: Program, executor: Executor, weights: Tensors, inputs: T
 def _checked(  # noqa: PLR0913, PLR0917
     program: Program,
     executor: Executor,
-    weights: Tensors,
+    weights: Weights,
     inputs: Tensors,
     outputs: tuple[torch.Tensor, ...],
     seed: int,
@@ -188,10 +204,10 @@ def _demand(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def _compared(
-    model: Model, weights: Tensors, inputs: Tensors, outputs: Sequence[torch.Tensor], seed: int
+    model: Model, weights: Weights, inputs: Tensors, outputs: Sequence[torch.Tensor], seed: int
 ) -> tuple[int, int]:
     """How many outputs have the bits of the model's own, and how many are close to them."""
-    model.load(weights, dict(zip(model.names, inputs.values(), strict=True)))
+    model.load(_Values(weights), dict(zip(model.names, inputs.values(), strict=True)))
     torch.manual_seed(seed)
     wanted = model.run()
     if len(wanted) != len(outputs):

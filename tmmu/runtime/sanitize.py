@@ -17,6 +17,7 @@ from tmmu.ir.calls import Program
 from tmmu.ir.graph import PERSISTENT_ROLES
 from tmmu.runtime.executor import Executor
 from tmmu.runtime.reference import Plain
+from tmmu.runtime.weights import Weight
 from tmmu.runtime.zero import BLOCK_BYTES, fill_pattern
 
 EMPTY: Final = ("aten.empty", "aten.new_empty")
@@ -35,7 +36,7 @@ class Sanitized:
 def sanitized_run(
     program: Program,
     executor: Executor,
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, Weight],
     inputs: Mapping[str, torch.Tensor],
     *,
     token: bytes,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -15,6 +16,7 @@ from tests.kernels import plain_kernels
 from tests.unit.cli.graphs import Shell
 from tmmu.runtime import bind, rehearse, steps
 from tmmu.runtime.executor import Executor
+from tmmu.runtime.ring import sources
 
 NET = """
 import torch
@@ -252,8 +254,8 @@ def test_a_state_that_differs_is_an_unsound_plan(shell: Shell, net: Path, monkey
 @pytest.mark.parametrize(
     ("said", "arguments"),
     [
-        ("no safetensors file at", ("net.py", "--weights", "nowhere")),
-        ("is no safetensors file", ("net.py", "--weights", "net.py")),
+        ("cannot read", ("net.py", "--weights", "nowhere")),
+        ("is no whole safetensors file", ("net.py", "--weights", "net.py")),
         ("no safetensors file at", ("net.py", "--weights", ".")),
         ("--device", ("net.py", "--device", "tpu")),
         ("--optimizer", ("net.py", "--optimizer", "adamw")),
@@ -276,10 +278,33 @@ def test_whole_numbers_that_nobody_knows_must_be_given(shell: Shell) -> None:
     assert (done.code, "index" in done.err, "--weights" in done.err) == (2, True, True)
 
 
-def test_an_absent_reader_of_weights_is_said(net: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
-    done = shell.tmmu("run", net, "--weights", "net.py")
-    assert (done.code, "not installed" in done.err) == (2, True)
+def test_weights_of_a_file_go_straight_into_place(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = {"conv.weight": (8, 3, 3, 3), "conv.bias": (8,), "norm.weight": (8,), "norm.bias": (8,), "noise": (4,)}
+    module |= {"head.weight": (4, 8), "head.bias": (4,)}
+    save_file({name: torch.rand(shape) for name, shape in module.items()}, "all.safetensors")
+    places: list[tuple[int, int]] = []
+    original = sources.read_stored
+
+    def read(one: Any, target: memoryview, skip: int = 0) -> None:
+        start = np.frombuffer(target, np.uint8).__array_interface__["data"][0]
+        places.append((start, start + len(target)))
+        original(one, target, skip)
+
+    slabs: list[Any] = []
+    bound = bind.bind
+
+    def spied(*args: Any, **kwargs: Any) -> Any:
+        executor = bound(*args, **kwargs)
+        slabs.append(executor.segments.slabs["text"])
+        return executor
+
+    monkeypatch.setattr(sources, "read_stored", read)
+    monkeypatch.setattr(rehearse, "bind", spied)
+    ran(shell, net, "--weights", "all.safetensors")
+    (slab,) = slabs
+    begin = slab.storage.data_ptr()
+    assert len(places) == len(module)
+    assert all(begin <= low and high <= begin + slab.storage.nbytes() for low, high in places)
 
 
 def test_a_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Shell) -> None:

@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.calls import Program
-from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
+from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Ring
 from tmmu.runtime.bind import bind_program
@@ -16,16 +13,12 @@ from tmmu.runtime.code import Run
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.executor import Bound, Executor
 from tmmu.runtime.ring.fences import Stands, always
-from tmmu.runtime.ring.files import Stored, read_stored
 from tmmu.runtime.ring.host import Filling, HostImage
 from tmmu.runtime.ring.loop import Loop
-from tmmu.runtime.ring.sources import OfTensor, Source, file_source
+from tmmu.runtime.ring.sources import Source
 from tmmu.runtime.slab import Slab
 from tmmu.runtime.tape import Hooks
-from tmmu.runtime.weights import check_weights
-
-Weight: TypeAlias = torch.Tensor | Stored
-"""A weight's value, or where it lies in a file."""
+from tmmu.runtime.weights import Weight, check_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +87,7 @@ def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
     arena = device.arena(ring.bytes)
     try:
         homes = _homes(program.graph, ring, device.memory(arena))
-        state = _state(program.graph, weights)
-        bound = bind_program(program, plan, token=token, weights=state, device=device.device, elsewhere=homes)
+        bound = bind_program(program, plan, token=token, weights=weights, device=device.device, elsewhere=homes)
         image = HostImage(ring, sources, how.filling or Filling(node=device.node), device.registrar)
     except BaseException:
         device.release(arena)
@@ -145,44 +137,8 @@ def _homes(graph: Graph, ring: Ring, slab: Slab) -> dict[int, tuple[Slab, int]]:
 def _sources(graph: Graph, ring: Ring, weights: Mapping[str, Weight]) -> dict[int, Source]:
     """Where the bytes of each member come from; what is missing or does not fit is refused."""
     held = frozenset(member.buffer for block in ring.blocks for member in block.members)
-    stored = {
-        buffer: one for buffer in sorted(held) if isinstance(one := weights.get(graph.notes.buffers[buffer]), Stored)
-    }
-    tensors = {name: one for name, one in weights.items() if isinstance(one, torch.Tensor)}
-    unread = frozenset(_text(graph)) - held
-    images = check_weights(graph, tensors, elsewhere=unread | stored.keys())
-    found: dict[int, Source] = {buffer: OfTensor(image) for buffer, image in images.items() if buffer in held}
-    for buffer, one in stored.items():
-        _require_dtype(graph, buffer, one)
-        found[buffer] = file_source(one, graph.buffers.bytes[buffer])
-    return found
-
-
-def _state(graph: Graph, weights: Mapping[str, Weight]) -> dict[str, torch.Tensor]:
-    """What state starts with, read where it is in a file: it stays on the device and is the executor's to keep."""
-    found: dict[str, torch.Tensor] = {}
-    for buffer, role in enumerate(graph.buffers.role):
-        name = graph.notes.buffers[buffer]
-        one = weights.get(name) if role == STATE else None
-        if isinstance(one, Stored):
-            _require_dtype(graph, buffer, one)
-            data = torch.empty(one.size, dtype=torch.uint8)
-            read_stored(one, data.numpy().data)
-            one = data.view(getattr(torch, one.dtype)).view(one.shape)
-        if one is not None:
-            found[name] = one
-    return found
-
-
-def _require_dtype(graph: Graph, buffer: int, stored: Stored) -> None:
-    values = zip(graph.values.buffer, graph.values.dtype, strict=True)
-    dtypes = {dtype for home, dtype in values if home == buffer}
-    if dtypes and stored.dtype not in dtypes:
-        raise InvalidConfig(
-            f"{stored.name} is {stored.dtype} in {stored.path.name}, and the graph reads {', '.join(sorted(dtypes))}",
-            fix="convert the file, or plan again with its dtype",
-            name=stored.name,
-        )
+    found = check_weights(graph, weights, elsewhere=frozenset(_text(graph)) - held)
+    return {buffer: source for buffer, source in found.items() if buffer in held}
 
 
 def _hooks(loop: Loop, steps: int) -> Hooks:
