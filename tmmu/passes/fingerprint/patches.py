@@ -1,7 +1,7 @@
 """Libraries as they are in this process: which of their names mean something else than their files say."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -36,9 +36,10 @@ def patches(w: Walker) -> None:
             w.emit(*_surface(surface))
         for module in _modules_of(w.classes):
             _neighbours(w, module)
+        scan = Scan()
         for home in sorted(w.libraries.keys() - {PYTHON}):
             for module in _loaded(home):
-                for name, held in foreign(module):
+                for name, held in scan.foreign(module):
                     w.emit("patch", module.__name__, name)
                     w.visit(held, f"{module.__name__}.{name}")
 
@@ -63,57 +64,59 @@ def _loaded(home: str) -> Iterator[ModuleType]:
                 yield module
 
 
-def foreign(module: ModuleType) -> list[tuple[str, Any]]:
-    """(name, value) for the user's functions, classes and objects in a library's module, its classes and its tables."""
-    found: list[tuple[str, Any]] = []
-    own, top = module.__name__, module.__name__.partition(".")[0]
+class Scan:
+    """Looks for what is the user's in modules of libraries; remembers which classes are, while it lasts."""
 
-    def look(name: str, held: Any) -> None:
+    def __init__(self) -> None:
+        self._of_library: dict[type, bool] = {}
+
+    def foreign(self, module: ModuleType) -> list[tuple[str, Any]]:
+        """(name, value) for the user's functions, classes and objects in a module, in its classes and its tables."""
+        own, top = module.__name__, module.__name__.partition(".")[0]
+        found: list[tuple[str, Any]] = []
+        for name, held in list(vars(module).items()):
+            if isinstance(held, type):
+                if held.__module__ == own:
+                    self._all(found, name, vars(held))
+                elif not self._is_library_class(held):
+                    found.append((name, held))
+            elif type(held).__module__.partition(".")[0] == top:
+                self._all(found, name, getattr(held, "__dict__", {}))
+            else:
+                self._look(found, name, held)
+        return found
+
+    def _all(self, found: list[tuple[str, Any]], name: str, held: Mapping[str, Any]) -> None:
+        for inner, one in list(held.items()):
+            self._look(found, f"{name}.{inner}", one)
+
+    def _look(self, found: list[tuple[str, Any]], name: str, held: Any) -> None:
         kind = type(held)
         if kind is FunctionType:
             if _is_users(held):
                 found.append((name, held))
         elif kind is dict:
-            found.extend((f"{name}[{key!s:.80}]", one) for key, one in list(held.items()) if _is_users(one))
+            functions = [(key, one) for key, one in list(held.items()) if type(one) is FunctionType]
+            found.extend((f"{name}[{key!s:.80}]", one) for key, one in functions if _is_users(one))
         elif kind is staticmethod or kind is classmethod:
-            look(name, held.__func__)
+            self._look(found, name, held.__func__)
         elif kind is property:
-            look(name, held.fget)
-        elif not _is_library_class(kind):
+            self._look(found, name, held.fget)
+        elif not self._is_library_class(kind):
             found.append((name, held))
 
-    for name, held in list(vars(module).items()):
-        if isinstance(held, type):
-            if held.__module__ == own:
-                _each(look, name, vars(held))
-            elif not _is_library_class(held):
-                found.append((name, held))
-        elif type(held).__module__.partition(".")[0] == top:
-            _each(look, name, getattr(held, "__dict__", {}))
-        else:
-            look(name, held)
-    return found
+    def _is_library_class(self, kind: type) -> bool:
+        """Whether the class is of a module that is not the user's, or that nobody can name."""
+        known = self._of_library.get(kind)
+        if known is None:
+            module = sys.modules.get(kind.__module__)
+            nameless = module is None or (not hasattr(module, "__file__") and module.__name__ != "__main__")
+            known = self._of_library[kind] = nameless or home_of_module(module) is not None
+        return known
 
 
-def _each(look: Callable[[str, Any], None], name: str, held: Any) -> None:
-    for inner, one in list(held.items()):
-        look(f"{name}.{inner}", one)
-
-
-def _is_library_class(kind: type) -> bool:
-    """Whether the class is of a module that is not the user's, or that nobody can name."""
-    if kind.__module__ == "builtins":
-        return True
-    module = sys.modules.get(kind.__module__)
-    if module is None or (getattr(module, "__file__", None) is None and module.__name__ != "__main__"):
-        return True
-    return home_of_module(module) is not None
-
-
-def _is_users(held: Any) -> bool:
-    """Whether it is a function of the user's, or decorates one."""
-    if type(held) is not FunctionType:
-        return False
+def _is_users(held: FunctionType) -> bool:
+    """Whether the function is the user's, or decorates one of the user's."""
     if home_of_code(held.__code__) is not None and "__wrapped__" not in held.__dict__:
         return False
     inner = innermost(held)
