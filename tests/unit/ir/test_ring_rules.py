@@ -85,6 +85,11 @@ def overwriting_several() -> int:
     return max(i for i, one in enumerate(ring("skip_end").copies) if len(one.waits) > 1)
 
 
+def streams_into_what_stays() -> Ring:
+    """A streamed block that starts below one that stays and reaches into it."""
+    return block(streamed()[0], address=ring().blocks[staying()[-1]].address - 64)
+
+
 def oldest_first() -> Ring:
     """A copy that overwrites several blocks waits for them in the wrong order."""
     at = overwriting_several()
@@ -141,6 +146,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Ring]], ...] = (
     ("blocks", "a block of nothing", lambda: block(1, bytes=0)),
     ("blocks", "a block past the capacity", lambda: replace(ring(), capacity=ring().bytes - 64)),
     ("blocks", "a block that stays under one that streams", stays_on_the_ring),
+    ("blocks", "a block that streams into one that stays", streams_into_what_stays),
     ("visits", "visits out of order", lambda: replace(ring(), visits=ring().visits[::-1])),
     ("visits", "a read in no visit", lambda: visit(2, last=ring().visits[2].first)),
     ("visits", "a visit past the last op", lambda: visit(6, last=99)),
@@ -179,6 +185,39 @@ def test_sound_rings_have_no_fault(policy: str) -> None:
 @pytest.mark.parametrize(("rule", "what", "broken"), MUTATIONS, ids=[f"{rule}: {what}" for rule, what, _ in MUTATIONS])
 def test_each_broken_ring_breaks_its_rule(rule: str, what: str, broken: Callable[[], Ring]) -> None:
     assert f"ring-{rule}" in faults(broken())
+
+
+def test_copies_are_issued_in_the_order_of_the_link() -> None:
+    """One that waits for an early reader may not be issued before the copy ahead of it, which waits for a later one."""
+    made = prepare_ring(graph(), planned(graph()), RingRequest(capacity=CAPACITY, policy="skip_end")).ring
+    assert made
+    total, turns = len(made.visits), [one.start.visit - one.start.lag * len(made.visits) for one in made.copies]
+    free = [one.waits[0].visit + 1 - one.waits[0].lag * total for one in made.copies]
+    at = next(i for i, (turn, least) in enumerate(zip(turns, free, strict=True)) if least < turn)
+    start = When(visit=free[at] % total, lag=-(free[at] // total))
+    found = check_plan(graph(), replace(plan(), ring=copy(at, "skip_end", start=start)))
+    assert {fault.what for fault in found if fault.rule == "ring-starts"} == {
+        f"the copy for visit {made.copies[at].visit} is issued before the one ahead of it"
+    }
+
+
+def test_a_fence_that_is_one_op_short_is_found() -> None:
+    """Layers of one op each, so that the visit before ends one op earlier."""
+    single = layered(SIZES)
+    modules = tuple(f"h.{op}" for op in range(len(single.ops)))
+    single = replace(single, notes=replace(single.notes, ops=replace(single.notes.ops, module=modules)))
+    made = prepare_ring(single, planned(single), RingRequest(capacity=1536, policy="skip_end"))
+    assert made.ring
+    assert check_plan(single, made) == ()
+    short = 0
+    for at, one in enumerate(made.ring.copies):
+        newest = one.waits[0]
+        if newest.visit:
+            before = replace(one, waits=(replace(newest, visit=newest.visit - 1), *one.waits[1:]))
+            copies = (*made.ring.copies[:at], before, *made.ring.copies[at + 1 :])
+            found = check_plan(single, replace(made, ring=replace(made.ring, copies=copies)))
+            short += "ring-lands" in {fault.rule for fault in found}
+    assert short > len(made.ring.copies) // 2
 
 
 def test_every_rule_has_a_mutation() -> None:

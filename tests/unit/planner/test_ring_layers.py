@@ -93,6 +93,14 @@ def test_a_small_use_joins_its_neighbour() -> None:
     assert problem(first).names == ("h.1", "h.2", "h.3")
 
 
+def test_a_small_use_joins_no_other_stage() -> None:
+    """The last layer is small, and read forward and then backward: it joins its neighbour in each."""
+    found = problem(layered([4096] * 3 + [8], backward=True), "backward")
+    assert found.names == ("h.0", "h.1", "h.2")
+    assert found.pinned == (False,) * 3
+    assert [(v.first, v.last) for v in found.visits if v.block == 2] == [(4, 11)]
+
+
 def test_without_notes_the_names_of_weights_tell_the_layers() -> None:
     graph = layered([512] * 3)
     bare = modules(graph, dict.fromkeys(range(6), ""))

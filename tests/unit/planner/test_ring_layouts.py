@@ -16,6 +16,7 @@ from tmmu.planner.ring.arcs import (
     orders,
     too_far_back,
 )
+from tmmu.planner.ring.cyclic import choose_cyclic
 from tmmu.planner.ring.layouts import extent, in_slots, layouts, skip_end
 from tmmu.planner.ring.problem import Stream, stream_of
 
@@ -56,9 +57,9 @@ def test_arcs_reach_back_over_the_start_of_the_pass() -> None:
 
 def test_arcs_fill_what_fits_together() -> None:
     made = stream([3, 1, 2, 2])
-    assert [too_far_back(made, i, 4) for i in range(4)] == [-1, -1, 0, 1]
+    assert too_far_back(made, 4) == [-1, -1, 0, 1]
     assert arcs_filling(made, 4).spans == ((0, 1), (0, 2), (1, 3), (2, 4))
-    assert [too_far_back(made, i, 99) for i in range(4)] == [-4, -3, -2, -1]
+    assert too_far_back(made, 99) == [-4, -3, -2, -1]
 
 
 def test_the_shortest_arcs_of_a_pace_copy_as_late_as_they_can() -> None:
@@ -117,3 +118,21 @@ def test_candidates_of_a_smaller_room_are_among_those_of_a_larger() -> None:
         assert before <= set(found)
         before = set(found)
     assert {skip_end([3, 1, 4, 1, 5, 2], ring) for ring in range(5, 17)} <= before
+    assert {in_slots([3, 1, 4, 1, 5, 2], slots) for slots in (1, 2, 3)} <= before
+
+
+@pytest.mark.parametrize(
+    ("sizes", "compute", "room", "time"),
+    [
+        ((3, 2, 1, 4, 3, 3), (1, 2, 3, 5, 7, 5), 8, 46),
+        ((2, 1, 1, 1, 2, 4, 3, 4), (0, 7, 1, 7, 4, 3, 6, 2), 7, 54),
+        ((4, 1, 3, 1, 3), (2, 1, 2, 0, 3), 7, 29),
+    ],
+    ids=["cut open", "of a pace", "filling"],
+)
+def test_each_kind_of_arcs_is_the_best_somewhere(
+    sizes: tuple[int, ...], compute: tuple[int, ...], room: int, time: int
+) -> None:
+    found = choose_cyclic(layers(sizes, compute, [3 * size for size in sizes]), room, 0)
+    assert found
+    assert found.pace.time == time

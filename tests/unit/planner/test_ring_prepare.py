@@ -159,6 +159,21 @@ def test_passes_one_by_one() -> None:
     assert first_pass_ns(problem, ring) == 31
 
 
+def test_the_first_pass_waits_for_readers_of_its_own() -> None:
+    problem = layers([1] * 3, [3] * 3, [7] * 3)
+    ring = plan_ring(problem, RingRequest(capacity=1))
+    assert [turn.copy_start for turn in simulate(problem, ring, 2)] == [0, 10, 20, 30, 40, 50]
+    assert first_pass_ns(problem, ring) == 30
+
+
+def test_two_buffers_are_both_of_the_largest_layer() -> None:
+    problem = layers([4, 2, 4, 2], [1] * 4, [1] * 4)
+    assert POLICY["double"](problem, 7, 0) is None
+    found = POLICY["double"](problem, 8, 0)
+    assert found
+    assert found.address == (0, 4, 0, 4)
+
+
 def test_one_plan_in_every_process() -> None:
     probe = (
         "from tests.layered import *; from tmmu.planner.ring.prepare import *; from tmmu.ir.plan import *;"

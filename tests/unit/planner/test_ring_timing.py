@@ -5,7 +5,7 @@ import pytest
 from tests.layered import layers
 from tmmu.ir.ring import Visit
 from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
-from tmmu.planner.ring.timing import CAPACITY, COMPUTE, LINK, Pace, pace_of, readers_done
+from tmmu.planner.ring.timing import CAPACITY, COMPUTE, LINK, Pace, pace_of
 
 
 def whole(problem: RingProblem) -> Stream:
@@ -89,8 +89,7 @@ def test_a_visit_inside_another_ends_before_it() -> None:
         alignment=1,
     )
     stream = whole(problem)
-    assert readers_done(stream, 0) == (1, 6)
-    assert readers_done(stream, 1) == (1, 2)
+    assert stream.ends == ((1, 6), (1, 2))
     assert pace_of(stream, [(0, 1), (1, 1)]) == Pace(time=61, limit=CAPACITY)
 
 

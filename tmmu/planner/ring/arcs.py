@@ -4,12 +4,12 @@ A block holds its bytes from the start of its copy to the end of its visit. Two 
 first fit in some order says where.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from tmmu.planner.ring.problem import Stream
-from tmmu.planner.ring.timing import readers_done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,30 +26,31 @@ def arcs_ahead(stream: Stream, depth: int, *, cut: int | None = None) -> Arcs:
     spans = []
     for i in range(count):
         reach = depth if cut is None else min(depth, (i - cut) % count)
-        spans.append((i - reach, readers_done(stream, i)[0] + 1))
+        spans.append((i - reach, stream.ends[i][0] + 1))
     return Arcs(length=count, spans=tuple(spans))
 
 
 def arcs_filling(stream: Stream, room: int) -> Arcs:
     """Each copy starts as many visits ahead as all that is held by then fits in ``room`` together."""
-    spans = []
-    for i in range(len(stream.visits)):
-        start = min(i, too_far_back(stream, i, room) + 1)
-        spans.append((start, readers_done(stream, i)[0] + 1))
+    spans = [(turn + 1, end + 1) for turn, (end, _) in zip(too_far_back(stream, room), stream.ends, strict=True)]
     return Arcs(length=len(stream.visits), spans=tuple(spans))
 
 
-def too_far_back(stream: Stream, index: int, room: int) -> int:
-    """Back from visit ``index``, the turn of the first one whose block comes twice or no longer fits in ``room``."""
-    problem, turn = stream.problem, index
-    block = problem.visits[stream.visits[index]].block
-    blocks, total = {block}, problem.bytes[block]
-    while total <= room:
-        turn -= 1
-        block = problem.visits[stream.visits[turn]].block
-        total += room if block in blocks else problem.bytes[block]
-        blocks.add(block)
-    return turn
+def too_far_back(stream: Stream, room: int) -> list[int]:
+    """Back from each visit, the turn of the first one whose block comes twice or no longer fits in ``room``."""
+    blocks = [stream.problem.visits[visit].block for visit in stream.visits]
+    size, count = stream.problem.bytes, len(blocks)
+    held, total, turn = Counter[int](), 0, -count - 1
+    found = []
+    for i in range(-count, count):
+        held[blocks[i]] += 1
+        total += size[blocks[i]]
+        while turn + 1 < i and (total > room or held[blocks[i]] > 1):
+            turn += 1
+            held[blocks[turn % count]] -= 1
+            total -= size[blocks[turn % count]]
+        found.append(turn)
+    return found[count:]
 
 
 def arcs_paced(stream: Stream, time: int) -> Arcs:
@@ -70,7 +71,7 @@ def arcs_paced(stream: Stream, time: int) -> Arcs:
         arrives[i] = min(start[i], after - takes[(i + 1) % count]) if turn < 2 * count - 1 else start[i]
     spans = []
     for i in range(count):
-        from_start, after_it = readers_done(stream, i)
+        from_start, after_it = stream.ends[i]
         spans.append((arrives[i] - takes[i], start[from_start] + after_it))
     return Arcs(length=time, spans=tuple(spans))
 

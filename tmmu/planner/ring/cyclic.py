@@ -84,8 +84,8 @@ def least_time(stream: Stream, room: int) -> int | None:
     """
     visits = [stream.problem.visits[visit] for visit in stream.visits]
     count, found = len(visits), list[Wait]()
-    for i in range(count):
-        turns = range(too_far_back(stream, i, room), i)
+    for i, turn in enumerate(too_far_back(stream, room)):
+        turns = range(turn, i)
         first = min(turns, key=lambda t: (t // count, visits[t].last, t))
         found.append((first % count, -(first // count)))
     pace = pace_of(stream, found)

@@ -6,7 +6,7 @@ from tmmu.errors import InternalError
 from tmmu.ir.ring import Ring
 from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
 from tmmu.planner.ring.profile import NANO
-from tmmu.planner.ring.timing import Pace, Wait, pace_of, readers_done
+from tmmu.planner.ring.timing import Pace, Wait, pace_of
 
 PPM = 1_000_000
 
@@ -95,7 +95,7 @@ def simulate(problem: RingProblem, ring: Ring, passes: int) -> tuple[Turn, ...]:
 
 def _end(stream: Stream, found: list[Turn], began: int, index: int) -> int:
     """When the ops of visit ``index`` in the pass that ``began`` so many turns ago have run."""
-    from_start, after = readers_done(stream, index)
+    from_start, after = stream.ends[index]
     return found[began + from_start].start + after
 
 

@@ -19,7 +19,7 @@ from tmmu.planner.ring.profile import Profile, copy_time, op_time
 LARGE: Final = 4
 """A numbered part of the model with more than one in so many of its bytes is split by its own numbers."""
 SMALL: Final = 1000
-"""A use that needs less than one in so many joins the next: a copy of a few bytes costs what a larger one does."""
+"""A use that needs less than one in so many joins another: a copy of a few bytes costs what a larger one does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def _total(graph: Graph, buffers: Iterable[int]) -> int:
 
 
 def _joined(graph: Graph, uses: Sequence[_Use]) -> list[_Use]:
-    """Small uses join the next one of their stage, or the one before at the end; the larger gives the name."""
+    """Small uses join the one before of their stage, or the next at its start; the larger gives the name."""
     small = _total(graph, dict.fromkeys(weight for use in uses for weight in use.weights)) // SMALL
     found: list[_Use] = []
     for use in uses:

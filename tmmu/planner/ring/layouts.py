@@ -4,7 +4,7 @@ That the list does not depend on the budget is what makes a larger budget never 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from tmmu.planner.ring.arcs import Arcs, arcs_ahead, arcs_filling, arcs_paced, first_fit, holds, most_held, orders
@@ -44,45 +44,51 @@ def layouts(stream: Stream, room: int, *, bare: bool) -> Iterator[tuple[int, ...
     """
     sizes = [stream.problem.bytes[block] for block in stream.blocks]
     seen: set[tuple[int, ...]] = set()
-    for address in _all(stream, sizes, room, bare=bare):
+    for address in chain(_packed(stream, sizes, room), _in_turn(sizes, room, bare=bare)):
         if address not in seen and extent(sizes, address) <= room:
             seen.add(address)
             yield address
 
 
-def _all(stream: Stream, sizes: Sequence[int], room: int, *, bare: bool) -> Iterator[tuple[int, ...]]:
+def _packed(stream: Stream, sizes: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
+    """First fit of each kind of arcs, in several orders."""
+    seen: set[tuple[Arcs, int]] = set()
+    for kind in _arcs(stream, sizes):
+        if kind not in seen:
+            seen.add(kind)
+            arcs, depth = kind
+            held = holds(stream, arcs)
+            if most_held(stream, held) <= room:
+                yield from (first_fit(stream, held, order) for order in orders(stream, depth))
+
+
+def _arcs(stream: Stream, sizes: Sequence[int]) -> Iterator[tuple[Arcs, int]]:
+    """Arcs to pack, and how many of them are held at once: all ahead, of a pace, cut open somewhere, filling a ring."""
     count = len(stream.visits)
     depths = sorted({min(depth, count - 1) for depth in DEPTHS} - {0}, reverse=True)
-    for depth in depths:
-        yield from _packed(stream, arcs_ahead(stream, depth), depth, room)
+    yield from ((arcs_ahead(stream, depth), depth) for depth in depths)
     paces = [pace_of(stream, [_ahead(i, depth, count) for i in range(count)]) for depth in depths]
-    for time in sorted({stream.floor_ns, *(pace.time for pace in paces if pace)}):
-        if time:
-            yield from _packed(stream, arcs_paced(stream, time), 1, room)
+    times = {stream.floor_ns, *(pace.time for pace in paces if pace)} - {0}
+    yield from ((arcs_paced(stream, time), 1) for time in sorted(times))
     for depth in depths:
         for cut in range(0, count, -(-count // CUTS)):
-            yield from _packed(stream, arcs_ahead(stream, depth, cut=cut), depth, room)
+            yield arcs_ahead(stream, depth, cut=cut), depth
     windows = _windows(sizes)
-    for ring in windows[:: -(-len(windows) // RINGS)]:
-        yield from _packed(stream, arcs_filling(stream, ring), 1, room)
+    yield from ((arcs_filling(stream, ring), 1) for ring in windows[:: -(-len(windows) // RINGS)])
+
+
+def _in_turn(sizes: Sequence[int], room: int, *, bare: bool) -> Iterator[tuple[int, ...]]:
+    """What the other policies do."""
     for slots in range(min(len(sizes), room // max(sizes)), 0, -1):
         yield in_slots(sizes, slots)
-    for ring in windows if bare else ():
-        if ring <= room:
-            yield skip_end(sizes, ring)
+    if bare:
+        yield from (skip_end(sizes, ring) for ring in _windows(sizes) if ring <= room)
 
 
 def _ahead(i: int, depth: int, count: int) -> tuple[int, int]:
     """The visit before the ``depth`` ones ahead of visit ``i``."""
     other = i - depth - 1
     return other % count, -(other // count)
-
-
-def _packed(stream: Stream, arcs: Arcs, depth: int, room: int) -> Iterator[tuple[int, ...]]:
-    held = holds(stream, arcs)
-    if most_held(stream, held) <= room:
-        for order in orders(stream, depth):
-            yield first_fit(stream, held, order)
 
 
 def _windows(sizes: Sequence[int]) -> list[int]:

@@ -1,5 +1,6 @@
 """What the ring's planner decides about: blocks, who reads them when, and how long ops and copies take."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +62,16 @@ class Stream:
     def floor_ns(self) -> int:
         """No schedule takes less per pass: the link moves it all, and all is computed."""
         return max(self.link_ns, self.problem.compute_ns)
+
+    @cached_property
+    def ends(self) -> tuple[tuple[int, int], ...]:
+        """Per visit, the last visit to start before it ends, and how long after that start it ends."""
+        visits, reached = [self.problem.visits[visit] for visit in self.visits], self.problem.reached
+        found = []
+        for visit in visits:
+            index = bisect_right(visits, visit.last, key=lambda other: other.first) - 1
+            found.append((index, reached[visit.last + 1] - reached[visits[index].first]))
+        return tuple(found)
 
     @cached_property
     def largest(self) -> int:

@@ -34,7 +34,6 @@ def _sets(problem: RingProblem, free: Sequence[int]) -> Iterator[int]:
     """Sets of streamed blocks, as bits."""
     every = sum(1 << block for block in free)
     yield every
-    yield 0
     kinds: dict[Kind, list[int]] = {}
     for block in free:
         kinds.setdefault((problem.bytes[block], problem.moved[block]), []).append(block)

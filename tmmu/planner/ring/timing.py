@@ -58,20 +58,11 @@ def _edges(stream: Stream, waits: Sequence[Wait]) -> list[tuple[Edge, ...]]:
     into: list[tuple[Edge, ...]] = []
     for i, (visit, (other, lag)) in enumerate(zip(visits, waits, strict=True)):
         takes, wraps = stream.problem.copy_ns[visit.block], i == 0
-        from_start, after = readers_done(stream, other)
+        from_start, after = stream.ends[other]
         into.append(((2 * ((i - 1) % count), takes, int(wraps)), (2 * from_start + 1, after + takes, lag)))
         since = reached[visit.first] - reached[visits[i - 1].first] + wraps * reached[-1]
         into.append(((2 * i, 0, 0), (2 * ((i - 1) % count) + 1, since, int(wraps))))
     return into
-
-
-def readers_done(stream: Stream, index: int) -> tuple[int, int]:
-    """The last visit to start before visit ``index`` ends, and how long after that start it ends."""
-    visits, reached = stream.problem.visits, stream.problem.reached
-    last = visits[stream.visits[index]].last
-    while index + 1 < len(stream.visits) and visits[stream.visits[index + 1]].first <= last:
-        index += 1
-    return index, reached[last + 1] - reached[visits[stream.visits[index]].first]
 
 
 def _slower_cycle(edges: Sequence[tuple[Edge, ...]], time: int) -> int | None:
