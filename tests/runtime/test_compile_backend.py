@@ -329,6 +329,60 @@ CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+def overlapping(*, first: int) -> tuple[torch.Tensor, ...]:
+    """A storage, and two windows of it that share elements, the first of them at ``first``."""
+    storage = torch.randn(12)
+    return storage, storage[first : first + 3], storage[first + 1 : first + 5]
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_inputs_that_share_memory_see_each_others_changes(first: int) -> None:
+    """Autograd puts windows together by their offsets in storages, which are not where ours begin."""
+    function = lambda x, y: (x.add_(1), y * 2)[1]  # noqa: E731
+    run = compiled(function)
+    for _ in range(2):
+        mine = overlapping(first=first)
+        theirs = copy.deepcopy(mine)
+        assert same_bits(run(*mine[1:]), function(*theirs[1:]))
+        assert same_bits(mine[0], theirs[0])
+    assert all_planned()
+
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "expanded": lambda: torch.randn(1, 4).expand(3, 4),
+    "overlapping": lambda: torch.randn(8).as_strided((3, 4), (1, 1)),
+    "transposed": lambda: torch.randn(4, 3).t(),
+    "with gaps": lambda: torch.randn(8, 8)[::2, 1::3],
+    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "a number": lambda: torch.tensor(2.5),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_inputs_may_lie_in_any_way(name: str) -> None:
+    run = compiled(lambda x: x.sin() * 2 + x)
+    for _ in range(2):
+        x = LAYOUTS[name]()
+        found, wanted = run(x), x.sin() * 2 + x
+        assert same_bits(found, wanted)
+        assert found.stride() == wanted.stride()
+    assert all_planned()
+
+
+def test_dropout_of_a_transposed_tensor_draws_as_eager_draws() -> None:
+    function = lambda x: F.dropout(x.transpose(0, 1), 0.15) * 2  # noqa: E731
+    outcomes = []
+    for one in (compiled(function), function):
+        torch.manual_seed(3)
+        x = torch.arange(2400.0).view(3, 40, 20).requires_grad_()
+        result = one(x)
+        result.sum().backward()
+        assert x.grad is not None
+        outcomes.append((result.tolist(), result.stride(), x.grad.tolist()))
+    assert outcomes[0] == outcomes[1]
+    assert all_planned()
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_inputs_that_are_changed_are_changed_for_the_caller(name: str) -> None:
     function = CHANGES[name]

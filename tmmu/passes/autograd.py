@@ -20,6 +20,7 @@ from torch._guards import TracingContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from tmmu.passes.composites import composites_of_eager
+from tmmu.passes.following import draw_in_place
 from tmmu.passes.halves import Step
 
 Callback: TypeAlias = Callable[[Step, frozenset[int]], "Runner"]
@@ -56,6 +57,7 @@ class _Split:
     def forward(self, graph: fx.GraphModule, inputs: Any) -> Callable[[list[Any]], list[Any]]:
         """What runs the first half."""
         del inputs
+        draw_in_place(graph)
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
         static = frozenset(metadata.static_input_indices if metadata is not None else ())

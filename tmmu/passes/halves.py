@@ -5,8 +5,7 @@ second as it is, so that the recording is one step, forward and backward, in one
 something out, a call that does nothing reads it: until then it must be there, and no longer.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,11 +20,11 @@ from tmmu.ir.graph import DTYPE_BYTES, STATE
 from tmmu.ir.halves import Delivery, Given, Half, Halves, Handed
 from tmmu.passes.capture import translated
 from tmmu.passes.constants import constant_values
+from tmmu.passes.following import Following, form_of, known_sizes
 from tmmu.passes.lower import lower_with_calls
 from tmmu.passes.modules import ModuleStack
 from tmmu.passes.program import Window
 from tmmu.passes.recorder import Recorder
-from tmmu.passes.sources import display_name
 
 
 def _nothing(values: Sequence[torch.Tensor]) -> None:
@@ -40,12 +39,6 @@ HAND_OUT: Final = torch.ops.tmmu.hand_out.default
 
 EARLY: Final = 1 << 16
 """Bytes from which a result leaves when it is made: to stop for less would take longer than the bytes are worth."""
-
-_LINE: Final = re.compile(r'File "([^"]+)", line (\d+)')
-_ROOT: Final = re.compile(r"^L\['\w+'\]\.?")
-_ITEM: Final = re.compile(r"_modules\['([^']*)'\]")
-_NOWHERE: Final = "autograd"
-"""The source of what no line of the user's stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +97,7 @@ class _Tracer:
         self.modules = ModuleStack()
         self.recorder = Recorder(modules=self.modules, device="cpu")
         self.inputs: list[Window] = []
+        self.known = known_sizes(step.first, args)
 
     def trace(self, name: str) -> Traced:
         """The program in halves."""
@@ -126,11 +120,11 @@ class _Tracer:
 
     def _second(self, graph: fx.GraphModule, first: _Recorded, returned: tuple[int, ...]) -> _Recorded:
         """On what the first saved, and on fakes of the gradients."""
-        known, names = _known_sizes(self.step.first, self.args), list[str | None]()
+        names = list[str | None]()
         given = []
         for node, at in zip(graph.graph.find_nodes(op="placeholder"), returned, strict=True):
             names.extend([None] if at >= 0 else [])
-            given.append(first.found[at] if at >= 0 else self._declared(node.name, _sized(node, known), names))
+            given.append(first.found[at] if at >= 0 else self._declared(node.name, form_of(node, self.known), names))
         return self._recorded(graph, names, given, results=len(_outputs(graph)))
 
     def _declared(self, name: str, arg: Any, names: list[str | None]) -> Any:
@@ -156,7 +150,7 @@ class _Tracer:
                 self._hand_out(half, places, value)
 
         with translated(""), self.recorder:
-            half.found = _listed(_Following(graph, self.modules, made).run(*given))
+            half.found = _listed(Following(graph, self.modules, made, self.known).run(*given))
             half.handed = self._handed(graph, half)
             early = {at for places in half.deliveries for at in places}
             last = [at for at, how in enumerate(half.handed) if isinstance(how, Window) and at not in early]
@@ -239,30 +233,6 @@ def _returned(first: fx.GraphModule, second: fx.GraphModule) -> tuple[int, ...]:
     return tuple(saved.get(node.name, -1) for node in second.graph.find_nodes(op="placeholder"))
 
 
-class _Following(fx.Interpreter):
-    """Runs a graph, and tells the recorder which module and line each node comes from."""
-
-    def __init__(self, graph: fx.GraphModule, modules: ModuleStack, made: Callable[[fx.Node, Any], None]) -> None:
-        super().__init__(graph)
-        self._modules, self._made = modules, made
-
-    def run_node(self, n: fx.Node) -> Any:
-        """The node's value, after ``made`` has heard of it."""
-        stack = n.meta.get("nn_module_stack") or n.meta.get("fwd_nn_module_stack") or {}
-        path = next(reversed(list(stack.values())))[0] if stack else ""
-        lines = _LINE.findall(n.meta.get("stack_trace") or "")
-        self._modules.path = _readable(str(path))
-        self._modules.source = f"{display_name(lines[-1][0], '')}:{lines[-1][1]}" if lines else _NOWHERE
-        value = super().run_node(n)
-        self._made(n, value)
-        return value
-
-
-def _readable(path: str) -> str:
-    """``L['self']._modules['0'].weight`` as ``0.weight``."""
-    return _ITEM.sub(r"\1", _ROOT.sub("", path))
-
-
 def _whole(position: int, tensor: torch.Tensor) -> Given:
     return Given(position=position, whole=True, shape=tuple(tensor.shape), stride=tensor.stride(), offset=0)
 
@@ -287,28 +257,3 @@ def _require_plain(step: Step) -> None:
 def _require_stateless(program: Program) -> None:
     if STATE in program.graph.buffers.role:
         raise UnsupportedOp("the graph changes a constant of its own", fix="register it as a buffer of the module")
-
-
-def _known_sizes(graph: fx.GraphModule, args: Sequence[Any]) -> dict[Any, int]:
-    """What each free symbol of the graph is for these arguments."""
-    known: dict[Any, int] = {}
-    for node, arg in zip(graph.graph.find_nodes(op="placeholder"), args, strict=True):
-        form = node.meta.get("val")
-        pairs = zip(form.shape, arg.shape, strict=True) if isinstance(form, torch.Tensor) else ((form, arg),)
-        for symbolic, size in pairs:
-            if isinstance(symbolic, torch.SymInt) and symbolic.node.expr.is_Symbol:
-                known[symbolic.node.expr] = int(size)
-    return known
-
-
-def _sized(node: fx.Node, known: Mapping[Any, int]) -> Any:
-    """The form of a gradient, its sizes made numbers."""
-
-    def number(size: Any) -> int:
-        return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else int(size)
-
-    form = node.meta["val"]
-    if not isinstance(form, torch.Tensor):
-        return number(form)
-    shape, stride = tuple(map(number, form.shape)), tuple(map(number, form.stride()))
-    return torch.empty_strided(shape, stride, dtype=form.dtype)

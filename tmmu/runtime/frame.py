@@ -23,6 +23,7 @@ from tmmu.runtime.bind import bind_program
 from tmmu.runtime.code import Run, moving_axes
 from tmmu.runtime.executor import Bound, run_pieces
 from tmmu.runtime.slab import Slab
+from tmmu.runtime.steps import extent
 from tmmu.runtime.tape import Piece, tape_of
 
 
@@ -85,10 +86,10 @@ class Frame:
         self._lease, self._spent = None, False
         with self._running():
             for position, place in self._into:
-                place.copy_(args[position])
+                _copy(args[position], place)
             run_pieces(self._bound, self._tapes[0])
             for position, place in self._back:
-                args[position].copy_(place)
+                _copy(place, args[position])
         for position in self._touched:
             increment_version(args[position])
         handed, results = self._halves.first.handed, self._halves.results
@@ -101,9 +102,9 @@ class Frame:
             raise InternalError("a program of one half was asked for the other")
         with self._running():
             for position, place in self._saved() if loaded else ():
-                place.copy_(args[position])
+                _copy(args[position], place)
             for position, place in self._tangents:
-                place.copy_(args[position])
+                _copy(args[position], place)
             self._spent = True
             run_pieces(self._bound, self._tapes[1])
         return self._taken(half.handed, args)
@@ -222,6 +223,19 @@ def _of_argument(one: Handed, args: Sequence[Any]) -> Any:
     tensor: torch.Tensor = args[one.position]
     with torch.no_grad():
         return tensor if one.whole else tensor.as_strided(one.shape, one.stride, _offset(tensor, one))
+
+
+def _copy(source: torch.Tensor, place: torch.Tensor) -> None:
+    """Elements that lie over each other are copied as they lie: both have the same strides."""
+    if torch._debug_has_internal_overlap(place) and source.stride() == place.stride():
+        source, place = _flat(source), _flat(place)
+    place.copy_(source)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    low, high = extent(tensor)
+    width = tensor.element_size()
+    return tensor.as_strided(((high - low) // width,), (1,), low // width)
 
 
 def _copied(view: torch.Tensor) -> torch.Tensor:

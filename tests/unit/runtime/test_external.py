@@ -1,0 +1,78 @@
+"""Inputs that stay where the caller keeps them: read there, changed there, and untouched by binding."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.harness import TOKEN, captured, planned
+from tmmu.errors import InvalidConfig
+from tmmu.runtime.bind import bind
+from tmmu.runtime.executor import Executor
+from tmmu.runtime.slab import Slab
+
+
+class Scaled(nn.Module):
+    """Reads ``w``, and counts in ``n``."""
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        n.add_(1)
+        return x @ w + n
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    return {"x": torch.randn(2, 3), "w": torch.randn(3, 3).t(), "n": torch.zeros(1)}
+
+
+def executor(**external: torch.Tensor) -> Executor:
+    program, constants = captured(Scaled, tensors())
+    return bind(program, planned(program), token=TOKEN, weights=constants, external=external)
+
+
+def test_they_are_read_and_changed_where_they_are() -> None:
+    given = tensors()
+    run = executor(w=given["w"], n=given["n"])
+    assert [one.name for one in run.inputs] == ["x"]
+    for step in (1, 2):
+        given["w"].mul_(2)
+        (found,) = run(x=given["x"])
+        assert found.equal(given["x"] @ given["w"] + step)
+        assert given["n"].item() == step
+
+
+def test_binding_changes_nothing_of_theirs() -> None:
+    given = tensors()
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    executor(w=given["w"], n=given["n"])
+    assert all(given[name].equal(before[name]) for name in given)
+
+
+@pytest.mark.parametrize(
+    ("external", "says"),
+    [
+        ({"other": torch.zeros(3)}, "no input is called other"),
+        ({"w": torch.zeros(3, 4)}, "shape"),
+        ({"w": torch.zeros(3, 3)}, "strides"),
+        ({"w": torch.zeros(3, 3).t().double()}, "dtype"),
+    ],
+)
+def test_what_does_not_fit_is_refused(external: dict[str, torch.Tensor], says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        executor(**external)
+
+
+def test_an_external_input_is_given_to_no_call() -> None:
+    given = tensors()
+    arguments: Any = given
+    with pytest.raises(InvalidConfig, match="no input is called w"):
+        executor(w=given["w"])(**arguments)
+
+
+def test_a_slab_over_a_tensor_begins_with_its_first_element() -> None:
+    whole = torch.arange(12, dtype=torch.float32).view(3, 4)
+    slab = Slab.over(whole[1])
+    assert slab.size == 32
+    assert slab.view(4, (2,), (1,), torch.float32).tolist() == [5.0, 6.0]
+    slab.view(0, (1,), (1,), torch.float32).fill_(-1)
+    assert whole[1, 0].item() == -1
