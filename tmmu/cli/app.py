@@ -40,6 +40,7 @@ Folder = Annotated[Path, typer.Option("--dir", metavar="D", help="The folder of 
 Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="[all]", show_default=False)]
 Jobs = Annotated[int, typer.Option(metavar="N", help="Processes that plan at once.")]
 GOLDEN: Final = Path("golden")
+SIDE_HELP: Final = "NAME.plan.cbor, a TARGET of tmmu plan, or git:REV: before either."
 ARENA_HELP: Final = "For example activations=capacity:8GiB,alignment:256,layout:slots."
 
 
@@ -245,6 +246,49 @@ def ring(
     from tmmu.cli.ring import ring_job, run_ring
 
     return lambda: run_ring(ring_job(**given))
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help=SIDE_HELP)],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same: what A is compared with.")],
+    fail_over: Annotated[str | None, typer.Option(metavar="LIMIT", help="Exit 3 over 1%, or 64MiB.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="For a comment on a pull request.")] = False,
+    device: Annotated[Device | None, typer.Option("--target", help="Whose kernels to plan for.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="How much of a step runs.")] = None,
+    preset: Annotated[Preset | None, typer.Option(help="As for tmmu plan.")] = None,
+    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
+    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
+    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
+    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
+    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
+    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
+    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
+    as_json: Json = False,
+) -> Run:
+    """Say what B needs more than A, and which line of the model makes the difference."""
+    options = {
+        "--target": device,
+        "--mode": mode,
+        "--preset": preset,
+        "--optimizer": optimizer,
+        "--set": settings,
+        "--input": inputs,
+        "--batch": batch,
+        "--seq": seq,
+        "--dtype": dtype,
+        "--decode": decode,
+        "--cache-len": cache_len,
+        "--arena": arena,
+        "--nodes": nodes,
+    }
+    from tmmu.cli.diff import diff_job, run_diff
+
+    job = partial(diff_job, before=before, after=after, options=options, fail_over=fail_over)
+    return lambda: run_diff(job(as_json=as_json, as_markdown=as_markdown))
 
 
 golden = typer.Typer(add_completion=False, help="Hold the planner against what it has said since it was recorded.")

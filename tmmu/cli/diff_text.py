@@ -1,0 +1,188 @@
+"""Text and Markdown from a ``Report``: ASCII, and nothing that a model's names say is obeyed."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console
+
+from tmmu.cli import render
+from tmmu.cli.compared import Figure, Line, Report, blame
+from tmmu.cli.printable import printable
+from tmmu.ir.diff import Change
+from tmmu.ir.side import Moment
+
+LISTED: Final = 10
+"""How many causes, and how many weights, are listed."""
+HEADING: Final = ("change", "buffers", "why", "made by", "module", "source", "needed until")
+SHOWN: Final = ("total", "text", "data", "stack", "inputs")
+
+
+def print_report(out: Console, report: Report) -> None:
+    """The report for a terminal or a log."""
+    out.print(printable(headline(report)), style="bold")
+    rows = [_figure_cells(one) for one in _figures(report)]
+    render.print_lines(out, ["", *render.aligned("<>>>>", ("", "before", "after", "change", ""), rows)])
+    if report.lines or report.peak.bytes:
+        render.print_lines(out, ["", *_reasons(report)])
+        out_rows = [*map(_line_cells, report.lines[:LISTED]), *_rest(report.lines)]
+        render.print_lines(out, ["", *render.aligned(">><<<<<", HEADING, out_rows)] if out_rows else [])
+    kept = [*map(_kept_cells, report.kept[:LISTED])]
+    if kept:
+        more = f" (the largest {LISTED} of {len(report.kept)})" if len(report.kept) > LISTED else ""
+        render.print_lines(
+            out, ["", f"kept all the time{more}:", *render.aligned("><<<", ("change", "why", "role", "name"), kept)]
+        )
+    render.print_lines(out, ["", *_fared(report)] if any(one.buffers for one in report.fared) else [])
+
+
+def markdown(report: Report) -> Iterator[str]:
+    """The report as a comment on a pull request."""
+    total = report.figures[0]
+    yield f"### tmmu: {_verdict(report)}"
+    yield ""
+    yield f"{_code(report.before.name)} to {_code(report.after.name)}: {_setting(report)}"
+    yield from (
+        "",
+        *_table(("", "before", "after", "change", ""), "lrrrr", [_figure_cells(one) for one in _figures(report)]),
+    )
+    if report.lines or report.peak.bytes:
+        yield ""
+        yield from (f"{_escaped(line)}  " for line in _reasons(report))
+        rows = [*map(_line_cells, report.lines[:LISTED]), *_rest(report.lines)]
+        yield from ("", *_table(HEADING, "rrlllll", rows)) if rows else ()
+    if report.kept:
+        yield from ("", *_table(("change", "why", "role", "name"), "rlll", [*map(_kept_cells, report.kept[:LISTED])]))
+    yield from ("", *map(_escaped, _fared(report))) if any(one.buffers for one in report.fared) else ()
+    assert total.name == "total"
+
+
+def headline(report: Report) -> str:
+    """What is compared, and the verdict."""
+    return f"{report.before.name} -> {report.after.name}: {_setting(report)}: {_verdict(report)}"
+
+
+def _verdict(report: Report) -> str:
+    total = report.figures[0]
+    if report.same:
+        return "the same plan"
+    if not any(one.change for one in report.figures):
+        return "needs what it needed"
+    return f"total {signed(total.change)}{_percent(total)}"
+
+
+def _setting(report: Report) -> str:
+    """Mode, kernels and preset, of both where they differ."""
+    texts = [f"{one.mode} on {one.target}, preset {one.preset}" for one in (report.before, report.after)]
+    return " -> ".join(dict.fromkeys(texts))
+
+
+def _figures(report: Report) -> list[Figure]:
+    """Those that are anything, and always the total."""
+    return [one for one in report.figures if one.name == "total" or one.before or one.after]
+
+
+def _figure_cells(one: Figure) -> tuple[str, ...]:
+    indent = "" if one.name == "total" else "  " if not one.segment else "    "
+    return (
+        indent + one.name,
+        render.size(one.before),
+        render.size(one.after),
+        signed(one.change),
+        _percent(one).strip(" ()"),
+    )
+
+
+def signed(count: int) -> str:
+    """Bytes more or less, or ``=``."""
+    return "=" if not count else ("+" if count > 0 else "-") + render.size(abs(count))
+
+
+def _percent(one: Figure) -> str:
+    """The change in per cent, to a tenth; nothing where there was nothing, or where nothing changed."""
+    if not one.change_ppm:
+        return ""
+    tenths = (abs(one.change_ppm) + 500) // 1000
+    return f" ({'+' if one.change > 0 else '-'}{tenths // 10}.{tenths % 10} %)"
+
+
+def _reasons(report: Report) -> Iterator[str]:
+    """Why the stack's peak moved: the line, the moments, and what no buffer accounts for."""
+    peak, found = report.peak, blame(report)
+    by = f", most of it by {_where(found[0])}: {signed(found[1])}" if found else ""
+    yield f"stack {signed(peak.bytes)}{by}"
+    up = peak.bytes >= 0
+    full, same = (peak.after, peak.before) if up else (peak.before, peak.after)
+    yield f"fullest {'now' if up else 'before'} {_moment(full)}; {'before' if up else 'now'}, there, {_moment(same)}"
+    if peak.fullest_before.position != peak.before.position:
+        yield f"fullest before {_moment(peak.fullest_before)}"
+    if peak.fullest_after.position != peak.after.position:
+        yield f"fullest now {_moment(peak.fullest_after)}"
+    if peak.moved:
+        yield f"{peak.moved} buffers of {render.size(peak.moved_bytes)} moved into the peak as they were"
+    if peak.packing:
+        yield f"packing loses {signed(peak.packing)}"
+
+
+def _where(line: Line) -> str:
+    """A line of the model, and what it does there."""
+    module = f" in {line.modules[0]}" if line.modules else ""
+    more = f" and {len(line.modules) - 1} more" if len(line.modules) > 1 else ""
+    source = (line.source or "an op without source") + (" (as it was)" if line.gone else "")
+    return f"{source} ({line.op}{module}{more}: {line.why})"
+
+
+def _moment(moment: Moment) -> str:
+    at = ", ".join(text for text in (moment.op, moment.module, moment.source) if text)
+    return f"at position {moment.position}{f' ({at})' if at else ''}: {render.size(moment.bytes)}"
+
+
+def _line_cells(line: Line) -> tuple[str, ...]:
+    more = f" and {len(line.modules) - 1} more" if len(line.modules) > 1 else ""
+    module = f"{line.modules[0]}{more}" if line.modules else ""
+    source = line.source + (" (as it was)" if line.gone else "")
+    return signed(line.bytes), str(line.buffers), line.why, line.op, module, source, line.until
+
+
+def _rest(lines: Sequence[Line]) -> list[tuple[str, ...]]:
+    """The causes that are not listed, as one."""
+    rest = lines[LISTED:]
+    if not rest:
+        return []
+    return [
+        (
+            signed(sum(one.bytes for one in rest)),
+            str(sum(one.buffers for one in rest)),
+            f"{len(rest)} more",
+            "",
+            "",
+            "",
+            "",
+        )
+    ]
+
+
+def _kept_cells(change: Change) -> tuple[str, ...]:
+    origin = change.origin
+    return signed(change.bytes), change.why, origin.role, origin.name or f"buffer {origin.id}"
+
+
+def _fared(report: Report) -> list[str]:
+    parts = [f"{one.why} {one.buffers} ({signed(one.bytes)})" for one in report.fared if one.buffers]
+    return [f"of all buffers: {', '.join(parts)}"]
+
+
+def _table(heading: Sequence[str], justify: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    marks = {"l": "---", "r": "--:"}
+    yield f"| {' | '.join(heading)} |"
+    yield f"| {' | '.join(marks[side] for side in justify)} |"
+    for row in rows:
+        yield f"| {' | '.join(_escaped(cell.strip()) for cell in row)} |"
+
+
+def _escaped(text: str) -> str:
+    """Text in which Markdown finds nothing to interpret."""
+    return "".join(f"\\{one}" if one in "\\`*_{}[]<>()#|~@!&$" else one for one in printable(text))
+
+
+def _code(text: str) -> str:
+    return f"`{printable(text).replace('`', chr(39))}`"

@@ -1,0 +1,165 @@
+"""The two sides of a comparison: a plan in a file, or a TARGET that is planned for it in a process of its own.
+
+Two versions of one model cannot be traced in one process: the second would find the modules of the first.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from tempfile import TemporaryDirectory
+from typing import Final, TypeAlias
+
+from tmmu import errors
+from tmmu.cli.commits import check_out, split_commit
+from tmmu.cli.load import load_judged, load_plan
+from tmmu.cli.options import IR_SUFFIX, PLAN_SUFFIX, Target, ir_path, parse_target
+from tmmu.errors import InternalError, InvalidConfig, TmmuError
+from tmmu.ir.match import Planned
+
+Options: TypeAlias = Mapping[str, Sequence[str]]
+"""Of ``tmmu plan``: each with its values."""
+
+PLANNED: Final = Path()
+PROGRAM: Final = (sys.executable, "-c", "from tmmu.cli.main import main; main()")
+MODEL: Final = ("file", "class")
+TRACED: Final = (*MODEL, "hf", "pt2")
+APPLIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "--target": TRACED,
+    "--mode": (*TRACED, "ir"),
+    "--preset": (*TRACED, "ir"),
+    "--optimizer": TRACED,
+    "--set": MODEL,
+    "--input": MODEL,
+    "--batch": ("hf",),
+    "--seq": ("hf",),
+    "--dtype": ("hf",),
+    "--decode": ("hf",),
+    "--cache-len": ("hf",),
+    "--arena": (*TRACED, "ir"),
+    "--nodes": (*TRACED, "ir"),
+}
+"""Which options of ``tmmu plan`` mean something for which kinds of target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One side as it was named: of which commit, and a plan or the target to plan."""
+
+    text: str
+    revision: str
+    plan: Path | None
+    target: Target | None
+
+
+def parse_side(text: str) -> Spec:
+    """The side that ``text`` names; it need not exist, but its kind must be known."""
+    revision, name = split_commit(text)
+    if name.endswith(".cbor") and not name.endswith(IR_SUFFIX):
+        return Spec(text=text, revision=revision, plan=Path(name), target=None)
+    return Spec(text=text, revision=revision, plan=None, target=parse_target(name))
+
+
+def require_use(options: Options, sides: Sequence[Spec]) -> None:
+    """Refuses options that mean something for neither side."""
+    kinds = {side.target.kind for side in sides if side.target}
+    for option, values in options.items():
+        if values and not kinds.intersection(APPLIES[option]):
+            raise InvalidConfig(f"{option}: means nothing for these two", fix="leave it out")
+
+
+def plan_sides(sides: Sequence[Spec], options: Options) -> tuple[Planned, ...]:
+    """The sides, legal and sound; what is to be planned is planned at once, each in a process of its own.
+
+    A target beside a plan is planned as that plan was (kernels, mode, preset, arenas) where ``options`` do not say.
+    """
+    with TemporaryDirectory(prefix="tmmu-diff-") as scratch:
+        folders = [_folder(side, Path(scratch) / str(number)) for number, side in enumerate(sides)]
+        paths = [folder / (side.plan or PLANNED) for side, folder in zip(sides, folders, strict=True)]
+        loaded = [_load(path) if side.plan else None for side, path in zip(sides, paths, strict=True)]
+        model = next((one for one in loaded if one), None)
+        asked = _merged(_like(model), options) if model else options
+        outputs = [Path(scratch) / f"{number}{PLAN_SUFFIX}" for number in range(len(sides))]
+        with ExitStack() as stack:
+            jobs = zip(sides, folders, outputs, strict=True)
+            children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].target]
+            for side, child in children:
+                _finish(side, child)
+        return tuple(one or _load(output) for one, output in zip(loaded, outputs, strict=True))
+
+
+def _folder(side: Spec, scratch: Path) -> Path:
+    """Where the side's paths start."""
+    if not side.revision:
+        return Path.cwd()
+    scratch.mkdir()
+    return check_out(side.revision, scratch)
+
+
+def _load(path: Path) -> Planned:
+    ir = ir_path(None, path)
+    if path.exists() and not ir.exists():
+        raise InvalidConfig(
+            f"{path}: its graph {ir.name} is not beside it", fix="keep the two files that tmmu plan writes"
+        )
+    plan = load_plan(path)
+    return Planned(graph=load_judged(plan, ir, None), plan=plan)
+
+
+def _like(model: Planned) -> Options:
+    """The options that plan something as ``model`` was planned. A limit of it is none for another."""
+    arenas, plan = model.plan.arenas, model.plan
+    columns = zip(arenas.name, arenas.layout, arenas.alignment, arenas.page, strict=True)
+    texts = [f"{name}=layout:{layout},alignment:{alignment},page:{page}" for name, layout, alignment, page in columns]
+    return {"--target": [model.graph.target], "--mode": [plan.mode], "--preset": [plan.preset], "--arena": texts}
+
+
+def _merged(like: Options, options: Options) -> Options:
+    """What is asked for goes before what is taken from the plan: of arenas key by key, a preset with its mode."""
+    given = {option: values for option, values in options.items() if values}
+    base = {option: values for option, values in like.items() if option != "--preset" or "--mode" not in given}
+    return base | given | {"--arena": [*like["--arena"], *given.get("--arena", ())]}
+
+
+@contextmanager
+def _planning(side: Spec, folder: Path, output: Path, options: Options) -> Iterator[tuple[Spec, Popen[str]]]:
+    """A process that plans the side's target; gone in the end, whatever happens."""
+    target = side.target
+    assert target is not None
+    words = [
+        word
+        for option, values in options.items()
+        if target.kind in APPLIES[option]
+        for value in values
+        for word in ((option,) if option == "--decode" else (option, value))
+    ]
+    command = [*PROGRAM, "plan", *words, "-o", str(output), "--json", "--", target.text]
+    with Popen(command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
+        try:
+            yield side, child
+        finally:
+            child.kill()
+
+
+def _finish(side: Spec, child: Popen[str]) -> None:
+    """Returns when the side is planned; its refusal is ours, and names the side."""
+    out, said = child.communicate()
+    lines = said.splitlines(keepends=True)
+    sys.stderr.writelines(lines if child.returncode == 0 else lines[:-1])
+    if child.returncode:
+        raise _refusal(side, out, child.returncode)
+
+
+def _refusal(side: Spec, out: str, code: int) -> TmmuError:
+    kinds = {
+        kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TmmuError)
+    }
+    try:
+        record = json.loads(out)
+        kind, what, fix = kinds[record["code"]], record["what"], record["fix"]
+    except (ValueError, KeyError, TypeError):
+        return InternalError(f"{side.text}: planning ended with {code} and said nothing", fix="plan it by itself")
+    return kind(f"{side.text}: {what}", fix=fix)
