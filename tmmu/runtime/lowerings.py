@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from tmmu.runtime.code import Code, Instruction, instruction
+from tmmu.runtime.convolutions import convolution_in_parts
 from tmmu.runtime.gradients import (
     attention_gradient_in_parts,
     convolution_gradient_in_parts,
@@ -17,7 +18,6 @@ from tmmu.runtime.gradients import (
 from tmmu.runtime.parts import (
     MOST_PARTS,
     attention_in_parts,
-    convolution_in_parts,
     normalization_in_parts,
     softmax_in_parts,
 )

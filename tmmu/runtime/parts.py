@@ -86,25 +86,6 @@ def heads_in_parts(given: Mapping[str, Any], held: int, scratch: int) -> list[tu
     ]
 
 
-def convolution_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
-    """Convolution, some images at a time, and of one image some of the channels that it gives."""
-    x, weight, bias = given["input"], given["weight"], given["bias"]
-    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-    rest = [given[name] for name in names]
-    whole = x.dim() == weight.dim() and not given["transposed"] and given["groups"] == 1 and x.shape[0] > 0
-    (result,) = results
-    if not whole or result is None:
-        return None
-    channels = weight.shape[0]
-    code = []
-    held = bytes_of(result) + bytes_of(weight) * x.shape[0]
-    for (low, high), (first, last) in blocks(x.shape[0], channels, held, scratch):
-        some = None if bias is None else bias[first:last]
-        into = (result[low:high, first:last],)
-        code.append(instruction(aten.convolution.default, x[low:high], weight[first:last], some, *rest, into=into))
-    return tuple(code) if len(code) > 1 else None
-
-
 def cuts(count: int, held: int, scratch: int) -> list[Run]:
     """``count`` things that take ``held`` bytes, in runs of about ``scratch`` bytes each."""
     parts = min(_wanted(held, min(scratch, GRAIN)), count, MOST_PARTS)

@@ -46,9 +46,11 @@ def normalization_gradient(mask: list[bool]) -> Call:
     return aten.native_layer_norm_backward.default, arguments, {}
 
 
-def convolution(channels: int = 8) -> Call:
-    options = (rand(8, 8, 1, 1), rand(8), [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-    return aten.convolution.default, (rand(6, channels, 20, 20), *options), {}
+def convolution(*images: int, size: int = 3, stride: int = 1, padding: int = 1, dilation: int = 1) -> Call:
+    axes = len(images) - 2
+    weight = rand(8, images[1], *[size] * axes, seed=1)
+    options = ([stride] * axes, [padding] * axes, [dilation] * axes, False, [0] * axes, 1)
+    return aten.convolution.default, (rand(*images), weight, rand(8, seed=2), *options), {}
 
 
 def convolution_gradient(mask: list[bool]) -> Call:
@@ -83,7 +85,13 @@ CASES: dict[str, Callable[[], Call]] = {
     "attention-gradient-causal": lambda: attention_gradient(causal=True),
     "attention-gradient-masked": lambda: attention_gradient(mask=MASK),
     "softmax": softmax,
-    "convolution": convolution,
+    "convolution": lambda: convolution(4, 8, 16, 20),
+    "convolution-of-one-image": lambda: convolution(1, 8, 90, 20),
+    "convolution-by-patches": lambda: convolution(2, 3, 96, 24, size=4, stride=4, padding=0),
+    "convolution-by-steps": lambda: convolution(1, 16, 901, stride=2),
+    "convolution-with-much-padding": lambda: convolution(1, 4, 120, 20, size=7, stride=2, padding=3),
+    "convolution-of-sound": lambda: convolution(2, 1, 4000, size=10, stride=5, padding=0),
+    "convolution-with-gaps": lambda: convolution(1, 4, 140, 20, dilation=2, padding=2),
     "convolution-gradient": lambda: convolution_gradient([True, True, True]),
     "convolution-gradient-of-the-weight-and-bias": lambda: convolution_gradient([False, True, True]),
 }
