@@ -151,7 +151,9 @@ def test_the_sets_to_try_depend_on_no_budget_and_hold_the_extremes(seed: int) ->
 def test_many_layers_of_many_sizes_are_tried_in_few_sets() -> None:
     pick = random.Random(0)
     sizes = [pick.randint(5, 60) * 1000 for _ in range(60)]
-    found = streams(layers(sizes, [1] * 60, sizes))
+    sizes.append(1)
+    found = streams(layers(sizes, [1] * 61, sizes))
+    assert tuple(range(61)) in [stream.blocks for stream in found]
     resident = sorted(stream.resident_bytes for stream in found)
     assert len(found) <= 4096
     assert max(later - before for before, later in pairwise(resident)) <= sum(sizes) // 100

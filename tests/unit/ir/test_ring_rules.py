@@ -86,8 +86,10 @@ def overwriting_several() -> int:
 
 
 def streams_into_what_stays() -> Ring:
-    """A streamed block that starts below one that stays and reaches into it."""
-    return block(streamed()[0], address=ring().blocks[staying()[-1]].address - 64)
+    """A streamed block that starts below one that stays, with nothing under it, and reaches into it."""
+    blocks = list(block(staying()[-1], address=4096).blocks)
+    blocks[streamed()[0]] = replace(blocks[streamed()[0]], address=4096 - 64)
+    return replace(ring(), capacity=8192, blocks=tuple(blocks))
 
 
 def oldest_first() -> Ring:
