@@ -14,7 +14,7 @@ from tmmu.errors import ArenaTooSmall
 from tmmu.ir.check import check_plan
 from tmmu.ir.plan import encode_plan
 from tmmu.ir.read import read_plan
-from tmmu.ir.ring import POLICIES
+from tmmu.ir.ring import POLICIES, Visit
 from tmmu.planner.ring.assemble import assemble
 from tmmu.planner.ring.cyclic import Choice, choice_of, choose_cyclic, least_time
 from tmmu.planner.ring.figures import simulate
@@ -40,9 +40,27 @@ def random_layers(seed: int) -> RingProblem:
     return layers(sizes, compute, copy, [pick.random() < 0.08 for _ in sizes])
 
 
-def hold(seed: int) -> None:
+def there_and_back(seed: int) -> RingProblem:
+    """Up to seven layers read in order and then in the reverse order: some once, some all the way in between."""
+    pick = random.Random(seed)
+    count = pick.randint(1, 7)
+    sizes = [pick.randint(1, 12) for _ in range(count)]
+    visits: list[Visit] = []
+    for i in range(count):
+        back, kind = 2 * count - 1 - i, pick.random()
+        visits.append(Visit(block=i, first=i, last=back if 0.15 < kind < 0.3 else i))
+        if kind >= 0.3:
+            visits.append(Visit(block=i, first=back, last=back))
+    return replace(
+        layers(sizes, [pick.randint(0, 12) for _ in range(2 * count)], [2 * size + 1 for size in sizes]),
+        pinned=tuple(pick.random() < 0.1 for _ in sizes),
+        visits=tuple(sorted(visits, key=lambda visit: (visit.first, visit.last, visit.block))),
+    )
+
+
+def hold(seed: int, problem: RingProblem) -> None:
     """Three budgets, in order: no other policy is faster or fits where ours does not, and no step makes it slower."""
-    problem, pick = random_layers(seed), random.Random(-seed)
+    pick = random.Random(-seed)
     before: Choice | None = None
     for room in sorted(pick.randint(max(problem.bytes), sum(problem.bytes) + 2) for _ in range(3)):
         ours = choose_cyclic(problem, room, 0)
@@ -55,13 +73,15 @@ def hold(seed: int) -> None:
 
 def test_never_worse_than_another_policy_or_than_with_less_room() -> None:
     for seed in range(FEW):
-        hold(seed)
+        hold(seed, random_layers(seed))
+        hold(seed, there_and_back(seed))
 
 
 @pytest.mark.slow
 def test_never_worse_over_many_sequences() -> None:
     for seed in range(FEW, MANY):
-        hold(seed)
+        hold(seed, random_layers(seed))
+        hold(seed, there_and_back(seed))
 
 
 def shortest(problem: RingProblem, room: int) -> int | None:
@@ -125,6 +145,16 @@ def test_the_time_of_a_pass_is_what_passes_come_to(seed: int) -> None:
     ends = starts[count - 1 :: count]
     assert ends[-1] - ends[-2] == choice.pace.time
     assert all(later - earlier <= choice.pace.time for earlier, later in pairwise(ends))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_time_of_a_step_there_and_back_is_what_steps_come_to(seed: int) -> None:
+    problem = there_and_back(seed)
+    choice = choose_cyclic(problem, max(problem.bytes) + sum(problem.bytes) // 2, 0)
+    if choice and choice.stream.visits:
+        ring, count = assemble(problem, choice, policy="cyclic", capacity=sum(problem.bytes)), len(choice.stream.visits)
+        ends = [turn.start for turn in simulate(problem, ring, 40)][count - 1 :: count]
+        assert ends[-1] - ends[-2] == choice.pace.time
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.ring import Ring
 
 
 def print_graph(graph: Graph) -> str:
@@ -79,6 +80,22 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
         yield f"b{buffer} {where} [{rows.birth[row]},{rows.death[row]}){over}"
     for name in sorted(plan.metrics):
         yield f"metric {_word(name)} {plan.metrics[name]}"
+    if plan.ring:
+        yield from _ring_lines(plan.ring)
+
+
+def _ring_lines(ring: Ring) -> Iterator[str]:
+    """A line for the ring, each block, visit and copy; ``7-1`` is visit 7 of the pass before."""
+    yield f"ring {_word(ring.policy)} capacity {ring.capacity} alignment {ring.alignment} depth {ring.depth}"
+    for index, block in enumerate(ring.blocks):
+        members = " ".join(f"b{member.buffer}+{member.offset}" for member in block.members)
+        stays = "resident" if block.resident else "streamed"
+        yield f"block {index} {_quoted(block.name)} {block.address}+{block.bytes} {stays} {members}"
+    for index, visit in enumerate(ring.visits):
+        yield f"visit {index} block {visit.block} ops {visit.first}-{visit.last}"
+    for copy in ring.copies:
+        waits = " ".join(f"{wait.visit}-{wait.lag}" for wait in copy.waits)
+        yield f"copy {copy.visit} start {copy.start.visit}-{copy.start.lag} waits {waits}"
 
 
 def _arena_line(plan: Plan, arena: int) -> str:

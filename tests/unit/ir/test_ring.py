@@ -14,6 +14,7 @@ from tmmu.ir import cbor
 from tmmu.ir.plan import Plan, encode_plan
 from tmmu.ir.read import read_plan
 from tmmu.ir.ring import Ring, ring_map
+from tmmu.ir.text import print_plan
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 GRAPH = layered((512, 1024, 512, 768, 512, 1024), tied=256)
@@ -75,6 +76,18 @@ def test_the_map_has_columns() -> None:
     blocks = found["blocks"]
     assert isinstance(blocks, dict)
     assert {len(column) for column in blocks.values()} == {7}
+
+
+def test_a_ring_in_print() -> None:
+    lines = print_plan(PLAN).splitlines()[len(print_plan(PLAIN).splitlines()) :]
+    ring = ring_of(PLAN)
+    assert len(lines) == 1 + len(ring.blocks) + len(ring.visits) + len(ring.copies)
+    assert lines[0] == f"ring cyclic capacity 2304 alignment 64 depth {ring.depth}"
+    assert lines[1] == 'block 0 "embed +1" 0+256 resident b1+0'
+    assert lines[8] == "visit 0 block 0 ops 0-0"
+    copy = ring.copies[0]
+    waits = " ".join(f"{wait.visit}-{wait.lag}" for wait in copy.waits)
+    assert lines[16] == f"copy {copy.visit} start {copy.start.visit}-{copy.start.lag} waits {waits}"
 
 
 BROKEN: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (

@@ -33,6 +33,13 @@ def test_a_layer_is_a_block_of_its_weights_in_id_order() -> None:
     assert found.pinned == (False,) * 3
 
 
+def test_a_buffer_that_is_only_read_belongs_to_its_layer() -> None:
+    graph = layered([512] * 3)
+    roles = tuple("constant" if i == 3 else role for i, role in enumerate(graph.buffers.role))
+    assert graph.buffers.role[3] == "parameter"
+    assert problem(replace(graph, buffers=replace(graph.buffers, role=roles))) == problem(graph)
+
+
 def test_a_weight_read_at_two_places_is_one_block_and_stays() -> None:
     found = problem(layered([512] * 3, tied=256, unread=4096))
     assert found.names == ("embed +1", "h.0", "h.1", "h.2")
