@@ -61,6 +61,19 @@ def attention_gradient_in_parts(given: Mapping[str, Any], results: Places, scrat
     return tuple(code) if len(code) > 1 else None
 
 
+def embedding_gradient_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
+    """Of an embedding in short floats, which are added in single precision: some columns at a time."""
+    grad, (result,) = given["grad_output"], results
+    rest = [given[name] for name in ("indices", "num_weights", "padding_idx", "scale_grad_by_freq")]
+    if result is None or grad.dtype.itemsize > 2 or given["scale_grad_by_freq"] or not grad.numel():
+        return None
+    code = [
+        instruction(aten.embedding_dense_backward.default, grad[..., low:high], *rest, into=(result[:, low:high],))
+        for low, high in cuts(grad.shape[-1], bytes_of(result), scratch)
+    ]
+    return tuple(code) if len(code) > 1 else None
+
+
 def convolution_gradient_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
     """Of a convolution: the input's some images at a time, then the weight's, then the bias'."""
     mask, (of_input, of_weight, of_bias) = given["output_mask"], results

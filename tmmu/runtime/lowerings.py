@@ -13,6 +13,7 @@ from tmmu.runtime.convolutions import convolution_in_parts
 from tmmu.runtime.gradients import (
     attention_gradient_in_parts,
     convolution_gradient_in_parts,
+    embedding_gradient_in_parts,
     normalization_gradient_in_parts,
 )
 from tmmu.runtime.parts import (
@@ -82,10 +83,13 @@ def _embedding(given: Arguments, view: torch.Tensor) -> Code | None:
 
 
 def _embedding_gradient(given: Arguments, view: torch.Tensor) -> Code | None:
-    """Rows added where their indices point, in the order in which the operator adds them; none to the padding's."""
+    """Rows added where their indices point, in the order in which the operator adds them; none to the padding's.
+
+    Not of short floats: the operator adds those in single precision.
+    """
     gradient, indices, padding = given["grad_output"], given["indices"], given["padding_idx"]
     plain = indices.is_contiguous() and gradient.is_contiguous() and gradient.shape[-1] > 0
-    if given["scale_grad_by_freq"] or not plain:
+    if given["scale_grad_by_freq"] or gradient.dtype.itemsize < 4 or not plain:
         return None
     rows = gradient.view(indices.numel(), gradient.shape[-1])
     code = (
@@ -163,6 +167,7 @@ IN_PARTS: Final[Mapping[str, InParts]] = {
     "aten.convolution.default": convolution_in_parts,
     "aten.native_layer_norm_backward.default": normalization_gradient_in_parts,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_gradient_in_parts,
+    "aten.embedding_dense_backward.default": embedding_gradient_in_parts,
     "aten.convolution_backward.default": convolution_gradient_in_parts,
 }
 """By operator: its call in parts of so many bytes, ``None`` where one is enough. Which bits come out depends on the

@@ -36,6 +36,9 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "embedding of scattered indices": (aten.embedding.default, (rand(6, 4), IDS.t())),
     "embedding of many rows": (aten.embedding.default, (rand(6, 4), ONE_ROW[:1].expand(99, 4))),
     "embedding gradient by frequency": (aten.embedding_dense_backward.default, (rand(2, 3, 4), IDS, 6, -1, True)),
+    "embedding gradient of short floats": (
+        aten.embedding_dense_backward.default, (rand(2, 3, 4).bfloat16(), IDS, 6, -1, False),
+    ),
     "embedding gradient of scattered indices": (
         aten.embedding_dense_backward.default, (rand(3, 2, 4), IDS.t(), 6, -1, False),
     ),

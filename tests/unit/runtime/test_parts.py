@@ -59,6 +59,12 @@ def convolution_gradient(mask: list[bool]) -> Call:
     return aten.convolution_backward.default, arguments, {}
 
 
+def embedding_gradient(*, padding: int = -1, by_frequency: bool = False) -> Call:
+    indices = torch.randint(0, 9, (4, 16), generator=torch.Generator().manual_seed(0))
+    grad = rand(4, 16, 32).bfloat16()
+    return aten.embedding_dense_backward.default, (grad, indices, 1200, padding, by_frequency), {}
+
+
 def softmax() -> Call:
     scores = rand(2, 4, 64, 64)
     scores[0, 1, 3:9] = float("-inf")
@@ -85,6 +91,8 @@ CASES: dict[str, Callable[[], Call]] = {
     "attention-gradient-causal": lambda: attention_gradient(causal=True),
     "attention-gradient-masked": lambda: attention_gradient(mask=MASK),
     "softmax": softmax,
+    "embedding-gradient": embedding_gradient,
+    "embedding-gradient-padded": lambda: embedding_gradient(padding=3),
     "convolution": lambda: convolution(4, 8, 16, 20),
     "convolution-of-one-image": lambda: convolution(1, 8, 90, 20),
     "convolution-by-patches": lambda: convolution(2, 3, 96, 24, size=4, stride=4, padding=0),
@@ -155,6 +163,10 @@ def test_room_enough_for_the_whole_asks_for_the_whole(name: str) -> None:
         "aten.convolution_backward.default",
         "aten.native_layer_norm_backward.default",
     }
+
+
+def test_an_embedding_gradient_by_frequency_is_left_to_the_operator() -> None:
+    assert in_parts(embedding_gradient(by_frequency=True), [torch.empty(1200, 32).bfloat16()], 1 << 12) is None
 
 
 def test_heads_that_do_not_fit_together_are_left_to_the_operator() -> None:
