@@ -93,9 +93,10 @@ def _peak(one: Side, other: Side, found: Matching, placed: Sequence[Pair]) -> Pe
     (at_one, most_one), (at_other, most_other) = fullest(one.stack), fullest(other.stack)
     sizes = segment_bytes(one.plan.arenas, "stack"), segment_bytes(other.plan.arenas, "stack")
     if (most_other, sizes[1]) >= (most_one, sizes[0]):
-        then, now = _counterpart(one, found.ops, at_other), at_other
+        then, now = _counterpart(one, other, [(b, a) for a, b in placed], found.ops, at_other), at_other
     else:
-        then, now = at_one, _counterpart(other, [(j, i) for i, j in found.ops], at_one)
+        back = [(j, i) for i, j in found.ops]
+        then, now = at_one, _counterpart(other, one, placed, back, at_one)
     before, after = one.moment(then), other.moment(now)
     room = (most_one - before.bytes) - (most_other - after.bytes)
     grown = sizes[1] - sizes[0]
@@ -115,17 +116,27 @@ def _peak(one: Side, other: Side, found: Matching, placed: Sequence[Pair]) -> Pe
     )
 
 
-def _counterpart(side: Side, pairs: Sequence[Pair], position: int) -> int:
-    """The position of ``side`` (first of each pair) where the other program is at ``position``.
+def _counterpart(side: Side, full: Side, placed: Sequence[Pair], pairs: Sequence[Pair], position: int) -> int:
+    """The position of ``side`` at which ``full`` is at ``position``. ``pairs`` of ops are (side, full), others not.
 
-    Of an op that only the other has: the fullest position between the ops around it that both have.
+    Of an op that only ``full`` has: of the ops around it that both have, and the fullest moment between them, the
+    one that differs least.
     """
     index = bisect_right(pairs, position, key=lambda pair: pair[1])
     if index and pairs[index - 1][1] == position:
         return pairs[index - 1][0]
     low = pairs[index - 1][0] if index else 0
     high = pairs[index][0] if index < len(pairs) else max(side.steps - 1, 0)
-    return side.fullest_within(low, high)
+    mine, wanted = dict(placed), full.held(position)
+    there = {mine.get(buffer, -1): size for buffer, size in wanted.items()}
+    near = sorted({low, side.fullest_within(low, high), high})
+    return min(near, key=lambda at: (_distance(side.held(at), there), at))
+
+
+def _distance(held: Mapping[int, int], wanted: Mapping[int, int]) -> int:
+    """Bytes by which what is held differs from what is wanted, buffer by buffer; what nobody could hold is left out."""
+    missing = sum(abs(size - held.get(buffer, 0)) for buffer, size in wanted.items() if buffer >= 0)
+    return missing + sum(size for buffer, size in held.items() if buffer not in wanted)
 
 
 def _held(one: Side, other: Side, placed: Sequence[Pair], then: int, now: int) -> Iterator[Change]:

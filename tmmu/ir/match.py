@@ -1,6 +1,7 @@
 """Which ops and buffers of one planned graph are which of another, when the model in between was edited.
 
-Parameters, constants and state are matched by name. Ops are aligned in the order in which they run, by ever looser
+Parameters, constants and state are matched by name; where names are new, by role, size and what follows the last dot,
+in order. Ops are aligned in the order in which they run, by ever looser
 descriptions: first stage, module, operator, result and where the arguments come from, at last stage, operator and
 result, for modules that were renamed; what is left over is matched by module and operator wherever it runs. Buffers
 that ops make are matched by the op that makes them and their place among its results.
@@ -108,19 +109,28 @@ def _moved(before: Planned, after: Planned, pairs: Sequence[Pair]) -> list[Pair]
     return [(i, j) for i, j in found if i >= 0]
 
 
-def _named(before: Planned, after: Planned) -> Iterator[Pair]:
-    """Persistent buffers of one name; the n-th of a name where several have it."""
-    theirs = {key: buffer for buffer, key in _names(before)}
-    return ((theirs[key], buffer) for buffer, key in _names(after) if key in theirs)
+def _named(before: Planned, after: Planned) -> list[Pair]:
+    """Persistent buffers of one name (the n-th of a name where several have it), then those that were renamed."""
+    one, other = dict(_names(before)), dict(_names(after))
+    pairs = [(one[key], buffer) for key, buffer in other.items() if key in one]
+    old = [buffer for key, buffer in one.items() if key not in other]
+    new = [buffer for key, buffer in other.items() if key not in one]
+    renamed = align(*_interned([_kind(before.graph, b) for b in old], [_kind(after.graph, b) for b in new]))
+    return pairs + [(old[i], new[j]) for i, j in renamed]
 
 
-def _names(one: Planned) -> Iterator[tuple[int, Hashable]]:
+def _names(one: Planned) -> Iterator[tuple[Hashable, int]]:
     roles, names = one.graph.buffers.role, one.graph.notes.buffers
     seen: dict[str, int] = defaultdict(int)
     for buffer, role in enumerate(roles):
         if role in PERSISTENT_ROLES:
-            yield buffer, (names[buffer], seen[names[buffer]])
+            yield (names[buffer], seen[names[buffer]]), buffer
             seen[names[buffer]] += 1
+
+
+def _kind(graph: Graph, buffer: int) -> Hashable:
+    """What stays when a module is renamed."""
+    return graph.buffers.role[buffer], graph.buffers.bytes[buffer], graph.notes.buffers[buffer].rpartition(".")[2]
 
 
 def _made(before: Planned, after: Planned, pairs: Iterable[Pair]) -> Iterator[Pair]:

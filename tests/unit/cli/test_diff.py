@@ -1,0 +1,352 @@
+"""``tmmu diff``: plans, targets and commits against each other; limits for CI; what it prints, and refuses."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
+from tests.unit.ir.programs import program
+from tmmu.cli.compared import Limit
+from tmmu.cli.diff import parse_limit
+from tmmu.cli.diff_text import _escaped, signed
+from tmmu.ir.graph import Graph, encode_graph
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt2.py"
+NET = """
+input x 4
+parameter weight 16
+a 8 = one mm x weight
+b 8 = two relu a over a
+c 4 = three mm b weight
+return c
+"""
+WIDE = NET.replace("c 4 =", "e 32 = wide cat b b\nc 4 =").replace("mm b weight", "mm e weight")
+
+TEXT = """\
+old.ir.cbor -> new.ir.cbor: inference on cpu, preset inference: total +28.0 KiB (+87.5 %)
+
+                   before     after     change
+total            32.0 KiB  60.0 KiB  +28.0 KiB   +87.5 %
+  text           16.0 KiB  16.0 KiB          =
+  stack          12.0 KiB  40.0 KiB  +28.0 KiB  +233.3 %
+    activations  12.0 KiB  40.0 KiB  +28.0 KiB  +233.3 %
+  inputs          4.0 KiB   4.0 KiB          =
+
+stack +28.0 KiB, most of it by net.py:5 (cat in wide: came): +32.0 KiB
+fullest now at position 2 (cat, wide, net.py:5): 40.0 KiB; before, there, at position 1 (relu, two, net.py:4): 8.0 KiB
+fullest before at position 2 (mm, three, net.py:5): 12.0 KiB
+
+   change  buffers  why   made by  module  source    needed until
++32.0 KiB        1  came  cat      wide    net.py:5  net.py:6
+
+of all buffers: came 1 (+32.0 KiB), dies earlier 1 (-8.0 KiB)
+"""
+
+
+def write(name: str, graph: Graph | str) -> Path:
+    path = Path(f"{name}.ir.cbor")
+    path.write_bytes(encode_graph(program(graph) if isinstance(graph, str) else graph))
+    return path
+
+
+def record(shell: Shell, name: str, graph: Graph | str, *arguments: object) -> Path:
+    """A plan of the graph, recorded beside it."""
+    assert shell.tmmu("plan", write(name, graph), "-o", f"{name}.plan.cbor", *arguments).code == 0
+    return Path(f"{name}.plan.cbor")
+
+
+def test_two_graphs_are_planned_and_compared(shell: Shell) -> None:
+    done = shell.tmmu("diff", write("old", NET), write("new", WIDE))
+    assert (done.code, done.err) == (0, "")
+    assert done.out == TEXT
+
+
+def test_plans_are_compared_as_they_lie(shell: Shell) -> None:
+    old, new = record(shell, "old", NET, "--seed", 3), record(shell, "new", WIDE, "--preset", "train_full")
+    before = shell.files()
+    done = shell.tmmu("diff", old, new, "--json")
+    assert (done.code, shell.files()) == (0, before)
+    assert [done.record[side]["preset"] for side in ("before", "after")] == ["inference", "train_full"]
+    assert "preset inference -> inference on cpu, preset train_full" in shell.tmmu("diff", old, new).out
+
+
+def test_a_plan_of_another_token_needs_what_it_needed(shell: Shell) -> None:
+    one, other = record(shell, "one", NET, "--seed", 3), record(shell, "other", NET, "--seed", 4)
+    assert "needs what it needed" in shell.tmmu("diff", one, other).out
+    assert "the same plan" in shell.tmmu("diff", one, one).out
+
+
+def test_a_target_beside_a_plan_is_planned_as_that_was(shell: Shell) -> None:
+    arenas = (
+        "--arena",
+        "activations=alignment:512,layout:slots,page:4096,capacity:1MiB",
+        "--arena",
+        "gradients=alignment:64",
+    )
+    saving = replace(small(), target="cpu")
+    plan = record(shell, "old", saving, "--mode", "forward", "--preset", "remat_enabled", *arenas)
+    same = shell.tmmu("diff", plan, "old.ir.cbor", "--json").record
+    assert [same["after"][key] for key in ("mode", "preset")] == ["forward", "remat_enabled"]
+    assert not any(one["change"] for one in same["figures"])
+    other = shell.tmmu("diff", plan, "old.ir.cbor", "--mode", "inference", "--json").record
+    assert [other["after"][key] for key in ("mode", "preset")] == ["inference", "inference"]
+    wider = shell.tmmu("diff", plan, "old.ir.cbor", "--arena", "activations=alignment:8192", "--json").record
+    assert wider["figures"][3]["change"] > 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"), [("87.6%", 3), ("233.3%", 3), ("233.4%", 0), ("27KiB", 3), ("28KiB", 0), ("1GiB", 0), ("0", 3)]
+)
+def test_growth_over_a_limit_exits_with_3(shell: Shell, limit: str, code: int) -> None:
+    old, new = write("old", NET), write("new", WIDE)
+    done = shell.tmmu("diff", old, new, "--fail-over", limit)
+    assert done.code == code
+    assert "net.py:5" in done.out
+    assert done.err.startswith("tmmu: PEAK_OVER_LIMIT: new.ir.cbor needs more than old.ir.cbor: ") == bool(code)
+    assert (", most of it by net.py:5 (" in done.err) == bool(code)
+    back = shell.tmmu("diff", new, old, "--fail-over", "0%")
+    assert (back.code, back.err) == (0, ""), "less is never too much"
+
+
+def test_which_of_total_and_stack_is_over_is_said(shell: Shell) -> None:
+    old, new = write("old", NET), write("new", WIDE)
+    both, one = (shell.tmmu("diff", old, new, "--fail-over", limit, "--json") for limit in ("10%", "100%"))
+    assert (both.record["over"], one.record["over"]) == (["total", "stack"], ["stack"])
+    assert one.record["error"]["code"] == "PEAK_OVER_LIMIT"
+    assert one.record["error"]["fields"] == {"limit": "100%", "over": {"stack": 28672}}
+    assert one.err.count("\n") == 1
+    assert shell.tmmu("diff", old, new, "--json").record["error"] is None
+
+
+def test_growth_from_nothing_is_over_any_share(shell: Shell) -> None:
+    nothing = "input x 4\nreturn x"
+    done = shell.tmmu("diff", write("old", nothing), write("new", NET), "--fail-over", "999999%")
+    assert done.code == 3
+    assert done.record["over"] == ["stack"] if done.out.startswith("{") else "stack by 12288 bytes" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("1%", Limit(text="1%", bytes=None, ppm=10_000)),
+        ("0.25 %", Limit(text="0.25 %", bytes=None, ppm=2_500)),
+        ("12.3456%", Limit(text="12.3456%", bytes=None, ppm=123_456)),
+        ("64MiB", Limit(text="64MiB", bytes=64 << 20, ppm=0)),
+        ("0", Limit(text="0", bytes=0, ppm=0)),
+    ],
+)
+def test_a_limit_is_a_share_or_a_size(text: str, limit: Limit) -> None:
+    assert parse_limit(text) == limit
+
+
+def test_json_holds_the_account(shell: Shell) -> None:
+    found = shell.tmmu("diff", write("old", NET), write("new", WIDE), "--json").record
+    assert list(found) == ["before", "after", "same", "figures", "peak", "lines", "kept", "fared", "over", "error"]
+    peak = found["peak"]
+    assert peak["bytes"] == 28672 == sum(one["bytes"] for one in peak["changes"]) - peak["room"] + peak["packing"]
+    assert found["lines"] == [
+        {
+            "source": "net.py:5",
+            "gone": False,
+            "op": "cat",
+            "why": "came",
+            "bytes": 32768,
+            "buffers": 1,
+            "modules": ["wide"],
+            "until": "net.py:6",
+        }
+    ]
+    assert peak["changes"][0]["before"] is None
+    assert peak["changes"][0]["after"]["arena"] == "activations"
+
+
+def test_markdown_has_tables_and_nothing_that_a_name_could_open(shell: Shell) -> None:
+    graph = program(WIDE)
+    evil = ("a", "b|c", "<img src=x>`@octo_cat`", "d")
+    notes = replace(graph.notes, ops=replace(graph.notes.ops, module=evil, source=("x.py:1", "#12", "_y_.py:3", "z")))
+    done = shell.tmmu("diff", write("old", NET), write("new", replace(graph, notes=notes)), "--markdown")
+    lines = done.out.splitlines()
+    assert lines[0] == "### tmmu: total +28.0 KiB (+87.5 %)"
+    assert "|  | before | after | change |  |" in lines
+    assert "| total | 32.0 KiB | 60.0 KiB | +28.0 KiB | +87.5 % |" in lines
+    row = next(line for line in lines if line.startswith("| +32.0 KiB"))
+    assert row == ("| +32.0 KiB | 1 | came | cat | \\<img src=x\\>\\`\\@octo\\_cat\\` | \\_y\\_.py:3 | z |")
+    assert all(line.count("|") - line.count("\\|") in (0, 6, 8) for line in lines)
+
+
+def test_what_opens_markdown_is_escaped() -> None:
+    assert _escaped("a|b*c_d`e`<f>@g#h") == "a\\|b\\*c\\_d\\`e\\`\\<f\\>\\@g\\#h"
+    assert _escaped("\x1b[0m") == "\\\\x1b\\[0m"
+    assert all(_escaped(one) == f"\\{one}" for one in "\\`*_{}[]<>()#|~@!&$")
+
+
+def test_weights_that_changed_are_listed(shell: Shell) -> None:
+    done = shell.tmmu("diff", write("old", NET), write("new", NET.replace("weight 16", "weight 48")))
+    assert "kept all the time:\n   change  why   role       name\n+32.0 KiB  grew  parameter  weight\n" in done.out
+
+
+def test_bytes_more_and_less() -> None:
+    assert [signed(n) for n in (0, 1, -1, 2048, -(3 << 20))] == ["=", "+1 B", "-1 B", "+2.0 KiB", "-3.0 MiB"]
+
+
+def test_what_makes_no_sense_is_refused_before_anything_starts(shell: Shell) -> None:
+    old = write("old", NET)
+    for arguments, said in (
+        ((old, "new.txt"), "no such kind of target: 'new.txt'"),
+        ((old, old, "--fail-over", "much"), "--fail-over: 'much' is not a size"),
+        ((old, old, "--fail-over", "-1%"), "--fail-over"),
+        ((old, old, "--set", "a=1"), "--set: means nothing for these two"),
+        ((old, old, "--target", "cpu"), "--target: means nothing for these two"),
+        (("a.plan.cbor", "b.plan.cbor", "--mode", "forward"), "--mode: means nothing for these two"),
+        ((old, "git:HEAD"), "'git:HEAD' names no commit and target"),
+        ((old, "git:HEAD:/etc/model.py"), "names no commit and target"),
+        ((old,), "Missing argument 'B'"),
+    ):
+        done = shell.tmmu("diff", *arguments)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+        assert said in done.err, done.err
+    assert shell.tmmu("diff", old, old, "--json", "--markdown").record["what"].startswith("--json and --markdown both")
+
+
+def test_a_side_that_cannot_be_had_is_one_line_that_names_it(shell: Shell) -> None:
+    old = write("old", NET)
+    Path("broken.py").write_text("print('hello from the model')\nmodel = 1 +\n")
+    plan = record(shell, "alone", NET)
+    Path("alone.ir.cbor").unlink()
+    Path("cut.plan.cbor").write_bytes(b"\xa0")
+    Path("cut.ir.cbor").write_bytes(old.read_bytes())
+    for arguments, code, said in (
+        ((old, "missing.ir.cbor"), 2, "missing.ir.cbor: cannot read missing.ir.cbor"),
+        ((old, write("bad", leaving_its_buffer())), 2, "INVALID_IR_SHAPES: bad.ir.cbor: "),
+        ((old, "missing.plan.cbor"), 2, "missing.plan.cbor: there is no such file"),
+        ((old, plan), 2, "alone.plan.cbor: its graph alone.ir.cbor is not beside it"),
+        ((old, "cut.plan.cbor"), 3, "PLAN_CORRUPT: "),
+        ((old, "broken.py"), 2, "CAPTURE_FAILED: broken.py: "),
+        ((old, old, "--arena", "activations=capacity:1KiB"), 3, "ARENA_TOO_SMALL: old.ir.cbor: "),
+    ):
+        done = shell.tmmu("diff", *arguments)
+        assert (done.code, done.out) == (code, ""), done
+        assert done.err.count("\n") == 1
+        assert said in done.err, done.err
+
+
+def git(*arguments: str) -> str:
+    """git in the present folder, with nobody's configuration."""
+    env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *who, *arguments], env=env, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(message: str) -> None:
+    git("add", "--all", ".")
+    git("commit", "--quiet", "--message", message)
+
+
+@pytest.fixture
+def repository(shell: Shell) -> Shell:
+    """A repository whose second commit makes the example model hold a copy of its widest layer."""
+    git("init", "--quiet", ".")
+    Path("models").mkdir()
+    shutil.copy(EXAMPLE, Path("models") / "gpt2.py")
+    commit("the model")
+    path = Path("models/gpt2.py")
+    text = path.read_text()
+    changed = text.replace(
+        "        return x + self.mlp(self.norm_2(x))",
+        "        wide = torch.cat([x] * 16, dim=-1).tanh()\n"
+        "        return x + self.mlp(self.norm_2(x)) + wide[..., : x.shape[-1]]",
+    )
+    assert changed != text
+    path.write_text(changed)
+    commit("a wide copy")
+    return shell
+
+
+SETTINGS = ("--set", "layers=2", "--set", "vocab=512", "--set", "seq=256")
+
+
+def line_of(text: str) -> str:
+    lines = Path("models/gpt2.py").read_text().splitlines()
+    return f"gpt2.py:{next(number for number, line in enumerate(lines, 1) if text in line)}"
+
+
+@pytest.mark.parametrize("mode", ["inference", "backward"])
+def test_between_two_commits_the_line_that_raised_the_peak_is_named(repository: Shell, mode: str) -> None:
+    before = git("status", "--porcelain"), git("rev-parse", "HEAD"), Path(".git/index").read_bytes()
+    target = "models/gpt2.py"
+    done = repository.tmmu(
+        "diff", f"git:HEAD~1:{target}", f"git:HEAD:{target}", *SETTINGS, "--mode", mode, "--fail-over", "1%"
+    )
+    assert done.code == 3, done.err
+    culprit = line_of("torch.cat([x] * 16")
+    assert f"most of it by {culprit} (aten." in done.out, done.out
+    assert f", most of it by {culprit} (make it smaller" in done.err
+    assert (git("status", "--porcelain"), git("rev-parse", "HEAD"), Path(".git/index").read_bytes()) == before
+    assert repository.files() == (".git", "models")
+
+
+def test_a_commit_is_compared_with_what_lies_here_from_any_folder(
+    repository: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("models")
+    Path("gpt2.py").write_text(Path("gpt2.py").read_text().replace("[x] * 16", "[x] * 32"))
+    done = repository.tmmu("diff", "git:HEAD:gpt2.py", "gpt2.py", *SETTINGS, "--json")
+    assert done.code == 0, done.err
+    (line,) = [one for one in done.record["lines"] if one["bytes"]]
+    wide = 256 * 768 * 4 * 16
+    assert (line["why"], line["bytes"], line["op"]) == ("grew", wide, "aten.tanh.default")
+    assert done.record["peak"]["bytes"] == wide
+
+
+def test_a_plan_of_a_commit_is_read_from_it(repository: Shell) -> None:
+    record(repository, "net", NET)
+    git("add", "--force", "net.plan.cbor", "net.ir.cbor")
+    commit("a recorded plan")
+    record(repository, "net", WIDE)
+    done = repository.tmmu("diff", "git:HEAD:net.plan.cbor", "net.plan.cbor")
+    assert done.out.startswith("git:HEAD:net.plan.cbor -> net.plan.cbor: inference on cpu")
+    assert "+28.0 KiB" in done.out
+
+
+def test_a_commit_that_is_none_is_one_clear_line(
+    repository: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = write("old", NET)
+    for revision, said in (("nowhere", "git: no commit 'nowhere'"), ("--help", "git: ")):
+        done = repository.tmmu("diff", f"git:{revision}:models/gpt2.py", here)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert said in done.err
+    done = repository.tmmu("diff", "git:HEAD:models/other.py", here)
+    assert "git:HEAD:models/other.py: no file 'models/other.py'" in done.err
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    monkeypatch.chdir(outside)
+    write("old", NET)
+    done = repository.tmmu("diff", "git:HEAD:models/gpt2.py", here)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "git: fatal: not a git repository" in done.err
+    monkeypatch.setenv("PATH", str(outside))
+    assert "there is no git here" in repository.tmmu("diff", "git:HEAD:models/gpt2.py", here).err
+
+
+def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:
+    """Both models import ``layers`` from beside them: in one process the second would get the first one's."""
+    for folder, width in (("one", 64), ("two", 96)):
+        Path(folder).mkdir()
+        Path(folder, "layers.py").write_text(f"WIDTH = {width}\n")
+        Path(folder, "net.py").write_text(
+            "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport torch\nimport layers\n"
+            "model = torch.nn.Linear(layers.WIDTH, layers.WIDTH, bias=False)\n"
+            "def inputs():\n    return (torch.zeros(8, layers.WIDTH),)\n"
+        )
+    done = shell.tmmu("diff", "one/net.py", "two/net.py", "--json")
+    assert done.code == 0, done.err
+    text = done.record["figures"][1]
+    assert (text["before"], text["after"]) == (64 * 64 * 4, 96 * 96 * 4)
+    assert json.loads(done.out)["kept"][0]["after"]["name"] == "weight"

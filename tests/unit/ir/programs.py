@@ -1,0 +1,64 @@
+"""Small programs as text, to be edited the way a model is: a line for each buffer, its number the source of its op.
+
+``input x 4``, ``parameter w 16``, ``state s 4``: a persistent buffer of so many KiB. ``a 8 = mlp.up mm x w``: an op of
+module ``mlp.up`` that makes ``a``; ``over x`` lets it compute ``a`` in place of ``x``, ``backward`` is its stage.
+``return a``: the outputs. A ``.`` is no module.
+"""
+
+from dataclasses import replace
+
+from tests.strategies import Builder
+from tmmu.ir.check import check_plan
+from tmmu.ir.graph import Graph, Notes, OpNotes
+from tmmu.ir.match import Planned
+from tmmu.ir.rules import require_legal
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.token import token_from_seed
+
+PERSISTENT = ("input", "parameter", "constant", "state")
+
+
+def program(text: str, name: str = "net") -> Graph:
+    """The graph that the text says."""
+    b, ids, names, modules, sources = Builder(), dict[str, int](), list[str](), list[str](), list[str]()
+    outputs: list[int] = []
+    for number, line in enumerate(text.strip().splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        if words[0] in PERSISTENT:
+            ids[words[1]] = b.buffer(words[0], (256 * int(words[2]),))
+            names.append(words[1])
+        elif words[0] == "return":
+            outputs = [ids[word] for word in words[1:]]
+        else:
+            _op(b, ids, words)
+            modules.append("" if words[3] == "." else words[3])
+            sources.append(f"{name}.py:{number}")
+            names.append("")
+    n = len(modules)
+    ops = OpNotes(
+        phase=("unknown",) * n, modality=("unknown",) * n, flops=(0,) * n, module=tuple(modules), source=tuple(sources)
+    )
+    graph = replace(b.build(outputs), notes=Notes(name=name, buffers=tuple(names), ops=ops))
+    require_legal(graph)
+    return graph
+
+
+def _op(b: Builder, ids: dict[str, int], words: list[str]) -> None:
+    made, kib, _, _, target, *rest = words
+    stage = rest.pop() if rest[-1:] == ["backward"] else "forward"
+    over = rest.index("over") if "over" in rest else len(rest)
+    reads, taken = [ids[word] for word in rest[:over]], [ids[word] for word in rest[over + 1 :]]
+    ids[made] = b.buffer("activation", (256 * int(kib),))
+    b.op(reads, [ids[made]], in_place=[(ids[made], one) for one in taken], target=target, stage=stage)
+
+
+def planned(graph: Graph | str, *, mode: str = "inference", preset: str = "inference") -> Planned:
+    """A graph with a sound plan of it."""
+    graph = program(graph) if isinstance(graph, str) else graph
+    token = token_from_seed(0)
+    plan = prepare_memory(graph, mode=mode, preset=preset, token=token, arenas=default_arenas())
+    assert not check_plan(graph, plan, token=token)
+    return Planned(graph=graph, plan=plan)
