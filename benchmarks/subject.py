@@ -77,7 +77,7 @@ class Subject:
 
     @cached_property
     def plan(self) -> Plan:
-        preset = "train_full" if self.work.training else "inference"
+        preset = "remat_enabled" if self.work.training else "inference"
         arenas = default_arenas(alignment=64)
         return prepare_memory(self.program.graph, mode=self.mode, preset=preset, token=TOKEN, arenas=arenas)
 

@@ -15,3 +15,14 @@ def plain_kernels() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small kernels gain nothing from a second thread, and wait for it where others want the processor."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,11 +1,8 @@
 """Planned is the captured program, and the module, bit for bit: a dozen published architectures; slowly, all."""
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
-from tests.kernels import plain_kernels
+from tests.kernels import one_thread, plain_kernels
 from tmmu.errors import CaptureFailed
 
 pytest.importorskip("transformers")
@@ -20,17 +17,8 @@ DOZEN = (
 UNTRAINED = "DETR ResNet-50"
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small kernels gain nothing from a second thread, and wait for it where others want the processor."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def demand_every_bit(architecture: Architecture, *, training: bool) -> None:
-    with plain_kernels():
+    with plain_kernels(), one_thread():
         row = row_of(architecture, training=training)
     assert row.ops > 0, row.reason
     assert row.results > 0

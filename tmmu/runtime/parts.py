@@ -3,7 +3,6 @@
 Rows of a normalization, heads of an attention and images of a convolution are computed apart from each other.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -28,19 +27,28 @@ def normalization_in_parts(given: Mapping[str, Any], results: Places, scratch: i
     """Layer normalization, some rows at a time."""
     x, shape = given["input"], given["normalized_shape"]
     rest = (shape, given["weight"], given["bias"], given["eps"])
-    width = math.prod(shape)
-    if width == 0 or not all(one is None or one.is_contiguous() for one in (x, *results)):
+    found = in_rows(x, len(shape), results) if x.numel() else None
+    if found is None:
         return None
-    rows = x.numel() // width
-    flat, ones = x.view(rows, *shape), [1] * len(shape)
-    places = [None if one is None else one.view(rows, *(ones if at else shape)) for at, one in enumerate(results)]
+    x, places = found
     code = [
         instruction(
-            aten.native_layer_norm.default, flat[low:high], *rest, into=[rows_of(one, low, high) for one in places]
+            aten.native_layer_norm.default,
+            x[slice(*run), slice(*rows)],
+            *rest,
+            into=[None if one is None else one[slice(*run), slice(*rows)] for one in places],
         )
-        for low, high in cuts(rows, bytes_of(x), scratch)
+        for run, rows in blocks(x.shape[0], x.shape[1], bytes_of(x), scratch)
     ]
     return tuple(code) if len(code) > 1 else None
+
+
+def in_rows(x: torch.Tensor, axes: int, results: Places) -> tuple[torch.Tensor, Places] | None:
+    """The same tensors with two axes before those of one row, the last ``axes``; ``None`` where there is no such form."""
+    if all(one is None or one.is_contiguous() for one in (x, *results)):
+        flat = [None if one is None else one.view(1, -1, *one.shape[one.dim() - axes :]) for one in (x, *results)]
+        return flat[0], flat[1:]  # type: ignore[return-value]
+    return (x, results) if x.dim() == axes + 2 else None
 
 
 def softmax_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:

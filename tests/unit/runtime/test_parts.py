@@ -71,13 +71,15 @@ def softmax() -> Call:
     return aten._safe_softmax.default, (scores, -1), {}
 
 
-def normalization() -> Call:
-    return aten.native_layer_norm.default, (rand(6, 50, 32), [32], rand(32), rand(32), 1e-5), {}
+def normalization(x: torch.Tensor, *shape: int) -> Call:
+    return aten.native_layer_norm.default, (x, list(shape), rand(*shape), rand(*shape), 1e-5), {}
 
 
 MASK = (rand(3, 1, 64, 64) > 0).float().log().clamp_min(-30)
 CASES: dict[str, Callable[[], Call]] = {
-    "normalization": normalization,
+    "normalization": lambda: normalization(rand(6, 50, 32), 32),
+    "normalization-of-images": lambda: normalization(rand(5, 5, 12, 4, 8), 4, 8),
+    "normalization-of-turned-rows": lambda: normalization(rand(2, 32, 150).transpose(1, 2), 32),
     "normalization-gradient": lambda: normalization_gradient([True, True, True]),
     "normalization-gradient-of-the-input": lambda: normalization_gradient([True, False, False]),
     "normalization-gradient-of-input-and-bias": lambda: normalization_gradient([True, False, True]),

@@ -1,0 +1,113 @@
+"""The bytes of a plan beside the most that eager holds, for the same module, weights and inputs.
+
+    python -m benchmarks.peaks [--only TEXT] [--small]
+
+MiB. `eager` is what torch's allocator had handed out at the worst moment of a step, weights and inputs included; `plan`
+the arenas and the inputs, which stay where the caller has them; `beside` the most that operators allocate inside
+themselves at once, and its shares. The last columns are plan / eager and (plan + beside) / eager. Exits 1 where a plan
+is larger than eager's peak.
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.architectures import ARCHITECTURES
+from benchmarks.execute import workload
+from benchmarks.subject import Subject, Tensors, Workload
+from benchmarks.wide import WIDE, wide
+from tests.kernels import plain_kernels
+from tmmu.errors import TmmuError
+from tmmu.runtime.places import extents
+from tmmu.runtime.unplanned import watched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """Bytes. ``stack`` is the part of ``plan`` that a step fills anew."""
+
+    name: str
+    training: bool
+    eager: int
+    plan: int
+    stack: int
+    beside: int
+
+    @property
+    def ratio(self) -> float:
+        return (self.plan + self.beside) / self.eager
+
+
+def peak_of(name: str, work: Workload) -> Peak:
+    """Both sides of one workload. Eager goes first, with gradients as an optimizer leaves them: none."""
+    subject = Subject(work)
+    inputs = subject.inputs(0)
+    eager = eager_peak(subject, inputs)
+    executor = subject.executor(external=inputs)
+    need = extents(subject.plan).bytes
+    beside = max((one.peak for one in executor.unplanned), default=0)
+    plan = sum(need.values()) + held_by([*inputs.values()])
+    return Peak(name=name, training=work.training, eager=eager, plan=plan, stack=need["stack"], beside=beside)
+
+
+def eager_peak(subject: Subject, inputs: Tensors) -> int:
+    """What is held before a step, and the most that the step adds; a step before that lets lazy caches fill."""
+    subject.call(inputs)
+    subject.module.zero_grad(set_to_none=True)
+    with watched() as seen:
+        results = subject.call(inputs)
+    del results
+    before = held_by([*subject.module.parameters(), *subject.module.buffers(), *inputs.values()])
+    return before + seen.peak.get(-1, 0)
+
+
+def held_by(tensors: list[torch.Tensor]) -> int:
+    """The bytes of the storages behind them, each once."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def works(*, small: bool) -> Iterator[tuple[str, Workload]]:
+    """Five architectures at real widths, or all of the corpus small; inference, then a training step."""
+    for training in (False, True):
+        if small:
+            yield from ((one.name, workload(one, training=training)) for one in ARCHITECTURES)
+        else:
+            yield from ((name, wide(name, training=training)) for name in WIDE)
+
+
+def line(peak: Peak) -> str:
+    mode = "training" if peak.training else "inference"
+    sizes = "".join(f"{size / 2**20:10.3f}" for size in (peak.eager, peak.plan, peak.stack, peak.beside))
+    shares = f"{peak.beside / peak.plan:9.3%}{peak.beside / peak.stack:9.3%}" if peak.stack else ""
+    return f"{peak.name:20} {mode:9}{sizes}{shares}{peak.plan / peak.eager:9.4f}{peak.ratio:9.4f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    columns = "".join(f"{name:>10}" for name in ("eager", "plan", "stack", "beside"))
+    print(f"{'model':20} {'mode':9}{columns}{'/ plan':>9}{'/ stack':>9}{'plan':>9}{'with it':>9}")
+    worst = 0.0
+    with plain_kernels():
+        for name, work in works(small=options.small):
+            if options.only.lower() in name.lower():
+                try:
+                    found = peak_of(name, work)
+                except TmmuError as error:
+                    print(f"{name:20} {error}"[:110])
+                    continue
+                worst = max(worst, found.plan / found.eager)
+                print(line(found), flush=True)
+    print(f"the largest plan is {worst:.4f} of what eager holds")
+    return 0 if worst <= 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

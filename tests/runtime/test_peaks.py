@@ -1,0 +1,61 @@
+"""A plan is no larger than what eager holds at its worst moment: bytes, counted on both sides."""
+
+import pytest
+import torch
+
+from tests.kernels import one_thread, plain_kernels
+
+pytest.importorskip("transformers")
+
+from benchmarks.architectures import ARCHITECTURES
+from benchmarks.execute import workload
+from benchmarks.peaks import Peak, eager_peak, held_by, line, peak_of
+from benchmarks.subject import Subject
+from benchmarks.wide import WIDE, wide
+
+ROUNDING = 64
+"""A planned buffer begins at a multiple of this, and eager's allocator gives blocks that do, without counting it."""
+
+
+def demand_no_more_than_eager(peak: Peak, buffers: int) -> None:
+    assert peak.plan <= peak.eager + ROUNDING * buffers, line(peak)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", ["Llama 3.1 8B", "GPT-2", "BERT base", "T5 base", "ConvNeXt tiny"])
+def test_a_small_plan_is_no_larger_than_what_eager_holds(name: str, training: bool) -> None:
+    (architecture,) = (one for one in ARCHITECTURES if one.name == name)
+    work = workload(architecture, training=training)
+    with plain_kernels(), one_thread():
+        demand_no_more_than_eager(peak_of(name, work), buffers=len(Subject(work).program.graph.buffers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", WIDE)
+def test_a_plan_at_real_widths_is_no_larger_than_what_eager_holds(name: str, training: bool) -> None:
+    work = wide(name, training=training)
+    with plain_kernels(), one_thread():
+        demand_no_more_than_eager(peak_of(name, work), buffers=len(Subject(work).program.graph.buffers))
+
+
+def test_eager_is_what_it_starts_with_and_the_most_that_it_adds() -> None:
+    class Stub:
+        """A module of 400 bytes, whose call holds 800 more at once, and 400 when it ends."""
+
+        module = torch.nn.Linear(10, 10, bias=False)
+
+        def call(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+            first = inputs["x"].neg()
+            second = first.neg()
+            del first
+            third = second.neg()
+            return [third]
+
+    inputs = {"x": torch.zeros(100), "same": torch.zeros(0)}
+    assert eager_peak(Stub(), inputs) == 400 + 400 + 800  # type: ignore[arg-type]
+
+
+def test_storage_is_counted_once() -> None:
+    x = torch.zeros(100)
+    assert held_by([x, x[3:], x.view(10, 10), torch.zeros(1)]) == 404

@@ -1,0 +1,69 @@
+"""At real widths a step allocates what its executor declares and nothing else, under a twentieth of its stack."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from tests.kernels import one_thread, plain_kernels
+
+pytest.importorskip("transformers")
+
+from benchmarks.subject import Subject
+from benchmarks.wide import WIDE, wide
+from tmmu.runtime.executor import Executor
+from tmmu.runtime.places import extents
+
+PLANNED_LIMIT = 20
+"""Declared bytes are less than the planned peak by this factor; than the stack alone too."""
+
+
+@contextmanager
+def profiled() -> Iterator[list[int]]:
+    """Yields what is filled, when the block ends, with the bytes of every allocation inside, as the profiler saw it."""
+    found: list[int] = []
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        yield found
+    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
+    found += [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
+
+
+def declared(executor: Executor) -> int:
+    return sum(one.bytes for one in executor.unplanned)
+
+
+def demand_nothing_undeclared(name: str, *, training: bool) -> None:
+    with plain_kernels(), one_thread():
+        subject = Subject(wide(name, training=training))
+        executor = subject.executor()
+        inputs = subject.inputs(0)
+        executor.run(inputs, views=True)
+        with profiled() as found:
+            executor.run(inputs, views=True)
+    assert sum(found) == declared(executor)
+    peak = max(one.peak for one in executor.unplanned)
+    stack = extents(subject.plan).bytes["stack"]
+    assert peak * PLANNED_LIMIT < stack, f"{peak} of {stack} bytes"
+    assert executor.unplanned == tuple(sorted(executor.unplanned, key=lambda u: (-u.peak, -u.bytes, u.operator)))
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "ViT"])
+def test_a_steady_step_allocates_what_is_declared(name: str) -> None:
+    demand_nothing_undeclared(name, training=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", WIDE)
+def test_all_five_allocate_what_is_declared(name: str, training: bool) -> None:
+    demand_nothing_undeclared(name, training=training)
+
+
+def test_the_profiler_sees_what_a_step_allocates() -> None:
+    x = torch.zeros(100)
+    with profiled() as found:
+        x.neg()
+        x.neg_()
+    assert found == [400]
