@@ -44,7 +44,7 @@ def normalization_in_parts(given: Mapping[str, Any], results: Places, scratch: i
 
 
 def in_rows(x: torch.Tensor, axes: int, results: Places) -> tuple[torch.Tensor, Places] | None:
-    """The same tensors with two axes before those of one row, which are the last; ``None`` where there is no such form."""
+    """The same tensors with two axes before those of one row; ``None`` where they have no such form."""
     if all(one is None or one.is_contiguous() for one in (x, *results)):
         flat = [None if one is None else one.view(1, -1, *one.shape[one.dim() - axes :]) for one in (x, *results)]
         return flat[0], flat[1:]  # type: ignore[return-value]
