@@ -145,6 +145,37 @@ def test_it_takes_weights_from_files_without_a_copy_of_its_own(
     device.close()
 
 
+class Counting(Stack):
+    """Keeps a count of its calls, and adds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = nn.Buffer(torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor, pick: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x, pick) + self.calls
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_state_starts_as_it_was_given_and_stays_on_the_device(tmp_path: Path, from_file: bool) -> None:
+    program, _ = captured(Counting, INPUTS)
+    module = randomize(Counting()).eval()
+    module.calls.fill_(5)
+    save_file(module.state_dict(), tmp_path / "w.safetensors")
+    device = jittery()
+    given = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    weights = dict(stored_tensors(tmp_path)) if from_file else given
+    executor = streamed_executor((program, with_ring(program), module), device, weights=weights)
+    for _ in range(3):
+        with torch.no_grad():
+            expected = module(**INPUTS)
+        assert same_bits(executor(**INPUTS)[0], expected)
+    assert executor.state("calls").view(torch.float32).eq(8).all()
+    executor.close()
+    device.close()
+
+
 def test_a_run_that_breaks_off_spoils_no_later_one(stack: tuple[Program, Plan, nn.Module]) -> None:
     device = jittery()
     executor = streamed_executor(stack, device)
@@ -199,6 +230,8 @@ def test_two_share_a_device(stack: tuple[Program, Plan, nn.Module]) -> None:
         assert same_bits(one(**INPUTS)[0], expected)
         assert same_bits(other(**INPUTS)[0], expected)
     one.close()
+    with pytest.raises(KeyError):
+        device.memory(one.loop.arena)
     assert same_bits(other(**INPUTS)[0], expected)
     other.close()
     device.close()

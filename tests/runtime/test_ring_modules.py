@@ -157,6 +157,34 @@ def test_another_order_than_the_schedule_costs_copies_and_stays_right(order: tup
         assert same_bits(module(X), said(plain, X))
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+def test_neither_does_one_that_broke_off_inside_a_layer(error: BaseException) -> None:
+    module, plain = stack()
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    with streaming(module):
+        for at in (0, 3, 5):
+            layer: Any = module.layers[at]  # type: ignore[index]
+            hook = layer.down.register_forward_hook(fail)
+            with pytest.raises(type(error)):
+                module(X)
+            hook.remove()
+            for _ in range(2):
+                assert same_bits(module(X), said(plain, X))
+
+
+def test_hooks_of_others_find_the_weights() -> None:
+    module, plain = stack()
+    for one in (module, plain):
+        for layer in one.layers:  # type: ignore[union-attr]
+            layer.register_forward_pre_hook(lambda part, args: (args[0] * part.norm.weight.sum(),))
+    with streaming(module):
+        for _ in range(3):
+            assert same_bits(module(X), said(plain, X))
+
+
 def test_gradients_are_refused_and_nothing_is_spoiled() -> None:
     module, plain = stack()
     with streaming(module):

@@ -182,8 +182,7 @@ class Loop:
             self._issue(copy, turn)
 
     def _readers_issued(self, copy: Copy, turn: int) -> bool:
-        own = self._left[copy.visit] >= turn  # its event must not be set anew before that visit has waited for it
-        return own and all(self._left[wait.visit] > turn - wait.lag for wait in copy.waits)
+        return all(self._left[wait.visit] > turn - wait.lag for wait in copy.waits)
 
     def _issue(self, copy: Copy, turn: int) -> None:
         if not self._prefetch:

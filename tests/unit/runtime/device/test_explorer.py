@@ -38,6 +38,17 @@ def test_a_record_after_a_wait_stands_for_what_was_waited_for() -> None:
     assert not script.device.explore().faults
 
 
+def test_an_older_wait_takes_nothing_from_a_newer_one() -> None:
+    script = Script()
+    first = script.mark(script.a)
+    script.write(script.a)
+    second = script.mark(script.a)
+    script.after(script.b, second)
+    script.after(script.b, first)
+    script.read(script.b)
+    assert not script.device.explore().faults
+
+
 def test_settling_is_a_wait_for_everything() -> None:
     script = Script()
     script.write(script.a)

@@ -118,6 +118,10 @@ def test_a_file_that_is_cut_after_it_was_opened_is_refused_where_it_ends(tmp_pat
         file.truncate(one.offset + 5)
     with pytest.raises(InvalidConfig, match=rf"ends at byte {one.offset + 5}, inside a"):
         read_stored(one, memoryview(bytearray(one.size)))
+    with path.open("r+b") as file:
+        file.truncate(one.offset)
+    with pytest.raises(InvalidConfig, match=rf"ends at byte {one.offset}, inside a"):
+        read_stored(one, memoryview(bytearray(one.size)))
     path.unlink()
     with pytest.raises(InvalidConfig, match="cannot read"):
         read_stored(one, memoryview(bytearray(one.size)))
