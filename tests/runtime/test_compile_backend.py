@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.kernels import plain_kernels
 from tests.runtime.harness import same_bits
@@ -330,9 +331,9 @@ CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def overlapping(*, first: int) -> tuple[torch.Tensor, ...]:
-    """A storage, and two windows of it that share elements, the first of them at ``first``."""
-    storage = torch.randn(12)
-    return storage, storage[first : first + 3], storage[first + 1 : first + 5]
+    """A tensor that begins at ``first`` of its storage and is nobody's view, and two windows of it that overlap."""
+    base = torch.randn(12)[first:].detach()
+    return base, base[:3], base[1:5]
 
 
 @pytest.mark.parametrize("first", [0, 4])
@@ -341,8 +342,8 @@ def test_inputs_that_share_memory_see_each_others_changes(first: int) -> None:
     function = lambda x, y: (x.add_(1), y * 2)[1]  # noqa: E731
     run = compiled(function)
     for _ in range(2):
-        mine = overlapping(first=first)
-        theirs = copy.deepcopy(mine)
+        mine, theirs = overlapping(first=first), overlapping(first=first)
+        theirs[0].copy_(mine[0])
         assert same_bits(run(*mine[1:]), function(*theirs[1:]))
         assert same_bits(mine[0], theirs[0])
     assert all_planned()
@@ -395,13 +396,15 @@ def test_inputs_that_are_changed_are_changed_for_the_caller(name: str) -> None:
     assert all_planned()
 
 
-def test_a_changed_buffer_counts_as_changed() -> None:
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_changed_buffer_counts_as_changed(grad: bool) -> None:
     """Autograd must notice when something that it saved is not what it was."""
     model = nn.BatchNorm1d(4)
     run = compiled(model)
     before = model.running_mean._version  # type: ignore[union-attr]
-    run(torch.randn(3, 4))
-    run(torch.randn(3, 4))
+    with torch.set_grad_enabled(grad):
+        run(torch.randn(3, 4))
+        run(torch.randn(3, 4))
     assert model.running_mean._version >= before + 2  # type: ignore[union-attr]
 
 
@@ -468,6 +471,38 @@ def test_dynamic_shapes_are_planned_one_by_one(grad: bool) -> None:
     assert len(reports()) == 1
     assert dict(the_report().plans) == {"cold": 3}
     assert all_planned()
+
+
+def test_of_many_forms_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmmu.backend.FORMS", 2)
+    run = compiled(lambda x: x.sin() + 1, dynamic=True)
+    for n in (3, 4, 5, 6, 3):
+        x = torch.randn(n)
+        assert same_bits(run(x), x.sin() + 1)
+    assert len(the_report().stack_bytes) == 2
+    assert sum(the_report().plans.values()) == 5
+
+
+class Seeing(TorchDispatchMode):
+    """Counts operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_every_operator() -> None:
+    run = compiled(lambda x: x.sin() + 1)
+    x = torch.randn(5)
+    run(x)
+    with Seeing() as mode, torch.compiler.set_stance("default", skip_guard_eval_unsafe=False):
+        boxed = run(x)
+    assert same_bits(boxed, x.sin() + 1)
+    assert "aten.sin.default" in mode.seen
 
 
 def test_sizes_and_numbers_that_change_are_results_too() -> None:
