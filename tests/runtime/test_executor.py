@@ -2,11 +2,13 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from blake3 import blake3
+from safetensors.torch import save_file
 from torch import nn
 
 from tests.kernels import plain_kernels
@@ -32,6 +34,7 @@ from tmmu.planner.token import token_from_seed
 from tmmu.runtime import sizing
 from tmmu.runtime.bind import bind
 from tmmu.runtime.executor import Executor
+from tmmu.runtime.ring.files import stored_tensors
 from tmmu.runtime.segments import Segments
 from tmmu.runtime.sizing import SegmentSizes
 from tmmu.runtime.unplanned import watched
@@ -351,3 +354,27 @@ def test_a_segment_that_is_too_small_is_named_and_nothing_stays_taken(short: str
         bind(program, planned(program), token=TOKEN, weights=weights_of(models.Cached()), segments=segments)
     assert [usage.used for usage in segments.usage.values()] == [0, 0, 0]
     assert segments.data.sessions == ()
+
+
+def test_adopted_weights_stay_where_the_module_keeps_them() -> None:
+    real = randomize(nn.Linear(4, 3))
+    inputs = {"input": torch.randn(2, 4)}
+    program, constants = captured(lambda: nn.Linear(4, 3), inputs)
+    executor = bind(program, planned(program), token=TOKEN, weights=constants | weights_of(real), adopt=True)
+    assert executor.segments.usage["text"].capacity == 0
+    for _ in range(2):
+        assert executor(**inputs)[0].equal(eager(real, inputs)[0])
+        with torch.no_grad():
+            real.weight.mul_(2)
+    with pytest.raises(InvalidConfig, match="no value is given for bias"):
+        bind(program, planned(program), token=TOKEN, weights={"weight": real.weight}, adopt=True)
+
+
+def test_adopted_weights_of_a_file_get_memory_of_their_own(tmp_path: Path) -> None:
+    real = randomize(nn.Linear(4, 3))
+    inputs = {"input": torch.randn(2, 4)}
+    program, _ = captured(lambda: nn.Linear(4, 3), inputs)
+    save_file({"weight": real.weight.detach()}, tmp_path / "w.safetensors")
+    weights = {"bias": real.bias, **stored_tensors(tmp_path)}
+    executor = bind(program, planned(program), token=TOKEN, weights=weights, adopt=True)
+    assert executor(**inputs)[0].equal(eager(real, inputs)[0])

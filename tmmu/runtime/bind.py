@@ -24,7 +24,7 @@ from tmmu.runtime.slab import Slab
 from tmmu.runtime.steps import compile_step
 from tmmu.runtime.trial import tried
 from tmmu.runtime.usage import round_up
-from tmmu.runtime.weights import Weight, check_weights, chunks, put
+from tmmu.runtime.weights import Weight, adopted, check_weights, chunks, put
 from tmmu.runtime.zero import zero_tensor
 
 OWN: Final = bytes(32)
@@ -42,6 +42,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     session: str = "main",
     replay: bool = True,
     scratch: int = CUDA_SCRATCH,
+    adopt: bool = False,
     external: Mapping[str, torch.Tensor] | None = None,
 ) -> Executor:
     """An executor of ``program`` inside ``plan``, holding ``weights`` (by buffer name), and state from them or zero.
@@ -53,11 +54,13 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     zeros, to see what each operator does; torch's generator is afterwards where it was. With ``replay`` a run is
     handed over as a whole, on a CPU to torch's own interpreter, on a GPU as CUDA graphs, in which operators may
     allocate ``scratch`` bytes; without, Python makes each call.
-    Inputs that are ``external``, by name, stay where the caller keeps them: they are read and changed there, and a
+    With ``adopt`` parameters and constants stay where the caller has them, and his changes of them are seen; nothing
+    is in the text segment. Inputs that are ``external``, by name, stay where the caller keeps them: they are read and changed there, and a
     call is not given them.
     Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``,
     ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
     """
+    homes = adopted(program.graph, weights, torch.device(device)) if adopt else None
     bound = bind_program(
         program,
         plan,
@@ -68,6 +71,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
         session=session,
         scratch=scratch,
         external=external,
+        elsewhere=homes,
     )
     return Executor(bound, replay=replay)
 

@@ -9,7 +9,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.ring.files import Stored, read_stored
 from tmmu.runtime.ring.sources import OfTensor, Source, file_source
-from tmmu.runtime.slab import is_dense
+from tmmu.runtime.slab import Slab, is_dense
 
 Weight: TypeAlias = torch.Tensor | Stored
 """A weight's value, or where it lies in a file."""
@@ -47,6 +47,21 @@ def check_weights(graph: Graph, weights: Mapping[str, Weight], *, elsewhere: Con
             missing=list(missing),
         )
     return found
+
+
+def adopted(graph: Graph, weights: Mapping[str, Weight], device: torch.device) -> dict[int, tuple[Slab, int]]:
+    """Homes of all parameters and constants: where the caller's tensor lies on the device, and memory of its own for
+    one that is in a file or elsewhere.
+    """
+    homes = {}
+    for buffer, source in check_weights(graph, weights).items():
+        if graph.buffers.role[buffer] != STATE:
+            here = isinstance(source, OfTensor) and source.image.device == device
+            image = source.image if here else torch.empty(source.size, dtype=torch.uint8, device=device)
+            if not here:
+                put(source, image)
+            homes[buffer] = (Slab.over(image), 0)
+    return homes
 
 
 def put(source: Source, place: torch.Tensor) -> None:
