@@ -55,8 +55,8 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     handed over as a whole, on a CPU to torch's own interpreter, on a GPU as CUDA graphs, in which operators may
     allocate ``scratch`` bytes; without, Python makes each call.
     With ``adopt`` parameters and constants stay where the caller has them, and his changes of them are seen; nothing
-    is in the text segment. Inputs that are ``external``, by name, stay where the caller keeps them: they are read and changed there, and a
-    call is not given them.
+    is in the text segment. Inputs that are ``external``, by name, stay where the caller keeps them: they are read and
+    changed there, and a call is not given them.
     Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``,
     ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
     """

@@ -56,9 +56,9 @@ def adopted(graph: Graph, weights: Mapping[str, Weight], device: torch.device) -
     homes = {}
     for buffer, source in check_weights(graph, weights).items():
         if graph.buffers.role[buffer] != STATE:
-            here = isinstance(source, OfTensor) and source.image.device == device
-            image = source.image if here else torch.empty(source.size, dtype=torch.uint8, device=device)
-            if not here:
+            image = source.image if isinstance(source, OfTensor) else None
+            if image is None or image.device != device:
+                image = torch.empty(source.size, dtype=torch.uint8, device=device)
                 put(source, image)
             homes[buffer] = (Slab.over(image), 0)
     return homes
