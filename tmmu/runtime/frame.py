@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack
 
@@ -38,7 +37,6 @@ class Frame:
         self._tangents = _by_position(halves.second, places) if halves.second is not None else ()
         changed = _changed(bound)
         self._back = tuple((at, place) for at, place in self._into if self._buffer(at) in changed)
-        self._touched = tuple(at for at in kept if self._buffer(at) in changed)
         self._memory = bound.segments.slabs["stack"].bytes(bound.holding.stack_offset, bound.holding.stack_bytes)
         self._leased_at = tuple(at for at, of in enumerate(halves.returned) if of >= 0 and self._in_stack(of))
         self._lease: StorageWeakRef | None = None
@@ -90,8 +88,6 @@ class Frame:
             run_pieces(self._bound, self._tapes[0])
             for position, place in self._back:
                 _copy(place, args[position])
-        for position in self._touched:
-            increment_version(args[position])
         handed, results = self._halves.first.handed, self._halves.results
         return self._taken(handed[:results], args) + self._leased(handed[results:], args)
 
