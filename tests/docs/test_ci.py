@@ -1,0 +1,220 @@
+"""What a user's repository adopts: the very commands of the action and the hooks are run, with a user's inputs."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.commands import ROOT
+
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+HOOKS: list[dict[str, Any]] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+PAGE = (ROOT / "docs" / "ci.md").read_text()
+SETTINGS = "--set layers=1 --set vocab=512 --set seq=64"
+EXPRESSION = re.compile(r"\$\{\{ (.*?) \}\}")
+WIDER = ("self.mlp(self.norm_2(x))", "self.mlp(self.norm_2(x)) + torch.cat([x] * 32, -1).tanh().chunk(32, -1)[0]")
+QUICK_INSTALL = {"PIP_DRY_RUN": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+"""pip resolves and builds the metadata of what it is asked to install, and installs nothing."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run of the action: exit code of the step that failed, what was printed, the job's summary and outputs."""
+
+    code: int
+    said: str
+    summary: str
+    outputs: dict[str, str]
+
+
+def substituted(text: str, given: Mapping[str, str], github: Mapping[str, str]) -> str:
+    """The text with each expression replaced, as a runner does."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name.startswith("inputs."):
+            default = ACTION["inputs"][name[7:]].get("default", "")
+            return given[name[7:]] if name[7:] in given else substituted(default, given, github)
+        return github[name]
+
+    return EXPRESSION.sub(value, text)
+
+
+def run_action(folder: Path, github: Mapping[str, str] | None = None, **inputs: str) -> Ran:
+    """Every step of the action, in order, in the environment that a runner makes."""
+    given = {name.replace("_", "-"): text for name, text in inputs.items()}
+    files = {name: folder / f".{name.lower()}" for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+    temp = folder / ".temp"
+    temp.mkdir()
+    for path in files.values():
+        path.write_text("")
+    env = os.environ | QUICK_INSTALL | {name: str(path) for name, path in files.items()}
+    env |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    env |= {"RUNNER_TEMP": str(temp), "GITHUB_ACTION_PATH": str(ROOT)}
+    code, said = 0, ""
+    for step in ACTION["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        more = {name: substituted(text, given, github or {}) for name, text in step["env"].items()}
+        where = folder / substituted(step.get("working-directory", "."), given, github or {})
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(shell, cwd=where, env=env | more, capture_output=True, text=True, check=False)
+        said += done.stdout + done.stderr
+        code = done.returncode
+        if code:
+            break
+    outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines())
+    return Ran(code, said, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A user's repository: the example model, in the worktree as an edit made it wider."""
+    folder = tmp_path / "user"
+    (folder / "models").mkdir(parents=True)
+    shutil.copy(ROOT / "examples" / "gpt2.py", folder / "models")
+    git(folder, "init", "--quiet", ".")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "The model")
+    model = folder / "models" / "gpt2.py"
+    text = model.read_text()
+    assert WIDER[0] in text
+    model.write_text(text.replace(*WIDER))
+    return folder
+
+
+def test_the_action_compares_with_the_base_of_the_pull_request(repository: Path) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    done = run_action(
+        repository,
+        {"github.event.pull_request.base.sha": base},
+        target="models/gpt2.py",
+        options=SETTINGS,
+        fail_over="1%",
+    )
+    assert done.code == 3, done.said
+    assert "tmmu: PEAK_OVER_LIMIT: models/gpt2.py needs more than git:" in done.said
+    assert done.summary.startswith("### tmmu: total +")
+    assert "most of it by gpt2.py:36" in done.summary
+    assert Path(done.outputs["report"]).read_text() == done.summary
+
+
+def test_the_action_passes_without_a_limit_and_below_one(repository: Path) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    done = run_action(
+        repository, against=base, target="gpt2.py", options=SETTINGS, working_directory="models", install=""
+    )
+    assert done.code == 0, done.said
+    assert done.summary.startswith("### tmmu: total +")
+
+
+def test_the_action_fetches_a_base_that_a_shallow_checkout_lacks(repository: Path, tmp_path: Path) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
+    git(repository, "commit", "--quiet", "--all", "--message", "Wider")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{repository}", str(shallow))
+    done = run_action(shallow, against=base, target="models/gpt2.py", options=SETTINGS, fail_over="1%", install="true")
+    assert (done.code, done.summary[:17]) == (3, "### tmmu: total +"), done.said
+
+
+def test_the_action_compares_with_a_recorded_plan(repository: Path) -> None:
+    tmmu = Path(sys.executable).with_name("tmmu")
+    arguments = ["plan", "models/gpt2.py", *SETTINGS.split(), "--mode", "backward", "-o", "memory.plan.cbor"]
+    subprocess.run([tmmu, *arguments], cwd=repository, check=True, capture_output=True)
+    done = run_action(
+        repository, target="models/gpt2.py", against="memory.plan.cbor", options=SETTINGS, fail_over="1GiB", install=""
+    )
+    assert done.code == 0, done.said
+    assert "backward on cuda, preset train_full" in done.summary, "as the plan was"
+    assert done.summary.startswith("### tmmu: the same plan")
+
+
+def test_a_model_that_cannot_be_planned_fails_the_action(repository: Path) -> None:
+    (repository / "models" / "gpt2.py").write_text("model = 1 +\n")
+    done = run_action(repository, against=git(repository, "rev-parse", "HEAD"), target="models/gpt2.py", install="")
+    assert (done.code, done.summary) == (2, "")
+    assert "CAPTURE_FAILED" in done.said
+
+
+def test_no_input_is_pasted_into_a_script() -> None:
+    for step in ACTION["runs"]["steps"]:
+        assert "${{" not in step["run"]
+
+
+def test_hooks_run_what_they_say(repository: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    (hook,) = (one for one in HOOKS if one["id"] == "tmmu-diff")
+    assert (hook["language"], hook["pass_filenames"]) == ("system", False)
+    git(repository, "stash", "--quiet")
+    tmmu = Path(sys.executable).with_name("tmmu")
+    arguments = ["plan", "models/gpt2.py", *SETTINGS.split(), "-o", "memory.plan.cbor"]
+    subprocess.run([tmmu, *arguments], cwd=repository, check=True, capture_output=True)
+    command = [
+        *shlex.split(hook["entry"]),
+        "memory.plan.cbor",
+        "models/gpt2.py",
+        *SETTINGS.split(),
+        "--fail-over",
+        "1%",
+    ]
+    env = os.environ | {"PATH": path}
+    same = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, check=False)
+    assert same.returncode == 0, same.stderr
+    git(repository, "stash", "pop", "--quiet")
+    wider = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, check=False)
+    assert wider.returncode == 3, wider.stderr
+
+
+def test_the_golden_hook_checks_golden_files(tmp_path: Path) -> None:
+    (hook,) = (one for one in HOOKS if one["id"] == "tmmu-golden")
+    golden = tmp_path / "golden"
+    golden.mkdir()
+    shutil.copy(ROOT / "golden" / "chain.ir.cbor", golden)
+    (golden / "cases.toml").write_text('[chain]\nreason = "ours"\nseeds = [0]\n')
+    tools = Path(sys.executable).parent
+    env = os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([tools / "tmmu", "golden", "update"], cwd=tmp_path, check=True, capture_output=True)
+    command = shlex.split(hook["entry"])
+    assert subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True).returncode == 0
+    (golden / "chain.plan.txt").write_text("edited\n")
+    assert subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True).returncode == 3
+
+
+def test_the_page_shows_what_there_is() -> None:
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    workflow, config = blocks
+    used = workflow["jobs"]["memory"]["steps"][-1]["with"]
+    assert set(used) <= set(ACTION["inputs"])
+    assert {hook["id"] for hook in config["repos"][0]["hooks"]} <= {hook["id"] for hook in HOOKS}
+    listed = re.findall(r"^\| `([a-z-]+)` \| [^|]*\| [^|]*\|$", PAGE, re.MULTILINE)
+    assert listed == list(ACTION["inputs"])
+    required = [name for name, one in ACTION["inputs"].items() if one.get("required")]
+    assert set(required) <= set(used)
+    assert all(f"`{name}`" in PAGE for name in ACTION["outputs"])
+
+
+def test_the_hook_of_the_page_is_a_command_line(repository: Path) -> None:
+    """The arguments that the page shows parse: what is refused is only that there is no such plan."""
+    config = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
+    hook = config["repos"][0]["hooks"][0]
+    (made,) = (one for one in HOOKS if one["id"] == hook["id"])
+    tools = Path(sys.executable).parent
+    command = [str(tools / "tmmu"), *shlex.split(made["entry"])[1:], *hook["args"]]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert "memory.plan.cbor: there is no such file" in done.stderr
