@@ -183,15 +183,13 @@ def run_model(
     capture_request: "CaptureRequest", plan_request: PlanRequest, run_request: RunRequest, progress: "Progress"
 ) -> tuple[Compiled, "Rehearsal"]:
     """From a model to one run inside its plan. Imports torch."""
-    import torch
-
     from tmmu.passes import capture, lower_with_calls
     from tmmu.passes.constants import constant_values, weight_names
     from tmmu.passes.original import Original, stored_weights
     from tmmu.runtime.rehearse import Rehearsing, rehearse
     from tmmu.runtime.sizing import require_device
 
-    require_device(torch.device(capture_request.device))
+    require_device(capture_request.device)
     watch = Stopwatch()
     with uncollected():
         traced = watch.run("capture", lambda: capture(capture_request, progress))

@@ -91,8 +91,9 @@ def require_free(size: int, device: torch.device) -> None:
         )
 
 
-def require_device(device: torch.device, cuda: Any = torch.cuda) -> None:
+def require_device(where: torch.device | str, cuda: Any = torch.cuda) -> None:
     """``DEVICE_MISSING`` where the device is not there."""
+    device = torch.device(where)
     if device.type != "cuda" or (cuda.is_available() and (device.index or 0) < cuda.device_count()):
         return
     seen = cuda.device_count() if cuda.is_available() else 0
