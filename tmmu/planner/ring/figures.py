@@ -1,6 +1,7 @@
 """What a schedule is worth: time per pass, bandwidth, overlap; and its passes one by one."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from tmmu.errors import InternalError
 from tmmu.ir.ring import Ring
@@ -8,7 +9,7 @@ from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
 from tmmu.planner.ring.profile import NANO
 from tmmu.planner.ring.timing import Pace, Wait, pace_of
 
-PPM = 1_000_000
+PPM: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
