@@ -28,19 +28,19 @@ from torch import nn
 SCALE = 2
 
 class Net(nn.Module):
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, steps: int = 2) -> None:
         super().__init__()
         self.first = nn.Linear(width, width)
         self.second = nn.Linear(width, width)
-        self.steps = torch.tensor(2)
+        self.steps = torch.full((), steps)
 
     def forward(self, x):
         for _ in range(int(self.steps)):
             x = torch.relu(self.first(x)) * SCALE
         return self.second(x)
 
-def model(width: int = 8):
-    return Net(width)
+def model(width: int = 8, steps: int = 2):
+    return Net(width, steps)
 
 def inputs(batch: int = 2, width: int = 8):
     return (torch.zeros(batch, width),)
@@ -139,6 +139,7 @@ OPTIONS = [
     ("--nodes", "5"),
     ("--set", "batch=3"),
     ("--set", "width=16"),
+    ("--set", "steps=3"),
 ]
 
 
@@ -168,14 +169,14 @@ def test_a_graph_that_is_kept_is_planned_again_without_a_trace(net: Shell, untra
 EDITS = {
     "a number in forward": ("* SCALE", "* 3"),
     "a global": ("SCALE = 2", "SCALE = 3"),
-    "the value of a constant": ("torch.tensor(2)", "torch.tensor(3)"),
+    "the value of a constant": ("torch.full((), steps)", "torch.full((), steps + 1)"),
     "the class of a layer": ("self.second = nn.Linear(width, width)", "self.second = nn.Identity()"),
     "an operator": ("torch.relu", "torch.sigmoid"),
-    "a default of the model": ("def model(width: int = 8)", "def model(width: int = 8, more: int = 1)"),
+    "a default of the model": ("def model(width: int = 8", "def model(more: int = 1, width: int = 8"),
     "the size of an input": ("batch: int = 2", "batch: int = 3"),
     "lines": ("SCALE = 2", "SCALE = 2\n"),
     "the strides of an input": ("torch.zeros(batch, width)", "torch.zeros(width, batch).t()"),
-    "frozen": ("return Net(width)", "net = Net(width); net.first.requires_grad_(False); return net"),
+    "frozen": ("return Net(width, steps)", "net = Net(width, steps); net.first.requires_grad_(False); return net"),
     "a switch of torch": ("SCALE = 2", "SCALE = 2; torch.backends.cuda.enable_flash_sdp(False)"),
     "a comment": ("SCALE = 2", "SCALE = 2  # twice"),
     "what the file does when it is read": ("SCALE = 2", "SCALE = 2; print(end='')"),

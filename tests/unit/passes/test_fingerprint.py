@@ -135,6 +135,7 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "another hook on a weight": lambda net: net.a.weight.register_hook(lambda grad: grad * 3),
     "a hook after accumulation": lambda net: net.a.weight.register_post_accumulate_grad_hook(lambda weight: None),
     "a gradient that is there": with_gradient,
+    "a gradient of other strides": lambda net: setattr(net.a.weight, "grad", torch.zeros(4, 4).t()),
     "a name": lambda net: (net.add_module("c", net.b), delattr(net, "b")),
 }
 
@@ -228,6 +229,9 @@ def test_two_functions_of_one_text_are_the_same_and_of_two_texts_are_not() -> No
         "def f(x, y=1): return x + 1",
         "def f(x, y=2): return x + 1",
         "def f(x, *, y=1): return x + 1",
+        "def f(x, *, y=2): return x + 1",
+        "def f(x):\n  return x + 1",
+        "def f(x):\n\n  return x + 1",
         "def f(x): return torch.add(x, 1)",
         "def f(x): return torch.sub(x, 1)",
         "def f(x): return [y + 1 for y in x]",
@@ -470,6 +474,8 @@ class Odd(OrderedDict[str, int]):
         ({1, 2}, frozenset({1, 2})),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         ({1: 2}, OrderedDict({1: 2})),
+        ({"ab": "c"}, {"a": "bc"}),
+        (["a", "b"], ["ab"]),
         (Odd(a=1), Odd(a=2)),
         (Odd(a=1), {"a": 1}),
         (range(3), range(4)),
@@ -510,6 +516,8 @@ def test_a_set_has_one_order() -> None:
 def test_what_is_shared_is_told_from_what_is_alike() -> None:
     one: list[int] = [1]
     assert digest(Holder([one, one])) != digest(Holder([[1], [1]]))
+    other = [1]
+    assert digest(Holder([one, other, one])) != digest(Holder([one, other, other]))
     loop: list[Any] = []
     loop.append(loop)
     assert digest(Holder(loop)) != digest(Holder([[]]))

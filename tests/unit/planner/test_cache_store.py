@@ -75,6 +75,14 @@ def test_the_least_recently_used_entries_go_until_the_rest_fits(tmp_path: Path) 
     assert {one.path for one in store.entries(tmp_path)} == {paths[0], paths[2], store.path_of(tmp_path, key(4))}
 
 
+def test_what_was_just_saved_stays_whatever_the_times_of_others_say(tmp_path: Path) -> None:
+    for number in range(3):
+        used(save(tmp_path, key(number)), 1 << 33)
+    path = save(tmp_path, key(3), limit=2 * SIZE)
+    assert path in [one.path for one in store.entries(tmp_path)]
+    assert len(store.entries(tmp_path)) == 2
+
+
 def test_a_hit_counts_as_use(tmp_path: Path) -> None:
     first, second = save(tmp_path, key(1)), save(tmp_path, key(2))
     used(first, 1)

@@ -81,8 +81,6 @@ def _check_head(data: bytes) -> None:
     length = int.from_bytes(data[_START : _START + _LENGTH], "little")
     if len(data) - HEAD < length:
         raise Refused(MissReason.CUT_OFF, f"{len(data) - HEAD} of {length} bytes")
-    if len(data) - HEAD > length:
-        raise Refused(MissReason.DAMAGED, f"{len(data) - HEAD - length} bytes follow its end")
 
 
 def _key(rows: object) -> Key:
