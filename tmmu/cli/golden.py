@@ -71,7 +71,7 @@ def run_check(job: GoldenJob) -> int:
 def _mismatch(job: GoldenJob, findings: Sequence[Finding]) -> GoldenMismatch:
     where = ", ".join(dict.fromkeys(one.case for one in findings))
     return GoldenMismatch(
-        f"{job.folder}: {len(findings)} things are not as recorded: {where}",
+        f"{job.folder} is not as recorded, in {where}",
         fix="if that is meant, run tmmu golden update and raise the version as it says",
         findings=len(findings),
     )
@@ -88,7 +88,7 @@ def run_update(job: GoldenJob) -> int:
 
 
 def _update_lines(job: GoldenJob, done: Updated) -> Iterator[str]:
-    yield from map(_line, done.moved)
+    yield from dict.fromkeys(f"{one.case}: new" if one.new else _line(one) for one in done.moved)
     yield from (f"wrote {job.folder / name}" for name in done.written)
     yield from (f"removed {job.folder / name}" for name in done.removed)
     version = _version(done.moved)

@@ -38,6 +38,11 @@ class Finding:
     seeds: tuple[int, ...] = ()
 
     @property
+    def new(self) -> bool:
+        """Whether nothing was recorded: a plan that is asked for the first time."""
+        return self.kind == "missing" and bool(self.config)
+
+    @property
     def major(self) -> bool:
         """Whether what moved is what a replay relies on."""
         return self.kind in MAJOR or self.kind == "refusal"

@@ -1,5 +1,6 @@
 """The files of a golden folder: what they are called, how digests and plans are spelled, and one sum over each."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ MADE: Final = (".digests.txt", ".plans.cbor", ".plan.txt")
 """How the files end that an update makes."""
 FORMAT: Final = "tmmu.golden.plans"
 VERSION: Final = 1
+_SEED: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 FIX: Final = "restore the file from version control"
 
 
@@ -61,7 +63,7 @@ def parse_digests(text: str) -> dict[tuple[int, Config], tuple[str, ...]]:
     found: dict[tuple[int, Config], tuple[str, ...]] = {}
     for line in text.splitlines():
         words = line.split()
-        if line.startswith("#") or len(words) < 4 or not (words[0].isascii() and words[0].isdigit()):
+        if line.startswith("#") or len(words) < 4 or not _SEED.fullmatch(words[0]):
             continue
         found[int(words[0]), Config(preset=words[1], mode=words[2])] = tuple(words[3:])
     return found
