@@ -1,6 +1,7 @@
 """The planned executor with a ring: weights lie at the addresses of the plan's ring, and stream between its steps."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tmmu.errors import InvalidConfig
@@ -84,24 +85,24 @@ def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
     how = streaming or Streaming()
     ring = _require_ring(program.graph, plan)
     sources = _sources(program.graph, ring, weights)
-    arena = device.arena(ring.bytes)
-    try:
+    with ExitStack() as undo:
+        arena = device.arena(ring.bytes)
+        undo.callback(device.release, arena)
         homes = _homes(program.graph, ring, device.memory(arena))
         bound = bind_program(program, plan, token=token, weights=weights, device=device.device, elsewhere=homes)
         image = HostImage(ring, sources, how.filling or Filling(node=device.node), device.registrar)
-    except BaseException:
-        device.release(arena)
-        raise
-    loop = Loop(
-        device,
-        ring,
-        image,
-        arena=arena,
-        prefetch=how.prefetch,
-        poison=how.poison,
-        declare=device.watched,
-        stands=how.stands,
-    )
+        undo.callback(image.close)
+        loop = Loop(
+            device,
+            ring,
+            image,
+            arena=arena,
+            prefetch=how.prefetch,
+            poison=how.poison,
+            declare=device.watched,
+            stands=how.stands,
+        )
+        undo.pop_all()
     return StreamedExecutor(bound, loop, image, replay=how.replay, owned=how.owned)
 
 
