@@ -58,7 +58,8 @@ class NoKey:
 
 def part_of(name: str, content: object, text: str | None = None) -> Part:
     """The part of this content: integers, booleans, null, text, bytes, and lists, tuples and maps of them."""
-    shown = str(content) if text is None else text
+    plain = content.hex() if isinstance(content, bytes) else str(content)
+    shown = plain if text is None else text
     return Part(name, blake3(cbor.encode([name, content])).digest(), shown[:TEXT_LIMIT])
 
 

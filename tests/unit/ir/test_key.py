@@ -42,3 +42,10 @@ def test_differences_name_the_parts() -> None:
 def test_a_part_says_little() -> None:
     assert len(part_of("x", "y" * 1000).text) == TEXT_LIMIT
     assert part_of("x", 3).text == "3"
+    assert part_of("x", b"\x01\xff").text == "01ff"
+
+
+def test_parts_can_be_left_out() -> None:
+    whole = key_of((MODE, SEED, INPUTS))
+    assert whole.without(("seed", "other")) == key_of((MODE, INPUTS))
+    assert whole.without(()) == whole

@@ -105,6 +105,14 @@ def test_entries_used_at_one_time_go_by_name(tmp_path: Path) -> None:
     assert [one.path for one in store.evict(tmp_path, limit=2 * SIZE)] == paths[:2]
 
 
+def test_entries_are_counted_as_well(tmp_path: Path) -> None:
+    paths = [save(tmp_path, key(number)) for number in range(4)]
+    for path, second in zip(paths, (3, 1, 4, 2), strict=True):
+        used(path, second)
+    assert [one.path for one in store.evict(tmp_path, limit=BIG, count=2)] == [paths[1], paths[3]]
+    assert len(store.entries(tmp_path)) == 2
+
+
 def test_an_entry_that_is_larger_than_the_bound_is_not_stored_and_moves_nothing_out(tmp_path: Path) -> None:
     save(tmp_path, key(1))
     why = store.save(tmp_path, key(2), encode_entry(key(2), *program()), limit=SIZE - 1)

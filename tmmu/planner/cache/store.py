@@ -25,6 +25,8 @@ PLANNED: Final = ("preset", "token", "arenas", "nodes")
 """Parts of a key that decide how a graph is planned, and not which graph it is."""
 _NAME: Final = re.compile(r"[0-9a-f]{64}-[0-9a-f]{32}\.entry")
 _ORPHAN: Final = re.compile(r"\.tmmu-\d+-\d+\.tmp")
+COUNT: Final = 4096
+"""Entries in a folder at most: who writes lists them all, which takes some 50 ms then."""
 ORPHAN_AGE: Final = 3600 * 10**9
 """Nanoseconds after which an unfinished file has no writer any more; one that has would only have to write again."""
 _OPEN: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -134,12 +136,12 @@ def entries(folder: Path) -> tuple[Stored, ...]:
     return tuple(sorted(found, key=lambda one: (one.used, one.path.name)))
 
 
-def evict(folder: Path, *, limit: int, keep: Path | None = None) -> tuple[Stored, ...]:
-    """Entries take at most ``limit`` bytes; those that went, least recently used first."""
+def evict(folder: Path, *, limit: int, count: int = COUNT, keep: Path | None = None) -> tuple[Stored, ...]:
+    """There are at most ``count`` entries of ``limit`` bytes; those that went, least recently used first."""
     held = entries(folder)
     total, gone = sum(one.bytes for one in held), []
     for one in held:
-        if total <= limit:
+        if total <= limit and len(held) - len(gone) <= count:
             break
         if one.path != keep and _removed(one.path):
             gone.append(one)
