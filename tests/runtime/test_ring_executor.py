@@ -176,6 +176,17 @@ def test_state_starts_as_it_was_given_and_stays_on_the_device(tmp_path: Path, fr
     device.close()
 
 
+def test_it_may_be_bound_and_run_in_inference_mode(stack: tuple[Program, Plan, nn.Module]) -> None:
+    device = jittery()
+    with torch.inference_mode():
+        executor = streamed_executor(stack, device)
+        expected = stack[2](**INPUTS)
+        assert same_bits(executor(**INPUTS)[0], expected)
+    assert same_bits(executor(**INPUTS)[0], expected)
+    executor.close()
+    device.close()
+
+
 def test_a_run_that_breaks_off_spoils_no_later_one(stack: tuple[Program, Plan, nn.Module]) -> None:
     device = jittery()
     executor = streamed_executor(stack, device)

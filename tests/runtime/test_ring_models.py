@@ -61,6 +61,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def test_generating_with_a_cache_gives_the_same_tokens() -> None:
+    case = streamed(lambda: blank("llama"), tokens(0))
+    real: Any = randomize(model("llama"))
+    real.generation_config.pad_token_id = 0
+    asked = {**tokens(1), "max_new_tokens": 12, "do_sample": False, "use_cache": True}
+    asked["attention_mask"] = torch.ones_like(asked["input_ids"])
+    expected = real.generate(**asked)
+    device = ThreadsDevice(jitter=Jitter(seed=1, longest=0.0003))
+    with stream_module(real, case.ring, case.program.graph, device, Options(poison=True)) as stream:
+        assert real.generate(**asked).equal(expected)
+        assert stream.counts.passes == 12
+        assert stream.skipped == 0
+    device.close()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_the_resident_run_a_hundred_times(name: str) -> None:
     case = streamed(lambda: blank(name), tokens(0))

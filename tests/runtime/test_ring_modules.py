@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Thread, active_count
 from typing import Any
 
 import pytest
@@ -183,6 +183,30 @@ def test_hooks_of_others_find_the_weights() -> None:
     with streaming(module):
         for _ in range(3):
             assert same_bits(module(X), said(plain, X))
+
+
+def test_streaming_again_and_again_on_one_device_leaves_nothing_behind() -> None:
+    module, plain = stack()
+    ring, graph = by_hand(module, PARTS)
+    device = ThreadsDevice()
+    before = active_count()
+    for _ in range(3):
+        with stream_module(module, ring, graph, device), torch.no_grad():
+            assert same_bits(module(X), said(plain, X))
+        assert active_count() == before
+    device.close()
+
+
+def test_it_runs_in_inference_mode_whoever_enters_it_first() -> None:
+    module, plain = stack()
+    with streaming(module), torch.inference_mode():
+        for _ in range(2):
+            assert same_bits(module(X), said(plain, X))
+    with torch.inference_mode(), streaming(module):
+        for _ in range(2):
+            assert same_bits(module(X), said(plain, X))
+    assert same_bits(said(module, X), said(plain, X))
+    assert not any(tensor.is_inference() for tensor in module.parameters())
 
 
 def test_gradients_are_refused_and_nothing_is_spoiled() -> None:

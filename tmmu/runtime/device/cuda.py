@@ -104,6 +104,9 @@ class CudaDevice(MemoryDevice):
         made = adopted or self._cuda.Stream(self.device, priority=URGENT if urgent else 0)
         self._handles.append(made)
 
+    def _retire(self, stream: Stream) -> None:
+        self._handles[stream.number].synchronize()
+
     def _submit(self, number: int, stream: Stream, work: Work) -> None:
         self.began(number)
         with self._cuda.stream(self._handles[stream.number]):

@@ -131,6 +131,10 @@ class Device(ABC):
         self._open(found, urgent=urgent)
         return found
 
+    def retire(self, stream: Stream) -> None:
+        """The stream has done all that it was given, and is given nothing any more."""
+        self._retire(stream)
+
     def event(self) -> Event:
         """A new event, recorded nowhere yet."""
         self._events += 1
@@ -204,6 +208,9 @@ class Device(ABC):
 
     @abstractmethod
     def _open(self, stream: Stream, *, urgent: bool) -> None: ...
+
+    @abstractmethod
+    def _retire(self, stream: Stream) -> None: ...
 
     @abstractmethod
     def _submit(self, number: int, stream: Stream, work: Work) -> None: ...

@@ -64,10 +64,11 @@ class _Lane:
             sleep(self._random.random() * self._longest)
 
     def stop(self) -> None:
-        """Everything that was given is done, and the thread is gone."""
+        """Everything that was given is done, and the thread is gone. Stopping twice is stopping."""
         if self.thread is not None:
             self._queue.put(None)
             self.thread.join()
+            self.thread = None
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -138,6 +139,9 @@ class ThreadsDevice(MemoryDevice):
     def _open(self, stream: Stream, *, urgent: bool) -> None:
         del urgent
         self._lanes.append(_Lane(stream.name, self._jitter, stream.number, inline=self._inline))
+
+    def _retire(self, stream: Stream) -> None:
+        self._lanes[stream.number].stop()
 
     def _submit(self, number: int, stream: Stream, work: Work) -> None:
         lane = self._lanes[stream.number]

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import torch
+
 from tmmu.errors import InvalidConfig
 from tmmu.ir.calls import Program
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
@@ -85,7 +87,7 @@ def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
     how = streaming or Streaming()
     ring = _require_ring(program.graph, plan)
     sources = _sources(program.graph, ring, weights)
-    with ExitStack() as undo:
+    with ExitStack() as undo, torch.inference_mode(mode=False):
         arena = device.arena(ring.bytes)
         undo.callback(device.release, arena)
         homes = _homes(program.graph, ring, device.memory(arena))

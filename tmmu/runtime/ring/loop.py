@@ -142,6 +142,7 @@ class Loop:
             whole = Access(Range(self.arena.number, 0, self.arena.size), POISON)
             self.device.submit(self.device.caller(), Work(name="release", writes=(whole,)))
         self.device.release(self.arena)
+        self.device.retire(self.link)
 
     def _load(self) -> None:
         self.device.submit(self._lane, self._works.clear)

@@ -72,29 +72,36 @@ def stream_module(
     device. Afterwards every parameter and buffer of the module is what it was, with the latest values of those that
     moved. Errors: ``INVALID_CONFIG`` where ring, module, weights or a call do not fit, ``DEVICE_MEMORY``.
     """
-    how = options or Options()
+    with ExitStack() as stack:
+        with torch.inference_mode(mode=False):
+            found = _streaming(stack, module, ring, graph, device, options or Options())
+        yield found
+
+
+def _streaming(  # noqa: PLR0913, PLR0917 - as above
+    stack: ExitStack, module: nn.Module, ring: Ring, graph: Graph, device: MemoryDevice, how: Options
+) -> Streaming:
+    """Everything is in place, until the stack unwinds."""
     tensors = named_tensors(module)
     windows = windows_of(ring, graph, tensors)
-    with ExitStack() as stack:
-        filling = how.filling or Filling(node=device.node)
-        registrar = how.registrar or device.registrar
-        image = HostImage(ring, _sources(windows, tensors, how.weights), filling, registrar)
-        stack.callback(image.close)
-        loop = Loop(
-            device,
-            ring,
-            image,
-            prefetch=how.prefetch,
-            poison=how.poison,
-            declare=device.watched,
-            stands=how.stands,
-        )
-        stack.callback(loop.close)
-        walk = Walk(loop)
-        names = [[window.name for window in windows if window.block == block] for block in range(len(ring.blocks))]
-        stack.enter_context(placed(module, tensors, windows, device.memory(loop.arena), device.device))
-        stack.enter_context(Passes(module, walk, anchors(module, ring, names)).hooked())
-        yield Streaming(module=module, loop=loop, image=image, walk=walk)
+    filling = how.filling or Filling(node=device.node)
+    image = HostImage(ring, _sources(windows, tensors, how.weights), filling, how.registrar or device.registrar)
+    stack.callback(image.close)
+    loop = Loop(
+        device,
+        ring,
+        image,
+        prefetch=how.prefetch,
+        poison=how.poison,
+        declare=device.watched,
+        stands=how.stands,
+    )
+    stack.callback(loop.close)
+    walk = Walk(loop)
+    names = [[window.name for window in windows if window.block == block] for block in range(len(ring.blocks))]
+    stack.enter_context(placed(module, tensors, windows, device.memory(loop.arena), device.device))
+    stack.enter_context(Passes(module, walk, anchors(module, ring, names)).hooked())
+    return Streaming(module=module, loop=loop, image=image, walk=walk)
 
 
 def _sources(windows: list[Window], tensors: Mapping[str, torch.Tensor], path: Path | None) -> dict[int, Source]:

@@ -19,6 +19,9 @@ class FakeStream:
     def __init__(self, log: list[str], name: str, handle: int) -> None:
         self.log, self.name, self.cuda_stream = log, name, handle
 
+    def synchronize(self) -> None:
+        self.log.append(f"{self.name} synchronizes")
+
     def wait_event(self, event: "FakeEvent") -> None:
         self.log.append(f"{self.name} waits {event.number}")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from threading import Event as Flag
-from threading import get_ident
+from threading import active_count, get_ident
 
 import pytest
 import torch
@@ -133,6 +133,19 @@ def test_a_failure_of_the_caller_is_its_own(device: ThreadsDevice) -> None:
     with pytest.raises(OSError, match="no"):
         device.submit(device.caller(), Work(name="bad", run=fail))
     device.settle()
+
+
+def test_a_stream_that_is_retired_has_no_thread_and_the_others_go_on(device: ThreadsDevice) -> None:
+    done: list[str] = []
+    before = active_count()
+    one, other = device.stream("one"), device.stream("other")
+    device.submit(one, Work(name="last", run=lambda: done.append("last")))
+    device.retire(one)
+    assert done == ["last"]
+    assert active_count() == before + 1
+    device.submit(other, Work(name="more", run=lambda: done.append("more")))
+    device.settle()
+    assert done == ["last", "more"]
 
 
 def test_closing_ends_every_thread(device: ThreadsDevice) -> None:
