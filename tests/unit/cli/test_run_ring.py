@@ -65,7 +65,10 @@ def test_the_report_says_what_streamed(shell: Shell, net: Path) -> None:
     done = shell.tmmu("run", net, "--ring", "--budget", BUDGET)
     assert done.code == 0, done.err
     assert any(line.startswith("ring ") for line in done.out.splitlines())
-    assert "streamed: of 76.0 KiB of weights on the host 19.0 KiB stay on the device, and 57.0 KiB move in a pass" in done.out
+    assert (
+        "streamed: of 76.0 KiB of weights on the host 19.0 KiB stay on the device, and 57.0 KiB move in a pass"
+        in done.out
+    )
 
 
 def test_files_are_read_straight_into_it(shell: Shell, net: Path) -> None:
