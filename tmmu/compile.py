@@ -176,7 +176,8 @@ def plan_cache(*, doubt: bool = False) -> PlanCache:
 def cache_folder() -> Path:
     """Where plans are kept: a folder of their own in the user's cache folder, or in ``TMMU_CACHE_DIR``."""
     named = os.environ.get("TMMU_CACHE_DIR")
-    return (Path(named) if named else user_cache_path("tmmu", appauthor=False)) / "plans"
+    root = Path(named) if named else user_cache_path("tmmu", appauthor=False)
+    return root.absolute() / "plans"  # wherever a model goes while it is traced
 
 
 def run_model(

@@ -276,6 +276,9 @@ def test_a_folder_that_cannot_be_written_is_said_and_stops_nobody(net: Shell, mo
 def test_the_folder_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMMU_CACHE_DIR", str(tmp_path))
     assert cache_folder() == tmp_path / "plans"
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setenv("TMMU_CACHE_DIR", tmp_path.name)
+    assert cache_folder() == tmp_path / "plans"
     monkeypatch.setenv("TMMU_CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     assert cache_folder() in (

@@ -1,3 +1,4 @@
+import enum
 import functools
 import importlib
 import io
@@ -7,12 +8,15 @@ import random
 import threading
 import time
 import types
-from collections import OrderedDict
+from abc import ABC
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -521,6 +525,102 @@ def test_what_is_shared_is_told_from_what_is_alike() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert digest(Holder(loop)) != digest(Holder([[]]))
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Other(enum.Enum):
+    RED = 1
+    BLUE = 3
+
+
+class Flags(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Slotted:
+    x: int
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+T = TypeVar("T")
+
+
+class Box(Generic[T], ABC):
+    limit: ClassVar[int] = 3
+
+    def __init__(self, held: T) -> None:
+        self.held = held
+
+    @staticmethod
+    def one() -> int:
+        return 1
+
+    @classmethod
+    def two(cls) -> int:
+        return 2
+
+    @cached_property
+    def three(self) -> int:
+        return 3
+
+    def __reduce__(self) -> Any:
+        raise TypeError("never copied")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("never compared")
+
+    def __hash__(self) -> int:
+        raise TypeError("never hashed")
+
+
+class Awkward(dict[str, int]):
+    def items(self) -> Any:
+        raise TypeError("asked politely")
+
+    def __iter__(self) -> Any:
+        raise TypeError("asked politely")
+
+
+OF_CLASSES = [
+    (Color.RED, Color.BLUE),
+    (Color.RED, Other.RED),
+    (Flags.A, Flags.A | Flags.B),
+    (Point(1), Point(2)),
+    (Point(1, [2]), Point(1, [3])),
+    (Slotted(1), Slotted(2)),
+    (Pair(1, 2), Pair(2, 1)),
+    (Pair(1, 2), (1, 2)),
+    (Box(1), Box(2)),
+    (Box(1), Point(1)),
+    (Awkward(a=1), Awkward(a=2)),
+    (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
+    (UserDict({"a": 1}), UserDict({"a": 2})),
+    (Counter("ab"), Counter("abb")),
+    (deque([1, 2]), deque([2, 1])),
+    (defaultdict(list, a=1), defaultdict(dict, a=1)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OF_CLASSES)
+def test_objects_of_ordinary_classes_are_told_apart(one: Any, other: Any) -> None:
+    assert digest(Holder(one)) == digest(Holder(one))
+    assert digest(Holder(one)) != digest(Holder(other))
 
 
 class WithState:

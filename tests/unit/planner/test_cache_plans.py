@@ -224,3 +224,9 @@ def test_lookup_never_makes(tmp_path: Path) -> None:
     found = PlanCache(tmp_path).lookup(key())
     assert not isinstance(found, Miss)
     assert found.origin == "disk"
+
+
+def test_the_page_names_every_reason() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "spec" / "cache.md").read_text()
+    rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and line.split("`")[1].isupper()]
+    assert rows == [reason.name for reason in MissReason]

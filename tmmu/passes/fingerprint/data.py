@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tmmu.passes.fingerprint.walker import Rule, Walker, state
+from tmmu.passes.fingerprint.walker import Rule, Walker, plain_object, state
 
 _INERT: Final = (logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()), torch.Generator)
 """Types whose instances decide nothing that is traced, whatever their state."""
@@ -139,9 +139,14 @@ _SCALARS: Final[Mapping[type, Any]] = {
 """How an object of a derived class becomes one of the builtin class, whatever the class says."""
 
 
+def _tuple_field(w: Walker, value: Any) -> None:
+    w.emit("tuple field", value.__reduce__()[1][0])
+
+
 def _enum(w: Walker, value: enum.Enum) -> None:
     w.emit("member", value.name)
     w.visit(type(value))
+    w.visit(value._value_, "value")
 
 
 def _inert(w: Walker, value: Any) -> None:
@@ -240,6 +245,7 @@ EXACT: Final[Mapping[type, Rule]] = {
     collections.defaultdict: _default_map,
     set: _set,
     frozenset: _set,
+    type(vars(collections.namedtuple("_", "field"))["field"]): _tuple_field,
     re.Pattern: _pattern,
     weakref.ReferenceType: _weak,
     types.MethodType: _method,
@@ -266,6 +272,7 @@ DERIVED: Final[Mapping[type, Rule]] = {
     int: _derived_scalar,
     float: _derived_scalar,
     bytes: _derived_scalar,
+    types.SimpleNamespace: plain_object,
     enum.Enum: _enum,
     **dict.fromkeys(_INERT, _inert),
     functools.partial: _partial,

@@ -30,7 +30,7 @@ SYSTEM: Final = (
     *("getcwd", "open", "popen", "system", "sched_getaffinity", "uname"),
 )
 FILES: Final = ("exists", "isfile", "isdir", "islink", "getsize", "getmtime")
-BUILTINS: Final = ("open", "input", "eval", "exec", "compile", "__import__", "globals", "id", "hash")
+BUILTINS: Final = ("open", "input", "eval", "exec", "compile", "__import__", "globals")
 METHODS: Final = ("read_text", "read_bytes", "iterdir", "is_file", "is_dir")
 """Methods of paths, by whatever object they are called."""
 OF_LIBRARIES: Final = {
