@@ -1,9 +1,10 @@
 """What finding a plan costs beside making it: ``python -m benchmarks.cache`` from the repository root.
 
-One run on one machine, GPT-2 (124M parameters, 1,024 tokens): the median of each level, by the wall and in processor time
-(on a machine that others use, the wall shows them too), and how many times as long a cold plan takes. Lookups are of a key
-that is there; the key of a step is what a decode loop pays to name one: its inputs are padded to a bucket and put in
-place. Commands are whole processes, the import of torch included where there is one. Exits 1 unless both bounds hold.
+One run, one machine, GPT-2 (124M parameters, 1,024 tokens): the median of each level by the wall, its mean in processor
+time (where others use the machine, the wall shows them too), and how many times as long a cold plan takes. Lookups are
+of a key that is there; the key of a step is what a decode loop pays to name one: its inputs are padded to a bucket and
+put in place. Commands are whole processes, the import of torch included where there is one. Exits 1 unless both bounds
+hold.
 """
 
 import json
@@ -36,7 +37,7 @@ TABLE_US, DISK_MS = 20, 5
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds, each at its median."""
+    """Seconds: the median by the wall, the mean in processor time, whose clock is coarse."""
 
     wall: float
     processor: float

@@ -207,7 +207,7 @@ _DESCRIPTORS: Final = (types.MemberDescriptorType, types.GetSetDescriptorType)
 def _builtin(w: Walker, value: Any) -> None:
     """Compiled code: whose it is, and its name; bound to an object, that object as well."""
     bound = value.__self__
-    if bound is not None and not isinstance(bound, ModuleType) and type(bound).__name__ != "PyCapsule":
+    if bound is not None and not isinstance(bound, ModuleType) and not _is_pybind(bound):
         w.emit("bound", value.__name__)
         w.visit(bound)
         return
@@ -217,6 +217,11 @@ def _builtin(w: Walker, value: Any) -> None:
     if home is None:
         w.refuse(f"the compiled function {module}.{value.__qualname__}")
     w.library(home, "compiled", module, value.__qualname__)
+
+
+def _is_pybind(bound: Any) -> bool:
+    """Whether a function is bound to nothing but its own record, as pybind11 does it."""
+    return type(bound).__name__ == "PyCapsule" or type(bound).__module__ == "pybind11_builtins"
 
 
 def _descriptor(w: Walker, value: Any) -> None:

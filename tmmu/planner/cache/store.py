@@ -139,7 +139,8 @@ def entries(folder: Path) -> tuple[Stored, ...]:
 def evict(folder: Path, *, limit: int, count: int = COUNT, keep: Path | None = None) -> tuple[Stored, ...]:
     """There are at most ``count`` entries of ``limit`` bytes; those that went, least recently used first."""
     held = entries(folder)
-    total, gone = sum(one.bytes for one in held), []
+    total = sum(one.bytes for one in held)
+    gone: list[Stored] = []
     for one in held:
         if total <= limit and len(held) - len(gone) <= count:
             break
