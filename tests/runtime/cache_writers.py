@@ -23,7 +23,7 @@ from tmmu.planner.cache.entry import Refused, open_entry
 from tmmu.planner.cache.plans import LIMIT
 
 WRITERS = 4
-LONGEST = 0.012
+LONGEST = 0.02
 """Seconds that a writer lives at most: a few writes."""
 
 

@@ -29,9 +29,9 @@ def test_nothing_that_was_kept_is_lost_or_damaged_and_nothing_is_locked(tmp_path
     assert found["faults"] == []
     assert found["strangers"] == []
     assert found["kills"] == kills
-    assert found["kept"] >= kills // 2
+    assert found["kept"] >= kills // 4
     assert found["entries"] >= found["kept"]
-    assert found["unfinished"] >= kills // 20, "no kill has met a writer in the middle of a write"
+    assert found["unfinished"] >= kills // 50, "no kill has met a writer in the middle of a write"
     make = Maker()
     assert PlanCache(folder).plan(key(-1), make).unkept == ""
     assert PlanCache(folder).plan(key(-1), make).origin == "disk"
