@@ -28,6 +28,7 @@ from tests.unit.passes import nets
 from tests.unit.passes.nets import Config, Net, digest, look, multiplier, refusal
 from tmmu.ir.key import NoKey
 from tmmu.passes.fingerprint import Fingerprint
+from tmmu.passes.fingerprint.code import chains
 
 BASE = digest(Net())
 
@@ -247,6 +248,25 @@ def test_two_functions_of_one_text_are_the_same_and_of_two_texts_are_not() -> No
     ]
     assert len({digest(function(text)) for text in texts}) == len(texts)
     assert [digest(function(text)) for text in texts] == [digest(function(text)) for text in texts]
+
+
+def test_attributes_are_followed_in_functions_with_many_names() -> None:
+    many = "\n  ".join(f"x.name_{n}" for n in range(300))
+    text = f"def f(x):\n  {many}\n  from .a import b\n  torch.nn.inner(x)"
+    assert list(chains(function(text).__code__)) == [("import", ".a", "b"), ("torch", "nn", "inner")]
+
+
+def test_an_import_while_it_runs_is_followed() -> None:
+    text = "def f(x):\n  from tests.unit.passes import nets\n  return nets.scaled(x)"
+    before = digest(function(text))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nets, "SCALE", 5)
+        assert digest(function(text)) != before
+    assert digest(function("def f(x):\n  import math\n  return math.pi * x")) != before
+    found = look(function("def f(x):\n  import yaml.nodes\n  return x"))
+    assert isinstance(found, Fingerprint)
+    assert "yaml" in found.libraries
+    assert "not loaded yet" in refusal(function("def f(x):\n  import nowhere\n  return x"))
 
 
 def test_globals_are_read_through_nested_functions() -> None:
@@ -698,7 +718,12 @@ HAZARDS = [
     ("def f(x): return torch.load('a')", {}, "torch.load"),
     ("def f(x): return x if P('a').read_text() else -x", {"P": Path}, "read_text"),
     ("def f(x): return x.is_file()", {}, "is_file"),
+    ("def f(x): return x * helper.time.time()", {"helper": types.ModuleType("helper")}, "helper.time.time"),
+    ("class A:\n  def __init__(self): self.a = open('a')\ndef f(x): return A()", {}, "open in A.__init__"),
 ]
+
+
+HAZARDS[-2][1]["helper"].time = time
 
 
 @pytest.mark.parametrize(("text", "scope", "said"), HAZARDS)

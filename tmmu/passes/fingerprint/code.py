@@ -5,6 +5,7 @@ import dis
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from importlib.util import resolve_name
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -12,30 +13,15 @@ from typing import Any, Final
 
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace
 
-from tmmu.passes.fingerprint.homes import OURS, home_of_code, home_of_module, home_of_named
+from tmmu.passes.fingerprint.homes import PYTHON, home_of_code, home_of_file, home_of_module, home_of_named
 from tmmu.passes.fingerprint.walker import Rule, Walker
 from tmmu.passes.sources import display_name
 
-_UNSEEN: Final = frozenset(
-    [
-        "__dict__",
-        "__weakref__",
-        "__doc__",
-        "__module__",
-        "__qualname__",
-        "__annotations__",
-        "__abstractmethods__",
-        "_abc_impl",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__parameters__",
-        "__orig_bases__",
-        "__match_args__",
-        "__annotate__",
-        "__annotate_func__",
-        "__annotations_cache__",
-    ]
-)
+_UNSEEN: Final = frozenset({
+    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
+    "_abc_impl", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__match_args__",
+    "__annotate__", "__annotate_func__", "__annotations_cache__",
+})  # fmt: skip
 """Entries of a class that say nothing about what it does, or that stand elsewhere."""
 _OPERATORS: Final = frozenset({"aten", "prim", "prims", "higher_order"})
 """Namespaces of operators that come with torch."""
@@ -115,10 +101,15 @@ def _code(w: Walker, code: CodeType) -> None:
 
 
 def chains(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """The global names that code reads, each with the attributes that it takes of it at once; nested code included."""
+    """The global names that code reads, each with the attributes that it takes of it at once; nested code included.
+
+    An import while it runs is ``import``, the module, and the names that are taken of it.
+    """
     chain: list[str] = []
     before: list[Any] = [0, None]
     for step in dis.get_instructions(code):
+        if step.opname == "EXTENDED_ARG":
+            continue
         if step.opname in _ATTRIBUTE and chain:
             chain.append(step.argval)
             continue
@@ -126,7 +117,8 @@ def chains(code: CodeType) -> Iterator[tuple[str, ...]]:
             yield tuple(chain)
         chain = [step.argval] if step.opname in _GLOBAL else []
         if step.opname == "IMPORT_NAME":
-            yield ("import", "." * before[0] + step.argval)
+            level, names = before
+            yield ("import", "." * level + step.argval, *(names or ()))
         before = [before[1], step.argval]
     if chain:
         yield tuple(chain)
@@ -139,7 +131,7 @@ def _meaning(w: Walker, function: FunctionType, chain: tuple[str, ...]) -> None:
     """What a chain of names leads to: modules on the way are passed through, the first other thing is visited."""
     w.emit("name", *chain)
     if chain[0] == "import":
-        _imported(w, function, chain[1])
+        _imported(w, function, chain[1], chain[2:])
         return
     scope, name, *rest = function.__globals__, *chain
     value: Any = scope.get(name, vars(builtins).get(name, _UNBOUND))
@@ -166,19 +158,35 @@ def _attribute(w: Walker, module: ModuleType, name: str) -> Any:
         w.refuse(f"{module.__name__}.{name}, which cannot be had: {type(error).__name__},")
 
 
-def _imported(w: Walker, function: FunctionType, name: str) -> None:
-    """A module that a function imports while it runs: a library's by name, the user's whole, if it is there."""
+def _imported(w: Walker, function: FunctionType, name: str, taken: tuple[str, ...]) -> None:
+    """A module that a function imports while it runs: a library's by name, of the user's what is taken of it."""
     try:
         full = resolve_name(name, function.__globals__.get("__package__"))
     except ImportError:
         w.refuse(f"an import of {name}")
-    module = sys.modules.get(full)
-    if module is not None:
-        w.visit(module)
-    elif home_of_module(sys.modules.get(full.partition(".")[0])) not in (None, OURS) or full in sys.stdlib_module_names:
-        w.emit("module", full)
-    else:
+    module, home = sys.modules.get(full), _home_of_name(full)
+    if home is not None:
+        w.library(home, "module", full, "")
+    elif module is None:
         w.refuse(f"an import of {full}, which is not loaded yet,")
+    elif not taken or taken == ("*",):
+        w.visit(module)
+    if module is None:
+        return
+    for one in taken:
+        inner = sys.modules.get(f"{full}.{one}") or _attribute(w, module, one)
+        w.visit(None if inner is _UNBOUND else inner, one)
+
+
+def _home_of_name(name: str) -> str | None:
+    """Whose module it is, loaded or not."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return PYTHON
+    if top in sys.modules:
+        return home_of_module(sys.modules[top])
+    spec = PathFinder.find_spec(top)
+    return home_of_file(spec.origin) if spec is not None and spec.origin else None
 
 
 def _class(w: Walker, value: type) -> None:
@@ -258,7 +266,7 @@ def files(w: Walker) -> None:
     """The files of all the user's modules that are loaded: what they did when they were read shows nowhere else."""
     for name in sorted(sys.modules):
         module = sys.modules[name]
-        filename = getattr(module, "__file__", None)
+        filename = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if name != "__main__" and isinstance(filename, str) and home_of_module(module) is None:
             path = Path(filename)
             w.emit("file", name, display_name(filename, w.folder), path.read_bytes() if path.is_file() else b"")

@@ -25,6 +25,7 @@ FLAGS: Final[Mapping[str, Callable[[], object]]] = {
     "attention priority": torch._C._get_sdp_priority_order,
     "fast attention path": torch.backends.mha.get_fastpath_enabled,
     "devices": lambda: [torch.cuda.is_available(), torch.cuda.device_count(), torch.backends.mps.is_available()],
+    "distributed": lambda: torch.distributed.is_available() and torch.distributed.is_initialized(),
     "cudnn": lambda: torch.backends.cudnn.enabled,
     "cudnn, deterministic": lambda: torch.backends.cudnn.deterministic,
     "cudnn, benchmark": lambda: torch.backends.cudnn.benchmark,

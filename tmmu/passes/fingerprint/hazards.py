@@ -14,20 +14,8 @@ OUTSIDE: Final = (
 )
 """Modules of Python that have nothing to say of objects alone."""
 SYSTEM: Final = (
-    *(
-        "environ",
-        "getenv",
-        "environb",
-        "getenvb",
-        "listdir",
-        "scandir",
-        "walk",
-        "stat",
-        "urandom",
-        "getpid",
-        "cpu_count",
-    ),
-    *("getcwd", "open", "popen", "system", "sched_getaffinity", "uname"),
+    *("environ", "getenv", "environb", "getenvb", "listdir", "scandir", "walk", "stat", "urandom", "getpid", "getcwd"),
+    *("cpu_count", "open", "popen", "system", "sched_getaffinity", "uname"),
 )
 FILES: Final = ("exists", "isfile", "isdir", "islink", "getsize", "getmtime")
 BUILTINS: Final = ("open", "input", "eval", "exec", "compile", "__import__", "globals")
@@ -67,31 +55,33 @@ class Hazards:
         if id(function) not in self._methods:
             self._held.add(name)
         found = [chain for chain in chains if _is_hazard(function, chain, names)]
-        for method in METHODS:
-            if method in function.__code__.co_names:
-                self._found.setdefault(name, method)
-        for chain in found:
-            self._found.setdefault(
-                name, " ".join(("an import of", *chain[1:])) if chain[0] == "import" else ".".join(chain)
-            )
+        said = [_shown(chain) for chain in found] + [one for one in METHODS if one in function.__code__.co_names]
+        if said:
+            self._found.setdefault(name, said[0])
         return frozenset(found)
 
     def live(self) -> str:
         """The first hazard in a function that may run, and where; empty if there is none."""
-        running: set[str] = set()
+        running: dict[str, None] = {}
         said = set(_CALLED)
-        while True:
-            more = {name for name in self._says if name not in running and self._runs(name, said)}
-            if not more:
-                break
-            running |= more
+        more = list(self._says)
+        while more:
+            more = [name for name in self._says if name not in running and self._runs(name, said)]
+            running |= dict.fromkeys(more)
             for name in more:
                 said |= self._says[name]
         return next((f"{self._found[name]} in {name}" for name in sorted(self._found) if name in running), "")
 
     def _runs(self, name: str, said: set[str]) -> bool:
-        last = name.rpartition(".")[2]
-        return name in self._held or last in said or (last.startswith("__") and last != "__init__")
+        """Held, or called by a name that is said: a constructor by its class's, what Python itself calls by none."""
+        *_, owner, last = ("", *name.split("."))
+        if last == "__init__":
+            return name in self._held or owner in said
+        return name in self._held or last in said or last.startswith("__")
+
+
+def _shown(chain: Chain) -> str:
+    return f"an import of {chain[1]}" if chain[0] == "import" else ".".join(chain)
 
 
 def _names(code: CodeType) -> set[str]:
@@ -105,23 +95,30 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _is_hazard(function: FunctionType, chain: Chain, names: set[str]) -> bool:
-    """Whether the chain looks at more than objects."""
+    """Whether the chain leads through anything that looks at more than objects."""
     if chain[0] == "import":
         module = chain[1].partition(".")[0]
         return module in OUTSIDE or (module == "os" and bool(names & {*SYSTEM, *FILES}))
-    value = function.__globals__.get(chain[0])
-    if value is None:
+    if chain[0] not in function.__globals__:
         return chain[0] in BUILTINS
-    bound = type(getattr(value, "__self__", None)).__module__
-    return any(_reaches(module.partition(".")[0], value, chain) for module in (_module_of(value), bound))
+    value = function.__globals__[chain[0]]
+    for at in range(len(chain)):
+        if any(_reaches(module.partition(".")[0], value, chain[at:]) for module in _modules_of(value)):
+            return True
+        if not isinstance(value, ModuleType) or at + 1 == len(chain):
+            return False
+        value = vars(value).get(chain[at + 1])
+    return False
 
 
-def _module_of(value: object) -> str:
-    return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+def _modules_of(value: object) -> tuple[str, str]:
+    """The modules that a value is, or is from, and that what it is bound to is from."""
+    own = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return (own if isinstance(own, str) else "", type(getattr(value, "__self__", None)).__module__)
 
 
 def _reaches(module: str, value: object, chain: Chain) -> bool:
-    """Whether a global of this top-level module, or what the chain takes of it, looks at more than objects."""
+    """Whether a value of this top-level module, or what the chain takes of it, looks at more than objects."""
     if module in OUTSIDE or type(value).__name__ == "_Environ":
         return True
     whole = isinstance(value, ModuleType)
