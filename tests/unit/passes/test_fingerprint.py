@@ -621,6 +621,7 @@ OF_CLASSES = [
     (Color.RED, Color.BLUE),
     (Color.RED, Other.RED),
     (Flags.A, Flags.A | Flags.B),
+    (enum.Enum("Listed", {"ONE": [1]}).ONE, enum.Enum("Listed", {"ONE": [2]}).ONE),
     (Point(1), Point(2)),
     (Point(1, [2]), Point(1, [3])),
     (Slotted(1), Slotted(2)),
