@@ -185,7 +185,7 @@ def run_model(
 ) -> tuple[Compiled, "Rehearsal"]:
     """From a model to one run inside its plan. Imports torch."""
     from tmmu.passes import capture, lower_with_calls
-    from tmmu.passes.constants import constant_values, weight_names
+    from tmmu.passes.constants import constant_values, weight_forms, weight_names
     from tmmu.passes.original import Original, stored_weights
     from tmmu.runtime.rehearse import Rehearsing, rehearse
     from tmmu.runtime.sizing import require_device
@@ -202,6 +202,7 @@ def run_model(
     asked = Rehearsing(
         token=plan_request.token,
         names=weight_names(traced),
+        forms=weight_forms(traced),
         constants=constant_values(traced),
         stored=stored_weights(capture_request.target),
         seed=run_request.seed,

@@ -366,7 +366,7 @@ def test_a_ring_for_another_module_is_refused() -> None:
     ring, graph = by_hand(other, PARTS)
     small = Stack(lambda: nn.Linear(WIDTH, WIDTH))
     with (
-        pytest.raises(InvalidConfig, match="bytes, and its place in the ring"),
+        pytest.raises(InvalidConfig, match="bytes, and its place in the plan"),
         stream_module(small, ring, graph, device),
     ):
         pass

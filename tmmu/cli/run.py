@@ -1,6 +1,6 @@
 """``tmmu run``: a model inside its plan, once, and what that took."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,8 +142,8 @@ def record(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> dict[str, Any]:
 
 def lines(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> Iterator[str]:
     """The report as a person reads it."""
-    drawn = f"weights of {job.run.weights.name}" if job.run.weights else f"weights of seed {job.run.seed}"
-    yield f"{compiled.graph.notes.name} ran on {job.capture.device}: {ran.steps} ops, {drawn}"
+    whence = _whence(job, ran.weights)
+    yield f"{compiled.graph.notes.name} ran on {job.capture.device}: {ran.steps} ops, {whence}"
     yield f"inputs   {_few(ran.inputs)}"
     yield f"outputs  {_few(ran.outputs)}"
     yield ""
@@ -163,6 +163,17 @@ def lines(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> Iterator[str]:
     if ran.bench:
         yield ""
         yield from render.aligned("<>>>", ("step", "time", "allocations", "peak"), list(map(_row, ran.bench)))
+
+
+def _whence(job: RunJob, weights: Mapping[str, int]) -> str:
+    """Where the weights come from; how many from where if that is more than one place."""
+    named = {"model": job.target.path.name, "seed": f"seed {job.run.seed}"}
+    if job.run.weights:
+        named = {"file": job.run.weights.name} | named
+    found = [(place, weights[kind]) for kind, place in named.items() if weights.get(kind)]
+    if len(found) > 1:
+        return "weights: " + " and ".join(f"{count} of {place}" for place, count in found)
+    return f"weights of {found[0][0] if found else named['seed']}"
 
 
 def _streamed(ran: "Rehearsal") -> Iterator[str]:

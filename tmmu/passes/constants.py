@@ -55,6 +55,19 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def weight_forms(program: Program) -> dict[str, torch.Tensor]:
+    """By buffer name, the shape, stride and dtype in which the model declares what it starts from, on no memory."""
+    found: dict[str, torch.Tensor] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            window = node.meta["windows"][0]
+            storage = program.storages[window.storage]
+            if storage.role != "input":
+                dtype = getattr(torch, window.dtype)
+                found[storage.name] = torch.empty_strided(window.shape, window.stride, dtype=dtype, device="meta")
+    return found
+
+
 def weight_names(program: Program) -> tuple[str, ...]:
     """The parameters and constants of the model by buffer name, whether or not the program changes them."""
     return tuple(storage.name for storage in program.storages if storage.role in ("parameter", "constant"))

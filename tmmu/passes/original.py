@@ -36,12 +36,16 @@ class Original:
         return tuple(self._inputs)
 
     def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
-        """Weights by name and inputs by name hold these values; state is as it was made."""
+        """Weights by name and inputs by name hold these values; state is as it was made.
+
+        A weight has the shape that it has in the model, or is flat: all elements of its storage.
+        """
         with torch.no_grad():
             for name, tensor in self._weights.items():
                 _bytes(tensor).copy_(self._start[name])
+            for name, tensor in self._weights.items():  # after all are as they were: some may share a storage
                 if name in weights:
-                    _put(tensor, weights[name])
+                    _put(name, tensor, weights[name])
             for name, tensor in self._inputs.items():
                 tensor.copy_(inputs[name])
 
@@ -49,7 +53,7 @@ class Original:
         """What one step returns, windows that coincide once, as a graph lists them."""
         with self._world():
             found = [tensor.detach() for _, tensor in named_tensors(self.step())]
-        return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in found}.values())
+        return list({_window(tensor): tensor for tensor in found}.values())
 
     def step(self) -> Any:
         """One step, as the model's author would call it."""
@@ -66,7 +70,7 @@ class Original:
     def held(self) -> int:
         """Bytes of weights, state and inputs, each storage once."""
         tensors = (*self._weights.values(), *self._inputs.values())
-        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
     def compiled(self) -> Callable[[], Any]:
         """The same step, its model compiled by ``torch.compile``; loss, gradients and update as they are."""
@@ -127,11 +131,16 @@ def _inputs_of(work: Workload) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
     for name, tensor in named_tensors(inputs_by_name(work)):
-        window = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        window = _window(tensor)
         if id(tensor) not in owned and window not in seen:
             seen.add(window)
             found[name if name not in found else f"input_{len(found)}"] = tensor
     return found
+
+
+def _window(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a graph tells tensors apart by. Addresses do not: all that is empty lies at 0."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,13 +148,19 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def _put(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """A value as it lies in memory where it is one, else by its elements."""
-    whole = _bytes(tensor)
-    image = _bytes(value)
-    if image.numel() == whole.numel():
+def _put(name: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """The storage as it lies in memory where the value is that, flat or in the same window; else element by element."""
+    if tensor.is_complex() and not value.is_complex() and value.dim():
+        value = torch.view_as_complex(value)
+    whole, image = _bytes(tensor), _bytes(value)
+    alike = _window(value)[1:] == _window(tensor)[1:]
+    if image.numel() == whole.numel() and (alike or (value.dim() == 1 and value.shape != tensor.shape)):
         whole.copy_(image)
-    elif tensor.numel() == value.numel():
-        tensor.copy_(value.view(tensor.shape))
+    elif value.shape == tensor.shape:
+        tensor.copy_(value)
     else:
-        raise InvalidConfig("a weight has another size than in the model", fix="give the weights of this model")
+        raise InvalidConfig(
+            f"{name} has shape {list(value.shape)}, and {list(tensor.shape)} in the model",
+            fix="give the weights of this model",
+            name=name,
+        )

@@ -1,5 +1,6 @@
 """A program run in its plan, with weights and inputs of a seed or of a file: held against other runs, and timed."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Final
 
 import torch
 
-from tmmu.errors import CaptureFailed, PlanUnsound
+from tmmu.errors import CaptureFailed, InvalidConfig, PlanUnsound
 from tmmu.ir.calls import Program
-from tmmu.ir.graph import STATE
+from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.runtime.bench import Measured, Model, measured
 from tmmu.runtime.bind import bind
@@ -20,6 +21,7 @@ from tmmu.runtime.places import taken_bytes
 from tmmu.runtime.reference import Plain
 from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, bind_ring
 from tmmu.runtime.ring.files import stored_tensors
+from tmmu.runtime.ring.sources import laid_out
 from tmmu.runtime.sanitize import sanitized_run
 from tmmu.runtime.sizing import require_free
 from tmmu.runtime.unplanned import Unplanned
@@ -27,7 +29,15 @@ from tmmu.runtime.weights import Weight, tensor_of
 
 Tensors = Mapping[str, torch.Tensor]
 Weights = Mapping[str, Weight]
-NEAR: Final = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+FILE, MODEL, NUMBERS, SEED = "file", "model", "numbers", "seed"
+NEAR: Final = {
+    torch.float64: 1e-7,
+    torch.float32: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+    torch.complex128: 1e-7,
+    torch.complex64: 1e-4,
+}
 """How far, of the largest magnitude, sums that are taken in another order may lie apart."""
 
 
@@ -43,6 +53,8 @@ class Rehearsal:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    weights: Mapping[str, int]
+    """How many parameters and buffers come from a ``file``, the ``model`` (exported), its ``numbers``, the ``seed``."""
     steps: int
     peak_bytes: Mapping[str, int]
     input_bytes: int
@@ -60,10 +72,14 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsing:
-    """What is asked of a run, beside that it runs. ``stored`` are weights that came with the model."""
+    """What is asked of a run, beside that it runs. ``stored`` are weights that came with the model.
+
+    ``forms`` are tensors without memory: shape, stride and dtype of weights as the model has them, by name.
+    """
 
     token: bytes
     names: Sequence[str]
+    forms: Tensors
     constants: Tensors
     stored: Tensors
     seed: int
@@ -81,7 +97,8 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
     """
     device = torch.device(program.graph.target)
     require_free(taken_bytes(plan), device)
-    weights = _weights(program, asked)
+    origins = _origins(program.graph, asked)
+    weights = {name: weight for some in origins.values() for name, weight in some.items()}
     executor = _executor(program, plan, weights, asked)
     inputs = random_inputs(executor.inputs, asked.seed)
     sanitized = _sanitized(program, executor, weights, inputs, asked) if asked.sanitize else 0
@@ -96,6 +113,7 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
     found = Rehearsal(
         inputs=tuple(f"{one.name} {_type(inputs[one.name])}" for one in executor.inputs),
         outputs=tuple(map(_type, outputs)),
+        weights=_counted(program.graph, origins),
         steps=len(plan.order),
         peak_bytes=_peaks(executor),
         input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()),
@@ -140,13 +158,37 @@ def _grown(executor: Executor, inputs: Tensors) -> int:
     return lane.taken() - before
 
 
-def _weights(program: Program, asked: Rehearsing) -> dict[str, Weight]:
-    """Of a file they stay there until they are put where the plan wants them."""
-    given: dict[str, Weight] = {**asked.constants, **asked.stored}
+def _origins(graph: Graph, asked: Rehearsing) -> dict[str, Weights]:
+    """Weights by where they come from; of those with one name the last counts."""
+    given: dict[str, Weights] = {NUMBERS: asked.constants, MODEL: asked.stored}
     if asked.weights:
-        return given | stored_tensors(asked.weights)
-    unknown = [name for name in asked.names if name not in given]
-    return given | random_weights(program.graph, unknown, asked.seed)
+        return given | {FILE: _of_file(graph, asked.weights, asked.forms)}
+    unknown = [name for name in asked.names if name not in asked.constants and name not in asked.stored]
+    return given | {SEED: random_weights(graph, unknown, asked.seed)}
+
+
+def _of_file(graph: Graph, path: Path, forms: Tensors) -> dict[str, Weight]:
+    """Where they lie, and in which order of memory they are wanted: they stay there until they are put in place."""
+    found = stored_tensors(path)
+    names = _weight_names(graph)
+    if not any(name in found for name in names):
+        raise InvalidConfig(
+            f"nothing in {path} is a weight of this model",
+            fix=f"give a file whose names are the model's, such as {names[0]}" if names else "run it without a file",
+            path=str(path),
+        )
+    return {name: laid_out(one, forms[name]) if name in forms else one for name, one in found.items()}
+
+
+def _counted(graph: Graph, origins: Mapping[str, Weights]) -> dict[str, int]:
+    origin = {name: kind for kind, some in origins.items() for name in some}
+    return dict(Counter(origin[name] for name in _weight_names(graph) if name in origin))
+
+
+def _weight_names(graph: Graph) -> list[str]:
+    """Of what a program starts from and nobody gives it at a call."""
+    rows = zip(graph.notes.buffers, graph.buffers.role, strict=True)
+    return [name for name, role in rows if role in (PARAMETER, CONSTANT, STATE)]
 
 
 class _Values(Mapping[str, torch.Tensor]):
@@ -195,6 +237,10 @@ def _checked(  # noqa: PLR0913, PLR0917
 
 
 def _demand(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
+    if _type(found) != _type(wanted):
+        raise PlanUnsound(
+            f"{what} is {_type(found)}, and {_type(wanted)} in a plain run", fix="please report it, with the model"
+        )
     one, other = (tensor.reshape(-1).view(torch.uint8) for tensor in (found, wanted))
     if not one.equal(other):
         raise PlanUnsound(
@@ -215,7 +261,7 @@ def _compared(
             f"the model itself gives {len(wanted)} tensors, and its graph {len(outputs)}",
             fix="report it, with the model",
         )
-    same = [_bits(found).equal(_bits(tensor)) for found, tensor in zip(outputs, wanted, strict=True)]
+    same = [_same(found, tensor) for found, tensor in zip(outputs, wanted, strict=True)]
     for position, (found, tensor) in enumerate(zip(outputs, wanted, strict=True)):
         if not same[position] and not _near(found, tensor):
             raise CaptureFailed(
@@ -225,12 +271,17 @@ def _compared(
     return sum(same), len(same) - sum(same)
 
 
+def _same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Shape, dtype and every bit."""
+    return _type(found) == _type(wanted) and _bits(found).equal(_bits(wanted))
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    if found.shape != wanted.shape or found.dtype != wanted.dtype or found.dtype not in NEAR:
+    if _type(found) != _type(wanted) or found.dtype not in NEAR:
         return False
     largest = float(wanted.abs().nan_to_num().max())
     return torch.allclose(found, wanted, rtol=0, atol=NEAR[found.dtype] * largest, equal_nan=True)

@@ -8,11 +8,11 @@ import torch
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.ring.files import Stored, read_stored
-from tmmu.runtime.ring.sources import OfTensor, Source, file_source
+from tmmu.runtime.ring.sources import OfFile, OfTensor, Source, require_size
 from tmmu.runtime.slab import Slab, is_dense
 
-Weight: TypeAlias = torch.Tensor | Stored
-"""A weight's value, or where it lies in a file."""
+Weight: TypeAlias = torch.Tensor | Stored | OfFile
+"""A weight's value, or where it lies in a file: row-major as there, or in an order of memory."""
 CHUNK: Final = 64 << 20
 """Bytes of a file on their way to another device."""
 _SHOWN = 5
@@ -89,9 +89,11 @@ def chunks(source: Source) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def tensor_of(weight: Weight) -> torch.Tensor:
-    """The value, read if it is in a file."""
+    """The value, read if it is in a file, in the shape that it has there."""
     if isinstance(weight, torch.Tensor):
         return weight
+    if isinstance(weight, OfFile):
+        return tensor_of(weight.stored)
     data = torch.empty(weight.size, dtype=torch.uint8)
     read_stored(weight, data.numpy().data)
     return data.view(getattr(torch, weight.dtype)).view(weight.shape)
@@ -99,8 +101,11 @@ def tensor_of(weight: Weight) -> torch.Tensor:
 
 def _source(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source:
     if isinstance(weight, Stored):
-        _require_dtype(f"{name} in {weight.path.name}", weight.dtype, dtypes)
-        return file_source(weight, size)
+        return _source(name, OfFile(weight), size, dtypes)
+    if isinstance(weight, OfFile):
+        _require_dtype(f"{name} in {weight.stored.path.name}", weight.stored.dtype, dtypes)
+        require_size(weight, size)
+        return weight
     _require_dtype(name, str(weight.dtype)[6:], dtypes)
     return OfTensor(_image(name, weight, size))
 

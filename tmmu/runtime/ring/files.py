@@ -90,6 +90,8 @@ def _tensors(path: Path) -> dict[str, Stored]:
     try:
         length = os.fstat(handle).st_size
         start, header = _header(path, handle, length)
+    except OSError as error:
+        raise _unreadable(path, error) from error
     finally:
         os.close(handle)
     found = {name: _stored(path, name, row, start) for name, row in header.items() if name != "__metadata__"}
@@ -107,12 +109,18 @@ def _tensors(path: Path) -> dict[str, Stored]:
 def _open(path: Path) -> int:
     if is_special(path):
         raise InvalidConfig(f"{path} is no regular file", fix="name a safetensors file")
+    if path.is_dir():
+        raise InvalidConfig(f"{path} is a folder", fix="name a safetensors file, or the folder that has such files")
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise InvalidConfig(
-            f"cannot read {path}: {error.strerror}", fix="check the name, or fetch the file", path=str(path)
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidConfig:
+    return InvalidConfig(
+        f"cannot read {path}: {error.strerror}", fix="check the name, or fetch the file", path=str(path)
+    )
 
 
 def _header(path: Path, handle: int, length: int) -> tuple[int, dict[str, object]]:

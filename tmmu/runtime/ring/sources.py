@@ -84,18 +84,43 @@ def tensor_source(name: str, tensor: torch.Tensor, size: int) -> OfTensor:
 
 def file_source(one: Stored, size: int, like: torch.Tensor | None = None) -> OfFile:
     """The tensor in the file, of ``size`` bytes, in the shape, dtype and memory order of ``like`` if that is given."""
-    if one.size != size:
-        raise _other(one.name, one.size, size)
-    if like is None:
-        return OfFile(one)
-    if str(like.dtype)[6:] != one.dtype or tuple(like.shape) != one.shape:
-        wanted, found = _type(str(like.dtype)[6:], like.shape), _type(one.dtype, one.shape)
+    source = OfFile(one) if like is None else laid_out(one, like)
+    require_size(source, size)
+    return source
+
+
+def laid_out(one: Stored, like: torch.Tensor) -> OfFile:
+    """The tensor in the file, in the memory order of ``like``; ``INVALID_CONFIG`` unless it has its shape and dtype.
+
+    Complex numbers may be pairs of real ones in the file, in one more dimension.
+    """
+    form = like.detach()
+    if form.is_complex() and one.dtype == _name(form.dtype.to_real()):
+        form = torch.view_as_real(form)
+    if _name(form.dtype) != one.dtype or tuple(form.shape) != one.shape:
+        wanted, found = _type(_name(like.dtype), like.shape), _type(one.dtype, one.shape)
         raise InvalidConfig(
-            f"{one.name} is {found} in {one.path.name}, and {wanted} in the module",
+            f"{one.name} is {found} in {one.path.name}, and {wanted} in the model",
             fix="load the files of this very model",
             name=one.name,
         )
-    return OfFile(one) if like.is_contiguous() else OfFile(one, tuple(like.stride()))
+    if not is_dense(form):
+        raise InvalidConfig(
+            f"{one.name} is a part of a tensor in the model, or some of its elements share their memory",
+            fix="give such a weight memory of its own in the model, or run without a file",
+            name=one.name,
+        )
+    return OfFile(one) if form.is_contiguous() else OfFile(one, tuple(form.stride()))
+
+
+def require_size(source: OfFile, size: int) -> None:
+    """``INVALID_CONFIG`` unless the tensor in the file has ``size`` bytes."""
+    if source.size != size:
+        raise _other(f"{source.stored.name} in {source.stored.path.name}", source.size, size)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype)[6:]
 
 
 def _type(dtype: str, shape: Sequence[int]) -> str:
@@ -104,8 +129,8 @@ def _type(dtype: str, shape: Sequence[int]) -> str:
 
 def _other(name: str, found: int, wanted: int) -> InvalidConfig:
     return InvalidConfig(
-        f"{name} has {found} bytes, and its place in the ring {wanted}",
-        fix="plan the ring for this very model, and give weights in the shape and dtype that it was planned for",
+        f"{name} has {found} bytes, and its place in the plan {wanted}",
+        fix="plan for this very model, and give weights in the shape and dtype that it was planned for",
         name=name,
         bytes=found,
     )

@@ -186,9 +186,9 @@ def test_a_tensor_is_its_storage_or_its_own_elements() -> None:
     whole = torch.arange(8, dtype=torch.int16)
     assert tensor_source("w", whole.view(2, 4).t(), 16).image.view(torch.int16).equal(whole)
     assert tensor_source("w", whole[2:4], 4).image.view(torch.int16).tolist() == [2, 3]
-    with pytest.raises(InvalidConfig, match="w has 4 bytes, and its place in the ring 6"):
+    with pytest.raises(InvalidConfig, match="w has 4 bytes, and its place in the plan 6"):
         tensor_source("w", whole[2:4], 6)
-    with pytest.raises(InvalidConfig, match="its place in the ring"):
+    with pytest.raises(InvalidConfig, match="its place in the plan"):
         tensor_source("w", whole[::2], 8)
 
 
