@@ -20,6 +20,11 @@ from tmmu.passes.attention import cuda_attention
 _aten: Final = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
 _COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
+_KEYS: Final = (_COMPOSITE, DispatchKey.Autograd)
+"""Where torch's compiler looks for rules in Python: in place of a composite, and in place of autograd's own formula."""
+
+_UNDECLARED: Final = frozenset({_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default})
+"""Operators whose schemas do not say that they write running statistics: autograd's rule names one that does."""
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FBT001 - torch's own signature
@@ -77,11 +82,12 @@ def composites_of(device: str) -> Iterator[None]:
 
 @contextmanager
 def composites_of_eager(rules: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
-    """While inside, Python decompositions of composite operators are hidden, and ``rules`` stand in for some."""
+    """While inside, no operator is taken apart in Python, but for those that ``rules`` stand in for."""
     hidden = _with_python_kernels() | dict.fromkeys(rules)
     saved = {op: dict(op.py_kernels) for op in hidden}
     for op in hidden:
-        op.py_kernels.pop(_COMPOSITE, None)
+        for key in _KEYS[:1] if op in _UNDECLARED else _KEYS:
+            op.py_kernels.pop(key, None)
     for op, rule in rules.items():
         op.py_kernels[_COMPOSITE] = rule
     _forget(saved)
@@ -104,4 +110,4 @@ def _with_python_kernels() -> dict[OpOverload, None]:
     """Operators that torch's compiler would take apart in Python."""
     packets = [packet for packet in list(vars(_aten).values()) if isinstance(packet, OpOverloadPacket)]
     overloads = [op for packet in packets for op in list(vars(packet).values()) if isinstance(op, OpOverload)]
-    return {op: None for op in overloads if _COMPOSITE in op.py_kernels}
+    return {op: None for op in overloads if any(key in op.py_kernels for key in _KEYS)}

@@ -33,6 +33,8 @@ _LAZY: Final = {
 }
 """Views that only remember to conjugate or negate, and the operators that do it. A window cannot remember."""
 
+_QUANTIZED: Final = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+
 
 def done_at_once(func: OpOverload) -> OpOverload:
     """The operator to record in place of one that puts its work off until its result is read."""
@@ -53,7 +55,7 @@ def refused_by_fakes(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
     return torch.empty((*groups, rows, columns), dtype=one.dtype)
 
 
-def require_real(func: OpOverload, args: tuple[Any, ...]) -> None:
+def require_real(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Returns where a real run would go on."""
     if func in _ONE_DTYPE:
         dtypes = sorted({str(arg.dtype)[6:] for arg in args if isinstance(arg, torch.Tensor)})
@@ -62,8 +64,13 @@ def require_real(func: OpOverload, args: tuple[Any, ...]) -> None:
                 f"{func} of {' and '.join(dtypes)}: a real run refuses mixed dtypes",
                 fix="convert the inputs or the model, or use autocast",
             )
-    elif func.namespace == "quantized" or "quantize_per" in func._schema.name:
+    elif func.namespace == "quantized" or _asks_for_quantized(args, kwargs):
         raise UnsupportedOp(f"{func} makes a quantized tensor", fix="plan the model before it is quantized")
+
+
+def _asks_for_quantized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a quantized dtype is asked for: the results of a fake kernel do not say so."""
+    return any(isinstance(arg, torch.dtype) and arg in _QUANTIZED for arg in (*args, *kwargs.values()))
 
 
 def corrected(func: OpOverload, args: tuple[Any, ...], result: Any, device: str) -> Any:

@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         func = done_at_once(func)
         node_args = _replace_tensors(args, self._node)
         node_kwargs = {key: _replace_tensors(value, self._node) for key, value in kwargs.items()}
-        require_real(func, args)
+        require_real(func, args, kwargs)
         if func is torch.ops.aten.lift_fresh.default:
             return self._lifted(func(*args), node_args[0])
         allowed = refused_by_fakes(func, args, kwargs)

@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.kernels import plain_kernels
 from tests.runtime.harness import Tensors, bound, captured, eager, same_bits
-from tmmu.errors import CaptureFailed
+from tmmu.errors import CaptureFailed, UnsupportedOp
 
 
 def rand(*shape: int) -> torch.Tensor:
@@ -56,6 +56,7 @@ def test_gradients_through_complex_numbers_are_the_modules() -> None:
     loss = real(**inputs)
     loss.backward()
     _, gradient = executor(**inputs)
+    assert real.weight.grad is not None
     assert same_bits(gradient, real.weight.grad)
 
 
@@ -75,3 +76,45 @@ def test_a_grouped_product_of_two_dtypes_is_refused() -> None:
     inputs = {"x": rand(8, 16), "weight": rand(2, 16, 8).half(), "ends": torch.tensor([4, 8], dtype=torch.int32)}
     with pytest.raises(CaptureFailed, match="float32 and"):
         captured(Grouped, inputs)
+
+
+class Rounding(nn.Module):
+    """Numbers as a quantized network would have them, in plain tensors."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        scale, zero = torch.full((4,), 0.1), torch.zeros(4, dtype=torch.int32)
+        return [
+            torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
+            torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -128, 127),
+            torch.fake_quantize_per_tensor_affine(x, scale[0], zero[0], 0, 255),
+        ]
+
+
+def test_what_only_rounds_as_a_quantized_tensor_does_is_planned() -> None:
+    inputs = {"x": rand(3, 4)}
+    found, wanted = bound(Rounding, Rounding(), inputs)(**inputs), eager(Rounding(), inputs)
+    assert len(found) == len(wanted)
+    assert all(map(same_bits, found, wanted))
+
+
+QUANTIZING = {
+    "by tensor": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    "by a keyword": lambda x: torch.quantize_per_tensor(x, 0.1, 0, dtype=torch.quint8),
+    "by channel": lambda x: torch.quantize_per_channel(x, torch.ones(4), torch.zeros(4), 1, torch.qint8),
+    "as it comes": lambda x: torch.quantize_per_tensor_dynamic(x, torch.qint8, reduce_range=False),
+}
+
+
+class Quantizing(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.quantized = QUANTIZING[name]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.quantized(x).dequantize()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("name", QUANTIZING)
+def test_what_makes_a_quantized_tensor_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedOp, match="quantized tensor"):
+        captured(lambda: Quantizing(name), {"x": rand(3, 4)})

@@ -1,0 +1,101 @@
+"""Whose bits a compiled graph has: eager's, and in a few named places those of ``backend="aot_eager"``."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.kernels import plain_kernels
+from tests.runtime.harness import same_bits
+from tmmu.backend import reports
+
+F = nn.functional
+Function = Callable[..., torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch._dynamo.reset()
+    monkeypatch.setattr("tmmu.backend._MADE", [])
+    torch.manual_seed(0)
+    with plain_kernels():
+        yield
+    torch._dynamo.reset()
+
+
+def outcome(backend: str | None, function: Function, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """What the function returns without gradients, what with them, and the gradients."""
+    torch._dynamo.reset()
+    run = function if backend is None else torch.compile(function, backend=backend)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    with torch.no_grad():
+        plain = run(*leaves)
+    found = run(*leaves)
+    found.square().sum().backward()  # type: ignore[no-untyped-call]
+    assert backend != "tmmu" or all(one.planned > 0 and not one.plain for one in reports())
+    return [plain, found.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
+    assert len(one) == len(other)
+    assert all(map(same_bits, one, other))
+
+
+def resized(dims: int, **options: Any) -> tuple[Function, tuple[int, ...]]:
+    return lambda x: F.interpolate(x, **options), (2, 3, 7, 9, 5)[: dims + 2]
+
+
+RULES: dict[str, tuple[Function, tuple[int, ...]]] = {
+    "bilinear to a size": resized(2, size=(5, 11), mode="bilinear"),
+    "bilinear by a factor": resized(2, scale_factor=1.7, mode="bilinear"),
+    "bilinear, corners": resized(2, size=(5, 11), mode="bilinear", align_corners=True),
+    "bilinear, smooth": resized(2, size=(5, 4), mode="bilinear", antialias=True),
+    "bicubic to a size": resized(2, size=(5, 11), mode="bicubic"),
+    "bicubic by a factor": resized(2, scale_factor=1.7, mode="bicubic"),
+    "linear": resized(1, scale_factor=1.5, mode="linear"),
+    "trilinear": resized(3, size=(5, 11, 4), mode="trilinear"),
+    "nearest": resized(2, scale_factor=1.7, mode="nearest"),
+    "nearest, exact": resized(2, scale_factor=1.7, mode="nearest-exact"),
+    "multi margin": (lambda x: F.multi_margin_loss(x, torch.zeros(64, dtype=torch.long)), (64, 64)),
+    "multilabel margin": (lambda x: F.multilabel_margin_loss(x, torch.zeros(64, 64, dtype=torch.long)), (64, 64)),
+    "hard shrink": (F.hardshrink, (64, 64)),
+    "soft shrink": (F.softshrink, (64, 64)),
+    "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), (8, 3, 5)),
+    "a product with a stack": (lambda x: x.view(4, 16, 64) @ x, (64, 64)),
+}
+"""What torch's compiler has rules for in Python, whose roundings are not those of the kernels."""
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_has_a_rule_in_python_has_the_bits_of_its_kernel(name: str) -> None:
+    function, shape = RULES[name]
+    x = torch.randn(shape)
+    assert_same(outcome("tmmu", function, (x,)), outcome(None, function, (x,)))
+
+
+def autocast_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (F.softmax(x @ w, -1) @ w).float()
+
+
+SPLIT: dict[str, Function] = {
+    "cumprod": lambda x, w: (x @ w).cumprod(1),
+    "prod": lambda x, w: (x @ w).prod(1),
+    "one weight twice under autocast": autocast_twice,
+    "several uses": lambda x, w: torch.cat([(x @ w)[1:], (x @ w).t().reshape(-1, 8), x * 3, x.exp(), x.sin()]),
+    "nuclear norm": lambda x, w: torch.linalg.matrix_norm(x @ w, "nuc"),
+    "singular values": lambda x, w: torch.linalg.svdvals(x @ w),
+    "condition": lambda x, w: torch.linalg.cond(x.t() @ x + w),
+}
+"""Where autograd, asked for a graph, goes another way than in eager."""
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_where_autograd_splits_another_way_the_bits_are_those_of_its_split(name: str) -> None:
+    inputs = torch.randn(8, 8), torch.randn(8, 8)
+    found = outcome("tmmu", SPLIT[name], inputs)
+    assert_same(found, outcome("aot_eager", SPLIT[name], inputs))
+    for one, other in zip(found, outcome(None, SPLIT[name], inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
