@@ -29,6 +29,7 @@ from tmmu.runtime.weights import Weight, tensor_of
 
 Tensors = Mapping[str, torch.Tensor]
 Weights = Mapping[str, Weight]
+WEIGHT_ROLES: Final = (PARAMETER, CONSTANT, STATE)
 FILE, MODEL, NUMBERS, SEED = "file", "model", "numbers", "seed"
 NEAR: Final = {
     torch.float64: 1e-7,
@@ -168,16 +169,16 @@ def _origins(graph: Graph, asked: Rehearsing) -> dict[str, Weights]:
 
 
 def _of_file(graph: Graph, path: Path, forms: Tensors) -> dict[str, Weight]:
-    """Where they lie, and in which order of memory they are wanted: they stay there until they are put in place."""
+    """Those that the graph reads, in the order of memory that it wants: they stay there until they are put in place."""
     found = stored_tensors(path)
-    names = _weight_names(graph)
-    if not any(name in found for name in names):
+    if not any(name in found for name in forms):
+        name = next(iter(forms), None)
         raise InvalidConfig(
             f"nothing in {path} is a weight of this model",
-            fix=f"give a file whose names are the model's, such as {names[0]}" if names else "run it without a file",
+            fix=f"give a file whose names are the model's, such as {name}" if name else "run it without a file",
             path=str(path),
         )
-    return {name: laid_out(one, forms[name]) if name in forms else one for name, one in found.items()}
+    return {name: laid_out(found[name], forms[name]) for name in _weight_names(graph) if name in found}
 
 
 def _counted(graph: Graph, origins: Mapping[str, Weights]) -> dict[str, int]:
@@ -186,9 +187,10 @@ def _counted(graph: Graph, origins: Mapping[str, Weights]) -> dict[str, int]:
 
 
 def _weight_names(graph: Graph) -> list[str]:
-    """Of what a program starts from and nobody gives it at a call."""
+    """Of what is read, and nobody gives at a call."""
+    read = frozenset(graph.values.buffer)
     rows = zip(graph.notes.buffers, graph.buffers.role, strict=True)
-    return [name for name, role in rows if role in (PARAMETER, CONSTANT, STATE)]
+    return [name for buffer, (name, role) in enumerate(rows) if buffer in read and role in WEIGHT_ROLES]
 
 
 class _Values(Mapping[str, torch.Tensor]):

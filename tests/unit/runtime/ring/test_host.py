@@ -206,5 +206,5 @@ def test_a_file_s_tensor_is_laid_out_as_the_module_wants_it(tmp_path: Path) -> N
     for other in (torch.empty(3, 2, dtype=torch.int16), torch.empty(2, 3, dtype=torch.float16)):
         with pytest.raises(InvalidConfig, match=r"a is int16\[2,3\] in w.safetensors, and"):
             file_source(stored, 12, other)
-    with pytest.raises(InvalidConfig, match="a has 12 bytes"):
+    with pytest.raises(InvalidConfig, match="a in w.safetensors has 12 bytes, and its place in the plan 14"):
         file_source(stored, 14)
