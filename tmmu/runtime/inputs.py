@@ -43,12 +43,11 @@ def external_buffers(
 ) -> dict[int, torch.Tensor]:
     """By buffer, the tensors in which inputs of these names lie; ``INVALID_CONFIG`` for one that does not fit."""
     wanted = {one.name: one for one in inputs_of(graph, device)}
+    _require_names(external, tuple(wanted))
     found = {}
-    for name, tensor in external.items():
-        if name not in wanted:
-            raise InvalidConfig(f"no input is called {name}", fix=f"the inputs are {', '.join(wanted)}", name=name)
+    for name in external:
         one = wanted[name]
-        _checked(one, external)
+        tensor = _checked(one, external)
         if tensor.stride() != graph.values.stride[one.value]:
             raise InvalidConfig(
                 f"input {name} has strides {tensor.stride()}, and the plan is for {graph.values.stride[one.value]}",
@@ -61,19 +60,29 @@ def external_buffers(
 
 def check_inputs(wanted: Sequence[Input], given: Mapping[str, object]) -> list[torch.Tensor]:
     """The tensors in the order of ``wanted``; ``INVALID_CONFIG`` that names the first thing wrong with them."""
-    unknown = [name for name in given if not any(one.name == name for one in wanted)]
-    if unknown:
-        names = ", ".join(one.name for one in wanted)
-        raise InvalidConfig(f"no input is called {unknown[0]}", fix=f"the inputs are {names}", name=unknown[0])
+    _require_names(given, tuple(one.name for one in wanted))
     return [_checked(one, given) for one in wanted]
+
+
+def _require_names(given: object, names: Sequence[str]) -> None:
+    """``INVALID_CONFIG`` unless it is a mapping from some of these names."""
+    fix = f"the inputs are {', '.join(names)}" if names else "there are no inputs"
+    if not isinstance(given, Mapping):
+        raise InvalidConfig(f"the inputs are a {type(given).__name__}, not a mapping from names to tensors", fix=fix)
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidConfig(f"the name of an input is a {type(name).__name__}, not text", fix=fix)
+        if name not in names:
+            raise InvalidConfig(f"no input is called {name!r}", fix=fix, name=name)
 
 
 def _checked(one: Input, given: Mapping[str, object]) -> torch.Tensor:
     if one.name not in given:
         raise InvalidConfig(f"input {one.name} is missing", fix=f"give {one.name}={_shown(one)}", name=one.name)
     tensor = given[one.name]
-    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-        raise InvalidConfig(f"input {one.name} is not a dense tensor", fix=f"give {_shown(one)}", name=one.name)
+    if not isinstance(tensor, torch.Tensor) or not _holds_numbers(tensor):
+        kind = type(tensor).__name__
+        raise InvalidConfig(f"input {one.name} is no dense tensor ({kind})", fix=f"give {_shown(one)}", name=one.name)
     for what in ("shape", "dtype", "device"):
         wanted, found = getattr(one, what), getattr(tensor, what)
         if found != wanted:
@@ -86,6 +95,13 @@ def _checked(one: Input, given: Mapping[str, object]) -> torch.Tensor:
                 found=str(found),
             )
     return tensor
+
+
+def _holds_numbers(tensor: torch.Tensor) -> bool:
+    """Whether it is dense, and stands for no other tensor: fake ones do, and those inside ``torch.func``."""
+    own = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    plain = own and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return plain and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _shown(one: Input) -> str:

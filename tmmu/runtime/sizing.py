@@ -91,6 +91,20 @@ def require_free(size: int, device: torch.device) -> None:
         )
 
 
+def device_of(where: torch.device | str) -> torch.device:
+    """The device of this name; ``INVALID_CONFIG`` for what is none, and for a CPU other than the first."""
+    try:
+        device = torch.device(where)
+    except (RuntimeError, TypeError) as error:
+        shown = repr(where) if isinstance(where, str) else f"a {type(where).__name__}"
+        raise InvalidConfig(f"{shown} is no device", fix="use cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidConfig(f"nothing runs on device {device}", fix="use cpu, cuda or cuda:N", device=str(device))
+    if device.type == "cpu" and device.index not in (None, 0):
+        raise InvalidConfig(f"there is no {device}: all cores are one device", fix="use cpu", device=str(device))
+    return torch.device("cpu") if device.type == "cpu" else device
+
+
 def require_device(where: torch.device | str, cuda: Any = torch.cuda) -> None:
     """``DEVICE_MISSING`` where the device is not there."""
     device = torch.device(where)

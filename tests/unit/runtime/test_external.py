@@ -51,7 +51,7 @@ def test_binding_changes_nothing_of_theirs() -> None:
 @pytest.mark.parametrize(
     ("external", "says"),
     [
-        ({"other": torch.zeros(3)}, "no input is called other"),
+        ({"other": torch.zeros(3)}, "no input is called 'other'"),
         ({"w": torch.zeros(3, 4)}, "shape"),
         ({"w": torch.zeros(3, 3)}, "strides"),
         ({"w": torch.zeros(3, 3).t().double()}, "dtype"),
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_refused(external: dict[str, torch.Tensor], says: s
 def test_an_external_input_is_given_to_no_call() -> None:
     given = tensors()
     arguments: Any = given
-    with pytest.raises(InvalidConfig, match="no input is called w"):
+    with pytest.raises(InvalidConfig, match="no input is called 'w'"):
         executor(w=given["w"])(**arguments)
 
 
