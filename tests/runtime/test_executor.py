@@ -378,3 +378,11 @@ def test_adopted_weights_of_a_file_get_memory_of_their_own(tmp_path: Path) -> No
     weights = {"bias": real.bias, **stored_tensors(tmp_path)}
     executor = bind(program, planned(program), token=TOKEN, weights=weights, adopt=True)
     assert executor(**inputs)[0].equal(eager(real, inputs)[0])
+
+
+def test_state_of_a_closed_executor_is_nobody_s_to_touch() -> None:
+    executor = bound(models.Cached, randomize(models.Cached()).eval(), {"x": torch.zeros(1, 16)})
+    assert executor.states
+    executor.close()
+    with pytest.raises(InvalidConfig, match="the executor is closed"):
+        executor.state("keys")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import torch
@@ -22,7 +23,7 @@ from tmmu.runtime.segments import Segments
 from tmmu.runtime.sizing import SegmentSizes, require_free
 from tmmu.runtime.slab import Slab
 from tmmu.runtime.steps import compile_step
-from tmmu.runtime.trial import tried
+from tmmu.runtime.trial import Bench, tried
 from tmmu.runtime.usage import round_up
 from tmmu.runtime.weights import Weight, adopted, check_weights, chunks, put
 from tmmu.runtime.zero import zero_tensor
@@ -211,11 +212,12 @@ class _Binding:
         places = self._places()
         scratch = self.lane.part(self.need.bytes["stack"])
         unread = _unread(graph, order)
-        steps = [compile_step(self.program.calls[op], places.view, scratch=scratch, unread=unread) for op in order]
+        make = partial(compile_step, scratch=scratch, unread=unread, start=places.start)
+        steps = [make(self.program.calls[op], places.view) for op in order]
         inputs = self._inputs()
         self._clear(places)
         with self._unchanged(places):
-            steps, unplanned = tried(steps, self._may_fill, self.lane)
+            steps, unplanned = tried(steps, Bench(view=places.view, make=make, may_fill=self._may_fill, lane=self.lane))
         self._clear(places)
         writer = writers(graph)
         runs = set(order)

@@ -77,6 +77,11 @@ def leaves(value: Any) -> list[Any]:
     return [value]
 
 
+def returned(one: Instruction) -> list[Any]:
+    """Runs it, and gives what it returns, wherever that lies."""
+    return leaves(_called(one)())
+
+
 def run_settling(one: Instruction) -> Instruction:
     """Runs it; the same, without the copies that were none: of a result left out, or in its place already."""
     if not one.into:

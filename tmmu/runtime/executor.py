@@ -99,6 +99,7 @@ class Executor:
     def state(self, name: str) -> torch.Tensor:
         """``uint8[bytes]``: the live bytes of a state buffer, to read, set or reset between calls."""
         graph = self._bound.graph
+        self._require_open()  # its arena may be another session's by now
         for buffer, role in enumerate(graph.buffers.role):
             if role == STATE and graph.notes.buffers[buffer] == name:
                 return self._bound.places.bytes(buffer)
@@ -161,8 +162,7 @@ class Executor:
     @contextmanager
     def _frame(self) -> Iterator[None]:
         """The stack slab is ours while inside, where it was when the views were made."""
-        if not self._life.open:
-            raise InvalidConfig("the executor is closed", fix="bind the plan again")
+        self._require_open()
         stack, holding = self._bound.segments.stack, self._bound.holding
         mark = stack.mark()
         try:
@@ -171,6 +171,10 @@ class Executor:
             yield
         finally:
             stack.reset(mark)
+
+    def _require_open(self) -> None:
+        if not self._life.open:
+            raise InvalidConfig("the executor is closed", fix="bind the plan again")
 
 
 def run_pieces(bound: Bound, tape: Sequence[Piece]) -> None:

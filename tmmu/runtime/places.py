@@ -68,6 +68,11 @@ class Places:
         dtype = getattr(torch, values.dtype[value])
         return slab.view(offset + values.offset[value], values.shape[value], values.stride[value], dtype)
 
+    def start(self, value: int) -> int:
+        """Where the buffer of a value begins in its storage, in elements of the value."""
+        slab, offset = self.homes[self.graph.values.buffer[value]]
+        return (slab.base + offset) // int(getattr(torch, self.graph.values.dtype[value]).itemsize)
+
     def bytes(self, buffer: int) -> torch.Tensor:
         """The whole buffer as ``uint8``."""
         slab, offset = self.homes[buffer]

@@ -6,7 +6,7 @@ ours; the ``out=`` overload; else run, and copy out of what the operator allocat
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -17,6 +17,8 @@ from tmmu.runtime.overloads import arguments_by_name, out_overload
 from tmmu.runtime.slab import is_dense, same_place
 
 View = Callable[[int], torch.Tensor]
+Start = Callable[[int], int]
+OFFSET: Final = "storage_offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +30,27 @@ class Step:
     copying: Code
     results: tuple[torch.Tensor, ...]
     arguments: tuple[torch.Tensor, ...]
-    on_trial: bool
+    on_trial: bool = False
     """Whether ``code`` is to be held against ``copying`` before it is used."""
+    call: Call | None = None
+    """What it was compiled from."""
     settled: bool = False
     """Whether it ran once, so that what it returns is known."""
 
 
-def compile_step(call: Call, view: View, *, scratch: int = 0, unread: Container[int] = ()) -> Step:
+def compile_step(
+    call: Call, view: View, *, scratch: int = 0, unread: Container[int] = (), start: Start | None = None
+) -> Step:
     """The step of one call; ``view`` gives the tensor of a value, always the same one.
+
+    ``start`` says where, in elements of it, a value's buffer begins in its storage; 0 where it is not given.
 
     Operators that can only allocate are asked for parts of at most ``scratch`` bytes where a part has the bits of the
     whole; 0 asks for the whole. Of what they return, values that are ``unread`` are left where they are.
     """
     args = tuple(_bound(argument, view) for argument in call.args)
     kwargs = {name: _bound(argument, view) for name, argument in call.kwargs}
+    args, kwargs = _rebased(call, args, kwargs, start)
     if not call.operator._schema.returns:
         return _without_results(call, args, kwargs)
     targets = [None if value is None else view(value) for value in call.results]
@@ -55,7 +64,8 @@ def compile_step(call: Call, view: View, *, scratch: int = 0, unread: Container[
         copying=copying,
         results=tuple(target for target in targets if target is not None),
         arguments=tuple(_tensors(args, kwargs)),
-        on_trial=parts is not None,
+        on_trial=bool(code) and not call.operator._schema.is_mutable,
+        call=call,
     )
 
 
@@ -63,7 +73,19 @@ def _without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any])
     """A call for what it changes; one that changes nothing only says that its arguments are needed until here."""
     code = (call_into(call.operator, args, kwargs),) if call.operator._schema.is_mutable else ()
     given = tuple(_tensors(args, kwargs))
-    return Step(name=str(call.operator), code=code, copying=code, results=(), arguments=given, on_trial=False)
+    return Step(name=str(call.operator), code=code, copying=code, results=(), arguments=given)
+
+
+def _rebased(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], start: Start | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An offset that counts from where a storage begins counts from where the buffer does, which has it to itself."""
+    names = [argument.name for argument in call.operator._schema.arguments]
+    given = arguments_by_name(call.operator, args, kwargs).get(OFFSET)
+    if start is None or given is None or OFFSET not in names or not isinstance(call.args[0], Ref):
+        return args, kwargs
+    whole = arguments_by_name(call.operator, args, kwargs) | {OFFSET: given + start(call.args[0].value)}
+    return (), whole
 
 
 def _bound(argument: Any, view: View) -> Any:
@@ -99,6 +121,7 @@ def _direct(
     out = out_overload(operator)
     if (
         out is None
+        or given.get("reduction", 0)  # such kernels write the whole before they reduce it, and grow the result for that
         or len(out.results) != len(results)
         or (shared and not (in_place and torch.Tag.pointwise in operator.tags))
     ):

@@ -13,8 +13,8 @@ from tmmu.runtime.code import Code, instruction, runner
 from tmmu.runtime.lane import CpuLane
 from tmmu.runtime.overloads import arguments_by_name, out_overload
 from tmmu.runtime.slab import Slab, same_place
-from tmmu.runtime.steps import Step, compile_step
-from tmmu.runtime.trial import tried
+from tmmu.runtime.steps import Step, View, compile_step
+from tmmu.runtime.trial import Bench, tried
 
 aten = torch.ops.aten
 
@@ -112,7 +112,7 @@ def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back
 
     moving = (instruction(aten.set_.source_Tensor, place, torch.ones(4)),)
     copying = (instruction(aten.fill_.Scalar, place, 3),)
-    kept, _ = tried([bare(moving, copying, place)], nothing_may_be_filled, CpuLane())
+    kept, _ = tried([bare(moving, copying, place)], quiet())
     assert same_place(place, before)
     runner(kept[0].code)()
     assert slab.view(16, (4,), (1,), torch.float32).tolist() == [3] * 4
@@ -121,7 +121,7 @@ def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back
 def test_a_step_that_fails_when_tried_copies_from_then_on() -> None:
     failing = (instruction(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3)),)
     copying = (instruction(aten.ones.default, [100]),)
-    kept, unplanned = tried([bare(failing, copying), bare(failing, failing)], nothing_may_be_filled, CpuLane())
+    kept, unplanned = tried([bare(failing, copying), bare(failing, failing)], quiet())
     assert [one.settled for one in kept] == [True, False]
     assert [one.code[0].operator for one in kept] == [aten.ones.default, aten.mm.default]
     assert [(one.operator, one.calls, one.bytes) for one in unplanned] == [("m", 1, 400)]
@@ -131,26 +131,124 @@ def test_copies_that_were_none_are_dropped() -> None:
     x, out = grid([1.0, 2.0]), grid([0.0, 0.0])
     one = instruction(aten.view.default, x, [2, 1], into=(x.view(2, 1),))
     other = instruction(aten.neg.default, x, into=(out,))
-    kept, _ = tried([bare((one,)), bare((other,))], nothing_may_be_filled, CpuLane())
+    kept, _ = tried([bare((one,)), bare((other,))], quiet())
     assert [step.code[0].into for step in kept] == [(), (out,)]
 
 
-def test_parts_that_change_a_bit_are_not_used() -> None:
-    x, out = torch.zeros(4), torch.zeros(4)
-    whole = (instruction(aten.mul.out, x, 2.0, out=out),)
-    near = (instruction(aten.mul.out, x, 2.0000002, out=out),)
-    wrong = bare(near, whole, out, arguments=(x,), on_trial=True)
-    (kept,), _ = tried([wrong], lambda tensor: tensor is x, CpuLane())
-    assert kept.code[0].args[1] == 2.0
-    same = (instruction(aten.mul.out, x, 2.0, out=out),)
-    (kept,), _ = tried([replace(wrong, code=same)], lambda tensor: tensor is x, CpuLane())
-    assert kept.code[0] is same[0]
+class Slabbed:
+    """Values side by side in a slab, as a plan puts them, with what one call is tried on."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.slab = Slab(1 << 14, 256, torch.device("cpu"))
+        self.tensors = [self.slab.view(512 * at, t.shape, t.stride(), t.dtype) for at, t in enumerate(tensors)]
+        for place, tensor in zip(self.tensors, tensors, strict=True):
+            place.copy_(tensor)
+        self.made = 0
+
+    def make(self, call: Call, view: View) -> Step:
+        self.made += 1
+        return compile_step(call, view)
+
+    def bench(self, **changes: Any) -> Bench:
+        given = {"view": self.tensors.__getitem__, "make": self.make, "lane": CpuLane(), "may_fill": lambda _: True}
+        return Bench(**given | changes)
+
+    def tried(self, *calls: Call, **changes: Any) -> list[Step]:
+        steps = [compile_step(call, self.tensors.__getitem__) for call in calls]
+        return tried(steps, self.bench(**changes))[0]
 
 
-def nothing_may_be_filled(tensor: torch.Tensor) -> bool:
-    return False
+def call(operator: Any, *args: Any, results: tuple[int | None, ...], **kwargs: Any) -> Call:
+    return Call(operator=operator, args=args, kwargs=tuple(kwargs.items()), results=results)
+
+
+def test_calls_of_one_form_are_tried_once() -> None:
+    x = torch.randn(2, 3)
+    there = Slabbed(x, x, x, x.t().contiguous(), x.t().contiguous())
+    calls = [call(aten.add.Tensor, Ref(a), 1.5, results=(b,)) for a, b in ((0, 1), (1, 2), (0, 2))]
+    kept = there.tried(
+        *calls, call(aten.add.Tensor, Ref(0), 2.5, results=(1,)), call(aten.neg.default, Ref(3), results=(4,))
+    )
+    assert there.made == 3
+    assert all(step.code is not step.copying and step.settled for step in kept)
+
+
+def test_what_changes_a_bit_is_copied() -> None:
+    there = Slabbed(torch.randn(4), torch.zeros(4))
+    double = call(aten.mul.Tensor, Ref(0), 2.0, results=(1,))
+    near = call(aten.mul.Tensor, Ref(0), 2.0000002, results=(1,))
+    (kept,) = there.tried(double, make=lambda _, view: compile_step(near, view))
+    assert [one.operator for one in kept.code] == [aten.mul.Tensor]
+
+
+def test_what_writes_beyond_its_result_is_copied() -> None:
+    there = Slabbed(torch.randn(4), torch.zeros(4))
+
+    def wide(one: Call, view: View) -> Step:
+        step = compile_step(one, view)
+        place = view(1)
+        stray = place.as_strided((1,), (1,), int(place.storage_offset()) + 5)
+        return replace(step, code=(step.code[0], instruction(aten.fill_.Scalar, stray, 1.0)))  # nothing is masked
+
+    good = call(aten.masked_fill.Scalar, Ref(0), torch.zeros(4, dtype=torch.bool), 3.0, results=(1,))
+    assert len(there.tried(good)[0].code) == 2
+    (kept,) = there.tried(good, make=wide)
+    assert [one.operator for one in kept.code] == [aten.masked_fill.Scalar]
+
+
+@pytest.mark.parametrize(
+    "loss", ["binary_cross_entropy", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"]
+)
+def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss: str) -> None:
+    x, target = torch.rand(64), torch.rand(64)
+    there = Slabbed(x, target, torch.zeros(()), torch.full((64,), 7.0))
+    (kept,) = there.tried(call(getattr(aten, loss).default, Ref(0), Ref(1), reduction=1, results=(2,)))
+    there.tensors[0].copy_(x)
+    there.tensors[1].copy_(target)
+    there.tensors[3].fill_(7.0)
+    runner(kept.code)()
+    assert there.tensors[2].equal(getattr(aten, loss).default(x, target, reduction=1))
+    assert there.tensors[3].eq(7.0).all()
+    assert there.slab.storage.nbytes() == (1 << 14) + 256
+
+
+def test_a_kernel_that_minds_a_shared_storage_is_copied() -> None:
+    x = torch.randn(4, 4)
+    expected = torch.linalg.qr(x)
+    there = Slabbed(x, *expected)
+    (kept,) = there.tried(call(aten.linalg_qr.default, Ref(0), results=(1, 2)))
+    there.tensors[0].copy_(x)
+    runner(kept.code)()
+    assert all(map(torch.equal, there.tensors[1:], expected))
+
+
+def test_a_kernel_with_other_bits_in_place_is_copied() -> None:
+    x, y = torch.randn(64, dtype=torch.complex64), torch.randn(64, dtype=torch.complex64)
+    there = Slabbed(x, y)
+    there.tensors.append(there.tensors[0].detach())
+    (kept,) = there.tried(call(aten.div.Tensor, Ref(0), Ref(1), results=(2,)))
+    there.tensors[0].copy_(x)
+    there.tensors[1].copy_(y)
+    runner(kept.code)()
+    assert there.tensors[2].equal(x / y)
+
+
+def test_an_offset_counts_from_where_the_buffer_begins() -> None:
+    x, out = torch.arange(16.0), torch.zeros(3)
+    there = Slabbed(out, x, out)
+    one = call(aten.as_strided_copy.default, Ref(1), [3], [2], 5, results=(2,))
+    start = int(there.tensors[1].storage_offset())
+    runner(compile_step(one, there.tensors.__getitem__, start=lambda _: start).code)()
+    assert there.tensors[2].tolist() == [5, 7, 9]
+    runner(compile_step(replace(one, args=(Ref(1), [3], [2])), there.tensors.__getitem__, start=lambda _: start).code)()
+    assert there.tensors[2].tolist() == [0, 2, 4]
+
+
+def quiet() -> Bench:
+    """For steps that are on no trial."""
+    return Slabbed().bench()
 
 
 def bare(code: Code, copying: Code = (), *results: torch.Tensor, **fields: Any) -> Step:
-    fields = {"arguments": (), "on_trial": False} | fields
+    fields = {"arguments": ()} | fields
     return Step(name="m", code=code, copying=copying, results=results, **fields)
