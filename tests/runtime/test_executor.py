@@ -98,7 +98,7 @@ def cached() -> tuple[Executor, nn.Module]:
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("missing", {}),
-    ("is called y", {"x": torch.zeros(1, 16), "y": torch.zeros(1)}),
+    ("is called 'y'", {"x": torch.zeros(1, 16), "y": torch.zeros(1)}),
     ("shape", {"x": torch.zeros(2, 16)}),
     ("dtype", {"x": torch.zeros(1, 16, dtype=torch.float64)}),
     ("device", {"x": torch.zeros(1, 16, device="meta")}),

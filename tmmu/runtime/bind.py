@@ -20,7 +20,7 @@ from tmmu.runtime.lane import CUDA_SCRATCH, Lane, lane_of
 from tmmu.runtime.places import Extents, Places, extents, staging, without_text
 from tmmu.runtime.ring.sources import Source
 from tmmu.runtime.segments import Segments
-from tmmu.runtime.sizing import SegmentSizes, require_free
+from tmmu.runtime.sizing import SegmentSizes, device_of, require_free
 from tmmu.runtime.slab import Slab
 from tmmu.runtime.steps import compile_step
 from tmmu.runtime.trial import Bench, tried
@@ -61,7 +61,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``,
     ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
     """
-    homes = adopted(program.graph, weights, torch.device(device)) if adopt else None
+    homes = adopted(program.graph, weights, device_of(device)) if adopt else None
     bound = bind_program(
         program,
         plan,
@@ -95,7 +95,7 @@ def bind_program(  # noqa: PLR0913 - as above
     Where weights lie ``elsewhere``, by buffer at an offset of a slab, nothing else is in the text segment, and whoever
     says so sees to their bytes.
     """
-    where = torch.device(device)
+    where = device_of(device)
     _match(program, plan, where)
     judge(program.graph, plan, token=token)
     lane = lane_of(where, scratch)
