@@ -1,6 +1,8 @@
 """A safetensors file is what it says, to the byte, or refused with the reason."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,20 @@ def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
         stored_tensors(tmp_path)
     with pytest.raises(InvalidConfig, match="no regular file"):
         stored_tensors(Path("/dev/zero"))
+    (tmp_path / "empty.safetensors").unlink()
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(InvalidConfig, match=r"folder.safetensors is a folder"):
+        stored_tensors(tmp_path)
+
+
+def test_a_file_that_the_system_does_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = written(tmp_path / "w.safetensors", {"t": row()}, b"ab")
+    monkeypatch.setattr(os, "pread", refuse)
+    with pytest.raises(InvalidConfig, match=r"cannot read .*w.safetensors: Input/output error"):
+        stored_tensors(path)
 
 
 def test_a_file_that_is_cut_after_it_was_opened_is_refused_where_it_ends(tmp_path: Path) -> None:

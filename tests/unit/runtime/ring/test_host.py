@@ -206,5 +206,21 @@ def test_a_file_s_tensor_is_laid_out_as_the_module_wants_it(tmp_path: Path) -> N
     for other in (torch.empty(3, 2, dtype=torch.int16), torch.empty(2, 3, dtype=torch.float16)):
         with pytest.raises(InvalidConfig, match=r"a is int16\[2,3\] in w.safetensors, and"):
             file_source(stored, 12, other)
-    with pytest.raises(InvalidConfig, match="a in w.safetensors has 12 bytes, and its place in the plan 14"):
+    for other in (torch.empty(1, dtype=torch.int16).expand(2, 3), torch.empty(2, 4, dtype=torch.int16)[:, :3]):
+        with pytest.raises(InvalidConfig, match="a is a part of a tensor in the model"):
+            file_source(stored, 12, other)
+    with pytest.raises(InvalidConfig, match=r"a in w.safetensors has 12 bytes, and its place in the plan 14"):
         file_source(stored, 14)
+
+
+def test_pairs_in_a_file_are_complex_numbers_in_any_order_of_memory(tmp_path: Path) -> None:
+    value = torch.randn(2, 3, dtype=torch.complex128)
+    save_file({"a": torch.view_as_real(value).contiguous()}, tmp_path / "w.safetensors")
+    stored = stored_tensors(tmp_path / "w.safetensors")["a"]
+    turned = torch.empty(3, 2, dtype=torch.complex128, device="meta").t()
+    target = torch.empty(96, dtype=torch.uint8)
+    file_source(stored, 96, turned).read(target, 0)
+    assert target.view(torch.complex128).as_strided((2, 3), turned.stride()).equal(value)
+    for other in (torch.empty(2, 3, dtype=torch.complex64), torch.empty(3, 2, dtype=torch.complex128)):
+        with pytest.raises(InvalidConfig, match=r"a is float64\[2,3,2\] in w.safetensors, and complex"):
+            file_source(stored, 96, other)
