@@ -1,7 +1,8 @@
 """A frame: memory in which one step of a program in halves is under way.
 
 The first half leaves what the second needs where the plan puts it, and hands it to autograd as windows on that memory
-under a storage of their own. While any of them lives the frame is leased, and nothing else may run in it.
+under a storage of their own. While any of them lives the frame is leased, and nothing else may run in it. What is a
+result too is handed out once, as the result: autograd must see that the caller changes it.
 """
 
 from collections import Counter
@@ -38,6 +39,7 @@ class Frame:
         changed = _changed(bound)
         self._back = tuple((at, place) for at, place in self._into if self._buffer(at) in changed)
         self._memory = bound.segments.slabs["stack"].bytes(bound.holding.stack_offset, bound.holding.stack_bytes)
+        self._twice = _also_results(halves, bound)
         self._leased_at = tuple(at for at, of in enumerate(halves.returned) if of >= 0 and self._in_stack(of))
         self._lease: StorageWeakRef | None = None
         self._spent = False
@@ -62,7 +64,8 @@ class Frame:
     def _deliver(self, half: Half, places: Sequence[int], results: int) -> None:
         """Copies, until somebody takes them, of those that are results."""
         mine = [at for at in places if at < results]
-        copies = self._fresh([half.handed[at] for at in mine])
+        also = [half.handed[at] for at in self._twice] if half is self._halves.first else []
+        copies = self._fresh([half.handed[at] for at in mine], also)
         self._delivered.update(zip(mine, copies, strict=True))
 
     @property
@@ -89,7 +92,8 @@ class Frame:
             for position, place in self._back:
                 _copy(place, args[position])
         handed, results = self._halves.first.handed, self._halves.results
-        return self._taken(handed[:results], args) + self._leased(handed[results:], args)
+        found = self._taken(handed[:results], args)
+        return found + self._leased(handed[results:], args, found)
 
     def second(self, args: Sequence[Any], *, loaded: bool) -> list[Any]:
         """What the second half returns, of what the first left here, or, if ``loaded``, of the arguments."""
@@ -97,8 +101,9 @@ class Frame:
         if half is None:
             raise InternalError("a program of one half was asked for the other")
         with self._running():
-            for position, place in self._saved() if loaded else ():
-                _copy(args[position], place)
+            for position, place in self._saved():
+                if loaded or self._halves.returned[position] in self._twice:
+                    _copy(args[position], place)
             for position, place in self._tangents:
                 _copy(args[position], place)
             self._spent = True
@@ -135,16 +140,18 @@ class Frame:
 
     def _in_stack(self, of: int) -> bool:
         one = self._halves.first.handed[of]
-        if not isinstance(one, Ref):
+        if not isinstance(one, Ref) or of in self._twice:
             return False
         view = self._bound.places.view(one.value)
         return view.numel() > 0 and view.untyped_storage()._cdata == self._memory.untyped_storage()._cdata
 
-    def _fresh(self, handed: Sequence[Handed]) -> list[torch.Tensor]:
-        """Copies; what shares a buffer here shares its storage there, and one value is one tensor."""
+    def _fresh(self, handed: Sequence[Handed], also: Sequence[Handed]) -> list[torch.Tensor]:
+        """Copies; what shares a buffer here, or with ``also``, shares its storage there. One value is one tensor."""
         values = [one.value for one in handed if isinstance(one, Ref)]
         home = self._bound.graph.values.buffer
-        sharing = Counter(home[value] for value in dict.fromkeys(values))
+        homes = frozenset(home[value] for value in values)
+        others = [one.value for one in also if isinstance(one, Ref) and home[one.value] in homes]
+        sharing = Counter(home[value] for value in dict.fromkeys(values + others))
         copies = {value: _copied(self._bound.places.view(value)) for value in values if sharing[home[value]] == 1}
         for buffer in [buffer for buffer, count in sharing.items() if count > 1]:
             whole = Slab.over(self._bound.places.bytes(buffer).clone())
@@ -165,11 +172,27 @@ class Frame:
     def _buffer(self, position: int) -> int:
         return self._bound.graph.notes.buffers.index(str(self._halves.first.arguments[position]))
 
-    def _leased(self, handed: Sequence[Handed], args: Sequence[Any]) -> list[Any]:
-        """Windows on the frame's memory under one new storage, whose end is the end of the lease."""
+    def _leased(self, handed: Sequence[Handed], args: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """Windows on results, or on the frame's memory under one new storage, whose end is the end of the lease."""
         storage = from_dlpack(self._memory).untyped_storage()
         self._lease = StorageWeakRef(storage) if self._leased_at else None  # type: ignore[no-untyped-call]
-        return [self._windowed(one, args, storage) for one in handed]
+        return [
+            self._of_result(at, results) if at in self._twice else self._windowed(one, args, storage)
+            for at, one in enumerate(handed, len(results))
+        ]
+
+    def _of_result(self, at: int, results: Sequence[Any]) -> torch.Tensor:
+        """What is saved as a window on a result, of one version with it; the result itself where it is the same."""
+        value, other = _value(self._halves.first.handed[at]), _value(self._halves.first.handed[self._twice[at]])
+        result: torch.Tensor = results[self._twice[at]]
+        if value == other:
+            return result
+        one = self._bound.places.view(value)
+        whole, width = result.untyped_storage().nbytes(), one.element_size()
+        offset = self._bound.graph.values.offset[value] // width
+        with torch.no_grad():
+            flat = result.as_strided((whole // result.element_size(),), (1,), 0).view(torch.uint8)
+            return flat[: whole // width * width].view(one.dtype).as_strided(one.shape, one.stride(), offset)
 
     def _windowed(self, one: Handed, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
         if not isinstance(one, Ref):
@@ -200,6 +223,23 @@ def _nothing() -> None:
 
 def _by_position(half: Half, places: Mapping[str, torch.Tensor]) -> tuple[tuple[int, torch.Tensor], ...]:
     return tuple((at, places[name]) for at, name in enumerate(half.arguments) if name is not None and name in places)
+
+
+def _value(one: Handed) -> int:
+    if not isinstance(one, Ref):
+        raise InternalError("a result that is saved is no value of the program")
+    return one.value
+
+
+def _also_results(halves: Halves, bound: Bound) -> dict[int, int]:
+    """By position, what is saved of buffers that results lie in, and where: itself if it is one, or the first there."""
+    home, handed = bound.graph.values.buffer, halves.first.handed
+    refs = [(at, one.value) for at, one in enumerate(handed) if isinstance(one, Ref)]
+    results = [(at, value) for at, value in reversed(refs) if at < halves.results]
+    lying = {home[value]: at for at, value in results}
+    same = {value: at for at, value in results}
+    saved = [(at, value) for at, value in refs if at >= halves.results and home[value] in lying]
+    return {at: same.get(value, lying[home[value]]) for at, value in saved}
 
 
 def _changed(bound: Bound) -> frozenset[int]:
