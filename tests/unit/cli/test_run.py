@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.kernels import plain_kernels
 from tests.unit.cli.graphs import Shell
-from tmmu.runtime import bind, rehearse, steps
+from tmmu.runtime import bind, rehearse
 from tmmu.runtime.executor import Executor
 from tmmu.runtime.ring import sources
 
@@ -91,13 +91,14 @@ def test_a_model_that_gives_something_else_each_time_is_found(shell: Shell) -> N
 
 
 def test_the_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = steps.compile_step
+    original = bind.tried
 
-    def dropped(call: Any, *args: Any, **kwargs: Any) -> Any:
-        step = original(call, *args, **kwargs)
-        return replace(step, code=()) if "addmm" in step.name else step
+    def dropped(*args: Any, **kwargs: Any) -> Any:
+        """After the trial, which would find it."""
+        steps, unplanned = original(*args, **kwargs)
+        return [replace(step, code=()) if "addmm" in step.name else step for step in steps], unplanned
 
-    monkeypatch.setattr(bind, "compile_step", dropped)
+    monkeypatch.setattr(bind, "tried", dropped)
     done = shell.tmmu("run", net, "--sanitize")
     assert done.code == 3
     assert re.search(r"PLAN_UNSOUND: op \d+ aten.addmm.default \(net.py:15\) leaves buffer \d+ head:", done.err)
