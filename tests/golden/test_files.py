@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.graphs import Shell
-from tmmu.errors import TmmuError
+from tmmu.errors import ArenaTooSmall, TmmuError
 from tmmu.golden import replay, store
 from tmmu.golden.cases import Config, read_cases
 from tmmu.golden.check import check_files
@@ -154,6 +155,59 @@ def test_update_names_what_moved_and_refuses_to_record_a_disagreement(
     )
     assert "buffer 1 (top)" in done.err
     assert contents() == before
+
+
+def lying(monkeypatch: pytest.MonkeyPatch, lie: Callable[[Plan], Plan]) -> None:
+    """From here on every plan is told a lie about."""
+    planned = replay.prepare_memory
+    monkeypatch.setattr(replay, "prepare_memory", lambda graph, **request: lie(planned(graph, **request)))
+
+
+def test_a_packing_that_overlaps_is_the_judges_to_find(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(monkeypatch, lambda plan: replace(plan, buffers=replace(plan.buffers, offset=(0,) * len(plan.buffers))))
+    done = little.tmmu("golden", "check", "diamond", "--jobs", 1)
+    assert "diamond: train_full/inference: disagreement: seed 0: the judge refuses the plan: [" in done.out
+    assert "simulator" not in done.out
+
+
+def test_padded_sizes_are_the_simulators_to_find(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(monkeypatch, lambda plan: replace(plan, buffers=replace(plan.buffers, bytes=(256,) * len(plan.buffers))))
+    done = little.tmmu("golden", "check", "diamond", "--jobs", 1)
+    assert "seed 0: the planner's plan are not the simulator's: buffer 1 (top) has 256 bytes at offset" in done.out
+
+
+def limited(capacity: str) -> None:
+    text = (GOLDEN / "cases.toml").read_text()
+    arenas = f'seeds = [0]\narenas = ["activations=layout:slots,capacity:{capacity}"]'
+    (GOLDEN / "cases.toml").write_text(text.replace("seeds = [0, 7]", arenas))
+
+
+def test_a_refusal_is_recorded_and_compared(little: Shell) -> None:
+    limited("8KiB")
+    assert "refusal: is now refused with ARENA_TOO_SMALL, was planned" in little.tmmu("golden", "check").out
+    done = little.tmmu("golden", "update", "diamond")
+    assert "major version" in done.out
+    assert "0 train_full inference ARENA_TOO_SMALL\n" in (GOLDEN / "diamond.digests.txt").read_text()
+    assert "# no plan in inference/inference: it is refused\n" in (GOLDEN / "diamond.plan.txt").read_text()
+    shown = little.tmmu("golden", "show", "diamond", "--mode", "forward")
+    assert "no plan of diamond is kept in train_full/forward" in shown.err
+    assert little.tmmu("golden", "check").code == 0
+    (GOLDEN / "cases.toml").write_text((GOLDEN / "cases.toml").read_text().replace("8KiB", "2MiB"))
+    assert "refusal: is now planned, was refused with ARENA_TOO_SMALL" in little.tmmu("golden", "check").out
+
+
+def test_a_refusal_of_what_fits_is_found(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited("2MiB")
+    planned = replay.prepare_memory
+
+    def timid(graph: Graph, **request: Any) -> Plan:
+        if any(spec.capacity for spec in request["arenas"]):
+            raise ArenaTooSmall("arena activations is too small for me")
+        return planned(graph, **request)
+
+    monkeypatch.setattr(replay, "prepare_memory", timid)
+    done = little.tmmu("golden", "check", "diamond", "--jobs", 1)
+    assert "seed 0: the planner refuses what by the simulator's slots fits: arena activations is too small" in done.out
 
 
 def another_graph() -> None:

@@ -113,12 +113,9 @@ def over(report: Report, limit: Limit | None) -> tuple[Figure, ...]:
     if limit is None:
         return ()
     watched = [one for one in report.figures if one.name in ("total", "stack")]
-    return tuple(
-        one
-        for one in watched
-        if (one.change > limit.bytes if limit.bytes is not None else one.change * PPM > one.before * limit.ppm)
-        and one.change > 0
-    )
+    if limit.bytes is not None:
+        return tuple(one for one in watched if one.change > limit.bytes)
+    return tuple(one for one in watched if one.change * PPM > one.before * limit.ppm)
 
 
 def _side(name: str, side: Planned) -> SideLine:

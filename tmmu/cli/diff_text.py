@@ -110,7 +110,7 @@ def _reasons(report: Report) -> Iterator[str]:
     peak, found = report.peak, blame(report)
     by = f", most of it by {_where(found[0])}: {signed(found[1])}" if found else ""
     yield f"stack {signed(peak.bytes)}{by}"
-    up = peak.bytes >= 0
+    up = peak.after == peak.fullest_after
     full, same = (peak.after, peak.before) if up else (peak.before, peak.after)
     yield f"fullest {'now' if up else 'before'} {_moment(full)}; {'before' if up else 'now'}, there, {_moment(same)}"
     if peak.fullest_before.position != peak.before.position:

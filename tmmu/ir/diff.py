@@ -187,10 +187,7 @@ def _kept(one: Side, other: Side, placed: Sequence[Pair]) -> Iterator[Change]:
     rows: list[tuple[int | None, int | None]] = [(mine.get(b), b) for b in other.row if other.persists(b)]
     rows += [(a, None) for a in one.row if one.persists(a) and a not in theirs]
     changes = ((a, b, (0 if b is None else other.bytes(b)) - (0 if a is None else one.bytes(a))) for a, b in rows)
-    made = (
-        _change(one, other, _why(a, b, more), more, (a, b)) for a, b, more in changes if more or a is None or b is None
-    )
-    yield from _sorted(made)
+    yield from _sorted(_change(one, other, _why(a, b, more), more, (a, b)) for a, b, more in changes if more)
 
 
 def _why(a: int | None, b: int | None, more: int) -> str:

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
-from tests.unit.ir.programs import program
-from tmmu.cli.compared import Limit
+from tests.unit.ir.programs import planned, program
+from tmmu.cli.compared import Limit, Line, _lines, blame, compare
 from tmmu.cli.diff import parse_limit
 from tmmu.cli.diff_text import _escaped, signed
+from tmmu.ir.diff import Change
 from tmmu.ir.graph import Graph, encode_graph
+from tmmu.ir.side import Origin
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt2.py"
 NET = """
@@ -84,7 +86,7 @@ def test_a_plan_of_another_token_needs_what_it_needed(shell: Shell) -> None:
 def test_a_target_beside_a_plan_is_planned_as_that_was(shell: Shell) -> None:
     arenas = (
         "--arena",
-        "activations=alignment:512,layout:slots,page:4096,capacity:1MiB",
+        "activations=alignment:32KiB,layout:slots,page:4096,capacity:1MiB",
         "--arena",
         "gradients=alignment:64",
     )
@@ -95,7 +97,7 @@ def test_a_target_beside_a_plan_is_planned_as_that_was(shell: Shell) -> None:
     assert not any(one["change"] for one in same["figures"])
     other = shell.tmmu("diff", plan, "old.ir.cbor", "--mode", "inference", "--json").record
     assert [other["after"][key] for key in ("mode", "preset")] == ["inference", "inference"]
-    wider = shell.tmmu("diff", plan, "old.ir.cbor", "--arena", "activations=alignment:8192", "--json").record
+    wider = shell.tmmu("diff", plan, "old.ir.cbor", "--arena", "activations=alignment:64KiB", "--json").record
     assert wider["figures"][3]["change"] > 0
 
 
@@ -128,6 +130,51 @@ def test_growth_from_nothing_is_over_any_share(shell: Shell) -> None:
     done = shell.tmmu("diff", write("old", nothing), write("new", NET), "--fail-over", "999999%")
     assert done.code == 3
     assert done.record["over"] == ["stack"] if done.out.startswith("{") else "stack by 12288 bytes" in done.err
+
+
+def test_growth_to_the_limit_is_allowed(shell: Shell) -> None:
+    old, new = write("old", "input x 4\na 8 = one mm x\nreturn a"), write("new", "input x 4\na 16 = one mm x\nreturn a")
+    assert "total 12.0 KiB 20.0 KiB +8.0 KiB +66.7 %" in " ".join(shell.tmmu("diff", old, new).out.split())
+    assert shell.tmmu("diff", old, new, "--fail-over", "100%").code == 0
+    assert shell.tmmu("diff", old, new, "--fail-over", "99.9999%").code == 3
+
+
+def test_a_line_of_the_old_model_is_marked(shell: Shell) -> None:
+    done = shell.tmmu("diff", write("new", WIDE), write("old", NET))
+    assert "stack -28.0 KiB, most of it by net.py:5 (as it was) (cat in wide: went): -32.0 KiB\n" in done.out
+    assert "net.py:5 (as it was)  net.py:6\n" in done.out
+
+
+def line(source: str, size: int) -> Line:
+    return Line(source=source, gone=False, op="mm", why="came", bytes=size, buffers=1, modules=(), until="")
+
+
+def test_the_line_that_is_blamed_is_the_one_that_adds_most_on_balance() -> None:
+    """One line makes a buffer and drops a like one; the other makes a smaller one and drops none."""
+    before = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nb 4 = three mm a w\nreturn b"
+    after = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nextra 12 = two cat x\nb 4 = three mm a w extra\nreturn b"
+    report = compare(planned(before), planned(after), names=("a", "b"))
+    found = blame(report)
+    assert found is not None
+    assert (found[0].source, found[1]) == ("net.py:4", 12 << 10)
+    swapped = replace(report, lines=(line("y", 5), line("x", 9), line("x", -8)), peak=replace(report.peak, bytes=6))
+    assert blame(swapped) == (swapped.lines[0], 5)
+    assert blame(replace(swapped, peak=replace(report.peak, bytes=-6))) is None
+    assert blame(replace(swapped, lines=())) is None
+
+
+def test_causes_of_a_line_stand_together_the_line_that_adds_most_first() -> None:
+    changes = [change("x", 9, "came"), change("x", -8, "dies earlier"), change("y", 5, "came"), change("y", 1, "grew")]
+    report = compare(planned(NET), planned(WIDE), names=("a", "b"))
+    lines = _lines(replace(report.peak, bytes=7, changes=tuple(changes)))
+    assert [(one.source, one.bytes) for one in lines] == [("y", 5), ("y", 1), ("x", 9), ("x", -8)]
+
+
+def change(source: str, size: int, why: str) -> Change:
+    origin = Origin(
+        id=1, bytes=1, arena="activations", role="activation", name="", op="mm", module="", source=source, until=""
+    )
+    return Change(why=why, bytes=size, before=None, after=origin)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tmmu.ir.check import check_plan
 from tmmu.ir.graph import Graph, Notes, OpNotes
 from tmmu.ir.match import Planned
 from tmmu.ir.rules import require_legal
-from tmmu.planner.arenas import default_arenas
+from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
 
@@ -55,10 +55,12 @@ def _op(b: Builder, ids: dict[str, int], words: list[str]) -> None:
     b.op(reads, [ids[made]], in_place=[(ids[made], one) for one in taken], target=target, stage=stage)
 
 
-def planned(graph: Graph | str, *, mode: str = "inference", preset: str = "inference") -> Planned:
+def planned(
+    graph: Graph | str, *, mode: str = "inference", preset: str = "inference", arenas: tuple[str, ...] = ()
+) -> Planned:
     """A graph with a sound plan of it."""
     graph = program(graph) if isinstance(graph, str) else graph
     token = token_from_seed(0)
-    plan = prepare_memory(graph, mode=mode, preset=preset, token=token, arenas=default_arenas())
+    plan = prepare_memory(graph, mode=mode, preset=preset, token=token, arenas=parse_arenas(arenas))
     assert not check_plan(graph, plan, token=token)
     return Planned(graph=graph, plan=plan)

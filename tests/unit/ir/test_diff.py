@@ -1,14 +1,17 @@
 """Why one peak is above another: each reason by hand, and the account adds up for any two programs."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import graphs
-from tests.unit.ir.programs import planned
+from tests.unit.ir.programs import planned, program
 from tmmu.ir.diff import Change, Difference, difference
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import MODES, PRESETS, segment_bytes
+from tmmu.ir.side import Side
 
 NET = """
 input x 4
@@ -145,14 +148,32 @@ def test_weights_and_state_are_told_by_name() -> None:
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 def test_what_is_saved_is_needed_until_its_gradient(mode: str) -> None:
-    from dataclasses import replace  # noqa: PLC0415
-
-    graph = planned(NET).graph
-    saving = replace(graph, ops=replace(graph.ops, saves=((), (3,), (), ())))
-    found = difference(planned(graph, mode=mode), planned(saving, mode=mode))
-    longer = [one for one in found.peak.changes if one.why == "lives longer"]
-    assert all(one.origin.until == "its gradient" for one in longer)
+    graph = program(NET)
+    saving = planned(replace(graph, ops=replace(graph.ops, saves=((), (3,), (), ()))), mode=mode)
+    found = difference(planned(graph, mode=mode), saving)
     assert found.fared["lives longer"][0] == 1
+    assert Side(saving).origin(3).until == "its gradient"
+    assert Side(saving).origin(4).until == "net.py:6"
+
+
+def test_of_the_ops_around_a_new_one_the_moment_that_differs_least_is_compared() -> None:
+    before = "input x 4\nbig 32 = one mm x\na 4 = two mm big\nb 4 = three mm a\nreturn b"
+    after = before.replace("b 4 = three mm a", "e 64 = new cat a\nb 4 = three mm e")
+    found = compared(before, after)
+    assert (found.peak.before.source, found.peak.after.source) == ("net.py:4", "net.py:4")
+    assert told(found.peak.changes) == [("came", 64, "4"), ("born later", -4, "5")]
+    assert found.peak.room == 28 * KIB
+    assert (found.peak.moved, found.peak.moved_bytes) == (0, 0), "a was held where it was fullest before, too"
+
+
+def test_what_is_lost_between_buffers_is_told_apart() -> None:
+    text = "input x 4\na 16 = one mm x\nb 4 = two mm a\nc 4 = three mm b\nd 16 = four mm c\nreturn d"
+    one, other = planned(text), planned(text, arenas=("activations=layout:slots",))
+    found = difference(one, other)
+    assert not found.peak.changes
+    assert found.peak.packing == found.peak.bytes > 0
+    demand_account(found, segment_bytes(other.plan.arenas, "stack") - segment_bytes(one.plan.arenas, "stack"))
+    demand_account(difference(other, one), -found.peak.bytes)
 
 
 def test_programs_of_nothing_compare() -> None:
