@@ -87,6 +87,7 @@ SPLIT: dict[str, Function] = {
     "several uses": lambda x, w: torch.cat([(x @ w)[1:], (x @ w).t().reshape(-1, 8), x * 3, x.exp(), x.sin()]),
     "nuclear norm": lambda x, w: torch.linalg.matrix_norm(x @ w, "nuc"),
     "singular values": lambda x, w: torch.linalg.svdvals(x @ w),
+    "eigenvalues": lambda x, w: torch.linalg.eigvalsh(x.t() @ x + w + w.t()),
     "condition": lambda x, w: torch.linalg.cond(x.t() @ x + w),
 }
 """Where autograd, asked for a graph, goes another way than in eager."""

@@ -96,13 +96,16 @@ class Frame:
         return found + self._leased(handed[results:], args, found)
 
     def second(self, args: Sequence[Any], *, loaded: bool) -> list[Any]:
-        """What the second half returns, of what the first left here, or, if ``loaded``, of the arguments."""
+        """What the second half returns, of what the first left here for it alone, and else of the arguments.
+
+        If it is ``loaded``, all comes from the arguments.
+        """
         half = self._halves.second
         if half is None:
             raise InternalError("a program of one half was asked for the other")
         with self._running():
             for position, place in self._saved():
-                if loaded or self._halves.returned[position] in self._twice:
+                if loaded or position not in self._leased_at:
                     _copy(args[position], place)
             for position, place in self._tangents:
                 _copy(args[position], place)

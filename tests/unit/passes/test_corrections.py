@@ -99,7 +99,7 @@ def test_what_only_rounds_as_a_quantized_tensor_does_is_planned() -> None:
 
 QUANTIZING = {
     "by tensor": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
-    "by a keyword": lambda x: torch.quantize_per_tensor(x, 0.1, 0, dtype=torch.quint8),
+    "by a keyword": lambda x: torch._empty_affine_quantized(x.shape, scale=0.1, zero_point=0, dtype=torch.quint8),
     "by channel": lambda x: torch.quantize_per_channel(x, torch.ones(4), torch.zeros(4), 1, torch.qint8),
     "as it comes": lambda x: torch.quantize_per_tensor_dynamic(x, torch.qint8, reduce_range=False),
 }
