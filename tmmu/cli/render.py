@@ -22,11 +22,19 @@ STATE_NAMES: Final = {
 BOUNDED: Final = "exact: all bytes above. Not planned, only bounded by the reserve: device context, library workspaces"
 
 
+class _Console(Console):
+    """Rich answers a reader that went away with an exit code of its own; ours is decided at the edge."""
+
+    def on_broken_pipe(self) -> None:
+        """The error that says so goes on."""
+        raise BrokenPipeError
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console that wraps and colours nothing away from a terminal."""
     probe = Console(stderr=stderr)
     plain = not probe.is_terminal
-    return Console(
+    return _Console(
         stderr=stderr,
         width=10_000 if plain else None,
         color_system=None if plain else "auto",

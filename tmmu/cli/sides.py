@@ -43,6 +43,8 @@ APPLIES: Final[Mapping[str, tuple[str, ...]]] = {
     "--nodes": (*TRACED, "ir"),
 }
 """Which options of ``tmmu plan`` mean something for which kinds of target."""
+OPTIMIZERS: Final = {"adamw": "aten._fused_adamw_", "sgd": "aten._fused_sgd_"}
+OF_MODE: Final = ("--preset", "--optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,8 @@ def require_use(options: Options, sides: Sequence[Spec]) -> None:
 def plan_sides(sides: Sequence[Spec], options: Options) -> tuple[Planned, ...]:
     """The sides, legal and sound; what is to be planned is planned at once, each in a process of its own.
 
-    A target beside a plan is planned as that plan was (kernels, mode, preset, arenas) where ``options`` do not say.
+    A target beside a plan is planned as that plan was (kernels, mode, preset, optimizer, arenas) where ``options`` do
+    not say.
     """
     with TemporaryDirectory(prefix="tmmu-diff-") as scratch:
         folders = [_folder(side, Path(scratch) / str(number)) for number, side in enumerate(sides)]
@@ -114,13 +117,26 @@ def _like(model: Planned) -> Options:
     arenas, plan = model.plan.arenas, model.plan
     columns = zip(arenas.name, arenas.layout, arenas.alignment, arenas.page, strict=True)
     texts = [f"{name}=layout:{layout},alignment:{alignment},page:{page}" for name, layout, alignment, page in columns]
-    return {"--target": [model.graph.target], "--mode": [plan.mode], "--preset": [plan.preset], "--arena": texts}
+    return {
+        "--target": [model.graph.target],
+        "--mode": [plan.mode],
+        "--preset": [plan.preset],
+        "--optimizer": _optimizer(model),
+        "--arena": texts,
+    }
+
+
+def _optimizer(model: Planned) -> list[str]:
+    """The optimizer whose update the graph holds."""
+    targets = frozenset(model.graph.ops.target)
+    return [name for name, update in OPTIMIZERS.items() if any(target.startswith(update) for target in targets)]
 
 
 def _merged(like: Options, options: Options) -> Options:
-    """What is asked for goes before what is taken from the plan: of arenas key by key, a preset with its mode."""
+    """What is asked for goes before what is taken from the plan: arenas key by key, what goes with a mode with it."""
     given = {option: values for option, values in options.items() if values}
-    base = {option: values for option, values in like.items() if option != "--preset" or "--mode" not in given}
+    dropped = OF_MODE if "--mode" in given else ()
+    base = {option: values for option, values in like.items() if option not in dropped}
     return base | given | {"--arena": [*like["--arena"], *given.get("--arena", ())]}
 
 

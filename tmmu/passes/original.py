@@ -27,6 +27,7 @@ class Original:
         with self._world(), torch.device(request.device):
             self._workload = _made(request)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
+        self._optimizer = _Optimizer()
         self._inputs = _inputs_of(self._workload)
         self._start = {name: _bytes(tensor).clone() for name, tensor in self._weights.items()}
 
@@ -40,6 +41,7 @@ class Original:
 
         A weight has the shape that it has in the model, or is flat: all elements of its storage.
         """
+        self._optimizer.state.clear()
         with torch.no_grad():
             for name, tensor in self._weights.items():
                 _bytes(tensor).copy_(self._start[name])
@@ -61,7 +63,7 @@ class Original:
         if self._request.mode == "inference":
             with torch.no_grad():
                 return work.run(*work.args, **work.kwargs)
-        found = train_step(work, _Unrecorded(), optimizer=self._request.optimizer)
+        found = train_step(work, self._optimizer, optimizer=self._request.optimizer)
         for tensor in (*self._weights.values(), *self._inputs.values()):
             tensor.grad = None  # the caller has them; the next step begins without
         return found
@@ -69,7 +71,7 @@ class Original:
     @property
     def held(self) -> int:
         """Bytes of weights, state and inputs, each storage once."""
-        tensors = (*self._weights.values(), *self._inputs.values())
+        tensors = (*self._weights.values(), *self._inputs.values(), *self._optimizer.state.values())
         return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
     def compiled(self) -> Callable[[], Any]:
@@ -84,8 +86,11 @@ class Original:
             yield
 
 
-class _Unrecorded:
-    """What a training step tells a recorder, when nothing records."""
+class _Optimizer:
+    """What a training step tells a recorder, when nothing records: its state is kept here, and begins at zero."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] = {}
 
     def in_stage(self, stage: str) -> Any:
         del stage
@@ -94,10 +99,11 @@ class _Unrecorded:
     def paused(self) -> Any:
         return nullcontext()
 
-    def declare(self, tensor: torch.Tensor, *, role: str, name: str) -> None:
-        """State of an optimizer begins at zero."""
-        del role, name
-        tensor.zero_()
+    def kept(self, tensor: torch.Tensor, *, name: str) -> torch.Tensor:
+        """The one that is kept under this name."""
+        if name not in self.state:
+            self.state[name] = tensor.zero_()
+        return self.state[name]
 
 
 def stored_weights(target: str) -> dict[str, torch.Tensor]:

@@ -93,6 +93,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- what the program starts from
 
+    def kept(self, tensor: torch.Tensor, *, name: str) -> torch.Tensor:
+        """The tensor, declared as state."""
+        self.declare(tensor, role="state", name=name)
+        return tensor
+
     def declare(self, tensor: torch.Tensor, *, role: str, name: str) -> Window:
         """Make the tensor's storage known under a role and name, unless it already is; its window."""
         with torch._C.DisableTorchFunction():

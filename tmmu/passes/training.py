@@ -20,8 +20,8 @@ class Recording(Protocol):
     def paused(self) -> AbstractContextManager[None]:
         """What runs inside is no part of the program."""
 
-    def declare(self, tensor: torch.Tensor, /, *, role: str, name: str) -> object:
-        """The tensor outlives the step."""
+    def kept(self, tensor: torch.Tensor, /, *, name: str) -> torch.Tensor:
+        """The tensor that outlives the step under this name: this one, or the one of an earlier step."""
 
 
 def train_step(workload: Workload, recorder: Recording, *, optimizer: str | None) -> list[torch.Tensor]:
@@ -118,9 +118,8 @@ def _moments(kind: str, names: list[str], like: list[torch.Tensor], recorder: Re
 
 
 def _states(kind: str, names: list[str], tensors: list[torch.Tensor], recorder: Recording) -> list[torch.Tensor]:
-    for name, tensor in zip(names, tensors, strict=True):
-        recorder.declare(tensor, role="state", name=f"optimizer.{kind}.{name}")
-    return tensors
+    named = zip(names, tensors, strict=True)
+    return [recorder.kept(tensor, name=f"optimizer.{kind}.{name}") for name, tensor in named]
 
 
 _OPTIMIZERS: Mapping[str, Callable[[Trained, Recording], None]] = {"adamw": _adamw, "sgd": _sgd}

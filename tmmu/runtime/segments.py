@@ -3,7 +3,7 @@
 import torch
 
 from tmmu.runtime.data import NO_QUOTA, DataSegment
-from tmmu.runtime.sizing import SegmentSizes, Sizing, device_memory, segment_sizes
+from tmmu.runtime.sizing import SegmentSizes, Sizing, device_memory, device_of, segment_sizes
 from tmmu.runtime.slab import Slab
 from tmmu.runtime.stack import StackSegment
 from tmmu.runtime.text import TextSegment
@@ -22,7 +22,7 @@ class Segments:
         quota: int = NO_QUOTA,
         alignment: int = DEFAULT_ALIGNMENT,
     ) -> None:
-        self.device = torch.device(device)
+        self.device = device_of(device)
         self.alignment = alignment
         self.text = TextSegment(sizes.text, alignment=alignment)
         self.data = DataSegment(sizes.data, quota=quota, alignment=alignment)
@@ -33,7 +33,7 @@ class Segments:
     @classmethod
     def of_device(cls, device: torch.device | str = "cpu", sizing: Sizing | None = None) -> "Segments":
         """Segments that share out what the device has free; ``DEVICE_MEMORY`` where it is too little."""
-        where = torch.device(device)
+        where = device_of(device)
         return cls(segment_sizes(*device_memory(where), sizing), where)
 
     @property

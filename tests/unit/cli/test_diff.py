@@ -397,3 +397,21 @@ def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:
     text = done.record["figures"][1]
     assert (text["before"], text["after"]) == (64 * 64 * 4, 96 * 96 * 4)
     assert json.loads(done.out)["kept"][0]["after"]["name"] == "weight"
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_plan_with_an_optimizer_is_compared_with_one(shell: Shell, optimizer: str) -> None:
+    Path("net.py").write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(64, 64)\n"
+        "inputs = (torch.zeros(2, 64),)\n"
+        "loss = lambda model, x: model(x).sum()\n"
+    )
+    step = ("--mode", "backward", "--optimizer", optimizer, "--target", "cpu")
+    assert shell.tmmu("plan", "net.py", *step, "-o", "train.plan.cbor").code == 0
+    for sides in (("train.plan.cbor", "net.py"), ("net.py", "train.plan.cbor")):
+        same = shell.tmmu("diff", *sides, "--json")
+        assert same.code == 0, same.err
+        assert not any(one["change"] for one in same.record["figures"])
+    less = shell.tmmu("diff", "train.plan.cbor", "net.py", "--mode", "inference", "--json").record
+    assert less["figures"][0]["change"] < 0

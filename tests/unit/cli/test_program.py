@@ -30,11 +30,13 @@ time.sleep(60)
 """
 
 
-def test_a_reader_that_goes_away_ends_the_program_quietly(shell: Shell) -> None:
+@pytest.mark.parametrize("words", [("show", "--trace"), ("show",), ("show", "--json"), ("verify",), ("show", "--peak")])
+def test_a_reader_that_goes_away_ends_the_program_quietly(shell: Shell, words: tuple[str, ...]) -> None:
     plan = shell.plan()
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([*PROGRAM, "show", plan, "--trace"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    command = [*PROGRAM, words[0], plan, *words[1:]]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
 
@@ -99,7 +101,7 @@ def test_plan_and_graph_are_the_same_bytes_in_any_process(shell: Shell) -> None:
 def test_on_a_terminal_the_seconds_are_shown(shell: Shell) -> None:
     plan = shell.plan()
     assert "judge" not in shell.tmmu("plan", "given.ir.cbor", "-o", plan).out
-    shown = _on_a_terminal("plan", "given.ir.cbor", "-o", str(plan))
+    shown = _on_a_terminal("plan", "given.ir.cbor", "-o", str(plan), "--no-cache")
     assert b"check 0." in shown
     assert b"\x1b[1msmall: inference on cpu" in shown
 
