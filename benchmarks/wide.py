@@ -19,9 +19,7 @@ WHISPER_SMALL: Final[dict[str, Any]] = {
 def wide(name: str, *, training: bool) -> Workload:
     """The workload of that name: two or four layers, so that it runs in seconds."""
     model, config, batch, sequence = _of(name)
-    return Workload(
-        model=model, config=config, dtype="float32", batch=batch, sequence=sequence, training=training
-    )
+    return Workload(model=model, config=config, dtype="float32", batch=batch, sequence=sequence, training=training)
 
 
 def _of(name: str) -> tuple[str, Any, int, int | None]:
