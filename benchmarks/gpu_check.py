@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu_check [--device cuda|cpu] [--small] [--json]
 
-Needs torch, numpy, blake3, cbor2 and platformdirs, and no more; `make gpu-wheels` fetches what is missing. Exits 1 if a row fails.
+Needs torch, numpy, blake3, cbor2 and platformdirs, and no more; `make gpu-wheels` fetches what is missing. Exits 1 if a
+row fails.
 """
 
 import argparse

@@ -76,7 +76,7 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
     return module, {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
 
 
-def planned(case: Case, module: Any, given: Mapping[str, Any]) -> tuple[Any, Any]:
+def planned(case: Case, module: Any) -> tuple[Any, Any]:
     """The step bound inside its plan: handed over as a whole, and call by call."""
     from tmmu.passes import capture, lower_with_calls  # noqa: PLC0415
     from tmmu.passes.constants import constant_values  # noqa: PLC0415
@@ -119,7 +119,7 @@ def times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> 
 
 def measured(case: Case, *, inductor: bool, rounds: int) -> dict[str, float]:
     module, given = module_of(case)
-    executors = planned(case, module, given)
+    executors = planned(case, module)
     tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
     wanted = {one.name: tensors[one.name] for one in executors[0].inputs}
     steps: dict[str, Step] = {"eager": lambda: module(**given)}

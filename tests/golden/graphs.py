@@ -100,14 +100,16 @@ def fan_out() -> Graph:
 
 
 def siblings() -> Graph:
-    """Ops with several results, of unlike and of like sizes, some of which nobody reads."""
+    """Ops with several results, of unlike and of like sizes, some never read; two that could take one place."""
     net = Net()
     x = net.new("input", "x")
     for step in range(2):
         made = [net.new("activation", f"part{step}.{n}", kib) for n, kib in enumerate((1, 16, 4, 16, 0, 4))]
         net.b.op([x], made, saves=[made[2]], target="test.split")
         x = net.op([made[0], made[3], made[5]], f"join{step}", 8)
-    return net.graph("siblings", x)
+    pair = [net.new("activation", name, 8) for name in ("left", "right")]
+    net.b.op([x], pair, in_place=[(made, x) for made in pair], target="test.pair")
+    return net.graph("siblings", net.op(pair, "sum", 8, over=tuple(pair)))
 
 
 def diamond() -> Graph:

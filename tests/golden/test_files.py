@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.graphs import Shell
-from tmmu.errors import ArenaTooSmall, TmmuError
+from tests.unit.cli.graphs import Shell, leaving_its_buffer
+from tmmu.errors import ArenaTooSmall, PlanCorrupt, TmmuError
 from tmmu.golden import replay, store
 from tmmu.golden.cases import Config, read_cases
 from tmmu.golden.check import check_files
-from tmmu.ir.graph import Graph
-from tmmu.ir.plan import Plan
-from tmmu.ir.read import read_graph
+from tmmu.ir import cbor
+from tmmu.ir.graph import Graph, encode_graph
+from tmmu.ir.plan import Plan, encode_plan
+from tmmu.ir.read import read_graph, read_plan
 
 GOLDEN = Path("golden")
 
@@ -226,19 +227,28 @@ def test_another_packing_takes_a_minor_version(little: Shell) -> None:
     assert "(seed 0, 7)" in done.out
 
 
-def test_another_graph_is_a_move_that_takes_a_major_version(little: Shell) -> None:
+def test_another_graph_is_another_and_takes_no_version(little: Shell) -> None:
     another_graph()
-    assert little.tmmu("golden", "check").code == 3
+    done = little.tmmu("golden", "check")
+    assert done.code == 3
+    assert "files: damaged: diamond.ir.cbor is not as it was written" in done.out
+    assert "diamond: train_full/inference: spans moved: buffer 1" in done.out
     done = little.tmmu("golden", "update", "--json")
-    assert (done.code, done.record["version"]) == (0, "major")
-    assert {one["kind"] for one in done.record["moved"]} == {"spans", "slots", "addresses"}
-    assert set(done.record["written"]) == {
-        "SUMS",
-        "diamond.digests.txt",
-        "diamond.plan.txt",
-        "diamond.plans.cbor",
-    }
+    assert (done.code, done.record["version"]) == (0, "")
+    assert [(one["case"], one["kind"]) for one in done.record["moved"]] == [("diamond", "graph")]
+    made = {"diamond.digests.txt", "diamond.plan.txt", "diamond.plans.cbor"}
+    assert set(done.record["written"]) == {"SUMS", *made}
     assert little.tmmu("golden", "check").code == 0
+
+
+def test_other_slots_take_a_major_version(little: Shell) -> None:
+    text = (GOLDEN / "cases.toml").read_text()
+    arenas = 'arenas = ["activations=alignment:8KiB,layout:packed"]'
+    (GOLDEN / "cases.toml").write_text(text.replace("[0, 7]", f"[0, 7]\n{arenas}"))
+    done = little.tmmu("golden", "update", "diamond", "--json")
+    assert (done.code, done.record["version"]) == (0, "major")
+    assert {one["kind"] for one in done.record["moved"]} == {"slots", "addresses"}
+    assert done.record["moved"][0]["what"].startswith("buffer 1 (top) is in slot 0 of activations, of 16384 bytes, was")
 
 
 def test_what_is_not_chosen_must_be_as_it_was(little: Shell) -> None:
@@ -270,6 +280,49 @@ def test_a_kept_plan_that_is_no_longer_sound_is_found(little: Shell) -> None:
     assert read_graph(other)
     resum()
     assert "its graph mixed-roles.ir.cbor is not there" in little.tmmu("golden", "check").out
+
+
+def test_a_kept_plan_that_the_judge_refuses_is_found(little: Shell) -> None:
+    path = GOLDEN / "formats" / "plan-v1" / "mixed-roles.plan.cbor"
+    plan = read_plan(path)
+    path.write_bytes(encode_plan(replace(plan, buffers=replace(plan.buffers, offset=(0,) * len(plan.buffers)))))
+    resum()
+    out = little.tmmu("golden", "check").out
+    assert out.startswith("files: unreadable: formats/plan-v1/mixed-roles.plan.cbor: [")
+
+
+def test_another_plan_of_a_kept_case_leaves_the_old_files_alone(little: Shell) -> None:
+    before = {name: data for name, data in contents().items() if "formats" in name}
+    shutil.copy(GOLDEN / "diamond.ir.cbor", GOLDEN / "mixed-roles.ir.cbor")
+    assert little.tmmu("golden", "update", "mixed-roles").code == 0
+    assert {name: data for name, data in contents().items() if "formats" in name} == before
+    assert len(before) == 2
+
+
+def test_a_graph_that_is_not_legal_is_found(little: Shell) -> None:
+    (GOLDEN / "diamond.ir.cbor").write_bytes(encode_graph(leaving_its_buffer()))
+    done = little.tmmu("golden", "check")
+    assert done.code == 3
+    assert "diamond: unreadable: [window] " in done.out
+    assert little.tmmu("golden", "update").err.startswith("tmmu: INVALID_IR_SHAPES: [window] ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"format": "tmmu.golden.plans", "version": 2, "plans": {}},
+        {"format": "tmmu.plan", "version": 1, "plans": {}},
+        {"format": "tmmu.golden.plans", "version": 1},
+        {"format": "tmmu.golden.plans", "version": 1, "plans": []},
+        {"format": "tmmu.golden.plans", "version": 1, "plans": {"fast/inference": b""}},
+        {"format": "tmmu.golden.plans", "version": 1, "plans": {"inference/inference": b"\xa0"}},
+        {"format": "tmmu.golden.plans", "version": 1, "plans": {"inference/inference": 7}},
+    ],
+)
+def test_a_file_of_plans_that_is_none_is_refused(content: object) -> None:
+    with pytest.raises(PlanCorrupt):
+        store.decode_plans(cbor.encode(content))
 
 
 def test_a_case_that_is_gone_takes_its_files_with_it(little: Shell) -> None:

@@ -92,6 +92,13 @@ def test_the_recipe_of_a_million_is_sound_in_small(config: Config) -> None:
         assert digests_of(as_simulated(graph, plan, token=token, arenas=arenas)) == digests_of(plan)
 
 
+@pytest.mark.parametrize("count", range(1, 60))
+def test_the_recipe_of_a_million_makes_so_many(count: int) -> None:
+    graph = million_buffers(count)
+    assert len(graph.buffers) == len(graph.values) == count
+    assert not check_graph(graph)
+
+
 def test_the_recipe_of_a_million_uses_all_that_it_draws() -> None:
     graph = million_buffers(50_000)
     assert set(graph.buffers.role) == {"activation", "gradient"}

@@ -28,7 +28,7 @@ class Finding:
     """One thing that is not as it was recorded.
 
     ``kind`` is one of ``KINDS`` for what moved, else ``missing``, ``orphan``, ``damaged``, ``unreadable``,
-    ``refusal`` or ``disagreement``. ``config`` and ``seeds`` are empty where it is about a file.
+    ``refusal``, ``graph`` or ``disagreement``. ``config`` and ``seeds`` are empty where it is about a file.
     """
 
     case: str

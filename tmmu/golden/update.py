@@ -30,7 +30,7 @@ def update(folder: Path, cases: Sequence[Case], replays: Mapping[str, Mapping[Co
     was, or where a case that is not among ``replays`` changed.
     """
     chosen = [case for case in cases if case.name in replays]
-    moved = tuple(one for case in chosen for one in check_case(folder, case, replays[case.name]))
+    moved = tuple(one for case in chosen for one in _moves(folder, case, replays[case.name]))
     _require_agreement(moved)
     _require_unchanged(folder, cases, chosen)
     removed = _leftovers(folder, cases)
@@ -45,6 +45,18 @@ def update(folder: Path, cases: Sequence[Case], replays: Mapping[str, Mapping[Co
     for name in removed:
         (folder / name).unlink()
     return Updated(moved=moved, written=tuple(changed), removed=removed)
+
+
+def _moves(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[Finding]:
+    """What moved; of a case whose graph is another, that alone: nothing recorded says anything of it."""
+    found = tuple(check_case(folder, case, replays))
+    if case.recipe or not (folder / store.SUMS).exists():
+        return iter(found)
+    recorded = store.read_sums(folder).get(graph_file(case))
+    if recorded in (None, store.sum_of(read_file(folder / graph_file(case)))):
+        return iter(found)
+    other = Finding(case=case.name, kind="graph", what="another graph than was recorded")
+    return iter([other, *(one for one in found if one.kind == "disagreement")])
 
 
 def _require_agreement(findings: Sequence[Finding]) -> None:
