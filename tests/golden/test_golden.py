@@ -70,6 +70,13 @@ def test_one_capacity_is_met_to_the_byte_and_missed() -> None:
     assert max(peaks) == plans[Config(preset="inference", mode="forward")].arenas.capacity[2] == 112 << 10
 
 
+def test_whole_plans_are_those_of_the_first_seed() -> None:
+    for name in QUICK:
+        plans = store.decode_plans((FOLDER / f"{name}.plans.cbor").read_bytes())
+        assert {plan.token_prefix for plan in plans.values()} == {token_from_seed(0)[:8]}
+        assert all(Config(preset=plan.preset, mode=plan.mode) == config for config, plan in plans.items())
+
+
 def test_presets_and_modes_tell_the_cases_apart() -> None:
     """Over all cases, no two configurations always agree, but those that nothing can tell apart."""
     columns: dict[str, list[tuple[str, ...]]] = {str(config): [] for config in CONFIGS}
