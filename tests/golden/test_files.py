@@ -94,6 +94,18 @@ def test_a_digest_that_is_edited_with_its_sum_is_found_by_planning(little: Shell
     )
 
 
+@pytest.mark.parametrize("name", ["diamond.plan.txt", "diamond.plans.cbor", "diamond.digests.txt"])
+def test_a_file_that_an_update_would_write_otherwise_is_found(little: Shell, name: str) -> None:
+    data = (GOLDEN / name).read_bytes()
+    other = store.encode_plans({}) if name.endswith(".cbor") else data.replace(b"# diamond", b"# Diamond")
+    (GOLDEN / name).write_bytes(other)
+    resum()
+    done = little.tmmu("golden", "check")
+    assert (done.code, done.out) == (3, f"diamond: stale: {name} is not what an update would write\n")
+    assert f"wrote golden/{name}" in little.tmmu("golden", "update").out
+    assert (GOLDEN / name).read_bytes() == data
+
+
 def test_a_row_that_is_gone_or_too_much_is_found(little: Shell) -> None:
     path = GOLDEN / "diamond.digests.txt"
     text = path.read_text()

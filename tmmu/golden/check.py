@@ -27,7 +27,7 @@ UNTOLD: Final = "which buffer is not told by digests alone"
 class Finding:
     """One thing that is not as it was recorded.
 
-    ``kind`` is one of ``KINDS`` for what moved, else ``missing``, ``orphan``, ``damaged``, ``unreadable``,
+    ``kind`` is one of ``KINDS`` for what moved, else ``missing``, ``orphan``, ``damaged``, ``stale``, ``unreadable``,
     ``refusal``, ``graph`` or ``disagreement``. ``config`` and ``seeds`` are empty where it is about a file.
     """
 
@@ -80,7 +80,16 @@ def unplannable(folder: Path, cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def check_case(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[Finding]:
-    """What the planner now says of a case and the folder does not, preset by preset and mode by mode."""
+    """What the planner now says of a case and the folder does not; where that is nothing, files that are not as made."""
+    found = tuple(_differences(folder, case, replays))
+    yield from found
+    for name, data in () if found else contents(folder, case, replays):
+        if (folder / name).exists() and read_file(folder / name) != data:
+            yield Finding(case=case.name, kind="stale", what=f"{name} is not what an update would write")
+
+
+def _differences(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[Finding]:
+    """Preset by preset and mode by mode."""
     rows, plans = recorded(folder, case)
     for config in CONFIGS:
         now = replays[config]
@@ -90,6 +99,18 @@ def check_case(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> It
     for seed, config in rows.keys() - {(row.seed, row.config) for now in replays.values() for row in now.rows}:
         what = "is recorded and no longer asked for"
         yield Finding(case=case.name, config=str(config), seeds=(seed,), kind="orphan", what=what)
+
+
+def contents(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[tuple[str, bytes]]:
+    """The files of a case that an update makes."""
+    rows = [row for config in CONFIGS for row in replays[config].rows]
+    rows.sort(key=lambda row: (case.seeds.index(row.seed), CONFIGS.index(row.config)))
+    yield store.digests_file(case), store.print_digests(case, rows).encode()
+    if not case.recipe:
+        yield store.plans_file(case), store.encode_plans({config: replays[config].plan for config in CONFIGS})
+        plan = replays[case.review].plan
+        text = store.print_review(case, graph_of(folder, case), read_plan(plan) if plan else None)
+        yield store.review_file(case), text.encode()
 
 
 def recorded(folder: Path, case: Case) -> tuple[Mapping[tuple[int, Config], tuple[str, ...]], Mapping[Config, Plan]]:

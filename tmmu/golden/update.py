@@ -6,12 +6,11 @@ from pathlib import Path
 
 from tmmu.errors import GoldenMismatch
 from tmmu.golden import store
-from tmmu.golden.cases import CONFIGS, MANIFEST, Case, Config, graph_file, graph_of
-from tmmu.golden.check import Finding, check_case
+from tmmu.golden.cases import MANIFEST, Case, Config, graph_file
+from tmmu.golden.check import Finding, check_case, contents
 from tmmu.golden.formats import new_files
 from tmmu.golden.replay import Replay
 from tmmu.ir.files import read_file, write_together
-from tmmu.ir.read import read_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ def update(folder: Path, cases: Sequence[Case], replays: Mapping[str, Mapping[Co
     _require_agreement(moved)
     _require_unchanged(folder, cases, chosen)
     removed = _leftovers(folder, cases)
-    files = {name: data for case in chosen for name, data in _contents(folder, case, replays[case.name])}
+    files = {name: data for case in chosen for name, data in contents(folder, case, replays[case.name])}
     kept = {case.name: _kept(folder, case, replays[case.name]) for case in chosen if case.keep}
     files |= dict(new_files(folder, kept))
     files[store.SUMS] = _sums(folder, files, removed).encode()
@@ -63,17 +62,6 @@ def _require_agreement(findings: Sequence[Finding]) -> None:
     for one in findings:
         if one.kind == "disagreement":
             raise GoldenMismatch(f"{one.case}, {one.config}: {one.what}", fix="correct the planner, then update")
-
-
-def _contents(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[tuple[str, bytes]]:
-    rows = [row for config in CONFIGS for row in replays[config].rows]
-    rows.sort(key=lambda row: (case.seeds.index(row.seed), CONFIGS.index(row.config)))
-    yield store.digests_file(case), store.print_digests(case, rows).encode()
-    if not case.recipe:
-        yield store.plans_file(case), store.encode_plans({config: replays[config].plan for config in CONFIGS})
-        plan = replays[case.review].plan
-        text = store.print_review(case, graph_of(folder, case), read_plan(plan) if plan else None)
-        yield store.review_file(case), text.encode()
 
 
 def _kept(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> tuple[bytes, bytes]:
