@@ -80,7 +80,7 @@ def unplannable(folder: Path, cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def check_case(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[Finding]:
-    """What the planner now says of a case and the folder does not; where that is nothing, files that are not as made."""
+    """What the planner now says of a case and the folder does not; else files that are not as made."""
     found = tuple(_differences(folder, case, replays))
     yield from found
     for name, data in () if found else contents(folder, case, replays):
