@@ -43,6 +43,15 @@ def test_fresh_processes_under_other_hash_seeds_reproduce_every_digest(seed: str
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_replaying_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('there is none')\n")
+    program = "from tmmu.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "golden", "check", *QUICK[:3], "gpt2-training", "--dir", str(FOLDER)]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_shapes_that_break_planners_are_there() -> None:
     wanted = {"chain", "residual", "fan-out", "diamond", "zero-size", "mixed-roles", "near-capacity", "in-place-chain"}
     wanted |= {"gpt2-training", "gpt2-block", "llama-block", "llama-decode", "llama-training", "million-buffers"}

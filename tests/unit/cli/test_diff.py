@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -380,6 +381,21 @@ def test_a_commit_that_is_none_is_one_clear_line(
     assert "git: fatal: not a git repository" in done.err
     monkeypatch.setenv("PATH", str(outside))
     assert "there is no git here" in repository.tmmu("diff", "git:HEAD:models/gpt2.py", here).err
+
+
+def test_every_process_says_the_same_and_needs_no_torch_for_graphs(shell: Shell) -> None:
+    old, new = write("old", NET), write("new", WIDE.replace("wide", "broad") + "\n")
+    Path("none").mkdir()
+    Path("none/torch.py").write_text("raise ImportError('there is none')\n")
+    program = "from tmmu.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "diff", str(old), str(new), "--json"]
+    said = [
+        subprocess.run(
+            command, env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": "none"}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "77")
+    ]
+    assert said[0] == said[1]
 
 
 def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:
