@@ -121,7 +121,9 @@ def _direct(
     out = out_overload(operator)
     if (
         out is None
-        or given.get("reduction", 0)  # such kernels write the whole before they reduce it, and grow the result for that
+        or (
+            given.get("reduction") and not any(result.dim() for result in results)
+        )  # the whole is written, then reduced
         or len(out.results) != len(results)
         or (shared and not (in_place and torch.Tag.pointwise in operator.tags))
     ):

@@ -212,6 +212,14 @@ def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss
     assert there.slab.storage.nbytes() == (1 << 14) + 256
 
 
+def test_the_gradient_of_a_reduced_loss_goes_where_it_belongs() -> None:
+    logits, target = torch.randn(3, 5), torch.tensor([1, 4, 0])
+    there = Slabbed(torch.ones(()), logits, target, torch.full((), 3.0), torch.zeros(3, 5))
+    backward = call(aten.nll_loss_backward.default, *map(Ref, range(3)), None, 1, -100, Ref(3), results=(4,))
+    (kept,) = there.tried(backward)
+    assert [one.operator for one in kept.code] == [aten.nll_loss_backward.grad_input]
+
+
 def test_a_kernel_that_minds_a_shared_storage_is_copied() -> None:
     x = torch.randn(4, 4)
     expected = torch.linalg.qr(x)
