@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer
 from tmmu.errors import ArenaTooSmall, PlanCorrupt, TmmuError
-from tmmu.golden import replay, store
+from tmmu.golden import cases, replay, store
 from tmmu.golden.cases import Config, read_cases
 from tmmu.golden.check import check_files
 from tmmu.ir import cbor
@@ -414,6 +414,8 @@ def test_what_does_not_exist_is_one_clear_line(little: Shell) -> None:
 
 def test_show_prints_reasons_graphs_and_plans(little: Shell) -> None:
     assert little.tmmu("golden", "show").out.splitlines()[1] == "diamond        5        6  two takers"
+    (GOLDEN / "cases.toml").write_text((GOLDEN / "cases.toml").read_text().split("[mixed")[0])
+    assert len(little.tmmu("golden", "show").out.splitlines()) == 2, "a list of one is a list"
     shown = little.tmmu("golden", "show", "diamond").out
     assert shown == (GOLDEN / "diamond.plan.txt").read_text()
     assert 'b5 activation 4096 "bottom"' in shown
@@ -422,6 +424,15 @@ def test_show_prints_reasons_graphs_and_plans(little: Shell) -> None:
     assert "mode forward preset train_full token" in other
     assert little.tmmu("golden", "show", "--json").record["cases"][0]["seeds"] == 2
     assert "mode forward" in little.tmmu("golden", "show", "diamond", "--mode", "forward", "--json").record["text"]
+
+
+def test_a_recipe_is_shown_without_being_made(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "RECIPES", {"million-buffers": None})
+    assert "million-buffers  recipe   recipe  " in shell.tmmu("golden", "show").out
+    shown = shell.tmmu("golden", "show", "million-buffers")
+    assert "# made by the recipe million-buffers; only digests are kept\n" in shown.out
+    asked = shell.tmmu("golden", "show", "million-buffers", "--mode", "forward")
+    assert (asked.code, "no plan of million-buffers is kept" in asked.err) == (2, True)
 
 
 def test_findings_are_one_json_object_with_the_error_in_it(little: Shell) -> None:

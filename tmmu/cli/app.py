@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import typer
 
 from tmmu.cli.boundary import guarded, print_json
-from tmmu.cli.options import parse_reserve, parse_token
+from tmmu.cli.options import parse_reserve, parse_token, refuse
 
 Run: TypeAlias = Callable[[], int]
 
@@ -320,10 +320,12 @@ def golden_show(
     as_json: Json = False,
 ) -> Run:
     """Print the cases and their reasons, or the graph and one plan of a case."""
-    from tmmu.cli.golden import golden_job, run_show
+    from tmmu.cli.golden import golden_job, run_list, run_show
 
-    names = () if case is None else (case,)
-    return lambda: run_show(golden_job(folder=folder, names=names, jobs=1, as_json=as_json), mode=mode, preset=preset)
+    if case is None:
+        refuse({"--mode": mode, "--preset": preset}, "of which case")
+        return lambda: run_list(golden_job(folder=folder, names=(), jobs=1, as_json=as_json))
+    return lambda: run_show(golden_job(folder=folder, names=(case,), jobs=1, as_json=as_json), mode=mode, preset=preset)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Text and Markdown from a ``Report``: ASCII, and nothing that a model's names say is obeyed."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
@@ -13,47 +14,59 @@ from tmmu.ir.side import Moment
 
 LISTED: Final = 10
 """How many causes, and how many weights, are listed."""
-HEADING: Final = ("change", "buffers", "why", "made by", "module", "source", "needed until")
-SHOWN: Final = ("total", "text", "data", "stack", "inputs")
+RIGHT: Final = frozenset({"before", "after", "change", "buffers", "share"})
+"""Columns of numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Sentences, then a table; either may be empty."""
+
+    sentences: tuple[str, ...] = ()
+    heading: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
 def print_report(out: Console, report: Report) -> None:
     """The report for a terminal or a log."""
     out.print(printable(headline(report)), style="bold")
-    rows = [_figure_cells(one) for one in _figures(report)]
-    render.print_lines(out, ["", *render.aligned("<>>>>", ("", "before", "after", "change", ""), rows)])
-    if report.lines or report.peak.bytes:
-        render.print_lines(out, ["", *_reasons(report)])
-        out_rows = [*map(_line_cells, report.lines[:LISTED]), *_rest(report.lines)]
-        render.print_lines(out, ["", *render.aligned(">><<<<<", HEADING, out_rows)] if out_rows else [])
-    kept = [*map(_kept_cells, report.kept[:LISTED])]
-    if kept:
-        more = f" (the largest {LISTED} of {len(report.kept)})" if len(report.kept) > LISTED else ""
-        render.print_lines(
-            out, ["", f"kept all the time{more}:", *render.aligned("><<<", ("change", "why", "role", "name"), kept)]
-        )
-    render.print_lines(out, ["", *_fared(report)] if any(one.buffers for one in report.fared) else [])
+    for section in sections(report):
+        justify = "".join(">" if name in RIGHT else "<" for name in section.heading)
+        table = render.aligned(justify, section.heading, section.rows) if section.rows else []
+        for lines in (section.sentences, table):
+            render.print_lines(out, ["", *lines] if lines else [])
 
 
 def markdown(report: Report) -> Iterator[str]:
     """The report as a comment on a pull request."""
-    total = report.figures[0]
     yield f"### tmmu: {_verdict(report)}"
     yield ""
     yield f"{_code(report.before.name)} to {_code(report.after.name)}: {_setting(report)}"
-    yield from (
-        "",
-        *_table(("", "before", "after", "change", ""), "lrrrr", [_figure_cells(one) for one in _figures(report)]),
-    )
+    for section in sections(report):
+        if section.sentences:
+            yield from ("", *(f"{_escaped(line)}  " for line in section.sentences))
+        if section.rows:
+            yield from ("", *_table(section))
+
+
+def sections(report: Report) -> Iterator[Section]:
+    """What there is to say: bytes, reasons, what is kept all the time, how all buffers fared."""
+    yield Section(heading=("", "before", "after", "change", "share"), rows=tuple(map(_figure_cells, _figures(report))))
     if report.lines or report.peak.bytes:
-        yield ""
-        yield from (f"{_escaped(line)}  " for line in _reasons(report))
-        rows = [*map(_line_cells, report.lines[:LISTED]), *_rest(report.lines)]
-        yield from ("", *_table(HEADING, "rrlllll", rows)) if rows else ()
+        yield Section(
+            sentences=tuple(_reasons(report)),
+            heading=("change", "buffers", "why", "made by", "module", "source", "needed until"),
+            rows=(*map(_line_cells, report.lines[:LISTED]), *_rest(report.lines)),
+        )
     if report.kept:
-        yield from ("", *_table(("change", "why", "role", "name"), "rlll", [*map(_kept_cells, report.kept[:LISTED])]))
-    yield from ("", *map(_escaped, _fared(report))) if any(one.buffers for one in report.fared) else ()
-    assert total.name == "total"
+        more = f", the largest {LISTED} of {len(report.kept)}" if len(report.kept) > LISTED else ""
+        yield Section(
+            sentences=(f"kept all the time{more}:",),
+            heading=("change", "why", "role", "name"),
+            rows=tuple(map(_kept_cells, report.kept[:LISTED])),
+        )
+    if any(one.buffers for one in report.fared):
+        yield Section(sentences=(_fared(report),))
 
 
 def headline(report: Report) -> str:
@@ -166,16 +179,15 @@ def _kept_cells(change: Change) -> tuple[str, ...]:
     return signed(change.bytes), change.why, origin.role, origin.name or f"buffer {origin.id}"
 
 
-def _fared(report: Report) -> list[str]:
+def _fared(report: Report) -> str:
     parts = [f"{one.why} {one.buffers} ({signed(one.bytes)})" for one in report.fared if one.buffers]
-    return [f"of all buffers: {', '.join(parts)}"]
+    return f"of all buffers: {', '.join(parts)}"
 
 
-def _table(heading: Sequence[str], justify: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    marks = {"l": "---", "r": "--:"}
-    yield f"| {' | '.join(heading)} |"
-    yield f"| {' | '.join(marks[side] for side in justify)} |"
-    for row in rows:
+def _table(section: Section) -> Iterator[str]:
+    yield f"| {' | '.join(section.heading)} |"
+    yield f"| {' | '.join('--:' if name in RIGHT else '---' for name in section.heading)} |"
+    for row in section.rows:
         yield f"| {' | '.join(_escaped(cell.strip()) for cell in row)} |"
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tmmu.cli import render
 from tmmu.cli.boundary import conclude, print_json
-from tmmu.cli.options import refuse, require_count
+from tmmu.cli.options import require_count
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
 from tmmu.golden import store
 from tmmu.golden.cases import CONFIGS, Case, Config, graph_of, read_cases
@@ -107,12 +107,20 @@ def _version(moved: Sequence[Finding]) -> str:
     return "minor" if any(one.kind == "plan" for one in moved) else ""
 
 
+def run_list(job: GoldenJob) -> int:
+    """The cases and why they are there; 0."""
+    if job.json:
+        rows = [{"case": c.name, "reason": c.reason, "made": c.made, "seeds": len(c.seeds)} for c in job.cases]
+        print_json({"cases": rows})
+        return 0
+    texts = [(case.name, *_counts(job.folder, case), case.reason) for case in job.cases]
+    render.print_lines(render.console(), render.aligned("<>><", ("case", "ops", "buffers", "reason"), texts))
+    return 0
+
+
 def run_show(job: GoldenJob, *, mode: str | None, preset: str | None) -> int:
-    """The cases and why they are there; of one case, its graph and plan for a reader, or the plan asked for. 0."""
+    """Of the one case chosen, its graph and plan for a reader, or the plan asked for; 0."""
     config = _config_asked(mode, preset)
-    if len(job.chosen) != 1:
-        refuse({"--mode": mode, "--preset": preset}, "of which case")
-        return _show_all(job)
     (one,) = job.chosen
     if config is None and not one.recipe:
         text = read_file(job.folder / store.review_file(one)).decode("utf-8", errors="replace")
@@ -141,16 +149,6 @@ def _plan_text(job: GoldenJob, case: Case, config: Config) -> str:
             f"no plan of {case.name} is kept in {config}", fix="it is refused there, or only digests are kept"
         )
     return print_plan(plans[config])
-
-
-def _show_all(job: GoldenJob) -> int:
-    if job.json:
-        rows = [{"case": c.name, "reason": c.reason, "made": c.made, "seeds": len(c.seeds)} for c in job.cases]
-        print_json({"cases": rows})
-        return 0
-    texts = [(case.name, *_counts(job.folder, case), case.reason) for case in job.cases]
-    render.print_lines(render.console(), render.aligned("<>><", ("case", "ops", "buffers", "reason"), texts))
-    return 0
 
 
 def _counts(folder: Path, case: Case) -> tuple[str, str]:

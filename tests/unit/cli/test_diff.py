@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
 from tests.unit.ir.programs import planned, program
+from tmmu.cli import sides
 from tmmu.cli.compared import Limit, Line, _lines, blame, compare
 from tmmu.cli.diff import parse_limit
 from tmmu.cli.diff_text import _escaped, signed
@@ -33,7 +34,7 @@ WIDE = NET.replace("c 4 =", "e 32 = wide cat b b\nc 4 =").replace("mm b weight",
 TEXT = """\
 old.ir.cbor -> new.ir.cbor: inference on cpu, preset inference: total +28.0 KiB (+87.5 %)
 
-                   before     after     change
+                   before     after     change     share
 total            32.0 KiB  60.0 KiB  +28.0 KiB   +87.5 %
   text           16.0 KiB  16.0 KiB          =
   stack          12.0 KiB  40.0 KiB  +28.0 KiB  +233.3 %
@@ -220,7 +221,7 @@ def test_markdown_has_tables_and_nothing_that_a_name_could_open(shell: Shell) ->
     done = shell.tmmu("diff", write("old", NET), write("new", replace(graph, notes=notes)), "--markdown")
     lines = done.out.splitlines()
     assert lines[0] == "### tmmu: total +28.0 KiB (+87.5 %)"
-    assert "|  | before | after | change |  |" in lines
+    assert "|  | before | after | change | share |" in lines
     assert "| total | 32.0 KiB | 60.0 KiB | +28.0 KiB | +87.5 % |" in lines
     row = next(line for line in lines if line.startswith("| +32.0 KiB"))
     assert row == ("| +32.0 KiB | 1 | came | cat | \\<img src=x\\>\\`\\@octo\\_cat\\` | \\_y\\_.py:3 | z |")
@@ -235,7 +236,34 @@ def test_what_opens_markdown_is_escaped() -> None:
 
 def test_weights_that_changed_are_listed(shell: Shell) -> None:
     done = shell.tmmu("diff", write("old", NET), write("new", NET.replace("weight 16", "weight 48")))
-    assert "kept all the time:\n   change  why   role       name\n+32.0 KiB  grew  parameter  weight\n" in done.out
+    assert "kept all the time:\n\n   change  why   role       name\n+32.0 KiB  grew  parameter  weight\n" in done.out
+
+
+def test_what_is_not_listed_is_counted(shell: Shell) -> None:
+    """Twelve new weights, and twelve new lines that are all held at the peak."""
+    weights = "".join(f"parameter w{n} {n + 1}\n" for n in range(12))
+    arms = "".join(f"arm{n} {n + 1} = arm.{n} op{n} x\n" for n in range(12))
+    new = f"input x 4\n{weights}{arms}all 1 = . join {' '.join(f'arm{n}' for n in range(12))}\nreturn all"
+    old, after = write("old", "input x 4\nreturn x"), write("new", new)
+    text, page = shell.tmmu("diff", old, after).out, shell.tmmu("diff", old, after, "--markdown").out
+    assert "kept all the time, the largest 10 of 12:\n" in text
+    assert "\n +4.0 KiB        3  3 more\n" in text
+    assert "| +4.0 KiB | 3 | 3 more |  |  |  |  |\n" in page
+    assert "| +12.0 KiB | came | parameter | w11 |\n" in page
+    assert text.count(" came  parameter ") == page.count("| came | parameter |") == 10
+
+
+def test_packing_and_buffers_that_moved_into_the_peak_are_said(shell: Shell) -> None:
+    text = "input x 4\na 16 = one mm x\nb 4 = two mm a\nc 4 = three mm b\nd 16 = four mm c\nreturn d"
+    plan = record(shell, "old", text)
+    assert (
+        "\npacking loses +12.0 KiB\n"
+        in shell.tmmu("diff", plan, "old.ir.cbor", "--arena", "activations=layout:slots").out
+    )
+    small = "input x 4\na 8 = one mm x\nb 8 = two mm a\nc 4 = three mm b\nreturn c"
+    new = small.replace("return c", "e 64 = huge mm c\nf 4 = last mm e\nreturn f")
+    said = shell.tmmu("diff", write("small", small), write("more", new)).out
+    assert "\n1 buffers of 4.0 KiB moved into the peak as they were\n" in said
 
 
 def test_bytes_more_and_less() -> None:
@@ -372,6 +400,9 @@ def test_a_commit_that_is_none_is_one_clear_line(
         assert said in done.err
     done = repository.tmmu("diff", "git:HEAD:models/other.py", here)
     assert "git:HEAD:models/other.py: no file 'models/other.py'" in done.err
+    Path("fresh").mkdir()
+    monkeypatch.chdir("fresh")
+    assert "commit HEAD has no folder fresh/" in repository.tmmu("diff", "git:HEAD:gpt2.py", "gpt2.py").err
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.mkdir()
     monkeypatch.chdir(outside)
@@ -396,6 +427,13 @@ def test_every_process_says_the_same_and_needs_no_torch_for_graphs(shell: Shell)
         for seed in ("1", "77")
     ]
     assert said[0] == said[1]
+
+
+def test_a_child_that_dies_is_ours_to_mend(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sides, "PROGRAM", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    done = shell.tmmu("diff", write("old", NET), write("new", WIDE))
+    assert (done.code, done.out) == (70, "")
+    assert done.err.startswith("tmmu: INTERNAL: old.ir.cbor: planning ended with -9 and said nothing")
 
 
 def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:

@@ -187,3 +187,20 @@ def test_a_damaged_relative_is_none(tmp_path: Path) -> None:
 def test_the_folder_is_its_owners(tmp_path: Path) -> None:
     save(tmp_path / "cache", key())
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_an_entry_takes_the_place_of_what_is_no_file_and_touches_nothing_behind_it(tmp_path: Path, kind: str) -> None:
+    folder, other = tmp_path / "cache", tmp_path / "precious"
+    folder.mkdir()
+    other.write_text("precious")
+    path = store.path_of(folder, key(1))
+    if kind == "link":
+        path.symlink_to(other)
+    else:
+        os.mkfifo(path)
+    save(folder, key(1))
+    assert other.read_text() == "precious"
+    assert path.is_file()
+    assert not path.is_symlink()
+    assert isinstance(store.load(folder, key(1)), Entry)

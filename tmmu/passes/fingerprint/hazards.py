@@ -11,18 +11,20 @@ from typing import Final, TypeAlias
 OUTSIDE: Final = (
     *("time", "random", "secrets", "uuid", "datetime", "socket", "subprocess", "tempfile", "glob", "shutil", "ctypes"),
     *("importlib", "pkgutil", "inspect", "platform", "multiprocessing", "urllib", "http", "sqlite3", "pickle"),
+    *("linecache", "configparser", "runpy", "fileinput", "decimal", "locale", "resource", "zipimport"),
 )
 """Modules of Python that have nothing to say of objects alone."""
 SYSTEM: Final = (
     *("environ", "getenv", "environb", "getenvb", "listdir", "scandir", "walk", "stat", "urandom", "getpid", "getcwd"),
     *("cpu_count", "open", "popen", "system", "sched_getaffinity", "uname"),
 )
-FILES: Final = ("exists", "isfile", "isdir", "islink", "getsize", "getmtime")
+FILES: Final = ("exists", "isfile", "isdir", "islink", "getsize", "getmtime", "expandvars", "expanduser", "realpath")
 BUILTINS: Final = ("open", "input", "eval", "exec", "compile", "__import__", "globals")
 METHODS: Final = ("read_text", "read_bytes", "iterdir", "is_file", "is_dir")
 """Methods of paths, by whatever object they are called."""
 OF_LIBRARIES: Final = {
-    "numpy": ("random", "load", "loadtxt", "genfromtxt", "fromfile", "memmap"),
+    "numpy": ("random", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "geterr", "get_printoptions"),
+    "sys": ("getrecursionlimit", "getswitchinterval"),
     "torch": ("load", "from_file", "initial_seed", "get_num_threads", "get_num_interop_threads", "hub"),
 }
 """What of a library's top level looks beyond objects."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tmmu.errors import TmmuError
-from tmmu.ir.files import LIMIT, write_atomic
+from tmmu.ir.files import LIMIT, is_special, write_atomic
 from tmmu.ir.key import Key
 from tmmu.planner.cache.entry import Entry, Refused, decode_entry
 from tmmu.planner.cache.miss import Miss, MissReason
@@ -120,6 +120,8 @@ def save(folder: Path, key: Key, data: bytes, *, limit: int) -> str:
     path = path_of(folder, key)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_symlink() or is_special(path):
+            path.unlink()  # an entry is a file of this folder: nothing behind a link is written, and no pipe waits
         write_atomic(path, data)
         sweep(folder, before=path.stat().st_mtime_ns - ORPHAN_AGE)
     except TmmuError as error:
