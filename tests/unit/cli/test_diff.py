@@ -463,8 +463,8 @@ def test_a_plan_with_an_optimizer_is_compared_with_one(shell: Shell, optimizer: 
     )
     step = ("--mode", "backward", "--optimizer", optimizer, "--target", "cpu")
     assert shell.tmmu("plan", "net.py", *step, "-o", "train.plan.cbor").code == 0
-    for sides in (("train.plan.cbor", "net.py"), ("net.py", "train.plan.cbor")):
-        same = shell.tmmu("diff", *sides, "--json")
+    for pair in (("train.plan.cbor", "net.py"), ("net.py", "train.plan.cbor")):
+        same = shell.tmmu("diff", *pair, "--json")
         assert same.code == 0, same.err
         assert not any(one["change"] for one in same.record["figures"])
     less = shell.tmmu("diff", "train.plan.cbor", "net.py", "--mode", "inference", "--json").record

@@ -1,10 +1,13 @@
+import decimal
 import enum
 import functools
 import importlib
 import io
 import itertools
+import linecache
 import os
 import random
+import sys
 import threading
 import time
 import types
@@ -698,6 +701,11 @@ def test_objects_nested_without_end_have_none() -> None:
 
 
 HAZARDS = [
+    ("def f(x): return x * len(linecache.getline('a', 1))", {"linecache": linecache}, "linecache.getline"),
+    ("def f(x): return x * len(os.path.expandvars('$A'))", {"os": os}, "os.path.expandvars"),
+    ("def f(x): return x * sys.getrecursionlimit()", {"sys": sys}, "sys.getrecursionlimit"),
+    ("def f(x): return x * decimal.getcontext().prec", {"decimal": decimal}, "decimal.getcontext"),
+    ("def f(x): return x * len(np.geterr())", {"np": np}, "np.geterr"),
     ("def f(x): return x if os.environ.get('A') else -x", {"os": os}, "os.environ.get"),
     ("def f(x): return x if env.get('A') else -x", {"env": os.environ}, "env"),
     ("def f(x): return x if getenv('A') else -x", {"getenv": os.getenv}, "getenv"),
