@@ -1,3 +1,4 @@
+import argparse
 import decimal
 import enum
 import functools
@@ -8,6 +9,7 @@ import linecache
 import os
 import random
 import sys
+import textwrap
 import threading
 import time
 import types
@@ -195,6 +197,7 @@ GLOBALS: dict[str, tuple[Any, str, Any]] = {
     "the loss": (nets.loss, "__code__", (lambda model, x: model(x).mean()).__code__),
     "defaults": (nets.scaled, "__defaults__", (1,)),
     "a class of torch": (nn.ReLU, "forward", lambda self, x: x),
+    "a class of torch, by another's method": (nn.ReLU, "forward", nn.Sigmoid.forward),
     "every module of torch": (nn.Module, "__call__", lambda self, *args: args[0]),
     "a class of torch that the model does not use": (nn.Conv2d, "forward", lambda self, x: x),
     "a setting of a class of torch": (nn.Linear, "fast", True),
@@ -211,6 +214,29 @@ def test_what_code_means_counts(monkeypatch: pytest.MonkeyPatch, name: str) -> N
     owner, attribute, value = GLOBALS[name]
     monkeypatch.setattr(owner, attribute, value, raising=False)
     assert digest(Net()) != BASE
+
+
+@pytest.mark.parametrize("holder", [argparse.Namespace, textwrap.dedent, nn.Conv3d])
+def test_what_is_put_on_a_library_s_class_or_function_counts_where_code_names_it(
+    monkeypatch: pytest.MonkeyPatch, holder: Any
+) -> None:
+    def said() -> bytes:
+        return digest(Holder(function("def f(x): return holder.put(x) + holder.__doc__", holder=holder)))
+
+    monkeypatch.setattr(holder, "put", 1, raising=False)
+    found = [said(), said()]
+    for value in (2, lambda x: x, lambda x: -x):
+        monkeypatch.setattr(holder, "put", value, raising=False)
+        found.append(said())
+    assert found[0] == found[1]
+    assert len(set(found)) == 4
+
+
+def test_a_function_that_remembers_has_none_once_it_does() -> None:
+    cached = functools.lru_cache(function("def f(x): return x"))
+    assert digest(Holder(cached)) == digest(Holder(cached))
+    cached(1)
+    assert "what a function remembers" in refusal(Holder(cached))
 
 
 def test_what_no_code_names_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

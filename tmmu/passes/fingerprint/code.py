@@ -128,7 +128,9 @@ def chains(code: CodeType) -> Iterator[tuple[str, ...]]:
 
 
 def _meaning(w: Walker, function: FunctionType, chain: tuple[str, ...]) -> None:
-    """What a chain of names leads to: modules on the way are passed through, the first other thing is visited."""
+    """What a chain of names leads to: modules on the way are passed through, the first other thing is visited, and of
+    a library's class or function also what somebody may have put on it.
+    """
     w.emit("name", *chain)
     if chain[0] == "import":
         _imported(w, function, chain[1], chain[2:])
@@ -137,6 +139,7 @@ def _meaning(w: Walker, function: FunctionType, chain: tuple[str, ...]) -> None:
     value: Any = scope.get(name, vars(builtins).get(name, _UNBOUND))
     for attribute in rest:
         if not isinstance(value, ModuleType):
+            _put_on(w, value, attribute)
             break
         inner = _attribute(w, value, attribute)
         if isinstance(inner, ModuleType) or home_of_module(value) is None:
@@ -146,6 +149,18 @@ def _meaning(w: Walker, function: FunctionType, chain: tuple[str, ...]) -> None:
         w.emit("unbound")
     else:
         w.visit(value, ".".join(chain))
+
+
+def _put_on(w: Walker, value: Any, name: str) -> None:
+    """A plain value, or a function of the user's, that a library's class or function has under a name."""
+    if not isinstance(value, (type, FunctionType)) or home_of_named(value) is None:
+        return
+    holders = value.__mro__ if isinstance(value, type) else (value,)
+    found = next((vars(holder)[name] for holder in holders if name in vars(holder)), _UNBOUND)
+    users = isinstance(found, FunctionType) and home_of_code(found.__code__) is None
+    if users or type(found) in (bool, int, float, complex, str, bytes, type(None)):
+        w.emit("put on", name)
+        w.visit(found, name)
 
 
 _UNBOUND: Final = object()

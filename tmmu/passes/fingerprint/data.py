@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tmmu.passes.fingerprint.homes import home_of_code
 from tmmu.passes.fingerprint.walker import Rule, Walker, plain_object, state
 
 _INERT: Final = (logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()), torch.Generator)
@@ -193,7 +194,10 @@ def _cached(w: Walker, value: functools.cached_property[Any]) -> None:
 
 
 def _remembering(w: Walker, value: Any) -> None:
-    """What it remembers is what the function returned, and the function is read."""
+    """The function is read; what it returned before, perhaps of other things than today's, nobody can."""
+    code = getattr(value.__wrapped__, "__code__", None)
+    if value.cache_info().currsize and code is not None and home_of_code(code) is None:
+        w.refuse("what a function remembers")
     w.emit("lru_cache")
     w.visit(value.__wrapped__)
 

@@ -144,6 +144,7 @@ def _neighbours(w: Walker, module: ModuleType) -> None:
                 w.libraries[home] = None
         if isinstance(held, type) and held.__module__ == module.__name__:
             _plain(w, vars(held))
+            w.emit(*_surface(held))
     _plain(w, vars(module))
 
 
