@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
+from tmmu.cli import words
 from tmmu.cli.boundary import guarded, print_json
 from tmmu.cli.options import parse_reserve, parse_token, refuse
 
@@ -19,36 +20,12 @@ app = typer.Typer(
     help="Plan the memory of a PyTorch model before it runs, to the byte.",
 )
 
-Mode = Literal["inference", "forward", "backward"]
-Preset = Literal["train_full", "inference", "remat_enabled"]
-Device = Literal["cuda", "cpu"]
-RingPolicy = Literal["cyclic", "skip_end", "slots", "double"]
-Optimizer = Literal["adamw", "sgd"]
-Dtype = Literal["float32", "float16", "bfloat16"]
-Texts = list[str] | None
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Replay token from a seed of 64 bits.")]
-Token = Annotated[str | None, typer.Option(metavar="HEX", help="Replay token, at least 64 bytes.")]
-TokenFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Replay token: the bytes of a file.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither look for this plan nor keep it.")]
-Reserve = Annotated[str | None, typer.Option(metavar="SIZE", help="Kept free on a device in the fit table. [1GiB]")]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A NAME.plan.cbor.")]
-IrFile = Annotated[Path | None, typer.Option("--ir", metavar="FILE", help="Its graph. [NAME.ir.cbor beside it]")]
-TARGETS_HELP: Final = "model.py, model.py:Name, hf:PATH, NAME.pt2 or NAME.ir.cbor"
-PLAN_NODES_HELP: Final = "Search offsets exactly, so far, where the packers miss the bound. [0]"
-Folder = Annotated[Path, typer.Option("--dir", metavar="D", help="The folder of golden files.")]
-Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="[all]", show_default=False)]
-Jobs = Annotated[int, typer.Option(metavar="N", help="Processes that plan at once.")]
-GOLDEN: Final = Path("golden")
-SIDE_HELP: Final = "NAME.plan.cbor, a TARGET of tmmu plan, or git:REV: before either."
-ARENA_HELP: Final = "For example activations=capacity:8GiB,alignment:256,layout:slots."
-
 
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    as_json: Json = False,
+    as_json: words.Json = False,
 ) -> Run | None:
     """Plan the memory of a PyTorch model before it runs, to the byte."""
     if context.invoked_subcommand is not None:
@@ -71,28 +48,28 @@ def _print_version(*, as_json: bool) -> int:
 
 @app.command()
 def plan(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGETS_HELP)],
-    device: Annotated[Device | None, typer.Option("--target", help="Whose kernels to plan for. [cuda]")] = None,
-    mode: Annotated[Mode, typer.Option(help="How much of a step runs.")] = "inference",
-    preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
-    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
-    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
-    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
-    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
-    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
-    seed: Seed = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=words.TARGETS_HELP)],
+    device: words.Kernels = None,
+    mode: words.HowMuch = "inference",
+    preset: words.Knobs = None,
+    optimizer: words.Update = None,
+    settings: words.Settings = None,
+    inputs: words.Inputs = None,
+    batch: words.Batch = None,
+    seq: words.Tokens = None,
+    dtype: words.WeightsIn = None,
+    decode: words.Decode = False,
+    cache_len: words.CacheLength = None,
+    seed: words.Seed = None,
+    token: words.Token = None,
+    token_file: words.TokenFile = None,
+    arena: words.Arena = None,
+    nodes: words.Nodes = None,
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="[NAME.plan.cbor]")] = None,
-    ir: Annotated[str | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
-    reserve: Reserve = None,
-    no_cache: NoCache = False,
-    as_json: Json = False,
+    ir: words.GraphOut = None,
+    reserve: words.Reserve = None,
+    no_cache: words.NoCache = False,
+    as_json: words.Json = False,
 ) -> Run:
     """Trace TARGET without weights or GPU, and write a plan in which every byte is decided and judged."""
     given = dict(locals())
@@ -104,22 +81,22 @@ def plan(
 @app.command(name="run")
 def run_command(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="model.py, model.py:Name, hf:PATH or NAME.pt2")],
-    device: Annotated[Device, typer.Option(help="Where to run.")] = "cpu",
-    mode: Annotated[Mode | None, typer.Option(help="How much of a step runs. [inference]")] = None,
-    preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
-    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
-    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
-    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
-    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
-    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
-    seed: Seed = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
+    device: Annotated[words.Device, typer.Option(help="Where to run.")] = "cpu",
+    mode: Annotated[words.Mode | None, typer.Option(help="How much of a step runs. [inference]")] = None,
+    preset: words.Knobs = None,
+    optimizer: words.Update = None,
+    settings: words.Settings = None,
+    inputs: words.Inputs = None,
+    batch: words.Batch = None,
+    seq: words.Tokens = None,
+    dtype: words.WeightsIn = None,
+    decode: words.Decode = False,
+    cache_len: words.CacheLength = None,
+    seed: words.Seed = None,
+    token: words.Token = None,
+    token_file: words.TokenFile = None,
+    arena: words.Arena = None,
+    nodes: words.Nodes = None,
     seed_weights: Annotated[
         int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Of random weights, inputs and operators.")
     ] = 0,
@@ -139,7 +116,7 @@ def run_command(
     bench: Annotated[
         bool, typer.Option("--bench", help="Time it, and count allocations, beside eager and torch.compile.")
     ] = False,
-    as_json: Json = False,
+    as_json: words.Json = False,
 ) -> Run:
     """Plan TARGET and run it once inside the plan, with random inputs."""
     given = dict(locals())
@@ -150,12 +127,12 @@ def run_command(
 
 @app.command()
 def verify(
-    plan: PlanFile,
-    ir: IrFile = None,
-    seed: Seed = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    plan: words.PlanFile,
+    ir: words.IrFile = None,
+    seed: words.Seed = None,
+    token: words.Token = None,
+    token_file: words.TokenFile = None,
+    as_json: words.Json = False,
 ) -> Run:
     """Execute PLAN abstractly on its graph, and check every byte, span, slot and address."""
     from tmmu.cli.verify import VerifyJob, run_verify
@@ -165,13 +142,13 @@ def verify(
 
 @app.command()
 def show(
-    plan: PlanFile,
-    ir: IrFile = None,
+    plan: words.PlanFile,
+    ir: words.IrFile = None,
     trace: Annotated[bool, typer.Option("--trace", help="The allocation trace, as JSON lines.")] = False,
     peak: Annotated[bool, typer.Option("--peak", help="All buffers that are live at the peak.")] = False,
     ops: Annotated[bool, typer.Option("--ops", help="The operators, and which the operator table lacks.")] = False,
-    reserve: Reserve = None,
-    as_json: Json = False,
+    reserve: words.Reserve = None,
+    as_json: words.Json = False,
 ) -> Run:
     """Print what PLAN holds."""
     from tmmu.cli.show import ShowJob, run_show
@@ -194,7 +171,7 @@ def pack(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT.csv", help="The rows with offsets.")
     ] = None,
-    as_json: Json = False,
+    as_json: words.Json = False,
 ) -> Run:
     """Give every interval an offset so that the highest end is least; a given offset stays."""
     given = dict(locals())
@@ -205,9 +182,9 @@ def pack(
 
 @app.command()
 def ring(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGETS_HELP)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=words.TARGETS_HELP)],
     budget: Annotated[str, typer.Option(metavar="SIZE", help="Device bytes for weights, for example 18GiB.")],
-    policy: Annotated[RingPolicy, typer.Option(help="Who stays, and where the others land.")] = "cyclic",
+    policy: Annotated[words.RingPolicy, typer.Option(help="Who stays, and where the others land.")] = "cyclic",
     depth: Annotated[
         int, typer.Option(metavar="N", min=0, max=1 << 16, help="Issue copies so many layers ahead, at least.")
     ] = 0,
@@ -218,28 +195,28 @@ def ring(
     device_flops: Annotated[str | None, typer.Option(metavar="RATE", help="Arithmetic. [150TFLOP/s]")] = None,
     device_memory: Annotated[str | None, typer.Option(metavar="RATE", help="Of its memory. [1.5TB/s]")] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Print one steady pass, copy by copy.")] = False,
-    device: Annotated[Device | None, typer.Option("--target", help="Whose kernels to plan for. [cuda]")] = None,
-    mode: Annotated[Mode, typer.Option(help="How much of a step runs.")] = "inference",
-    preset: Annotated[Preset | None, typer.Option(help="[inference in mode inference, else train_full]")] = None,
-    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
-    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
-    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
-    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
-    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
-    seed: Seed = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
+    device: words.Kernels = None,
+    mode: words.HowMuch = "inference",
+    preset: words.Knobs = None,
+    optimizer: words.Update = None,
+    settings: words.Settings = None,
+    inputs: words.Inputs = None,
+    batch: words.Batch = None,
+    seq: words.Tokens = None,
+    dtype: words.WeightsIn = None,
+    decode: words.Decode = False,
+    cache_len: words.CacheLength = None,
+    seed: words.Seed = None,
+    token: words.Token = None,
+    token_file: words.TokenFile = None,
+    arena: words.Arena = None,
+    nodes: words.Nodes = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan, its ring in it.")
     ] = None,
-    ir: Annotated[str | None, typer.Option("--ir", metavar="FILE", help="[NAME.ir.cbor, beside the plan]")] = None,
-    no_cache: NoCache = False,
-    as_json: Json = False,
+    ir: words.GraphOut = None,
+    no_cache: words.NoCache = False,
+    as_json: words.Json = False,
 ) -> Run:
     """Stream TARGET's weights through a budget: the schedule, the time of a pass, and what limits it."""
     given = dict(locals())
@@ -250,24 +227,24 @@ def ring(
 
 @app.command()
 def diff(
-    before: Annotated[str, typer.Argument(metavar="A", help=SIDE_HELP)],
+    before: Annotated[str, typer.Argument(metavar="A", help=words.SIDE_HELP)],
     after: Annotated[str, typer.Argument(metavar="B", help="The same: what A is compared with.")],
     fail_over: Annotated[str | None, typer.Option(metavar="LIMIT", help="Exit 3 over 1%, or 64MiB.")] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="For a comment on a pull request.")] = False,
-    device: Annotated[Device | None, typer.Option("--target", help="Whose kernels to plan for.")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="How much of a step runs.")] = None,
-    preset: Annotated[Preset | None, typer.Option(help="As for tmmu plan.")] = None,
-    optimizer: Annotated[Optimizer | None, typer.Option(help="Add its update to the step; mode backward.")] = None,
-    settings: Annotated[Texts, typer.Option("--set", metavar="K=V", help="A parameter of model or inputs.")] = None,
-    inputs: Annotated[Texts, typer.Option("--input", metavar="NAME=DTYPE[SHAPE]", help="An input; model.py.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences at once; hf:. [1]")] = None,
-    seq: Annotated[int | None, typer.Option(help="Tokens in a sequence; hf:.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; hf:.")] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="One step over a static KV cache; hf:.")] = False,
-    cache_len: Annotated[int | None, typer.Option(help="Tokens the cache holds.")] = None,
-    arena: Annotated[Texts, typer.Option(metavar="NAME=KEY:VALUE,...", help=ARENA_HELP)] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help=PLAN_NODES_HELP)] = None,
-    as_json: Json = False,
+    device: Annotated[words.Device | None, typer.Option("--target", help="Whose kernels to plan for.")] = None,
+    mode: Annotated[words.Mode | None, typer.Option(help="How much of a step runs.")] = None,
+    preset: Annotated[words.Preset | None, typer.Option(help="As for tmmu plan.")] = None,
+    optimizer: words.Update = None,
+    settings: words.Settings = None,
+    inputs: words.Inputs = None,
+    batch: words.Batch = None,
+    seq: words.Tokens = None,
+    dtype: words.WeightsIn = None,
+    decode: words.Decode = False,
+    cache_len: words.CacheLength = None,
+    arena: words.Arena = None,
+    nodes: words.Nodes = None,
+    as_json: words.Json = False,
 ) -> Run:
     """Say what B needs more than A, and which line of the model makes the difference."""
     options = {
@@ -296,7 +273,9 @@ app.add_typer(golden, name="golden")
 
 
 @golden.command(name="check")
-def golden_check(cases: Cases = None, folder: Folder = GOLDEN, jobs: Jobs = 2, as_json: Json = False) -> Run:
+def golden_check(
+    cases: words.Cases = None, folder: words.Folder = words.GOLDEN, jobs: words.Jobs = 2, as_json: words.Json = False
+) -> Run:
     """Plan every case again and compare each digest; say what moved. Writes nothing."""
     from tmmu.cli.golden import golden_job, run_check
 
@@ -304,7 +283,9 @@ def golden_check(cases: Cases = None, folder: Folder = GOLDEN, jobs: Jobs = 2, a
 
 
 @golden.command(name="update")
-def golden_update(cases: Cases = None, folder: Folder = GOLDEN, jobs: Jobs = 2, as_json: Json = False) -> Run:
+def golden_update(
+    cases: words.Cases = None, folder: words.Folder = words.GOLDEN, jobs: words.Jobs = 2, as_json: words.Json = False
+) -> Run:
     """Record what the planner says now, and say what moved and which version that takes."""
     from tmmu.cli.golden import golden_job, run_update
 
@@ -314,10 +295,10 @@ def golden_update(cases: Cases = None, folder: Folder = GOLDEN, jobs: Jobs = 2, 
 @golden.command(name="show")
 def golden_show(
     case: Annotated[str | None, typer.Argument(metavar="[CASE]", help="[a list of all]", show_default=False)] = None,
-    folder: Folder = GOLDEN,
-    mode: Annotated[Mode | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
-    preset: Annotated[Preset | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
-    as_json: Json = False,
+    folder: words.Folder = words.GOLDEN,
+    mode: Annotated[words.Mode | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
+    preset: Annotated[words.Preset | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
+    as_json: words.Json = False,
 ) -> Run:
     """Print the cases and their reasons, or the graph and one plan of a case."""
     from tmmu.cli.golden import golden_job, run_list, run_show
@@ -335,7 +316,7 @@ def bandwidth(
     ] = None,
     size: Annotated[str, typer.Option(metavar="SIZE", help="Of one copy.")] = "256MiB",
     tries: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="The best of them counts.")] = 5,
-    as_json: Json = False,
+    as_json: words.Json = False,
 ) -> Run:
     """Measure copies between host and DEVICE: pinned and pageable, both ways, what one costs, how wide the link is."""
     from tmmu.cli.bandwidth import bandwidth_job, run_bandwidth
@@ -348,7 +329,7 @@ app.add_typer(cache, name="cache")
 
 
 @cache.command(name="ls")
-def cache_ls(as_json: Json = False) -> Run:
+def cache_ls(as_json: words.Json = False) -> Run:
     """List what is kept, most recently used first."""
     from tmmu.cli.cache import run_ls
 
@@ -371,7 +352,7 @@ def cache_why(context: typer.Context) -> Run:
 
 
 @cache.command(name="verify")
-def cache_verify(as_json: Json = False) -> Run:
+def cache_verify(as_json: words.Json = False) -> Run:
     """Read every entry and judge its plan."""
     from tmmu.cli.cache import run_verify_cache
 
@@ -382,7 +363,7 @@ def cache_verify(as_json: Json = False) -> Run:
 def cache_prune(
     everything: Annotated[bool, typer.Option("--all", help="Remove every entry.")] = False,
     limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Room for the rest. [256MiB]")] = None,
-    as_json: Json = False,
+    as_json: words.Json = False,
 ) -> Run:
     """Remove what cannot be served, and what was not used for longest until the rest fits."""
     from tmmu.cli.cache import run_prune

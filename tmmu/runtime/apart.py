@@ -11,7 +11,7 @@ import torch
 
 from tmmu.ir.calls import Call, Ref
 from tmmu.runtime.slab import Slab, same_place
-from tmmu.runtime.steps import View, extent
+from tmmu.runtime.steps import Step, View, extent
 from tmmu.runtime.usage import round_up
 
 CANARY: Final = 256
@@ -55,8 +55,8 @@ class Apart:
         return whole and kept and self._slab.storage.nbytes() == self._held
 
 
-def form_of(call: Call, view: View, parts: int) -> Form:
-    """All that decides how a call is run, but where it lies; ``parts`` are the instructions that it became."""
+def form_of(call: Call, view: View, step: Step) -> Form:
+    """All that decides how a call is run, but where it lies: also in how many parts, and which results anyone reads."""
     on = lying_on(call, view)
     results = list(call.results)
 
@@ -69,7 +69,8 @@ def form_of(call: Call, view: View, parts: int) -> Form:
 
     made = tuple(None if value is None else _form(view(value)) for value in results)
     named = tuple((name, token(argument)) for name, argument in call.kwargs)
-    return str(call.operator), tuple(map(token, call.args)), named, made, parts
+    read = tuple(place is not None for place in step.copying[0].into)
+    return str(call.operator), tuple(map(token, call.args)), named, made, read, len(step.code)
 
 
 def lying_on(call: Call, view: View) -> dict[int, int]:

@@ -30,18 +30,23 @@ class Unspeakable(Exception):
 
 def interpreted(code: Code) -> Run | None:
     """What runs all of ``code`` in one call, or ``None`` where one of its instructions cannot be said."""
+    written = _written(code)
+    return None if written is None else written.finished()
+
+
+def speakable(code: Code) -> bool:
+    """Whether the interpreter has words for it."""
+    return _written(code) is not None
+
+
+def _written(code: Code) -> "_Writer | None":
     writer = _Writer()
     try:
         for one in code:
             writer.add(one)
     except Unspeakable:
         return None
-    return writer.finished()
-
-
-def speakable(code: Code) -> bool:
-    """Whether the interpreter has words for it."""
-    return interpreted(code) is not None
+    return writer
 
 
 class _AsWritten:

@@ -42,7 +42,7 @@ def _with_same_bits(step: Step, bench: Bench, known: dict[Form, bool]) -> bool:
     call = step.call
     if not step.on_trial or call is None or not step.results:
         return True
-    form = form_of(call, bench.view, len(step.code))
+    form = form_of(call, bench.view, step)
     if form not in known:
         for argument in step.arguments:
             if bench.may_fill(argument):

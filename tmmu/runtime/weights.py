@@ -8,7 +8,7 @@ import torch
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.ring.files import Stored, read_stored
-from tmmu.runtime.ring.sources import OfFile, OfTensor, Source, require_size
+from tmmu.runtime.ring.sources import OfFile, OfTensor, Source, require_size, tensor_source
 from tmmu.runtime.slab import Slab, is_dense
 
 Weight: TypeAlias = torch.Tensor | Stored | OfFile
@@ -107,7 +107,8 @@ def _source(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source:
         require_size(weight, size)
         return weight
     _require_dtype(name, str(weight.dtype)[6:], dtypes)
-    return OfTensor(_image(name, weight, size))
+    whole = weight.untyped_storage().nbytes() == size
+    return tensor_source(name, weight if whole or is_dense(weight) else weight.contiguous(), size)
 
 
 def _require_dtype(name: str, dtype: str, dtypes: set[str]) -> None:
@@ -117,21 +118,3 @@ def _require_dtype(name: str, dtype: str, dtypes: set[str]) -> None:
             fix="convert the weight, or plan again with its dtype",
             name=name,
         )
-
-
-def _image(name: str, weight: torch.Tensor, size: int) -> torch.Tensor:
-    """The bytes of a weight in the order of its memory; the whole storage where that is what the buffer holds."""
-    weight = weight.detach()
-    storage = weight.untyped_storage()
-    if storage.nbytes() == size:
-        return torch.empty(0, dtype=torch.uint8, device=weight.device).set_(storage, 0, (size,), (1,))
-    if weight.numel() * weight.element_size() != size:
-        raise InvalidConfig(
-            f"{name} has {weight.numel() * weight.element_size()} bytes, and its buffer {size}",
-            fix="give the weight in the shape and dtype that the model was captured with",
-            name=name,
-            bytes=size,
-        )
-    if is_dense(weight):
-        return weight.as_strided((weight.numel(),), (1,)).view(torch.uint8)
-    return weight.contiguous().view(-1).view(torch.uint8)

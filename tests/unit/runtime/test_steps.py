@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -171,6 +172,24 @@ def test_calls_of_one_form_are_tried_once() -> None:
     )
     assert there.made == 3
     assert all(step.code is not step.copying and step.settled for step in kept)
+
+
+def test_calls_of_one_form_whose_results_others_read_are_tried_again() -> None:
+    x = torch.randn(4, 8)
+    there = Slabbed(x, x, torch.zeros(4, 1), torch.zeros(4, 1), x, torch.zeros(4, 1), torch.zeros(4, 1))
+    norm = partial(call, aten.native_layer_norm.default, Ref(0), [8], None, None, 1e-5)
+    norms = [norm(results=(1, 2, 3)), norm(results=(4, 5, 6))]
+    make = partial(compile_step, scratch=64, unread={2, 3})
+    steps = [make(one, there.tensors.__getitem__) for one in norms]
+    assert all(len(step.code) > 1 for step in steps)
+    tries: list[Call] = []
+
+    def counted(one: Call, view: View) -> Step:
+        tries.append(one)
+        return make(one, view)
+
+    tried(steps, there.bench(make=counted))
+    assert tries == norms
 
 
 def test_what_changes_a_bit_is_copied() -> None:

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.errors import DeviceMissing
 from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream, Work
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.device.numa import device_node
 from tmmu.runtime.device.pinning import CudaRegistrar
+from tmmu.runtime.sizing import require_device
 from tmmu.runtime.slab import Slab
 
 ALIGNMENT: Final = 512
@@ -30,12 +30,7 @@ class CudaDevice(MemoryDevice):
     """
 
     def __init__(self, index: int = 0, observers: Sequence[Observer] = (), *, cuda: Any = torch.cuda) -> None:
-        if not cuda.is_available() or index >= cuda.device_count():
-            raise DeviceMissing(
-                f"there is no cuda:{index}: torch {torch.__version__} sees {_count(cuda)} of them",
-                fix="use --device cpu, or a build of torch for CUDA on a machine with a GPU",
-                device=f"cuda:{index}",
-            )
+        require_device(torch.device("cuda", index), cuda)
         super().__init__(observers)
         self._cuda = cuda
         self.device = torch.device("cuda", index)
@@ -129,7 +124,3 @@ def pci_address(properties: Any) -> str:
     if domain is None or bus is None or device is None:
         return ""
     return f"{domain:04x}:{bus:02x}:{device:02x}.0"
-
-
-def _count(cuda: Any) -> int:
-    return int(cuda.device_count()) if cuda.is_available() else 0
