@@ -239,6 +239,23 @@ def test_a_function_that_remembers_has_none_once_it_does() -> None:
     assert "what a function remembers" in refusal(Holder(cached))
 
 
+def test_what_was_compiled_before_does_not_count() -> None:
+    torch.compile(nn.Linear(2, 2), backend="eager")(torch.zeros(1, 2))
+    assert nn.Module.__init__.__module__.startswith("torch._dynamo")
+    assert digest(Net()) == BASE
+
+
+def test_what_a_library_adds_to_another_does_not_count_but_what_it_puts_in_a_place_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers.modeling_utils import PreTrainedModel  # noqa: PLC0415
+
+    monkeypatch.setattr(nn.Module, "smart_apply", PreTrainedModel.init_weights, raising=False)
+    assert digest(Net()) == BASE
+    monkeypatch.setattr(nn.ReLU, "forward", PreTrainedModel.init_weights)
+    assert digest(Net()) != BASE
+
+
 def test_what_no_code_names_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(nets.SIZES, "third", [4])
     assert digest(Net()) == BASE

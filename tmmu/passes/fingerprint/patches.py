@@ -23,6 +23,8 @@ _EAGER: Final = (
     *("torch._decomp", "torch._meta_registrations", "torch._subclasses"),
 )
 """The packages of torch that run when a model runs on fake tensors; its compilers do not."""
+_GUARD: Final = "torch._dynamo.mutation_guard"
+"""Once anything was compiled in a process, torch's compiler stands before two methods of modules, and calls them."""
 _NAMED_TUPLE: Final = "namedtuple_"
 """How Python calls the module of a function that it writes for a named tuple."""
 _PLAIN: Final = (bool, int, float, str, type(None), torch.dtype)
@@ -44,11 +46,17 @@ def patches(w: Walker) -> None:
                     w.visit(held, f"{module.__name__}.{name}")
 
 
-def _surface(surface: Any) -> Iterator[str]:
-    """Each function of a namespace, and which it is."""
+def _surface(surface: Any, home: str | None = "torch") -> Iterator[str]:
+    """Each function of a namespace, and which it is; without those that other libraries have put there: one more is
+    seen where code names it, and one in another's place leaves that name out.
+    """
     for name, held in sorted(vars(surface).items()):
         if callable(held) and not isinstance(held, type):
-            yield f"{name} {_identity(held)}"
+            module = sys.modules.get(getattr(held, "__module__", None) or "")
+            if home_of_module(module) not in (None, PYTHON, home):
+                continue
+            guarded = getattr(held, "__module__", "") == _GUARD
+            yield f"{name} torch.nn.modules.module Module.{name}" if guarded else f"{name} {_identity(held)}"
 
 
 def _identity(held: Any) -> str:
@@ -144,7 +152,7 @@ def _neighbours(w: Walker, module: ModuleType) -> None:
                 w.libraries[home] = None
         if isinstance(held, type) and held.__module__ == module.__name__:
             _plain(w, vars(held))
-            w.emit(*_surface(held))
+            w.emit(*_surface(held, home_of_module(module)))
     _plain(w, vars(module))
 
 
