@@ -15,10 +15,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from tmmu.compile import Compiled, PlanRequest, cache_folder, compile_graph, request_key
+from tmmu.compile import Compiled, PlanRequest, cache_folder, compile_graph, traced_key
 from tmmu.errors import DeviceMemory, InternalError, InvalidConfig, UserError
 from tmmu.ir.graph import Graph
-from tmmu.ir.key import part_of
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.cache import PlanCache
@@ -240,8 +239,7 @@ class _Plain(Exception):
 
 
 def _planned(graph: Graph, request: PlanRequest) -> Compiled:
-    key = request_key(request, device=graph.target, optimizer=None).replaced(part_of("model", graph.ir_hash))
-    return compile_graph(graph, request, cache=_plans(cache_folder()), key=key)
+    return compile_graph(graph, request, cache=_plans(cache_folder()), key=traced_key(graph, request))
 
 
 @cache

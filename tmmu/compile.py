@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 
 from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
-from tmmu.ir.key import Key, NoKey, key_of
+from tmmu.ir.key import Key, NoKey, key_of, part_of
 from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.ir.rules import require_legal
 from tmmu.planner.cache import Found, PlanCache
@@ -168,6 +168,12 @@ def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> 
     return key_of((*asked, *program_parts(os.environ)))
 
 
+def traced_key(graph: Graph, request: PlanRequest) -> Key:
+    """The key of a program that is traced in any case: its graph says all, so nobody has to look at the model."""
+    asked = request_key(request, device=graph.target, optimizer=None)
+    return asked.replaced(part_of("model", graph.ir_hash))
+
+
 def plan_cache(*, doubt: bool = False) -> PlanCache:
     """The cache in the user's folder, or where ``TMMU_CACHE_DIR`` says."""
     return PlanCache(cache_folder(), doubt=doubt)
@@ -181,9 +187,17 @@ def cache_folder() -> Path:
 
 
 def run_model(
-    capture_request: "CaptureRequest", plan_request: PlanRequest, run_request: RunRequest, progress: "Progress"
+    capture_request: "CaptureRequest",
+    plan_request: PlanRequest,
+    run_request: RunRequest,
+    progress: "Progress",
+    *,
+    cache: PlanCache | None = None,
 ) -> tuple[Compiled, "Rehearsal"]:
-    """From a model to one run inside its plan. Imports torch."""
+    """From a model to one run inside its plan, which is made only where ``cache`` has none. Imports torch.
+
+    The model is traced in any case: an operator's arguments are in no graph.
+    """
     from tmmu.passes import capture, lower_with_calls
     from tmmu.passes.constants import constant_values, weight_forms, weight_names
     from tmmu.passes.original import Original, stored_weights
@@ -195,7 +209,10 @@ def run_model(
     with uncollected():
         traced = watch.run("capture", lambda: capture(capture_request, progress))
         program = watch.run("lower", lambda: lower_with_calls(traced))
-        compiled = _given(program.graph, run_request.plan, watch) or _plan(program.graph, plan_request, watch)
+        compiled = _given(program.graph, run_request.plan, watch)
+        if compiled is None:
+            key = traced_key(program.graph, plan_request) if cache else _UNNAMED
+            compiled = _plan(program.graph, plan_request, watch, cache=cache, key=key)
         if run_request.ring is not None:
             compiled = with_ring(compiled, run_request.ring, token=plan_request.token)
     progress("running", 0)
@@ -214,7 +231,7 @@ def run_model(
         prefetch=run_request.prefetch,
     )
     ran = watch.run("run", lambda: rehearse(program, compiled.plan, asked, lambda: Original(capture_request)))
-    return Compiled(graph=compiled.graph, plan=compiled.plan, seconds=watch.seconds), ran
+    return replace(compiled, seconds=watch.seconds), ran
 
 
 def _given(graph: Graph, plan: Plan | None, watch: Stopwatch) -> Compiled | None:
@@ -238,7 +255,7 @@ def compile_graph(
     graph: Graph, plan_request: PlanRequest, *, cache: PlanCache | None = None, key: Key | None = None
 ) -> Compiled:
     """From a graph that is already there to a sound plan. Needs no torch."""
-    return _found(lambda: graph, plan_request, Stopwatch(), cache=cache, key=key or _UNNAMED)
+    return _plan(graph, plan_request, Stopwatch(), cache=cache, key=key or _UNNAMED)
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:
@@ -249,15 +266,25 @@ def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Comp
     return replace(compiled, plan=plan, seconds=dict(compiled.seconds) | watch.seconds)
 
 
-def _plan(graph: Graph, request: PlanRequest, watch: Stopwatch) -> Compiled:
-    return _found(lambda: graph, request, watch, cache=None, key=_UNNAMED)
+def _plan(
+    graph: Graph, request: PlanRequest, watch: Stopwatch, *, cache: PlanCache | None, key: Key | NoKey
+) -> Compiled:
+    """The plan of this very graph: a kept one is held against it, whatever graph lies beside it in the cache."""
+    found = _found(lambda: graph, request, watch, cache=cache, key=key, against=graph)
+    return replace(found, graph=graph)
 
 
 _UNNAMED: Final = NoKey("nothing was asked")
 
 
-def _found(
-    graph: Callable[[], Graph], request: PlanRequest, watch: Stopwatch, *, cache: PlanCache | None, key: Key | NoKey
+def _found(  # noqa: PLR0913 - where the graph comes from, where the plan does
+    graph: Callable[[], Graph],
+    request: PlanRequest,
+    watch: Stopwatch,
+    *,
+    cache: PlanCache | None,
+    key: Key | NoKey,
+    against: Graph | None = None,
 ) -> Compiled:
     def make() -> tuple[Graph, Plan]:
         made = graph()
@@ -265,7 +292,7 @@ def _found(
         return made, watch.run("plan", lambda: _prepare(made, request))
 
     def judged(made: Graph, plan: Plan) -> None:
-        watch.run("judge", lambda: judge(made, plan, token=request.token))
+        watch.run("judge", lambda: judge(against or made, plan, token=request.token))
 
     found = (cache or PlanCache(None)).plan(key, make, judged)
     return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found if cache else None)

@@ -116,6 +116,7 @@ def run_command(
     bench: Annotated[
         bool, typer.Option("--bench", help="Time it, and count allocations, beside eager and torch.compile.")
     ] = False,
+    no_cache: words.NoCache = False,
     as_json: words.Json = False,
 ) -> Run:
     """Plan TARGET and run it once inside the plan, with random inputs."""

@@ -293,7 +293,7 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
     if out.is_terminal:
         out.print(render.seconds_line(compiled.seconds), style="dim")
         if compiled.found:
-            out.print(printable(_cache_line(compiled.found)), style="dim")
+            out.print(cache_line(compiled.found), style="dim")
 
 
 def cache_record(found: Found | None) -> dict[str, str] | None:
@@ -303,6 +303,7 @@ def cache_record(found: Found | None) -> dict[str, str] | None:
     return {"origin": found.origin, "miss": str(found.miss or ""), "unkept": found.unkept}
 
 
-def _cache_line(found: Found) -> str:
+def cache_line(found: Found) -> str:
+    """The same in one line for a person."""
     why = "; ".join(text for text in (str(found.miss or ""), found.unkept) if text)
-    return f"cache: {found.origin}" + (f" ({why})" if why else "")
+    return printable(f"cache: {found.origin}" + (f" ({why})" if why else ""))

@@ -12,6 +12,8 @@ from tmmu.cli.options import Target, named, parse_target
 from tmmu.cli.plan import (
     CaptureOptions,
     PlanOptions,
+    cache_line,
+    cache_record,
     capture_options,
     capture_request,
     plan_request,
@@ -19,7 +21,7 @@ from tmmu.cli.plan import (
     quiet,
     refuse_what_does_not_apply,
 )
-from tmmu.compile import Compiled, PlanRequest, RunRequest, run_model
+from tmmu.compile import Compiled, PlanRequest, RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import parse_size, readable_size
@@ -40,6 +42,7 @@ class RunJob:
     capture: CaptureOptions
     plan: PlanRequest
     run: RunRequest
+    cache: bool
     json: bool
 
 
@@ -85,6 +88,7 @@ def run_job(  # noqa: PLR0913 - one parameter per option
             ring=wanted,
             prefetch=prefetch,
         ),
+        cache=not options.no_cache,
         json=as_json,
     )
 
@@ -116,7 +120,9 @@ def run_run(job: RunJob) -> int:
     """The model has run, and the report is printed; 0."""
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        compiled, ran = run_model(capture_request(job.target, job.capture), job.plan, job.run, progress)
+        request = capture_request(job.target, job.capture)
+        cache = plan_cache(doubt=True) if job.cache else None
+        compiled, ran = run_model(request, job.plan, job.run, progress, cache=cache)
     if job.json:
         print_json(record(job, compiled, ran))
         return 0
@@ -124,6 +130,8 @@ def run_run(job: RunJob) -> int:
     render.print_lines(out, lines(job, compiled, ran))
     if out.is_terminal:
         out.print(render.seconds_line(compiled.seconds), style="dim")
+        if compiled.found:
+            out.print(cache_line(compiled.found), style="dim")
     return 0
 
 
@@ -136,6 +144,7 @@ def record(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> dict[str, Any]:
         "preset": job.plan.preset,
         "plan": compiled.plan.digest.hex(),
         **asdict(ran),
+        "cache": cache_record(compiled.found),
         "seconds": dict(compiled.seconds),
     }
 
