@@ -133,6 +133,59 @@ def test_the_action_fetches_a_base_that_a_shallow_checkout_lacks(repository: Pat
     assert (done.code, done.summary[:17]) == (3, "### tmmu: total +"), done.said
 
 
+def test_the_action_compares_with_a_branch_that_only_origin_has(repository: Path, tmp_path: Path) -> None:
+    git(repository, "branch", "released")
+    git(repository, "commit", "--quiet", "--all", "--message", "Wider")
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", "--depth=1", "--single-branch", f"file://{repository}", str(clone))
+    done = run_action(clone, against="released", target="models/gpt2.py", options=SETTINGS, fail_over="1%", install="")
+    assert (done.code, done.summary[:17]) == (3, "### tmmu: total +"), done.said
+
+
+@pytest.mark.parametrize("where", [".", "models"])
+def test_a_model_that_the_base_lacks_is_reported_as_new_and_passes(repository: Path, where: str) -> None:
+    base = git(repository, "commit-tree", "-m", "Nothing", git(repository, "mktree"))
+    target = "gpt2.py" if where == "models" else "models/gpt2.py"
+    done = run_action(
+        repository,
+        {"github.event.pull_request.base.sha": base},
+        target=target,
+        options=SETTINGS,
+        fail_over="0%",
+        working_directory=where,
+        install="",
+    )
+    assert done.code == 0, done.said
+    assert done.summary.startswith("### tmmu: new, total ")
+    assert "| stack |" in done.summary
+    assert Path(done.outputs["report"]).read_text() == done.summary
+
+
+def test_without_a_base_the_action_says_what_to_name(repository: Path) -> None:
+    """What a push has for a base: nothing."""
+    done = run_action(
+        repository, {"github.event.pull_request.base.sha": ""}, target="models/gpt2.py", options=SETTINGS, install=""
+    )
+    assert (done.code, done.summary) == (2, "")
+    assert done.said == (
+        "::error title=tmmu diff::input against is empty, as outside of a pull request: "
+        "name a commit or a NAME.plan.cbor\n"
+    )
+
+
+@pytest.mark.parametrize("against", ["0" * 40, "nowhere", "--upload-pack=touch hacked", "a\n::set-output name=x::y"])
+def test_a_base_that_is_nowhere_is_one_line_of_the_job(repository: Path, tmp_path: Path, against: str) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", f"file://{repository}", str(clone))
+    done = run_action(clone, target="models/gpt2.py", against=against, options=SETTINGS, install="")
+    assert (done.code, done.summary) == (2, "")
+    shown = against.replace("\n", " ")
+    assert done.said.startswith(f"::error title=tmmu diff::no commit {shown} here or at origin (fatal: ")
+    assert done.said.endswith("): name another in against\n")
+    assert done.said.count("\n") == 1
+    assert not (clone / "hacked").exists()
+
+
 def test_the_action_compares_with_a_recorded_plan(repository: Path) -> None:
     tmmu = Path(sys.executable).with_name("tmmu")
     arguments = ["plan", "models/gpt2.py", *SETTINGS.split(), "--mode", "backward", "-o", "memory.plan.cbor"]

@@ -22,7 +22,8 @@ def split_commit(text: str) -> tuple[str, str]:
 
 
 def check_out(revision: str, folder: Path) -> Path:
-    """The files of a commit of the repository around the present folder, in ``folder``; where this folder is in them.
+    """The files of a commit of the repository around the present folder, in ``folder``; where this folder is in them,
+    if they have it.
 
     ``InvalidConfig`` where git, a repository or the commit is missing.
     """
@@ -31,10 +32,14 @@ def check_out(revision: str, folder: Path) -> Path:
     tree, index = folder / "tree", {"GIT_INDEX_FILE": str(folder / "index")}
     _git(["-C", top, "read-tree", commit], revision, index)
     _git(["-C", top, "checkout-index", "--all", f"--prefix={tree}{os.sep}"], revision, index)
-    inside = tree / here
+    return tree / here
+
+
+def require_folder(revision: str, inside: Path) -> None:
+    """Refuses a commit that lacks the present folder."""
     if not inside.is_dir():
+        here = _git(["rev-parse", "--show-prefix"], revision)
         raise InvalidConfig(f"commit {revision} has no folder {here}", fix="run it where both commits have the model")
-    return inside
 
 
 def _git(arguments: Sequence[str], revision: str, more: Mapping[str, str] | None = None) -> str:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from tmmu.cli.summary import memory_of
+from tmmu.cli.summary import Memory, memory_of
 from tmmu.ir.diff import Change, PeakChange, difference
 from tmmu.ir.match import Planned
 
 PPM = 1_000_000
+NOTHING: Final = Memory(text=0, data=0, stack=0, inputs=0, total=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +99,10 @@ def compare(before: Planned, after: Planned, *, names: Sequence[str]) -> Report:
     """The report of two planned graphs."""
     found = difference(before, after)
     return Report(
-        before=_side(names[0], before),
-        after=_side(names[1], after),
+        before=side_line(names[0], before),
+        after=side_line(names[1], after),
         same=before.plan.digest == after.plan.digest,
-        figures=tuple(_figures(before, after)),
+        figures=tuple(figures(before, after)),
         peak=found.peak,
         lines=_lines(found.peak),
         kept=found.kept,
@@ -118,7 +120,8 @@ def over(report: Report, limit: Limit | None) -> tuple[Figure, ...]:
     return tuple(one for one in watched if one.change * PPM > one.before * limit.ppm)
 
 
-def _side(name: str, side: Planned) -> SideLine:
+def side_line(name: str, side: Planned) -> SideLine:
+    """What is told of one side."""
     graph, plan = side.graph, side.plan
     return SideLine(
         name=name,
@@ -133,16 +136,16 @@ def _side(name: str, side: Planned) -> SideLine:
     )
 
 
-def _figures(before: Planned, after: Planned) -> Iterator[Figure]:
-    """The total, then each segment with its arenas, then the caller's inputs."""
-    one, other = memory_of(before.plan, before.graph), memory_of(after.plan, after.graph)
+def figures(before: Planned | None, after: Planned) -> Iterator[Figure]:
+    """The total, then each segment with its arenas, then the caller's inputs; from 0 where nothing was before."""
+    one, other = memory_of(before.plan, before.graph) if before else NOTHING, memory_of(after.plan, after.graph)
     yield _figure("total", "", one.total, other.total)
     for segment in ("text", "data", "stack"):
         yield _figure(segment, "", getattr(one, segment), getattr(other, segment))
         arenas = [i for i, name in enumerate(after.plan.arenas.segment) if name == segment]
         for i in arenas if len(arenas) > 1 else ():
-            sizes = before.plan.arenas.bound[i], after.plan.arenas.bound[i]
-            yield _figure(after.plan.arenas.name[i], segment, *sizes)
+            bounds = before.plan.arenas.bound[i] if before else 0, after.plan.arenas.bound[i]
+            yield _figure(after.plan.arenas.name[i], segment, *bounds)
     yield _figure("inputs", "", one.inputs or 0, other.inputs or 0)
 
 

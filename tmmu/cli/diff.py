@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from tmmu.cli import render
+from tmmu.cli.arrival import Arrival, arrival_headline, arrival_record, arrival_sections, arrival_verdict, arrive
 from tmmu.cli.boundary import conclude, print_json
 from tmmu.cli.compared import Figure, Limit, Report, blame, compare, over
-from tmmu.cli.diff_text import markdown, print_report
+from tmmu.cli.diff_text import code, markdown, markdown_sections, print_report, print_sections, setting
 from tmmu.cli.options import named
 from tmmu.cli.sides import Options, Spec, parse_side, plan_sides, require_use
 from tmmu.errors import InvalidConfig, PeakOverLimit, error_record
@@ -21,7 +22,7 @@ PERCENT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,4}))?\s*%", re.ASCII)
 class DiffJob:
     """One run of ``tmmu diff``, every option checked."""
 
-    sides: tuple[Spec, ...]
+    sides: tuple[Spec, Spec]
     options: Options
     limit: Limit | None
     json: bool
@@ -59,9 +60,12 @@ def parse_limit(text: str | None) -> Limit | None:
 
 
 def run_diff(job: DiffJob) -> int:
-    """The report printed; 0, or 3 where a limit is passed."""
+    """The report printed; 0, or 3 where a limit is passed. A model that is new passes none."""
     before, after = plan_sides(job.sides, job.options)
-    report = compare(before, after, names=[side.text for side in job.sides])
+    names = [side.text for side in job.sides]
+    if before is None:
+        return _say_new(job, arrive(after, absent=names[0], name=names[1]))
+    report = compare(before, after, names=names)
     passed = over(report, job.limit)
     error = _refusal(report, passed, job.limit) if passed and job.limit else None
     if job.json:
@@ -71,6 +75,19 @@ def run_diff(job: DiffJob) -> int:
     else:
         print_report(render.console(), report)
     return conclude(error)
+
+
+def _say_new(job: DiffJob, arrival: Arrival) -> int:
+    """The report of a model that is new; 0."""
+    if job.json:
+        print_json(arrival_record(arrival) | {"over": [], "error": None})
+    elif job.markdown:
+        about = f"{code(arrival.after.name)}: {setting(arrival.after)}"
+        parts = arrival_sections(arrival)
+        render.print_lines(render.console(), markdown_sections(arrival_verdict(arrival), about, parts))
+    else:
+        print_sections(render.console(), arrival_headline(arrival), arrival_sections(arrival))
+    return 0
 
 
 def _refusal(report: Report, passed: Sequence[Figure], limit: Limit) -> PeakOverLimit:

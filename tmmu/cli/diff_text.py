@@ -1,20 +1,20 @@
 """Text and Markdown from a ``Report``: ASCII, and nothing that a model's names say is obeyed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
 
 from tmmu.cli import render
-from tmmu.cli.compared import Figure, Line, Report, blame
+from tmmu.cli.compared import Figure, Line, Report, SideLine, blame
 from tmmu.cli.printable import printable
 from tmmu.ir.diff import Change
 from tmmu.ir.side import Moment
 
 LISTED: Final = 10
 """How many causes, and how many weights, are listed."""
-RIGHT: Final = frozenset({"before", "after", "change", "buffers", "share"})
+RIGHT: Final = frozenset({"before", "after", "change", "buffers", "share", "bytes", "size", "buffer"})
 """Columns of numbers."""
 
 
@@ -29,8 +29,13 @@ class Section:
 
 def print_report(out: Console, report: Report) -> None:
     """The report for a terminal or a log."""
-    out.print(printable(headline(report)), style="bold")
-    for section in sections(report):
+    print_sections(out, headline(report), sections(report))
+
+
+def print_sections(out: Console, title: str, parts: Iterable[Section]) -> None:
+    """A title, and under it each section."""
+    out.print(printable(title), style="bold")
+    for section in parts:
         justify = "".join(">" if name in RIGHT else "<" for name in section.heading)
         table = render.aligned(justify, section.heading, section.rows) if section.rows else []
         for lines in (section.sentences, table):
@@ -39,10 +44,16 @@ def print_report(out: Console, report: Report) -> None:
 
 def markdown(report: Report) -> Iterator[str]:
     """The report as a comment on a pull request."""
-    yield f"### tmmu: {_verdict(report)}"
+    about = f"{code(report.before.name)} to {code(report.after.name)}: {setting(report.before, report.after)}"
+    return markdown_sections(_verdict(report), about, sections(report))
+
+
+def markdown_sections(verdict: str, about: str, parts: Iterable[Section]) -> Iterator[str]:
+    """A heading, what it is about, and each section."""
+    yield f"### tmmu: {verdict}"
     yield ""
-    yield f"{_code(report.before.name)} to {_code(report.after.name)}: {_setting(report)}"
-    for section in sections(report):
+    yield about
+    for section in parts:
         if section.sentences:
             yield from ("", *(f"{_escaped(line)}  " for line in section.sentences))
         if section.rows:
@@ -51,7 +62,7 @@ def markdown(report: Report) -> Iterator[str]:
 
 def sections(report: Report) -> Iterator[Section]:
     """What there is to say: bytes, reasons, what is kept all the time, how all buffers fared."""
-    yield Section(heading=("", "before", "after", "change", "share"), rows=tuple(map(_figure_cells, _figures(report))))
+    yield Section(heading=("", "before", "after", "change", "share"), rows=tuple(listed_figures(report.figures)))
     if report.lines or report.peak.bytes:
         yield Section(
             sentences=tuple(_reasons(report)),
@@ -71,7 +82,7 @@ def sections(report: Report) -> Iterator[Section]:
 
 def headline(report: Report) -> str:
     """What is compared, and the verdict."""
-    return f"{report.before.name} -> {report.after.name}: {_setting(report)}: {_verdict(report)}"
+    return f"{report.before.name} -> {report.after.name}: {setting(report.before, report.after)}: {_verdict(report)}"
 
 
 def _verdict(report: Report) -> str:
@@ -83,15 +94,15 @@ def _verdict(report: Report) -> str:
     return f"total {signed(total.change)}{_percent(total)}"
 
 
-def _setting(report: Report) -> str:
+def setting(*sides: SideLine) -> str:
     """Mode, kernels and preset, of both where they differ."""
-    texts = [f"{one.mode} on {one.target}, preset {one.preset}" for one in (report.before, report.after)]
+    texts = [f"{one.mode} on {one.target}, preset {one.preset}" for one in sides]
     return " -> ".join(dict.fromkeys(texts))
 
 
-def _figures(report: Report) -> list[Figure]:
-    """Those that are anything, and always the total."""
-    return [one for one in report.figures if one.name == "total" or one.before or one.after]
+def listed_figures(figures: Sequence[Figure]) -> Iterator[tuple[str, ...]]:
+    """A row for each that is anything, and always for the total."""
+    return (_figure_cells(one) for one in figures if one.name == "total" or one.before or one.after)
 
 
 def _figure_cells(one: Figure) -> tuple[str, ...]:
@@ -196,5 +207,6 @@ def _escaped(text: str) -> str:
     return "".join(f"\\{one}" if one in "\\`*_{}[]<>()#|~@!&$" else one for one in printable(text))
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
+    """Text as code in Markdown."""
     return f"`{printable(text).replace('`', chr(39))}`"

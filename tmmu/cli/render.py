@@ -104,9 +104,15 @@ def peak_line(peak: Peak) -> str:
 
 
 def live_table(buffers: Iterable[LiveBuffer]) -> list[str]:
-    """One line for each buffer: size, id, what made it, and where in the model."""
+    """One line for each buffer, under a heading."""
+    heading, *rows = live_rows(buffers)
+    return aligned(">><<<<", heading, rows)
+
+
+def live_rows(buffers: Iterable[LiveBuffer]) -> list[tuple[str, ...]]:
+    """A heading, then of each buffer size, id, what made it, and where in the model."""
     rows = [(size(one.bytes), str(one.id), one.role, one.op or one.name, one.module, one.source) for one in buffers]
-    return aligned(">><<<<", ("size", "buffer", "role", "made by", "module", "source"), rows)
+    return [("size", "buffer", "role", "made by", "module", "source"), *rows]
 
 
 def memory_line(summary: Summary) -> str:

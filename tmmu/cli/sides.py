@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 from tmmu import errors
-from tmmu.cli.commits import check_out, split_commit
+from tmmu.cli.commits import check_out, require_folder, split_commit
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.options import IR_SUFFIX, PLAN_SUFFIX, Target, ir_path, parse_target
 from tmmu.errors import InternalError, InvalidConfig, TmmuError
@@ -23,7 +23,6 @@ from tmmu.ir.match import Planned
 Options: TypeAlias = Mapping[str, Sequence[str]]
 """Of ``tmmu plan``: each with its values."""
 
-PLANNED: Final = Path()
 PROGRAM: Final = (sys.executable, "-c", "from tmmu.cli.main import main; main()")
 MODEL: Final = ("file", "class")
 TRACED: Final = (*MODEL, "hf", "pt2")
@@ -49,11 +48,11 @@ OF_MODE: Final = ("--preset", "--optimizer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One side as it was named: of which commit, and a plan or the target to plan."""
+    """One side as it was named: of which commit, and the target to plan; a plan is there already where that is none."""
 
     text: str
     revision: str
-    plan: Path | None
+    path: Path
     target: Target | None
 
 
@@ -61,8 +60,9 @@ def parse_side(text: str) -> Spec:
     """The side that ``text`` names; it need not exist, but its kind must be known."""
     revision, name = split_commit(text)
     if name.endswith(".cbor") and not name.endswith(IR_SUFFIX):
-        return Spec(text=text, revision=revision, plan=Path(name), target=None)
-    return Spec(text=text, revision=revision, plan=None, target=parse_target(name))
+        return Spec(text=text, revision=revision, path=Path(name), target=None)
+    target = parse_target(name)
+    return Spec(text=text, revision=revision, path=target.path, target=target)
 
 
 def require_use(options: Options, sides: Sequence[Spec]) -> None:
@@ -73,25 +73,44 @@ def require_use(options: Options, sides: Sequence[Spec]) -> None:
             raise InvalidConfig(f"{option}: means nothing for these two", fix="leave it out")
 
 
-def plan_sides(sides: Sequence[Spec], options: Options) -> tuple[Planned, ...]:
-    """The sides, legal and sound; what is to be planned is planned at once, each in a process of its own.
+def plan_sides(sides: tuple[Spec, Spec], options: Options) -> tuple[Planned | None, Planned]:
+    """Both sides, legal and sound; nothing for the first where that is a commit before the model came.
 
     A target beside a plan is planned as that plan was (kernels, mode, preset, optimizer, arenas) where ``options`` do
     not say.
     """
-    with TemporaryDirectory(prefix="tmmu-diff-") as scratch:
-        folders = [_folder(side, Path(scratch) / str(number)) for number, side in enumerate(sides)]
-        paths = [folder / (side.plan or PLANNED) for side, folder in zip(sides, folders, strict=True)]
-        loaded = [_load(path) if side.plan else None for side, path in zip(sides, paths, strict=True)]
-        model = next((one for one in loaded if one), None)
-        asked = _merged(_like(model), options) if model else options
-        outputs = [Path(scratch) / f"{number}{PLAN_SUFFIX}" for number in range(len(sides))]
-        with ExitStack() as stack:
-            jobs = zip(sides, folders, outputs, strict=True)
-            children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].target]
-            for side, child in children:
-                _finish(side, child)
-        return tuple(one or _load(output) for one, output in zip(loaded, outputs, strict=True))
+    with TemporaryDirectory(prefix="tmmu-diff-") as name:
+        scratch = Path(name)
+        folders = [_folder(side, scratch / str(number)) for number, side in enumerate(sides)]
+        if _came_later(*sides, *folders):
+            (new,) = _planned(sides[1:], folders[1:], scratch, options)
+            return None, new
+        for side, folder in zip(sides, folders, strict=True):
+            if side.revision:
+                require_folder(side.revision, folder)
+        before, after = _planned(sides, folders, scratch, options)
+        return before, after
+
+
+def _came_later(before: Spec, after: Spec, then: Path, now: Path) -> bool:
+    """Whether a commit lacks what the other side has under the same name: a new model, and no misspelt one."""
+    same = (before.path, before.target) == (after.path, after.target)
+    return bool(before.revision) and same and not (then / before.path).exists() and (now / after.path).exists()
+
+
+def _planned(sides: Sequence[Spec], folders: Sequence[Path], scratch: Path, options: Options) -> tuple[Planned, ...]:
+    """The sides; what is to be planned is planned at once, each in a process of its own."""
+    paths = [folder / side.path for side, folder in zip(sides, folders, strict=True)]
+    loaded = [None if side.target else _load(path) for side, path in zip(sides, paths, strict=True)]
+    model = next((one for one in loaded if one), None)
+    asked = _merged(_like(model), options) if model else options
+    outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(sides))]
+    with ExitStack() as stack:
+        jobs = zip(sides, folders, outputs, strict=True)
+        children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].target]
+        for side, child in children:
+            _finish(side, child)
+    return tuple(one or _load(output) for one, output in zip(loaded, outputs, strict=True))
 
 
 def _folder(side: Spec, scratch: Path) -> Path:
