@@ -18,10 +18,10 @@ from tmmu.cli.plan import (
     file_key,
     graph_key,
     plan_request,
-    progress_bar,
     quiet,
     refuse_what_does_not_apply,
 )
+from tmmu.cli.progress import progress_bar
 from tmmu.compile import PlanRequest, cache_folder, key_without_trace
 from tmmu.errors import PlanCorrupt, TmmuError
 from tmmu.ir.check import judge

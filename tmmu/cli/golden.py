@@ -7,11 +7,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tmmu.cli import render
 from tmmu.cli.boundary import conclude, print_json
 from tmmu.cli.options import require_count
+from tmmu.cli.progress import progress_bar
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
 from tmmu.golden import store
 from tmmu.golden.cases import CONFIGS, Case, Config, graph_of, read_cases
@@ -21,6 +22,9 @@ from tmmu.golden.replay import Replay, replay
 from tmmu.golden.update import Updated, update
 from tmmu.ir.files import read_file
 from tmmu.ir.text import print_plan
+
+if TYPE_CHECKING:
+    from tmmu.passes.request import Progress
 
 LISTED: Final = 8
 """How many seeds a line names."""
@@ -53,9 +57,10 @@ def run_check(job: GoldenJob) -> int:
     findings = [*check_files(job.folder, job.cases), *unplannable(job.folder, job.chosen)]
     known = {one.case for one in findings}
     job = replace(job, chosen=tuple(case for case in job.chosen if case.name not in known))
-    for case, replays in zip(job.chosen, _replays(job), strict=True):
-        findings += check_case(job.folder, case, replays)
-    plans = sum(len(case.seeds) * len(CONFIGS) for case in job.chosen)
+    with progress_bar() as progress:
+        for case, replays in zip(job.chosen, _replays(job, progress), strict=True):
+            findings += check_case(job.folder, case, replays)
+    plans = _plans(job)
     error = _mismatch(job, findings) if findings else None
     if job.json:
         listed = [_record(one) for one in findings]
@@ -79,7 +84,9 @@ def _mismatch(job: GoldenJob, findings: Sequence[Finding]) -> GoldenMismatch:
 
 def run_update(job: GoldenJob) -> int:
     """The folder records what the planner says now; what moved is said. 0."""
-    done = update(job.folder, job.cases, dict(zip((case.name for case in job.chosen), _replays(job), strict=True)))
+    with progress_bar() as progress:
+        replays = dict(zip((case.name for case in job.chosen), _replays(job, progress), strict=True))
+    done = update(job.folder, job.cases, replays)
     if job.json:
         print_json(asdict(done) | {"moved": [_record(one) for one in done.moved], "version": _version(done.moved)})
         return 0
@@ -159,19 +166,30 @@ def _counts(folder: Path, case: Case) -> tuple[str, str]:
     return str(len(graph.ops)), str(len(graph.buffers))
 
 
-def _replays(job: GoldenJob) -> Iterator[dict[Config, Replay]]:
+def _plans(job: GoldenJob) -> int:
+    """How many plans the chosen cases have."""
+    return sum(len(case.seeds) * len(CONFIGS) for case in job.chosen)
+
+
+def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[Config, Replay]]:
     """Every chosen case planned again, in the order of the cases, by as many processes as were asked for."""
     tasks = [(job.folder, case, config) for case in job.chosen for config in CONFIGS]
     if job.jobs == 1:
-        yield from _by_case(job, starmap(replay, tasks))
+        yield from _by_case(job, starmap(replay, tasks), progress)
         return
     with ProcessPoolExecutor(job.jobs, multiprocessing.get_context("spawn"), initializer=gc.disable) as pool:
-        yield from _by_case(job, pool.map(replay, *zip(*tasks, strict=True)))
+        yield from _by_case(job, pool.map(replay, *zip(*tasks, strict=True)), progress)
 
 
-def _by_case(job: GoldenJob, replays: Iterator[Replay]) -> Iterator[dict[Config, Replay]]:
-    for _ in job.chosen:
-        yield {config: next(replays) for config in CONFIGS}
+def _by_case(job: GoldenJob, replays: Iterator[Replay], progress: "Progress") -> Iterator[dict[Config, Replay]]:
+    done, plans = 0, _plans(job)
+    for case in job.chosen:
+        found: dict[Config, Replay] = {}
+        for config in CONFIGS:
+            progress(f"planning {case.name}: {done} of {plans} plans", 0)
+            found[config] = next(replays)
+            done += len(case.seeds)
+        yield found
 
 
 def _record(one: Finding) -> dict[str, object]:

@@ -29,6 +29,7 @@ from tmmu.cli.options import (
     same_file,
 )
 from tmmu.cli.printable import printable
+from tmmu.cli.progress import progress_bar
 from tmmu.cli.summary import summarize
 from tmmu.compile import (
     Compiled,
@@ -50,7 +51,7 @@ from tmmu.planner.cache.parts import configuration_parts, exported_parts, graph_
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
-    from tmmu.passes.request import CaptureRequest, Progress
+    from tmmu.passes.request import CaptureRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,21 +263,6 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-@contextmanager
-def progress_bar() -> Iterator["Progress"]:
-    """A line on stderr that says what is being done; nothing where stderr is not a terminal."""
-    err = render.console(stderr=True)
-    if not err.is_terminal:
-        yield _say_nothing
-        return
-    with err.status("") as status:
-        yield lambda what, ops: status.update(f"{what}: {ops} ops" if ops else what)
-
-
-def _say_nothing(what: str, ops: int) -> None:
-    """Progress for a pipe or a log."""
 
 
 def _report(job: PlanJob, compiled: Compiled) -> None:

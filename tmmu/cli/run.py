@@ -17,10 +17,10 @@ from tmmu.cli.plan import (
     capture_options,
     capture_request,
     plan_request,
-    progress_bar,
     quiet,
     refuse_what_does_not_apply,
 )
+from tmmu.cli.progress import progress_bar
 from tmmu.compile import Compiled, PlanRequest, RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan
