@@ -39,9 +39,10 @@ def call_into(
     """The same, of arguments in a list and a map."""
     arguments = operator._schema.arguments
     named = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
-    operator = _taking_number(operator, named)
     whole = tuple(named.get(argument.name, argument.default_value) for argument in arguments)
-    return Instruction(operator=operator, args=with_numbers_made(operator, whole), into=tuple(into))
+    made = with_numbers_made(operator, whole)
+    operator = _taking_number(operator, dict(zip((argument.name for argument in arguments), made, strict=True)))
+    return Instruction(operator=operator, args=made, into=tuple(into))
 
 
 def _taking_number(operator: Any, named: Mapping[str, Any]) -> Any:

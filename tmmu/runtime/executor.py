@@ -1,7 +1,6 @@
 """The executor: a program in its plan's memory, ready to run as often as asked, without allocating for it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -50,7 +49,13 @@ class Bound:
 class _Life:
     open: bool = True
     commit: CommitState = field(default_factory=CommitState)
-    pending: list[Pending] = field(default_factory=list)
+    wait: Callable[[], None] | None = None
+    """For all that has run since the last commit, in every arena."""
+
+    def require_open(self) -> None:
+        """``INVALID_CONFIG`` once it is closed."""
+        if not self.open:
+            raise InvalidConfig("the executor is closed", fix="bind the plan again")
 
 
 class Executor:
@@ -78,28 +83,29 @@ class Executor:
         """
         given = check_inputs(self._bound.inputs, inputs)
         bound = self._bound
-        with bound.segments.turn, self._frame(), bound.lane.entered(), torch.no_grad(), torch._C._DisableAutocast():
+        with bound.segments.turn, _Frame(bound, self._life), bound.lane.entered(), torch._C._DisableAutocast():
             for place, tensor in zip(self._into, given, strict=True):
                 place.copy_(tensor)
             run_pieces(bound, self._tape)
             for position in bound.written:
                 given[position].copy_(self._into[position])
-            wait = bound.lane.mark()
-            self._life.pending = [Pending(arena=arena, wait=wait) for arena in range(len(bound.plan.arenas))]
+            self._life.wait = bound.lane.mark()
             return tuple(out.detach() if views else out.clone() for out in self._out)
 
     def commit(self) -> CommitState:
         """The seal over all batches so far (``UML_OS.TMMU.CommitExecution_v1``), changed only if one ran since."""
-        life = self._life
+        life, plan = self._life, self._bound.plan
         with self._bound.segments.turn:
-            life.commit = commit_execution(life.commit, self._bound.plan.digest, life.pending)
-            life.pending = []
+            if life.wait is not None:
+                pending = [Pending(arena=arena, wait=life.wait) for arena in range(len(plan.arenas))]
+                life.commit = commit_execution(life.commit, plan.digest, pending)
+                life.wait = None
             return life.commit
 
     def state(self, name: str) -> torch.Tensor:
         """``uint8[bytes]``: the live bytes of a state buffer, to read, set or reset between calls."""
         graph = self._bound.graph
-        self._require_open()  # its arena may be another session's by now
+        self._life.require_open()  # its arena may be another session's by now
         for buffer, role in enumerate(graph.buffers.role):
             if role == STATE and graph.notes.buffers[buffer] == name:
                 return self._bound.places.bytes(buffer)
@@ -159,27 +165,32 @@ class Executor:
         """Where it runs."""
         return self._bound.segments
 
-    @contextmanager
-    def _frame(self) -> Iterator[None]:
-        """The stack slab is ours while inside, where it was when the views were made."""
-        self._require_open()
-        stack, holding = self._bound.segments.stack, self._bound.holding
-        mark = stack.mark()
-        try:
-            if stack.push(holding.stack_bytes) != holding.stack_offset:
-                raise InternalError(f"the stack begins at {mark}, not at {holding.stack_offset} as when it was bound")
-            yield
-        finally:
-            stack.reset(mark)
 
-    def _require_open(self) -> None:
-        if not self._life.open:
-            raise InvalidConfig("the executor is closed", fix="bind the plan again")
+class _Frame:
+    """While inside, the stack slab is ours, where it was when the views were made, and torch tracks no gradients."""
+
+    __slots__ = ("_bound", "_life", "_mark", "_tracks")
+
+    def __init__(self, bound: Bound, life: _Life) -> None:
+        self._bound, self._life = bound, life
+
+    def __enter__(self) -> None:
+        self._life.require_open()
+        stack, holding = self._bound.segments.stack, self._bound.holding
+        self._mark, self._tracks = stack.mark(), torch.is_grad_enabled()
+        if stack.push(holding.stack_bytes) != holding.stack_offset:
+            stack.reset(self._mark)
+            raise InternalError(f"the stack begins at {self._mark}, not at {holding.stack_offset} as when it was bound")
+        torch._C._set_grad_enabled(False)  # noqa: FBT003 - C takes it by position
+
+    def __exit__(self, *failure: object) -> None:
+        torch._C._set_grad_enabled(self._tracks)
+        self._bound.segments.stack.reset(self._mark)
 
 
 def run_pieces(bound: Bound, tape: Sequence[Piece]) -> None:
     """Runs them in order; ``INVALID_CONFIG`` that names the op where torch refuses."""
-    with torch._C._AutoDispatchBelowAutograd():
+    with torch._C._AutoDispatchBelowADInplaceOrView():
         for piece in tape:
             try:
                 piece.run()

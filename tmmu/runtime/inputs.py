@@ -60,7 +60,8 @@ def external_buffers(
 
 def check_inputs(wanted: Sequence[Input], given: Mapping[str, object]) -> list[torch.Tensor]:
     """The tensors in the order of ``wanted``; ``INVALID_CONFIG`` that names the first thing wrong with them."""
-    _require_names(given, tuple(one.name for one in wanted))
+    if type(given) is not dict or len(given) != len(wanted) or any(one.name not in given for one in wanted):
+        _require_names(given, tuple(one.name for one in wanted))
     return [_checked(one, given) for one in wanted]
 
 
@@ -83,18 +84,22 @@ def _checked(one: Input, given: Mapping[str, object]) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor) or not _holds_numbers(tensor):
         kind = type(tensor).__name__
         raise InvalidConfig(f"input {one.name} is no dense tensor ({kind})", fix=f"give {_shown(one)}", name=one.name)
-    for what in ("shape", "dtype", "device"):
-        wanted, found = getattr(one, what), getattr(tensor, what)
-        if found != wanted:
-            found = tuple(found) if what == "shape" else found
-            raise InvalidConfig(
-                f"input {one.name} has {what} {found}, and the plan is for {wanted}",
-                fix=f"give {_shown(one)}, or plan for this one",
-                name=one.name,
-                wanted=str(wanted),
-                found=str(found),
-            )
+    if tensor.shape != one.shape or tensor.dtype != one.dtype or tensor.device != one.device:
+        raise _misfit(one, tensor)
     return tensor
+
+
+def _misfit(one: Input, tensor: torch.Tensor) -> InvalidConfig:
+    what = next(what for what in ("shape", "dtype", "device") if getattr(one, what) != getattr(tensor, what))
+    wanted, found = getattr(one, what), getattr(tensor, what)
+    found = tuple(found) if what == "shape" else found
+    return InvalidConfig(
+        f"input {one.name} has {what} {found}, and the plan is for {wanted}",
+        fix=f"give {_shown(one)}, or plan for this one",
+        name=one.name,
+        wanted=str(wanted),
+        found=str(found),
+    )
 
 
 def _holds_numbers(tensor: torch.Tensor) -> bool:

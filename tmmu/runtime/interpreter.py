@@ -4,8 +4,7 @@ The graph is run as it is written: nothing is fused, folded or moved, and what i
 one by one. Whatever the interpreter has no words for stays with Python.
 """
 
-from collections.abc import Callable, Sequence
-from threading import Lock
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -49,42 +48,28 @@ def _written(code: Code) -> "_Writer | None":
     return writer
 
 
-class _AsWritten:
-    """While anyone is inside, torch's graph executor changes nothing of what it runs.
+def as_written(function: Run) -> Run:
+    """Runs it while torch's graph executor, in this thread, changes nothing of what it runs."""
 
-    The switch is the process's, and torch reads it when a graph is called: the first to enter turns it, the last to
-    leave turns it back.
-    """
+    def run() -> None:
+        before = torch._C._get_graph_executor_optimize()
+        torch._C._set_graph_executor_optimize(False)  # noqa: FBT003 - C takes it by position
+        try:
+            function()
+        finally:
+            torch._C._set_graph_executor_optimize(before)
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._inside = 0
-        self._before = True
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._before = torch._C._get_graph_executor_optimize()
-                torch._C._set_graph_executor_optimize(False)  # noqa: FBT003 - C takes it by position
-            self._inside += 1
-
-    def __exit__(self, *failure: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                torch._C._set_graph_executor_optimize(self._before)
-
-
-AS_WRITTEN: Final = _AsWritten()
+    return run
 
 
 class _Writer:
-    """Writes one graph. Tensors are its inputs: constants would be compared by content, and ours change."""
+    """Writes one graph. Tensors are constants of it, which costs a call less than if they were handed over: nobody
+    compares them by what they hold, or computes with it, while the graph is run as it is written.
+    """
 
     def __init__(self) -> None:
         self.graph: Any = torch._C.Graph()  # torch's stubs know little of it
-        self.tensors: list[torch.Tensor] = []
-        self._inputs: dict[int, Value] = {}
+        self._tensors: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[tuple[type, Any], Value] = {}
 
     def add(self, one: Instruction) -> None:
@@ -104,14 +89,8 @@ class _Writer:
     def finished(self) -> Run:
         """One function over everything added."""
         self.graph.registerOutput(self.graph.insertConstant(None))
-        function: Callable[..., object] = torch._C._create_function_from_graph("planned", self.graph)
-        tensors = tuple(self.tensors)
-
-        def run() -> None:
-            with AS_WRITTEN:
-                function(*tensors)
-
-        return run
+        function: Run = torch._C._create_function_from_graph("planned", self.graph)
+        return as_written(function)
 
     def _copies(self, outputs: Sequence[Value], into: Sequence[torch.Tensor | None]) -> None:
         if len(outputs) != len(into) or any(str(output.type()) != "Tensor" for output in outputs):
@@ -153,13 +132,12 @@ class _Writer:
         return node.output()
 
     def _tensor(self, tensor: torch.Tensor) -> Value:
-        found = self._inputs.get(id(tensor))
-        if found is None:
-            found = self.graph.addInput()
-            found.setType(torch._C.TensorType.get())
-            self._inputs[id(tensor)] = found
-            self.tensors.append(tensor)
-        return found
+        known = self._tensors.get(id(tensor))
+        if known is None:
+            value = self.graph.insertConstant(tensor.detach())
+            value.setType(torch._C.TensorType.get())  # of any shape
+            known = self._tensors[id(tensor)] = tensor, value
+        return known[1]
 
     def _constant(self, value: Any) -> Value:
         key = (type(value), str(value))

@@ -147,7 +147,7 @@ class CudaLane(Lane):
             with (
                 torch.no_grad(),
                 torch._C._DisableAutocast(),
-                torch._C._AutoDispatchBelowAutograd(),
+                torch._C._AutoDispatchBelowADInplaceOrView(),
                 self._cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 run()

@@ -3,6 +3,7 @@
 A row gets the call's arguments by name and the tensor to write, and gives the code, or ``None`` where it cannot.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -22,12 +23,15 @@ from tmmu.runtime.parts import (
     normalization_in_parts,
     softmax_in_parts,
 )
+from tmmu.runtime.products import product, product_added
 
 Arguments: TypeAlias = Mapping[str, Any]
 Lowering: TypeAlias = Callable[[Arguments, torch.Tensor], Code | None]
 InParts: TypeAlias = Callable[[Arguments, Sequence[torch.Tensor | None], int], Code | None]
 
 aten = torch.ops.aten
+MOST_JOINED: Final = 8
+"""Tensors of a concatenation that are copied one by one."""
 
 
 def _leave(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
@@ -116,6 +120,26 @@ def _masked_fill(given: Arguments, view: torch.Tensor) -> Code:
     return (_copied(view, given["self"]), instruction(change, view, given["mask"], value))
 
 
+def _cat(given: Arguments, view: torch.Tensor) -> Code | None:
+    """Copies, where the operator would set up as many for tensors that are not contiguous."""
+    tensors, axis = given["tensors"], given.get("dim", 0)
+    few = view.is_cpu and len(tensors) <= MOST_JOINED and not all(one.is_contiguous() for one in tensors)
+    if not few or any(one.dtype != view.dtype or one.dim() != view.dim() for one in tensors):
+        return None
+    parts = view.split_with_sizes([one.shape[axis] for one in tensors], axis)
+    return tuple(_copied(part, one) for part, one in zip(parts, tensors, strict=True))
+
+
+def _mean(given: Arguments, view: torch.Tensor) -> Code | None:
+    """The sum, divided where it lies: the operator makes a tensor of the count each time, which takes longer."""
+    x, axes = given["self"], given["dim"] or range(given["self"].dim())
+    if not view.is_cpu or view.dtype.itemsize < torch.float32.itemsize or given.get("dtype") not in (None, view.dtype):
+        return None
+    count = torch.scalar_tensor(math.prod(x.shape[axis] for axis in axes), dtype=view.dtype)
+    total = instruction(aten.sum.IntList_out, x, given["dim"], given.get("keepdim", False), out=view)
+    return (total, instruction(aten.div.out, view, count, out=view))
+
+
 def _index_put(given: Arguments, view: torch.Tensor) -> Code:
     accumulate = given.get("accumulate", False)
     change = instruction(aten.index_put_.default, view, given["indices"], given["values"], accumulate)
@@ -150,6 +174,10 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten.index_put.default": _index_put,
+    "aten.cat.default": _cat,
+    "aten.mean.dim": _mean,
+    "aten.mm.default": product,
+    "aten.addmm.default": product_added,
     "aten.embedding_dense_backward.default": _embedding_gradient,
     "aten.slice_backward.default": _slice_gradient,
     "aten.select_backward.default": _select_gradient,

@@ -11,21 +11,30 @@ _WHOLE: Final = 4
 
 
 def with_numbers_made(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of a pointwise ``out=`` call, each number in a tensor's place made one that gives the same bits.
+    """The arguments of a pointwise call that writes into one tensor, an ``out=`` or its own, each number in a tensor's
+    place made one that gives the same bits.
 
     A number gives way to any tensor of its category or a higher one. So does a tensor without axes, to one with axes;
-    where none of the result's dtype has axes, the two differ, and the number stays.
+    where none of the result's dtype has axes, the two differ, and the number stays: but whole ones among ``int64``.
     """
     arguments = operator._schema.arguments
-    results = [arg for arg, a in zip(args, arguments, strict=True) if a.is_out]
+    results = [
+        arg for arg, a in zip(args, arguments, strict=True) if a.alias_info is not None and a.alias_info.is_write
+    ]
     if torch.Tag.pointwise not in operator.tags or len(results) != 1:
         return tuple(args)
     dtype = results[0].dtype
     inputs = [arg for arg, a in zip(args, arguments, strict=True) if isinstance(arg, torch.Tensor) and not a.is_out]
-    if not any(arg.dim() and arg.dtype == dtype for arg in inputs):
+    if not any(arg.dim() and arg.dtype == dtype for arg in inputs) and not _all_whole(args, inputs):
         return tuple(args)
     wanted = [str(argument.type) == "Tensor" for argument in arguments]
     return tuple(_made(arg, dtype) if here else arg for arg, here in zip(args, wanted, strict=True))
+
+
+def _all_whole(args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether every tensor is of ``int64``, and every number one that is."""
+    numbers = [arg for arg in args if isinstance(arg, (bool, int, float))]
+    return all(arg.dtype == torch.int64 for arg in inputs) and all(type(number) is int for number in numbers)
 
 
 def _made(arg: Any, dtype: torch.dtype) -> Any:

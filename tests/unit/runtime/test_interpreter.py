@@ -1,13 +1,14 @@
 """Code in torch's interpreter makes the very calls that were written, in their order, with their bits; or none."""
 
 from collections.abc import Sequence
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 import torch
 
 from tmmu.runtime.code import Code, instruction, runner
-from tmmu.runtime.interpreter import AS_WRITTEN, interpreted, speakable
+from tmmu.runtime.interpreter import as_written, interpreted, speakable
 
 aten = torch.ops.aten
 
@@ -92,13 +93,44 @@ def test_what_it_cannot_say_it_leaves() -> None:
     assert interpreted((instruction(aten.zero_.default, out), unsayable[0])) is None
 
 
-def test_the_switch_is_back_when_the_last_one_leaves() -> None:
+def test_the_switch_is_this_threads_and_back_when_the_last_one_leaves() -> None:
+    seen: list[bool] = []
+
+    def look() -> None:
+        thread = Thread(target=lambda: seen.append(torch._C._get_graph_executor_optimize()))
+        thread.start()
+        thread.join()
+        seen.append(torch._C._get_graph_executor_optimize())
+
+    as_written(as_written(look))()
+    assert seen == [True, False]  # another thread turns its own
     assert torch._C._get_graph_executor_optimize()
-    with AS_WRITTEN:
-        with AS_WRITTEN:
-            assert not torch._C._get_graph_executor_optimize()
-        assert not torch._C._get_graph_executor_optimize()
-    assert torch._C._get_graph_executor_optimize()
+
+
+def test_graphs_are_run_as_written_while_another_thread_runs_one() -> None:
+    """Of two threads inside at once, neither folds what its tensors held when the graph was first run."""
+    inside, over = Event(), Event()
+
+    def wait() -> None:
+        inside.set()
+        assert over.wait(60)
+
+    other = Thread(target=as_written(wait))
+    other.start()
+    assert inside.wait(60)
+    x, y, out = torch.ones(3), torch.ones(3), torch.zeros(3)
+    found = []
+    try:
+        run = interpreted((instruction(aten.add.Tensor, x, y, into=(out,)),))
+        assert run is not None
+        for number in range(4):
+            x.fill_(number)
+            run()
+            found.append(out.tolist())
+    finally:
+        over.set()
+        other.join()
+    assert found == [[number + 1.0] * 3 for number in range(4)]
 
 
 def test_the_switch_is_back_after_a_failure() -> None:

@@ -31,6 +31,12 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "slice gradient by steps": (aten.slice_backward.default, (rand(2, 3), [2, 9], 1, 1, 9, 3)),
     "slice gradient from the end": (aten.slice_backward.default, (rand(2, 3), [2, 9], -1, -3, 2**63 - 1, 1)),
     "select gradient": (aten.select_backward.default, (rand(2, 3), [2, 4, 3], 1, -1)),
+    "halves joined": (aten.cat.default, ([rand(2, 4, 8)[..., 4:].neg(), rand(2, 4, 8)[..., :4]], -1)),
+    "rows joined": (aten.cat.default, ([rand(4, 2).t(), rand(3, 4), rand(0, 4)],)),
+    "mean of rows": (aten.mean.dim, (rand(3, 5, 64), [-1], True)),
+    "mean of two axes": (aten.mean.dim, (rand(3, 5, 7), [0, 2])),
+    "mean of all": (aten.mean.dim, (rand(3, 5), None)),
+    "mean of doubles": (aten.mean.dim, (rand(3, 50).double(), [1])),
 }
 REFUSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "embedding of scattered indices": (aten.embedding.default, (rand(6, 4), IDS.t())),
@@ -39,6 +45,10 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "embedding gradient of short floats": (
         aten.embedding_dense_backward.default, (rand(2, 3, 4).bfloat16(), IDS, 6, -1, False),
     ),
+    "joined as they lie": (aten.cat.default, ([rand(2, 4), rand(2, 4)],)),
+    "joined of another dtype": (aten.cat.default, ([rand(4, 2).t(), rand(3, 4).double()],)),
+    "many joined": (aten.cat.default, ([rand(4, 2).t()] * 9,)),
+    "mean of short floats": (aten.mean.dim, (rand(2, 64).bfloat16(), [1])),
     "embedding gradient of scattered indices": (
         aten.embedding_dense_backward.default, (rand(3, 2, 4), IDS.t(), 6, -1, False),
     ),

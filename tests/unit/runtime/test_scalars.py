@@ -56,3 +56,35 @@ def test_short_floats_keep_the_whole_number() -> None:
     x = torch.ones(3, dtype=torch.bfloat16)
     made = instruction(aten.mul.out, x, 0.1, out=torch.empty_like(x)).args[1]
     assert (made.dtype, made.item()) == (torch.float64, 0.1)
+
+
+@pytest.mark.parametrize("operator", ["add_", "mul_", "div_", "sub_", "remainder_"])
+def test_a_change_in_place_has_the_bits_of_the_number(operator: str) -> None:
+    made = 0
+    overload = getattr(aten, operator).Tensor
+    for dtype, number, shape in product(DTYPES, NUMBERS, SHAPES):
+        before = (torch.rand(shape) * 50).to(dtype)
+        expected, found = before.clone(), before.clone()
+        try:
+            getattr(expected, operator)(number)
+        except RuntimeError:
+            continue
+        code = instruction(overload, found, number)
+        made += isinstance(code.args[1], torch.Tensor)
+        runner((code,))()
+        assert torch.equal(found.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8)), (
+            dtype,
+            number,
+            shape,
+        )
+    assert made > 20
+
+
+def test_whole_numbers_without_axes_are_exact_either_way() -> None:
+    count = torch.tensor(5)
+    step = instruction(aten.add_.Tensor, count, 1)
+    assert isinstance(step.args[1], torch.Tensor)
+    runner((step,))()
+    assert count.item() == 6
+    assert instruction(aten.add_.Tensor, torch.tensor(5.0), 1).args[1] == 1
+    assert instruction(aten.add_.Tensor, torch.tensor(5, dtype=torch.int32), 1).args[1] == 1
