@@ -1,0 +1,120 @@
+"""Products of one row and a matrix: the library's call, and ours in parts for all threads; time, and bits that differ.
+
+    python -m benchmarks.products [--rounds 30] [--threads 2]
+
+Each shape has as many matrices as make 40 MB, taken in turn, so that a cache holds none of them for long; `read` is the
+sum of their numbers, which is how fast all threads read. The last line counts shapes at odd widths, cut for 2 to 16
+threads, whose bits are not the library's.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product as pairs
+from statistics import median
+from typing import Any, Final
+
+import torch
+
+from tmmu.runtime.code import Code, instruction
+from tmmu.runtime.interpreter import interpreted
+from tmmu.runtime.products import product, product_added
+
+SHAPES: Final = ((256, 256), (256, 1024), (1024, 256), (768, 768), (768, 3072), (3072, 768), (768, 50257))
+HELD: Final = 40_000_000
+aten = torch.ops.aten
+Run = Callable[[], object]
+
+
+def matrices(rows: int, columns: int, *, turned: bool) -> list[torch.Tensor]:
+    """Stored by rows, or ``turned``, as ``nn.Linear`` stores them."""
+    count = max(1, HELD // (4 * rows * columns))
+    shape = (columns, rows) if turned else (rows, columns)
+    return [torch.randn(shape).t() if turned else torch.randn(shape) for _ in range(count)]
+
+
+def runs(rows: int, columns: int, *, turned: bool) -> tuple[dict[str, Run], int]:
+    """What to time, and the bytes that each reads."""
+    row, out = torch.randn(1, rows), torch.empty(1, columns)
+    weights = matrices(rows, columns, turned=turned)
+    library, ours = [], []
+    for weight in weights:
+        whole = instruction(aten.mm.out, row, weight, out=out)
+        library.append(whole)
+        ours += product({"self": row, "mat2": weight}, out) or (whole,)
+    found = {"library": _run(tuple(library)), "tmmu": _run(tuple(ours)), "read": partial(_read, weights)}
+    return found, sum(weight.nbytes for weight in weights)
+
+
+def _run(code: Code) -> Run:
+    run = interpreted(code)
+    if run is None:
+        raise SystemExit("torch's interpreter does not take products")
+    return run
+
+
+def _read(weights: list[torch.Tensor]) -> None:
+    for weight in weights:
+        weight.sum()
+
+
+def times(steps: Mapping[str, Run], rounds: int) -> dict[str, float]:
+    """Seconds: the median over rounds in which each has its turn, the fastest of a few runs."""
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            best = float("inf")
+            for _ in range(3):
+                start = time.perf_counter()
+                step()
+                best = min(best, time.perf_counter() - start)
+            found[name].append(best)
+    return {name: median(taken) for name, taken in found.items()}
+
+
+def differing() -> tuple[int, int]:
+    """Products whose bits are not the library's, and how many were cut."""
+    differ = cut = 0
+    for rows, columns, turned, threads in pairs(
+        (64, 300, 768, 1023), (256, 1000, 1003, 5003), (False, True), (2, 3, 7, 16)
+    ):
+        torch.set_num_threads(threads)
+        for code, whole, view in _both(rows, columns, turned=turned):
+            if code is not None:
+                _run(code)()
+                cut += 1
+                differ += not torch.equal(whole.view(torch.int32), view.view(torch.int32))
+    return differ, cut
+
+
+def _both(rows: int, columns: int, *, turned: bool) -> Iterator[tuple[Code | None, torch.Tensor, torch.Tensor]]:
+    row, added, weight = torch.randn(1, rows), torch.randn(columns), matrices(rows, columns, turned=turned)[0]
+    view = torch.empty(1, columns)
+    yield product({"self": row, "mat2": weight}, view), torch.mm(row, weight), view
+    given: dict[str, Any] = {"self": added, "mat1": row, "mat2": weight}
+    yield product_added(given, view), torch.addmm(added, row, weight), view
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {options.threads} threads")
+    print(f"{'rows x columns':18}{'stored by':>12}{'library':>14}{'tmmu':>14}{'read':>14}   library/tmmu")
+    for (rows, columns), turned in pairs(SHAPES, (False, True)):
+        steps, held = runs(rows, columns, turned=turned)
+        found = times(steps, options.rounds)
+        rates = "".join(f"{held / seconds / 1e9:9.1f} GB/s" for seconds in found.values())
+        order = "columns" if turned else "rows"
+        print(f"{f'{rows} x {columns}':18}{order:>12}{rates}{found['library'] / found['tmmu']:12.2f}", flush=True)
+    differ, cut = differing()
+    torch.set_num_threads(options.threads)
+    print(f"{differ} of {cut} products that were cut have other bits")
+
+
+if __name__ == "__main__":
+    main()
