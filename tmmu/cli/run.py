@@ -201,7 +201,7 @@ def _held_against(ran: "Rehearsal", *, check: bool) -> Iterator[str]:
     if check:
         yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
         near = f", {ran.near} are near" if ran.near else ""
-        yield f"checked: {ran.same} outputs have the bits of the model itself{near}"
+        yield f"checked: {ran.same} outputs and states have the bits of the model itself{near}"
 
 
 def _row(one: "Measured") -> tuple[str, ...]:

@@ -69,9 +69,14 @@ class Original:
         return found
 
     @property
+    def states(self) -> dict[str, torch.Tensor]:
+        """What it keeps between steps, by a graph's names."""
+        return self._weights | self._optimizer.state
+
+    @property
     def held(self) -> int:
         """Bytes of weights, state and inputs, each storage once."""
-        tensors = (*self._weights.values(), *self._inputs.values(), *self._optimizer.state.values())
+        tensors = (*self.states.values(), *self._inputs.values())
         return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
     def compiled(self) -> Callable[[], Any]:

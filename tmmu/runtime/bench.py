@@ -44,6 +44,10 @@ class Model(Protocol):
     def held(self) -> int:
         """Bytes of its weights, state and inputs."""
 
+    @property
+    def states(self) -> Mapping[str, torch.Tensor]:
+        """What it keeps between steps, by a graph's names: weights, buffers, what an optimizer or a cache remembers."""
+
     def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
         """It holds these."""
 

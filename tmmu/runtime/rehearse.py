@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from tmmu.errors import CaptureFailed, InvalidConfig, PlanUnsound
+from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.calls import Program
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.ir.plan import Plan
@@ -17,6 +17,7 @@ from tmmu.runtime.bind import bind
 from tmmu.runtime.device.choose import memory_device
 from tmmu.runtime.drawn import random_inputs, random_weights
 from tmmu.runtime.executor import Executor
+from tmmu.runtime.itself import compared, type_of
 from tmmu.runtime.places import taken_bytes
 from tmmu.runtime.reference import Plain
 from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, bind_ring
@@ -31,22 +32,13 @@ Tensors = Mapping[str, torch.Tensor]
 Weights = Mapping[str, Weight]
 WEIGHT_ROLES: Final = (PARAMETER, CONSTANT, STATE)
 FILE, MODEL, NUMBERS, SEED = "file", "model", "numbers", "seed"
-NEAR: Final = {
-    torch.float64: 1e-7,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 5e-2,
-    torch.complex128: 1e-7,
-    torch.complex64: 1e-4,
-}
-"""How far, of the largest magnitude, sums that are taken in another order may lie apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """What a run showed: the outputs' types, the bytes taken, what was allocated beside them.
 
-    ``checked`` counts the outputs and states that were compared with a plain run, ``same`` the outputs that have the
+    ``checked`` counts the outputs and states that were compared with a plain run, ``same`` those that have the
     bits of the model itself and ``near`` those that are merely close to it; ``sanitized`` counts comparisons of a
     buffer; 0 where none were asked for. A run is handed over in ``pieces``; for three more runs, torch asked the device
     for memory ``grown`` times. ``bench`` has a row for each way to run.
@@ -110,10 +102,13 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
     outputs = executor.run(_copied(inputs))
     checked = _checked(program, executor, weights, inputs, outputs, asked.seed) if asked.check else 0
     original = model() if asked.check or asked.bench else None
-    same, near = _compared(original, weights, inputs, outputs, asked.seed) if original and asked.check else (0, 0)
+    values = _Values(weights)
+    same, near = (
+        compared(original, executor, values, inputs, outputs, seed=asked.seed) if original and asked.check else (0, 0)
+    )
     found = Rehearsal(
-        inputs=tuple(f"{one.name} {_type(inputs[one.name])}" for one in executor.inputs),
-        outputs=tuple(map(_type, outputs)),
+        inputs=tuple(f"{one.name} {type_of(inputs[one.name])}" for one in executor.inputs),
+        outputs=tuple(map(type_of, outputs)),
         weights=_counted(program.graph, origins),
         steps=len(plan.order),
         peak_bytes=_peaks(executor),
@@ -125,9 +120,7 @@ def rehearse(program: Program, plan: Plan, asked: Rehearsing, model: Callable[[]
         sanitized=sanitized,
         pieces=executor.pieces,
         grown=_grown(executor, inputs) if asked.bench else 0,
-        bench=measured(executor, original, _Values(weights), inputs, compiled=asked.compiled)
-        if original and asked.bench
-        else (),
+        bench=measured(executor, original, values, inputs, compiled=asked.compiled) if original and asked.bench else (),
         ring=executor.figures if isinstance(executor, StreamedExecutor) else {},
     )
     executor.close()
@@ -239,9 +232,9 @@ def _checked(  # noqa: PLR0913, PLR0917
 
 
 def _demand(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
-    if _type(found) != _type(wanted):
+    if type_of(found) != type_of(wanted):
         raise PlanUnsound(
-            f"{what} is {_type(found)}, and {_type(wanted)} in a plain run", fix="please report it, with the model"
+            f"{what} is {type_of(found)}, and {type_of(wanted)} in a plain run", fix="please report it, with the model"
         )
     one, other = (tensor.reshape(-1).view(torch.uint8) for tensor in (found, wanted))
     if not one.equal(other):
@@ -249,45 +242,3 @@ def _demand(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
             f"{what} is not what a plain run gives: {int((one != other).sum())} of {one.numel()} bytes differ",
             fix="please report it, with the model",
         )
-
-
-def _compared(
-    model: Model, weights: Weights, inputs: Tensors, outputs: Sequence[torch.Tensor], seed: int
-) -> tuple[int, int]:
-    """How many outputs have the bits of the model's own, and how many are close to them."""
-    model.load(_Values(weights), dict(zip(model.names, inputs.values(), strict=True)))
-    torch.manual_seed(seed)
-    wanted = model.run()
-    if len(wanted) != len(outputs):
-        raise CaptureFailed(
-            f"the model itself gives {len(wanted)} tensors, and its graph {len(outputs)}",
-            fix="report it, with the model",
-        )
-    same = [_same(found, tensor) for found, tensor in zip(outputs, wanted, strict=True)]
-    for position, (found, tensor) in enumerate(zip(outputs, wanted, strict=True)):
-        if not same[position] and not _near(found, tensor):
-            raise CaptureFailed(
-                f"output {position} is not what the model itself gives",
-                fix="a model that depends on time, on a file or on earlier runs has no one graph; else report it",
-            )
-    return sum(same), len(same) - sum(same)
-
-
-def _same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Shape, dtype and every bit."""
-    return _type(found) == _type(wanted) and _bits(found).equal(_bits(wanted))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    if _type(found) != _type(wanted) or found.dtype not in NEAR:
-        return False
-    largest = float(wanted.abs().nan_to_num().max())
-    return torch.allclose(found, wanted, rtol=0, atol=NEAR[found.dtype] * largest, equal_nan=True)
-
-
-def _type(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype)[6:]}[{','.join(map(str, tensor.shape))}]"

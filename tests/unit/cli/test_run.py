@@ -79,7 +79,7 @@ def test_random_operators_draw_the_same_in_all_runs(shell: Shell) -> None:
 def test_a_run_gives_what_the_model_itself_gives(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
     with plain_kernels():
         record = ran(shell, net, "--check", *more)
-    assert (record["same"], record["near"]) == (len(record["outputs"]), 0)
+    assert (record["same"], record["near"]) == (record["checked"], 0)
 
 
 def test_a_model_that_gives_something_else_each_time_is_found(shell: Shell) -> None:
@@ -88,6 +88,18 @@ def test_a_model_that_gives_something_else_each_time_is_found(shell: Shell) -> N
     Path("net.py").write_text(counting)
     done = shell.tmmu("run", "net.py", "--check")
     assert (done.code, "CAPTURE_FAILED: output 0 is not what the model itself gives" in done.err) == (2, True)
+
+
+def test_a_model_that_keeps_something_else_each_time_is_found(shell: Shell) -> None:
+    again = "import math\nmath.calls = getattr(math, 'calls', 0) + 1\n"
+    keeping = NET.replace("super().__init__()", "super().__init__(); self.register_buffer('kept', torch.zeros(2))")
+    counting = keeping.replace("return (self", "self.kept.add_(math.calls); return (self")
+    assert counting != keeping != NET
+    Path("net.py").write_text(keeping)
+    assert ran(shell, "net.py", "--check")["near"] == 0
+    Path("net.py").write_text(again + counting)
+    done = shell.tmmu("run", "net.py", "--check")
+    assert (done.code, "CAPTURE_FAILED: state kept is not what the model itself gives" in done.err) == (2, True)
 
 
 def test_the_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
