@@ -23,6 +23,11 @@ reason = "all roles"
 seeds = [3]
 keep = true
 """
+LAYERS: Final = {
+    "h.0": 20, "h.1": 40, "h.2": 28, "h.3": 16, "h.4.0": 60, "h.4.1": 44, "h.5": 24, "h.6": 36, "h.7": 12, "h.8": 32,
+    "h.9": 24,
+}  # fmt: skip
+"""The layers of ``weight-ring``, in KiB."""
 
 
 @dataclass
@@ -35,6 +40,11 @@ class Net:
     def new(self, role: str, name: str, kib: int = 4, *, dtype: str = "float32") -> int:
         self.names.append(name)
         return self.b.buffer(role, (kib * 256,), dtype)
+
+    def tiny(self, role: str, name: str, numbers: int) -> int:
+        """A buffer of so many float32 numbers."""
+        self.names.append(name)
+        return self.b.buffer(role, (numbers,))
 
     def op(
         self,
@@ -164,6 +174,43 @@ def apart() -> Graph:
     return replace(graph, notes=replace(graph.notes, name="apart"))
 
 
+def weight_ring() -> Graph:
+    """Ten layers of unlike sizes, one of them in two halves that stream apart, there and back; a table that both ends
+    read, a layer whose weight the gradient keeps, small weights that join the layer before, padding in each.
+    """
+    net, modules, flops = Net(), list[str](), list[int]()
+
+    def note(module: str, work: int) -> None:
+        modules.append(module)
+        flops.append(work * 10**9)
+
+    x, table = net.new("input", "x"), net.new("parameter", "table", 24)
+    x, read = net.op([x, table], "embed"), []
+    note("table", 0)
+    for layer, (module, kib) in enumerate(LAYERS.items()):
+        weight, bias = (
+            net.new("parameter", f"{module}.weight", kib),
+            net.tiny("parameter", f"{module}.bias", 25 + layer),
+        )
+        y = net.new("activation", f"{module}.y")
+        net.b.op([x, weight, bias], [y], saves=[x, weight] if layer == 2 else [x], target="test.layer")
+        note(module, 1 if layer % 2 else 3)
+        read.append((module, x, weight))
+        x = y
+    x = net.op([x, net.tiny("constant", "norm.scale", 8)], "norm")
+    note("norm", 0)
+    back = loss = net.op([x, table, net.new("parameter", "head.weight", 8)], "loss")
+    note("head", 3)
+    for module, x, weight in reversed(read):
+        grad = net.new("gradient", f"{module}.grad")
+        net.b.op([back, x, weight], [grad], target="test.back", stage="backward")
+        note(module, 6)
+        back = grad
+    graph = net.graph("weight-ring", loss, back)
+    ops = replace(graph.notes.ops, module=tuple(modules), flops=tuple(flops))
+    return replace(graph, notes=replace(graph.notes, ops=ops))
+
+
 def many_views() -> Graph:
     graph = random_graph(seeded(11), ops=60)
     return replace(graph, notes=replace(graph.notes, name="many-views"))
@@ -182,4 +229,5 @@ GRAPHS: Final[Mapping[str, Callable[[], Graph]]] = {
     "apart": apart,
     "shuffled": shuffled,
     "many-views": many_views,
+    "weight-ring": weight_ring,
 }

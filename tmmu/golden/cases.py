@@ -15,7 +15,7 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.plan import MODES, PRESETS, ArenaSpec
 from tmmu.ir.read import read_graph
 from tmmu.ir.rules import require_legal
-from tmmu.planner.arenas import parse_arenas
+from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import token_from_seed
 
 MANIFEST: Final = "cases.toml"
@@ -24,7 +24,7 @@ RECIPES: Final[Mapping[str, Callable[[], Graph]]] = {"million-buffers": million_
 """Graphs that are too large to keep: made anew each time, the same on every machine."""
 
 _NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_KEYS: Final = ("reason", "made", "recipe", "arenas", "seeds", "review", "keep")
+_KEYS: Final = ("reason", "made", "recipe", "arenas", "ring", "seeds", "review", "keep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ CONFIGS: Final = tuple(Config(preset=preset, mode=mode) for preset in PRESETS fo
 class Case:
     """One golden graph, planned in every preset and mode under each of ``seeds``.
 
-    ``recipe`` names how it is made where no file holds it; ``review`` is the plan that is kept as text; ``keep``
+    ``recipe`` names how it is made where no file holds it; ``ring`` is how many bytes of the device its weights stream
+    through, 0 where they stay; ``review`` is the plan that is kept as text; ``keep``
     says that graph and plan join the files of old formats whenever a format gets a new version.
     """
 
@@ -54,6 +55,7 @@ class Case:
     made: str
     recipe: str
     arenas: tuple[ArenaSpec, ...]
+    ring: int
     seeds: tuple[int, ...]
     review: Config
     keep: bool
@@ -86,6 +88,7 @@ def _case(name: str, table: object) -> Case:
         made=_text(name, table, "made"),
         recipe=_text(name, table, "recipe"),
         arenas=parse_arenas(_list(name, table, "arenas", str, ())),
+        ring=_budget(name, _text(name, table, "ring")),
         seeds=_list(name, table, "seeds", int, SEEDS),
         review=_config(name, _text(name, table, "review") or "inference/inference"),
         keep=_flag(name, table, "keep"),
@@ -113,6 +116,19 @@ def _list(name: str, table: Mapping[str, object], key: str, kind: type, default:
     if not isinstance(value, list) or any(type(one) is not kind for one in value):
         raise InvalidConfig(f"case {name}: {key} is no list of {kind.__name__}", fix="write it in brackets")
     return tuple(value)
+
+
+def _budget(name: str, text: str) -> int:
+    """The bytes of a ring; 0 where none is asked for."""
+    if not text:
+        return 0
+    try:
+        size = parse_size(text)
+    except UserError as error:
+        raise InvalidConfig(f"case {name}: ring: {error.what}", fix=error.fix) from error
+    if not size:
+        raise InvalidConfig(f"case {name}: a ring of 0 holds nothing", fix="give a size, such as 18GiB")
+    return size
 
 
 def _flag(name: str, table: Mapping[str, object], key: str) -> bool:

@@ -1,10 +1,13 @@
 """The first buffer at which two plans of one graph part, said in words."""
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Final
 
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, plan_map
+from tmmu.ir.ring import Ring
+from tmmu.ir.text import print_ring
 
 
 def first_difference(graph: Graph, kind: str, before: Plan, after: Plan) -> str:
@@ -65,13 +68,24 @@ _TOLD: Final[Mapping[str, Callable[[Plan], Mapping[int, str]]]] = {
 
 
 def _first_field(before: Plan, after: Plan) -> str:
-    """The first key of the plan's map whose content differs."""
+    """The first key of the plan's map whose content differs; of a ring, the first line of its print."""
     old, new = plan_map(before), plan_map(after)
-    for key in sorted(old):
-        if old[key] != new[key]:
-            one, other = old[key], new[key]
-            if isinstance(one, dict) and isinstance(other, dict):
-                inner = next(k for k in sorted(one.keys() | other.keys()) if one.get(k) != other.get(k))
-                return f"{key}.{inner} is {other.get(inner)!s:.80}, was {one.get(inner)!s:.80}"
-            return f"{key} is {other!s:.80}, was {one!s:.80}"
+    for key in sorted(old.keys() | new.keys()):
+        one, other = old.get(key), new.get(key)
+        if one == other:
+            continue
+        if key == "ring":
+            return _ring_line(before.ring, after.ring)
+        if isinstance(one, dict) and isinstance(other, dict):
+            inner = next(k for k in sorted(one.keys() | other.keys()) if one.get(k) != other.get(k))
+            return f"{key}.{inner} is {other.get(inner)!s:.80}, was {one.get(inner)!s:.80}"
+        return f"{key} is {other!s:.80}, was {one!s:.80}"
     return "nothing that a plan file holds"
+
+
+def _ring_line(before: Ring | None, after: Ring | None) -> str:
+    """What the first line is and was that only one of two rings has in its place."""
+    old, new = (print_ring(ring).splitlines() if ring else [] for ring in (before, after))
+    rows = zip_longest(old, new, fillvalue="not there")
+    was, now = next((was, now) for was, now in rows if was != now)
+    return f"the ring's {now:.120}, was {was:.120}"

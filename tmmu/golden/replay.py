@@ -11,7 +11,9 @@ from tmmu.golden.digests import KINDS, Digests, as_simulated, digests_of
 from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, encode_plan
+from tmmu.ir.ring import Ring
 from tmmu.planner.prepare import prepare_memory
+from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 from tmmu.planner.token import token_from_seed
 
 
@@ -41,14 +43,15 @@ class Replay:
 def replay(folder: Path, case: Case, config: Config) -> Replay:
     """The case planned anew in one preset and mode, under every seed."""
     graph = graph_of(folder, case)
-    rows, faults, kept = list[Row](), list[str](), b""
+    rows, faults, kept, ring = list[Row](), list[str](), b"", None
     for number, seed in enumerate(case.seeds):
         try:
-            plan = _plan(graph, case, config, seed)
+            plan = _plan(graph, case, config, seed, ring)
         except TmmuError as error:
             rows.append(Row(seed=seed, config=config, digests=(error.code,)))
             faults += _unfounded(graph, case, config, seed, error)
             continue
+        ring = plan.ring
         rows.append(Row(seed=seed, config=config, digests=_texts(digests_of(plan))))
         faults += () if faults else _disagreements(graph, case, plan, seed)
         if not number and not case.recipe:
@@ -57,22 +60,27 @@ def replay(folder: Path, case: Case, config: Config) -> Replay:
     return Replay(rows=tuple(rows), plan=kept, faults=tuple(faults))
 
 
-def _plan(graph: Graph, case: Case, config: Config, seed: int) -> Plan:
+def _plan(graph: Graph, case: Case, config: Config, seed: int, ring: Ring | None = None) -> Plan:
+    """The plan under one seed. ``ring`` is the one under another: a token names places, and finds none."""
     token = token_from_seed(seed)
-    return prepare_memory(graph, mode=config.mode, preset=config.preset, token=token, arenas=case.arenas)
+    plan = prepare_memory(graph, mode=config.mode, preset=config.preset, token=token, arenas=case.arenas)
+    if not case.ring:
+        return plan
+    return replace(plan, ring=ring) if ring else prepare_ring(graph, plan, RingRequest(capacity=case.ring))
 
 
 def _unfounded(graph: Graph, case: Case, config: Config, seed: int, error: TmmuError) -> Iterator[str]:
-    """Whether an arena was called too small that has room for the simulator's slots; other layouts are left free."""
+    """Whether what was called too small has room for the simulator's slots; other layouts are left free."""
     if error.code != ArenaTooSmall.code:
         return
-    free = replace(case, arenas=tuple(replace(spec, capacity=0) for spec in case.arenas))
+    free = replace(case, arenas=tuple(replace(spec, capacity=0) for spec in case.arenas), ring=0)
     plan = as_simulated(graph, _plan(graph, free, config, seed), token=token_from_seed(seed), arenas=case.arenas)
-    limited = [(i, spec) for i, spec in enumerate(case.arenas) if spec.capacity]
-    if any(spec.layout not in ("slots", "sequential") for _, spec in limited):
+    limited = [(i, spec.capacity) for i, spec in enumerate(case.arenas) if spec.capacity]
+    limited += [(i, case.ring) for i, spec in enumerate(case.arenas) if case.ring and spec.name == "parameters"]
+    if any(case.arenas[i].layout not in ("slots", "sequential") for i, _ in limited):
         return
     needs = [sum(n for a, n in zip(plan.slots.arena, plan.slots.bytes, strict=True) if a == i) for i, _ in limited]
-    if all(need <= spec.capacity for need, (_, spec) in zip(needs, limited, strict=True)):
+    if all(need <= capacity for need, (_, capacity) in zip(needs, limited, strict=True)):
         yield f"seed {seed}: the planner refuses what by the simulator's slots fits: {error.what}"
 
 

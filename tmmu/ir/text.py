@@ -18,6 +18,11 @@ def print_plan(plan: Plan) -> str:
     return "\n".join(_plan_lines(plan)) + "\n"
 
 
+def print_ring(ring: Ring) -> str:
+    """A line for the ring, each block, visit and copy; ``7-1`` is visit 7 of the pass before."""
+    return "\n".join(_ring_lines(ring)) + "\n"
+
+
 def _graph_lines(graph: Graph) -> Iterator[str]:
     buffers, notes = graph.buffers, graph.notes
     yield f"graph {_quoted(notes.name)} for {_word(graph.target)}, {graph.ir_hash.hex()}"
@@ -85,7 +90,6 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _ring_lines(ring: Ring) -> Iterator[str]:
-    """A line for the ring, each block, visit and copy; ``7-1`` is visit 7 of the pass before."""
     yield f"ring {_word(ring.policy)} capacity {ring.capacity} alignment {ring.alignment} depth {ring.depth}"
     for index, block in enumerate(ring.blocks):
         members = " ".join(f"b{member.buffer}+{member.offset}" for member in block.members)
