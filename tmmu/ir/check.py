@@ -19,6 +19,7 @@ from tmmu.ir.execute import execution
 from tmmu.ir.fault import Fault, faults_field, headline
 from tmmu.ir.graph import Graph, semantic_map
 from tmmu.ir.plan import Plan, plan_map
+from tmmu.ir.random_state import displaced
 from tmmu.ir.rules import check_graph
 from tmmu.ir.spans import ops_of_mode
 from tmmu.ir.versions import changes, versions
@@ -91,6 +92,13 @@ def versions_kept(case: Case) -> Iterator[Fault]:
             yield Fault(rule="versions", what=what, op=op, buffer=buffer)
 
 
+def random(case: Case) -> Iterator[Fault]:
+    """What takes or sets the random state stands among the other ops as in the program."""
+    for op in displaced(case.graph, case.plan.order):
+        what = f"op {op} takes or sets the random state, and runs before a smaller id or after a larger one"
+        yield Fault(rule="random", what=what, op=op)
+
+
 def run(case: Case) -> Iterator[Fault]:
     """Run on paper, every read finds what the program means, and so do the caller and the gradient afterwards."""
     return execution(case.graph, case.plan)
@@ -118,6 +126,7 @@ RULES: Final = (
     _row(digest),
     _row(order),
     _row(versions_kept, "versions"),
+    _row(random),
     _row(run, "read", "write", "output", "saved", "persistent"),
     _row(tables.placed),
     _row(tables.arena),

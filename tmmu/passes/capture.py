@@ -115,7 +115,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Pr
         folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
-    with workload.modules.following(), recorder:
+    with workload.modules.following(), recorder, recorder.randomness.followed():
         results = _step(workload, request, recorder)
     outputs = tuple(dict.fromkeys(recorder.window_of(tensor) for _, tensor in named_tensors(results)))
     if not outputs:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tmmu.errors import InternalError
+from tmmu.ir.random_state import RANDOM_STATE_OPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def _table() -> dict[str, OpFacts]:
             if full in rows:
                 raise InternalError(f"operator {full} has two rows")
             rows[full] = facts
-    return rows
+    return rows | dict.fromkeys(RANDOM_STATE_OPS, OpFacts(random=True))
 
 
 TABLE: Final = _table()

@@ -23,6 +23,7 @@ from tmmu.passes.corrections import corrected, done_at_once, refused_by_fakes, r
 from tmmu.passes.memo import CallMemo
 from tmmu.passes.modules import ModuleStack
 from tmmu.passes.program import Program, Storage, Window
+from tmmu.passes.randomness import Place, Randomness
 from tmmu.passes.request import Progress, no_progress
 from tmmu.passes.schema import signature, written_arguments
 from tmmu.passes.sources import calling_source
@@ -85,6 +86,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._last_placeholder: fx.Node | None = None
         self._calls = 0
         self._origin: dict[int, tuple[str, str]] = {}
+        self.randomness = Randomness(self, device)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -163,6 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         func = done_at_once(func)
+        kwargs = self.randomness.before(func, args, kwargs)
         node_args = _replace_tensors(args, self._node)
         node_kwargs = {key: _replace_tensors(value, self._node) for key, value in kwargs.items()}
         require_real(func, args, kwargs)
@@ -178,7 +181,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta["mutates"] = self._mutated(func, args, kwargs)
         for window in node.meta["mutates"]:
             self.mutators.setdefault(window.storage, []).append(node)
-        self._annotate(node)
+        node.meta.update(self._notes())
         self._name_results(result, node)
         if self._calls % _PROGRESS_EVERY == 0:
             self._progress("tracing", self._calls)
@@ -198,22 +201,45 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = _flat(written_arguments(func, args, kwargs))
         return tuple(dict.fromkeys(self._window(leaf) for leaf in written if isinstance(leaf, torch.Tensor)))
 
-    def _annotate(self, node: fx.Node) -> None:
+    def _notes(self) -> dict[str, Any]:
         """Stage, module, source line and autograd number; a gradient takes module and line of its forward op."""
-        meta = node.meta
         self._calls += 1
-        meta["index"] = (self._calls, 0)
-        meta["stage"] = self.stage
+        notes: dict[str, Any] = {"index": (self._calls, 0), "stage": self.stage}
         backward = torch._C._current_autograd_node() if self.stage == "backward" else None
         if backward is not None:
             number = backward._sequence_nr()
-            meta["sequence"] = number
-            meta["module"], meta["source"] = self._origin.get(number, ("", ""))
-            return
+            module, source = self._origin.get(number, ("", ""))
+            return notes | {"sequence": number, "module": module, "source": source}
         number = torch._C._autograd._get_sequence_nr() - 1
-        meta["sequence"] = number
-        meta["module"], meta["source"] = self._modules.path, self._modules.source or calling_source(self._folder)
-        self._origin.setdefault(number, (meta["module"], meta["source"]))  # the node's own call comes first
+        where = self._modules.path, self._modules.source or calling_source(self._folder)
+        self._origin.setdefault(number, where)  # the node's own call comes first
+        return notes | {"sequence": number, "module": where[0], "source": where[1]}
+
+    # -- calls that no operator made
+
+    def here(self) -> Place:
+        """The place that the program has come to."""
+        return Place(after=next(iter(reversed(self.graph.nodes)), None), notes=self._notes())
+
+    def fresh(self, size: int) -> torch.Tensor:
+        """Bytes that no call has made yet."""
+        with self.paused():
+            return torch.empty(size, dtype=torch.uint8)
+
+    def changed(self, tensor: torch.Tensor) -> bool:
+        """Whether some call wrote to it in place."""
+        return bool(self.mutators.get(self._storage_of.get(_storage(tensor)._cdata, -1)))
+
+    def insert(self, place: Place, func: OpOverload, args: tuple[Any, ...], result: torch.Tensor | None) -> fx.Node:
+        """The call of ``func`` at this place; what it gives is ``result``."""
+        with torch._C.DisableTorchFunction():
+            named = _replace_tensors(args, self._node)
+            with self.graph.inserting_after(place.after) if place.after else self.graph.inserting_before():
+                node: fx.Node = self.graph.create_node("call_function", func, named)
+            windows = (None,) if result is None else (self._output_window(result, node),)
+            node.meta.update(place.notes, windows=windows, mutates=())
+            self._name_results(result, node)
+        return node
 
     # -- tensors, nodes, storages
 
@@ -259,6 +285,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = _storage(tensor)
         known = self._storage_of.get(storage._cdata)
         if known is None:
+            read = self.randomness.node_of(tensor)
+            if read is not None:
+                return read
             if origin is None and isinstance(tensor, FakeTensor) and self.strict:
                 raise CaptureFailed(
                     "a tensor was computed where the trace does not look, in another thread for example",
@@ -276,8 +305,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.ops.aten.as_strided.default,
             (base, list(tensor.shape), list(tensor.stride()), tensor.storage_offset()),
         )
-        node.meta.update(windows=(self._window(tensor),), mutates=())
-        self._annotate(node)
+        node.meta.update(self._notes(), windows=(self._window(tensor),), mutates=())
         _remember(tensor, self, node)
         return node
 

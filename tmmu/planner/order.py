@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from tmmu.errors import InvalidConfig, InvalidIrShapes, LivenessCycle
 from tmmu.ir.graph import Graph
+from tmmu.ir.random_state import displaced
 
 
 def derive_order(graph: Graph, mode: str) -> tuple[int, ...]:
@@ -12,7 +13,8 @@ def derive_order(graph: Graph, mode: str) -> tuple[int, ...]:
 
     An op comes after the writer of all that it reads (read after write), after every reader of what it
     replaces (write after read), and after the op that wrote the same buffer before (write after write).
-    ``LivenessCycle`` when there is no such order. O(ops + edges), with a logarithm when ids are no order.
+    What takes or sets the random state stays between smaller and larger ids. ``LivenessCycle`` when there is no such
+    order. O(ops + edges), with a logarithm when ids are no order.
     """
     chosen = select_ops(graph, mode)
     writer = writers(graph, chosen)
@@ -20,7 +22,9 @@ def derive_order(graph: Graph, mode: str) -> tuple[int, ...]:
     if _finds_its_values(graph, chosen, writer):
         return chosen
     first = _topological(graph, chosen, _read_after_write(graph, chosen, writer))
-    return _topological(graph, chosen, _all_edges(graph, first, writer))
+    order = _topological(graph, chosen, _all_edges(graph, first, writer))
+    _demand_in_place(graph, order)
+    return order
 
 
 def check_order(graph: Graph, mode: str, order: Sequence[int]) -> tuple[int, ...]:
@@ -35,6 +39,8 @@ def check_order(graph: Graph, mode: str, order: Sequence[int]) -> tuple[int, ...
     same_contents = _versions(graph, order) == _versions(graph, legal)
     if not same_contents or not _finds_its_values(graph, order, writers(graph, legal)):
         raise InvalidConfig("the order runs an op before what it needs", fix="give a topological order, or none")
+    if any(displaced(graph, order)):
+        raise InvalidConfig("the order moves an op that takes or sets the random state", fix="leave it where it is")
     return tuple(order)
 
 
@@ -51,6 +57,16 @@ def writers(graph: Graph, ops: Sequence[int]) -> list[int]:
         for value in graph.ops.writes[op]:
             writer[value] = op
     return writer
+
+
+def _demand_in_place(graph: Graph, order: Sequence[int]) -> None:
+    for op in displaced(graph, order):
+        raise LivenessCycle(
+            f"op {op} takes or sets the random state, and cannot run between the smaller and the larger ids",
+            fix="number the ops in an order in which they can run",
+            ops=[op],
+            targets=[graph.ops.target[op]],
+        )
 
 
 def _demand_closed(graph: Graph, chosen: Sequence[int], writer: Sequence[int]) -> None:

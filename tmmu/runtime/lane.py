@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from tmmu.errors import DeviceMemory, InvalidConfig
+from tmmu.ir.random_state import RANDOM_STATE_OPS
 from tmmu.runtime.code import Code, Run, runner
 from tmmu.runtime.interpreter import interpreted, speakable
 from tmmu.runtime.sizing import require_device
@@ -135,9 +136,9 @@ class CudaLane(Lane):
         finally:
             caller.wait_stream(self._stream)
 
-    def speaks(self, code: Code) -> bool:  # noqa: ARG002
-        """Only the attempt tells."""
-        return True
+    def speaks(self, code: Code) -> bool:
+        """Only the attempt tells; but a generator's state, which replays move as a whole, is taken and set between."""
+        return not any(str(one.operator) in RANDOM_STATE_OPS for one in code)
 
     def composed(self, code: Code) -> Run | None:
         """A graph's replay; ``DEVICE_MEMORY`` where graphs need more than the scratch."""

@@ -70,8 +70,9 @@ def compile_step(
 
 
 def _without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
-    """A call for what it changes; one that changes nothing only says that its arguments are needed until here."""
-    code = (call_into(call.operator, args, kwargs),) if call.operator._schema.is_mutable else ()
+    """A call for what it changes, an argument or a generator; any other only says what is needed until here."""
+    acts = call.operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.operator.tags
+    code = (call_into(call.operator, args, kwargs),) if acts else ()
     given = tuple(_tensors(args, kwargs))
     return Step(name=str(call.operator), code=code, copying=code, results=(), arguments=given)
 

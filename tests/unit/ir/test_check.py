@@ -34,6 +34,7 @@ from tmmu.ir.check import RULES, check_plan, judge
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import MODES, PRESETS, Plan
+from tmmu.ir.random_state import RANDOM_STATE_OPS
 from tmmu.planner.prepare import prepare_memory
 
 INFERENCE = plan()
@@ -156,8 +157,9 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
 )
 
 
-OTHER_GRAPHS = {"graph", "versions"}
-"""Rules whose mutation needs another graph: ``test_illegal_graph_…`` and ``test_an_update_out_of_turn_…``."""
+OTHER_GRAPHS = {"graph", "versions", "random"}
+"""Rules whose mutation needs another graph: ``test_illegal_graph_…``, ``test_an_update_out_of_turn_…`` and
+``test_the_random_state_is_taken_and_set_in_its_place``."""
 
 
 def scratch_in_state(made: Plan) -> Plan:
@@ -269,6 +271,26 @@ def test_an_update_out_of_turn_is_a_fault_even_where_nobody_reads() -> None:
     made = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
     assert check_plan(made_graph, made) == ()
     assert "versions" in rules_of(check_plan(made_graph, replace(made, order=(1, 0))))
+
+
+@pytest.mark.parametrize("target", RANDOM_STATE_OPS)
+def test_the_random_state_is_taken_and_set_in_its_place(target: str) -> None:
+    b = Builder()
+    made = [b.buffer("activation", (8,)) for _ in range(3)]
+    for buffer in made:
+        b.op([], [buffer])
+    loose = b.build(made)
+    fixed = replace(loose, ops=replace(loose.ops, target=("aten.rand.default", target, "aten.rand.default")))
+    for order in ((1, 0, 2), (0, 2, 1), (2, 1, 0)):
+        assert not check_plan(loose, prepared(loose, order))
+        faults = check_plan(fixed, replace(prepared(loose, order), ir_hash=fixed.ir_hash))
+        assert rules_of(faults) == {"random"}
+        assert {fault.op for fault in faults} == {1}
+    assert not check_plan(fixed, prepared(fixed, (0, 1, 2)))
+
+
+def prepared(graph: Graph, order: tuple[int, ...]) -> Plan:
+    return prepare_memory(graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas("joint"), order=order)
 
 
 def test_overwriting_needs_the_very_same_bytes() -> None:

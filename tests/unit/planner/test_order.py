@@ -52,6 +52,30 @@ def test_a_write_without_a_read_still_follows_the_write_before_it() -> None:
         check_order(graph, "inference", (2, 3, 0, 1))
 
 
+def setting_the_state(graph: Graph, op: int) -> Graph:
+    targets = tuple("tmmu.set_random_state.default" if at == op else t for at, t in enumerate(graph.ops.target))
+    return replace(graph, ops=replace(graph.ops, target=targets))
+
+
+def test_an_order_that_moves_what_sets_the_random_state_is_refused() -> None:
+    b = Builder()
+    made = [b.buffer("activation", (8,)) for _ in range(3)]
+    for x in made:
+        b.op([], [x])
+    graph = b.build(made)
+    assert check_order(graph, "inference", (0, 2, 1)) == (0, 2, 1)
+    assert check_order(setting_the_state(graph, 0), "inference", (0, 2, 1)) == (0, 2, 1)
+    with pytest.raises(InvalidConfig, match="random state"):
+        check_order(setting_the_state(graph, 1), "inference", (0, 2, 1))
+
+
+def test_where_ids_are_no_order_what_sets_the_random_state_must_not_need_to_move() -> None:
+    graph = permuted(cache_update(), [1, 2, 0])
+    assert derive_order(graph, "inference") == (2, 0, 1)
+    with pytest.raises(LivenessCycle, match="op 0 takes or sets the random state"):
+        derive_order(setting_the_state(graph, 0), "inference")
+
+
 def test_ties_go_to_the_smallest_id() -> None:
     b = Builder()
     made = [b.buffer("activation", (8,)) for _ in range(4)]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
+from tmmu.passes.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.code import Code, instruction
 from tmmu.runtime.lane import CpuLane, CudaLane, lane_of
 from tmmu.runtime.steps import Step
@@ -165,6 +166,18 @@ def test_what_cannot_be_captured_is_called_and_the_rest_is_graphs() -> None:
     assert [at for one in tape for at in range(one.first, one.last)] == list(range(16))
     assert len(cuda.graphs) == 2
     assert lane.refused[0] == "operation not permitted when stream is capturing"
+
+
+@pytest.mark.parametrize("call", [(RANDOM_STATE, "cuda"), (SET_RANDOM_STATE, torch.zeros(16, dtype=torch.uint8))])
+def test_the_random_state_is_read_and_set_between_graphs_and_never_tried_in_one(call: tuple[Any, ...]) -> None:
+    marks = [torch.zeros(1) for _ in range(8)]
+    cuda = Cuda()
+    lane = CudaLane(GPU, cuda=cuda)
+    around = steps(8, marks)
+    tape = tape_of([*around[:4], step(instruction(*call)), *around[4:]], lane, replay=True)
+    assert [(piece.first, piece.last) for piece in tape] == [(0, 4), (4, 5), (5, 9)]
+    assert len(cuda.graphs) == 2
+    assert lane.refused == []
 
 
 def test_graphs_that_need_more_than_the_scratch_are_refused_with_the_numbers() -> None:

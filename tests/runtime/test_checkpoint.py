@@ -1,0 +1,286 @@
+"""Random operators inside ``torch.utils.checkpoint`` draw, when a captured graph is run, what eager draws."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
+
+from tests.kernels import plain_kernels
+from tests.runtime.harness import TOKEN, Make, captured, ids, planned, randomize, same_bits, weights_of
+from tmmu.passes.generator import RANDOM_STATE, SET_RANDOM_STATE
+from tmmu.runtime.bind import bind
+from tmmu.runtime.executor import Executor
+from tmmu.runtime.reference import Plain
+from tmmu.runtime.sanitize import sanitized_run
+
+KEPT, SET = str(RANDOM_STATE), str(SET_RANDOM_STATE)
+OUTSIDE = torch.Generator().manual_seed(99).get_state()
+
+
+class Blocks(nn.Module):
+    """Three blocks with dropout, checkpointed in the way that a subclass says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 8)) for _ in range(3)
+        )
+
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(block, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = self.around(block, x)
+        return x
+
+
+class Reentrant(Blocks):
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(block, x.requires_grad_(), use_reentrant=True)  # type: ignore[no-any-return]
+
+
+class DrawingAnew(Blocks):
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+
+
+class Nested(Blocks):
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        def inner(y: torch.Tensor) -> torch.Tensor:
+            y = nn.functional.dropout(y, 0.25)
+            return nn.functional.dropout(checkpoint(block, y, use_reentrant=False), 0.25)
+
+        return checkpoint(inner, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class Twice(Blocks):
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        once = checkpoint(block, x, use_reentrant=False)
+        return checkpoint(block, once + x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class Between(Blocks):
+    """Dropout before, between and after what is checkpointed."""
+
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(x, 0.25)
+        return nn.functional.dropout(checkpoint(block, x, use_reentrant=False), 0.25)
+
+
+class Sequential(Blocks):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint_sequential(list(self.blocks), 2, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class Selective(Blocks):
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+            del ctx, args, kwargs
+            linear = op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+            return CheckpointPolicy.MUST_SAVE if linear else CheckpointPolicy.PREFER_RECOMPUTE
+
+        contexts = lambda: create_selective_checkpoint_contexts(policy)  # noqa: E731
+        return checkpoint(block, x, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
+
+
+class Penalized(Blocks):
+    """The graph of the blocks is differentiated twice: each state is put back twice."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        y = super().forward(x)
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y + gradient
+
+
+class Seeded(Blocks):
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        return super().around(block, x)
+
+
+class Foreign(Blocks):
+    """A state from outside of the step, and a copy of one of the step."""
+
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        before = torch.get_rng_state().clone()
+        x = x + torch.rand_like(x)
+        torch.default_generator.set_state(OUTSIDE)
+        x = super().around(block, x)
+        torch.set_rng_state(before)
+        return x + torch.rand(8, generator=torch.default_generator)
+
+
+class Forked(Blocks):
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            x = x + torch.randn_like(x)
+        return super().around(block, x)
+
+
+class LastWord(Blocks):
+    """Nothing is drawn after the state is put back: the next step finds it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            return super().forward(nn.functional.dropout(x, 0.5))
+
+
+WAYS: tuple[type[Blocks], ...] = (
+    Blocks,
+    Reentrant,
+    DrawingAnew,
+    Nested,
+    Twice,
+    Between,
+    Sequential,
+    Selective,
+    Penalized,
+    Seeded,
+    Foreign,
+    Forked,
+    LastWord,
+)
+
+
+def loss(model: Callable[..., torch.Tensor], **inputs: Any) -> torch.Tensor:
+    return model(**inputs).square().mean()
+
+
+def x(seed: int) -> dict[str, torch.Tensor]:
+    return {"x": torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))}
+
+
+def eager_step(real: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    real.zero_grad(set_to_none=True)
+    value = loss(real, **inputs)
+    value.backward()  # type: ignore[no-untyped-call]
+    found = [value.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
+    return found + [t.grad for t in inputs.values() if t.grad is not None]
+
+
+def executor_of(make: Make, real: nn.Module, *, preset: str, replay: bool = True) -> Executor:
+    program, constants = captured(make, x(0), mode="backward", loss=loss)
+    plan = planned(program, mode="backward", preset=preset)
+    return bind(program, plan, token=TOKEN, weights=constants | weights_of(real), replay=replay)
+
+
+@pytest.mark.parametrize("replay", [True, False])
+@pytest.mark.parametrize("preset", ["train_full", "inference", "remat_enabled"])
+@pytest.mark.parametrize("make", WAYS, ids=lambda way: way.__name__)
+def test_steps_of_one_seed_are_those_of_the_module(make: type[Blocks], preset: str, replay: bool) -> None:
+    real = randomize(make()).train()
+    with plain_kernels():
+        executor = executor_of(make, real, preset=preset, replay=replay)
+        torch.manual_seed(3)
+        expected = [eager_step(real, x(step)) for step in range(3)]
+        after = torch.get_rng_state()
+        torch.manual_seed(3)
+        for step, wanted in enumerate(expected):
+            found = executor(**x(step))
+            assert len(found) == len(wanted)
+            assert all(map(same_bits, found, wanted)), step
+        assert torch.get_rng_state().equal(after)
+    executor.close()
+
+
+@pytest.mark.parametrize("make", [Blocks, Nested, Seeded, Foreign], ids=lambda way: way.__name__)
+def test_the_sanitizer_and_a_run_without_a_plan_agree(make: type[Blocks]) -> None:
+    real = randomize(make()).train()
+    with plain_kernels():
+        torch.manual_seed(3)
+        wanted = eager_step(real, x(0))
+        program, constants = captured(make, x(0), mode="backward", loss=loss)
+        weights = constants | weights_of(real)
+        plan = planned(program, mode="backward", preset="remat_enabled")
+        executor = bind(program, plan, token=TOKEN, weights=weights)
+        torch.manual_seed(3)
+        watched = sanitized_run(program, executor, weights, x(0), token=TOKEN)
+        executor.close()
+        plain = Plain(program, weights)
+        torch.manual_seed(3)
+        plain.run(plan.order, x(0))
+    assert all(map(same_bits, watched.outputs, wanted))
+    assert all(map(same_bits, [plain.value(value) for value in program.graph.outputs], wanted))
+
+
+def test_binding_leaves_the_generator_where_it_was() -> None:
+    real = randomize(Seeded())
+    before = torch.manual_seed(11).get_state()
+    executor_of(Seeded, real, preset="inference").close()
+    assert torch.get_rng_state().equal(before)
+
+
+def test_a_step_on_a_cpu_is_one_piece() -> None:
+    executor = executor_of(Blocks, randomize(Blocks()), preset="inference")
+    assert executor.pieces == 1
+    executor.close()
+
+
+@pytest.mark.parametrize("make", [Blocks, Between, Nested, Reentrant, LastWord], ids=lambda way: way.__name__)
+def test_each_step_that_puts_a_state_back_is_needed(make: type[Blocks]) -> None:
+    """One left out is another step, or leaves another state behind."""
+    real = randomize(make()).train()
+    with plain_kernels():
+        program, constants = captured(make, x(0), mode="backward", loss=loss)
+        plain = Plain(program, constants | weights_of(real))
+        order = range(len(program.calls))
+
+        def result(without: int | None) -> list[torch.Tensor]:
+            torch.manual_seed(3)
+            plain.run([op for op in order if op != without], x(0))
+            return [*(plain.value(value).clone() for value in program.graph.outputs), torch.get_rng_state()]
+
+        wanted = result(None)
+        put_back = [op for op in order if program.graph.ops.target[op] == SET]
+        assert put_back
+        if make is not LastWord:
+            put_back.pop()  # nothing is drawn afterwards, and what was computed again drew as much as the first time
+        for op in put_back:
+            assert not all(map(same_bits, result(op), wanted)), op
+
+
+def test_gpt2_with_gradient_checkpointing_trains_as_eager_does() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        vocab_size=100,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+
+    def make() -> Any:
+        made = transformers.GPT2LMHeadModel(config)
+        made.activation_checkpointing_enable()
+        return made.train()
+
+    def own_loss(model: Any, **inputs: Any) -> torch.Tensor:
+        return model(**inputs).logits.square().mean()  # type: ignore[no-any-return]
+
+    inputs = {"input_ids": ids(2, 16, high=100)}
+    real = make()
+    with plain_kernels():
+        program, constants = captured(make, inputs, mode="backward", loss=own_loss)
+        assert program.graph.ops.target.count(KEPT) == 1 + config.n_layer
+        plan = planned(program, mode="backward", preset="remat_enabled")
+        executor = bind(program, plan, token=TOKEN, weights=constants | weights_of(real))
+        torch.manual_seed(3)
+        value = own_loss(real, **inputs)
+        value.backward()  # type: ignore[no-untyped-call]
+        wanted = [value.detach(), *(p.grad for p in real.parameters())]
+        torch.manual_seed(3)
+        assert all(map(same_bits, executor(**inputs), wanted))
+    executor.close()
