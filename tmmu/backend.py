@@ -191,7 +191,7 @@ class Planned:
         from tmmu.runtime.frames import Frames
 
         try:
-            traced = trace_halves(self._step, args, name="graph")
+            traced = trace_halves(self._step, args, name="torch.compile")
             compiled = _planned(traced.halves.program.graph, _TRAINING if self._step.second is not None else _INFERENCE)
         except UserError as error:
             return str(error)

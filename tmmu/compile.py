@@ -17,11 +17,11 @@ from platformdirs import user_cache_path
 
 from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
-from tmmu.ir.key import Key, NoKey, key_of, part_of
+from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.ir.rules import require_legal
 from tmmu.planner.cache import Found, PlanCache
-from tmmu.planner.cache.parts import library_parts, program_parts, request_parts
+from tmmu.planner.cache.parts import library_parts, program_parts, request_parts, traced_parts
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
@@ -170,8 +170,7 @@ def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> 
 
 def traced_key(graph: Graph, request: PlanRequest) -> Key:
     """The key of a program that is traced in any case: its graph says all, so nobody has to look at the model."""
-    asked = request_key(request, device=graph.target, optimizer=None)
-    return asked.replaced(part_of("model", graph.ir_hash))
+    return request_key(request, device=graph.target, optimizer=None).replaced(*traced_parts(graph))
 
 
 def plan_cache(*, doubt: bool = False) -> PlanCache:

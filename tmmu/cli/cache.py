@@ -1,9 +1,10 @@
 """``tmmu cache``: what is kept, why a plan is not found, whether all of it is sound, and room for more."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import time_ns
+from time import localtime, strftime, time_ns
 from typing import Final
 
 from tmmu.cli import render
@@ -37,6 +38,7 @@ NEAREST: Final = 3
 """Entries that ``why`` compares with."""
 DIGITS: Final = 12
 """Hexadecimal digits of a key that tell entries apart."""
+_DIGEST: Final = re.compile(rf"\b([0-9a-f]{{{DIGITS}}})[0-9a-f]{{{64 - DIGITS}}}\b")
 LISTED: Final = ("model", "target", "mode", "preset", "inputs")
 
 
@@ -94,8 +96,21 @@ def _row(stored: Stored) -> Row:
 def _listing(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
-    cells = [(row.key[:DIGITS], readable_size(row.bytes), *_listed(row)) for row in rows]
-    return render.aligned("<><<<<<", ("key", "size", *LISTED), cells)
+    cells = [(row.key[:DIGITS], _moment(row.used_ns), readable_size(row.bytes), *_listed(row)) for row in rows]
+    return render.aligned("<<><<<<<", ("key", "last used", "size", *LISTED), cells)
+
+
+def _moment(nanoseconds: int) -> str:
+    """The time on this machine's clock, to the minute; nothing for one that no calendar has."""
+    try:
+        return strftime("%Y-%m-%d %H:%M", localtime(nanoseconds // 10**9))
+    except (OSError, OverflowError, ValueError):
+        return ""
+
+
+def _short(text: str) -> str:
+    """The text with the first digits of each digest alone."""
+    return _DIGEST.sub(r"\1…", text)
 
 
 def _listed(row: Row) -> tuple[str, ...]:
@@ -103,7 +118,7 @@ def _listed(row: Row) -> tuple[str, ...]:
         return (row.fault, *[""] * (len(LISTED) - 1))
     parts = row.parts
     shown = parts | {"inputs": parts.get("model.inputs") or parts.get("workload", "")}
-    return tuple(shown.get(name, "") for name in LISTED)
+    return tuple(_short(shown.get(name, "")) for name in LISTED)
 
 
 def _count(number: int) -> str:
@@ -120,7 +135,7 @@ def why_job(given: PlanOptions) -> WhyJob:
 
 
 def run_why(job: WhyJob) -> int:
-    """Whether the plan is kept, and if not, in which parts its key differs from the nearest that are; 0."""
+    """Whether the plan is kept, and if not, in which parts its key differs from the nearest that are; 0 either way."""
     key = _key(job)
     if isinstance(key, NoKey):
         return _say_unnamed(job, key)
@@ -197,7 +212,7 @@ def _nearest_lines(near: Sequence[Near]) -> Iterator[str]:
         yield ""
         yield f"{one.key[:DIGITS]} differs in {count} part{'' if count == 1 else 's'}:"
         yield from render.aligned(
-            "<<<", ("part", "asked for", "kept"), [(name, *two) for name, two in one.parts.items()]
+            "<<<", ("part", "asked for", "kept"), [(name, *map(_short, two)) for name, two in one.parts.items()]
         )
 
 

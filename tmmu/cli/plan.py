@@ -233,7 +233,8 @@ def file_key(target: Target, capture: CaptureOptions, request: PlanRequest) -> K
 
 def graph_key(graph: Graph, request: PlanRequest) -> Key:
     """The key of a graph file, by all that it says."""
-    return request_key(request, device=graph.target, optimizer=None).replaced(*graph_parts(encode_graph(graph)))
+    parts = graph_parts(encode_graph(graph), graph.notes.name)
+    return request_key(request, device=graph.target, optimizer=None).replaced(*parts)
 
 
 def _require_gradient(graph: Graph, mode: str) -> None:

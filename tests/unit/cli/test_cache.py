@@ -393,7 +393,7 @@ def test_ls_lists_what_was_used_last_first(shell: Shell) -> None:
     newest, oldest = reversed(store.entries(cache_folder()))
     os.utime(oldest.path, ns=(1, 1))
     lines = shell.tmmu("cache", "ls").out.splitlines()
-    assert lines[0].split() == ["key", "size", "model", "target", "mode", "preset", "inputs"]
+    assert lines[0].split() == ["key", "last", "used", "size", "model", "target", "mode", "preset", "inputs"]
     assert [line.split()[0] for line in lines[1:3]] == [newest.key[:12], oldest.key[:12]]
     assert "inference" in lines[1]
     record = shell.tmmu("cache", "ls", "--json").record

@@ -3,11 +3,13 @@ import os
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.cli.graphs import small
 from tests.unit.planner.cached import TOKEN
 from tmmu.ir.key import Key, NoKey, Part, key_of
 from tmmu.planner.arenas import parse_arenas
@@ -21,6 +23,7 @@ from tmmu.planner.cache.parts import (
     library_parts,
     program_parts,
     request_parts,
+    traced_parts,
 )
 
 REQUEST: dict[str, Any] = {
@@ -249,4 +252,19 @@ def test_a_broken_program_has_no_key(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_graph_is_its_bytes() -> None:
-    assert graph_parts(b"a") != graph_parts(b"b")
+    assert graph_parts(b"a", "net") != graph_parts(b"b", "net")
+    assert graph_parts(b"a", "net")[0].text == "net, graph of 1 bytes"
+
+
+def test_a_traced_program_is_told_by_its_graph_and_names_decide_nothing() -> None:
+    graph = small()
+    model, inputs = traced_parts(graph)
+    assert model.text == f"small, 5 ops, {graph.ir_hash.hex()}"
+    assert (inputs.name, inputs.text) == ("model.inputs", "x float32[4,256]")
+    names = ("y", *graph.notes.buffers[1:])
+    other = replace(graph, notes=replace(graph.notes, name="a name that goes on " * 9, buffers=names))
+    assert key_of(traced_parts(other)).digest == key_of((model, inputs)).digest
+    assert traced_parts(other)[0].text.endswith(f", {graph.ir_hash.hex()}"), "however long the name is"
+    assert traced_parts(other)[1].text == "y float32[4,256]"
+    more = replace(graph, ops=replace(graph.ops, target=("aten.bmm", *graph.ops.target[1:])))
+    assert traced_parts(more)[0].digest != model.digest

@@ -15,6 +15,7 @@ from typing import Final
 from blake3 import blake3
 
 import tmmu
+from tmmu.ir.graph import Graph
 from tmmu.ir.key import NoKey, Part, part_of
 from tmmu.ir.plan import ArenaSpec
 
@@ -24,6 +25,9 @@ CODE: Final = (".py", ".so", ".pyd", ".dll", ".dylib")
 SWITCHES: Final = ("TORCH_", "PYTORCH_", "ATEN_", "TRANSFORMERS_")
 """How variables of the environment begin that libraries read when they like."""
 HUGGING_FACE: Final = ("torch", "transformers")
+NAME_SHOWN: Final = 40
+"""Characters, so that the digest after it is told whole."""
+INPUTS_SHOWN: Final = 8
 WEIGHTS: Final = "/data/weights/"
 """Where an exported program keeps the bytes that planning leaves unread."""
 
@@ -164,6 +168,16 @@ def _record(archive: zipfile.ZipFile, one: zipfile.ZipInfo) -> list[object]:
     return [one.filename, one.file_size, b"" if weights else blake3(archive.read(one)).digest()]
 
 
-def graph_parts(data: bytes) -> tuple[Part, ...]:
-    """A graph file, by its bytes."""
-    return (part_of("model", blake3(data).digest(), f"graph of {len(data)} bytes"),)
+def graph_parts(data: bytes, name: str) -> tuple[Part, ...]:
+    """A graph file, by its bytes; what it is called is in these."""
+    return (part_of("model", blake3(data).digest(), f"{name[:NAME_SHOWN]}, graph of {len(data)} bytes"),)
+
+
+def traced_parts(graph: Graph) -> tuple[Part, ...]:
+    """A program that was traced, by its graph; what it is called and what goes in are told, and decide nothing more."""
+    values, names = graph.values, graph.notes.buffers
+    types = [f"{values.dtype[v]}[{','.join(map(str, values.shape[v]))}]" for v in graph.inputs]
+    called = [names[values.buffer[v]] for v in graph.inputs]
+    shown = [f"{name} {kind}".strip() for name, kind in zip(called, types, strict=True)]
+    what = f"{graph.notes.name[:NAME_SHOWN]}, {len(graph.ops)} ops, {graph.ir_hash.hex()}"
+    return (part_of("model", graph.ir_hash, what), part_of("model.inputs", types, ", ".join(shown[:INPUTS_SHOWN])))
