@@ -1,6 +1,6 @@
 """Random operators inside ``torch.utils.checkpoint`` draw, when a captured graph is run, what eager draws."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import (
 
 from tests.kernels import plain_kernels
 from tests.runtime.harness import TOKEN, Make, captured, ids, planned, randomize, same_bits, weights_of
+from tmmu.backend import reports
 from tmmu.passes.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.bind import bind
 from tmmu.runtime.executor import Executor
@@ -74,6 +75,17 @@ class Between(Blocks):
     def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.dropout(x, 0.25)
         return nn.functional.dropout(checkpoint(block, x, use_reentrant=False), 0.25)
+
+
+class Attending(Blocks):
+    """After the last draw comes an operator that might draw, and does not."""
+
+    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        def attend(y: torch.Tensor) -> torch.Tensor:
+            y = block(y)[None, None]
+            return nn.functional.scaled_dot_product_attention(y, y, y)[0, 0]
+
+        return checkpoint(attend, x, use_reentrant=False)  # type: ignore[no-any-return]
 
 
 class Sequential(Blocks):
@@ -142,6 +154,7 @@ WAYS: tuple[type[Blocks], ...] = (
     Nested,
     Twice,
     Between,
+    Attending,
     Sequential,
     Selective,
     Penalized,
@@ -284,3 +297,60 @@ def test_gpt2_with_gradient_checkpointing_trains_as_eager_does() -> None:
         torch.manual_seed(3)
         assert all(map(same_bits, executor(**inputs), wanted))
     executor.close()
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No graph of another test is reported, and kernels are those of eager."""
+    torch._dynamo.reset()
+    monkeypatch.setattr("tmmu.backend._MADE", [])
+    with plain_kernels():
+        yield
+    torch._dynamo.reset()
+
+
+def between_halves(model: Callable[..., Any], real: nn.Module, *, backwards: int = 1) -> list[torch.Tensor]:
+    """Two steps with a draw of somebody else's between forward and backward; the state afterwards comes last."""
+    found = []
+    torch.manual_seed(3)
+    for step in range(2):
+        real.zero_grad(set_to_none=True)
+        value = loss(model, **x(step))
+        torch.rand(3)
+        for again in range(backwards):
+            value.backward(retain_graph=again + 1 < backwards)  # type: ignore[no-untyped-call]
+        found += [value.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
+    return [*found, torch.get_rng_state()]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, about what it cannot compile as a whole
+@pytest.mark.usefixtures("compiling")
+@pytest.mark.parametrize("options", [{}, {"recompute": True}], ids=["saved", "recomputed"])
+@pytest.mark.parametrize("make", [Blocks, Between, Nested, Twice, Attending, Seeded], ids=lambda way: way.__name__)
+def test_a_compiled_checkpoint_draws_in_its_plan_as_eager_does(make: type[Blocks], options: dict[str, bool]) -> None:
+    real = randomize(make()).train()
+    wanted = between_halves(real, real)
+    compiled = torch.compile(real, backend="tmmu", options=options)  # type: ignore[call-overload]
+    found = between_halves(compiled, real)
+    assert len(found) == len(wanted)
+    assert all(map(same_bits, found, wanted))
+    assert reports()
+    assert all(one.planned and not one.plain for one in reports())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiling")
+def test_a_reentrant_checkpoint_is_compiled_as_torch_compiles_it() -> None:
+    real = randomize(Reentrant()).train()
+    wanted = between_halves(torch.compile(real, backend="aot_eager"), real)
+    torch._dynamo.reset()
+    assert all(map(same_bits, between_halves(torch.compile(real, backend="tmmu"), real), wanted))
+
+
+@pytest.mark.usefixtures("compiling")
+def test_a_second_backward_without_a_plan_finds_the_state_that_the_plan_saved() -> None:
+    real = randomize(Blocks()).train()
+    wanted = between_halves(real, real, backwards=3)
+    found = between_halves(torch.compile(real, backend="tmmu"), real, backwards=3)
+    assert all(map(same_bits, found, wanted))
+    assert any(one.plain for one in reports())

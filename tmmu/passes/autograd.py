@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from tmmu.passes.composites import composites_of_eager
-from tmmu.passes.following import draw_in_place
+from tmmu.passes.following import draw_in_place, is_state_taken
 from tmmu.passes.halves import Step
 
 Callback: TypeAlias = Callable[[Step, frozenset[int]], "Runner"]
@@ -93,9 +93,14 @@ def split_by_autograd(
 
 
 def run_plain(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
-    """What the graph returns when torch runs it, without any plan."""
+    """What the graph returns when torch runs it, without any plan.
+
+    Torch reads a random state from where its storage begins: one that a plan has saved is a window, and is copied.
+    """
+    nodes = graph.graph.find_nodes(op="placeholder")
+    given = [arg.clone() if is_state_taken(node) else arg for node, arg in zip(nodes, args, strict=True)]
     with torch.no_grad():
-        found = graph(*args)
+        found = graph(*given)
     return list(found) if isinstance(found, (tuple, list)) else [found]
 
 

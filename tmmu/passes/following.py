@@ -4,15 +4,18 @@ Such a graph names windows by their offset in the storages that it was traced on
 those offsets are moved.
 """
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import fx
+from torch._prims import rng_prims
 
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.modules import ModuleStack
+from tmmu.passes.randomness import Randomness
 from tmmu.passes.sources import display_name
 
 _aten: Final = torch.ops.aten
@@ -32,9 +35,10 @@ class Following(fx.Interpreter):
         modules: ModuleStack,
         made: Callable[[fx.Node, Any], None],
         known: Mapping[Any, int],
+        randomness: Randomness,
     ) -> None:
         super().__init__(graph)
-        self._modules, self._made, self._known = modules, made, known
+        self._modules, self._made, self._known, self._randomness = modules, made, known, randomness
 
     def run_node(self, n: fx.Node) -> Any:
         """The node's value."""
@@ -43,10 +47,17 @@ class Following(fx.Interpreter):
         lines = _LINE.findall(n.meta.get("stack_trace") or "")
         self._modules.path = _readable(str(path))
         self._modules.source = f"{display_name(lines[-1][0], '')}:{lines[-1][1]}" if lines else _NOWHERE
-        own = _BY_STORAGE.get(n.target)
-        value = super().run_node(n) if own is None else self._by_storage(n, own)
+        value = self._value(n)
         self._made(n, value)
         return value
+
+    def _value(self, n: fx.Node) -> Any:
+        if n.target in _BY_STORAGE:
+            return self._by_storage(n, _BY_STORAGE[n.target])
+        if n.target in DRAWN_AGAIN:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            return DRAWN_AGAIN[n.target](self._randomness, *args, **kwargs)
+        return super().run_node(n)
 
     def _by_storage(self, n: fx.Node, own: Callable[..., Any]) -> Any:
         """The call, its offset counted from where the argument lies here."""
@@ -80,6 +91,38 @@ _BY_STORAGE: Final[Mapping[Any, Callable[..., Any]]] = {
     _aten.as_strided_scatter.default: _strided_scatter,
 }
 """Operators that count from the start of a storage."""
+
+
+def _run_and_save_state(randomness: Randomness, call: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
+    """The state before the call, and what the call gives."""
+    return randomness.read(), call(*args, **kwargs)
+
+
+def _run_with_state(randomness: Randomness, state: torch.Tensor, call: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """What the call gives in that state; the state of now is back afterwards."""
+    now = randomness.read()
+    randomness.put(state)
+    found: torch.Tensor = call(*args, **kwargs)
+    randomness.put(now)
+    return found
+
+
+DRAWN_AGAIN: Final[Mapping[Any, Callable[..., Any]]] = {
+    rng_prims.run_and_save_rng_state: _run_and_save_state,
+    rng_prims.run_with_rng_state: _run_with_state,
+}
+"""What AOTAutograd makes of an operator that draws inside ``torch.utils.checkpoint``."""
+
+
+def is_state_made(node: fx.Node) -> bool:
+    """Whether it is a state that a call of the first half was made in."""
+    made = node.target is operator.getitem and node.args[0].target is rng_prims.run_and_save_rng_state  # type: ignore[union-attr]
+    return bool(made and node.args[1] == 0)
+
+
+def is_state_taken(node: fx.Node) -> bool:
+    """Whether it is a state that a call of the second half is to be made in."""
+    return any(user.target is rng_prims.run_with_rng_state and user.args[0] is node for user in node.users)
 
 
 def draw_in_place(graph: fx.GraphModule) -> None:

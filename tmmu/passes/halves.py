@@ -20,7 +20,7 @@ from tmmu.ir.graph import DTYPE_BYTES, STATE
 from tmmu.ir.halves import Delivery, Given, Half, Halves, Handed
 from tmmu.passes.capture import translated
 from tmmu.passes.constants import constant_values
-from tmmu.passes.following import Following, form_of, known_sizes
+from tmmu.passes.following import DRAWN_AGAIN, Following, form_of, is_state_made, is_state_taken, known_sizes
 from tmmu.passes.lower import lower_with_calls
 from tmmu.passes.modules import ModuleStack
 from tmmu.passes.program import Window
@@ -150,7 +150,10 @@ class _Tracer:
                 self._hand_out(half, places, value)
 
         with translated(""), self.recorder:
-            half.found = _listed(Following(graph, self.modules, made, self.known).run(*given))
+            random = self.recorder.randomness
+            random.lost()
+            half.found = _listed(Following(graph, self.modules, made, self.known, random).run(*given))
+            random.settle()
             half.handed = self._handed(graph, half)
             early = {at for places in half.deliveries for at in places}
             last = [at for at, how in enumerate(half.handed) if isinstance(how, Window) and at not in early]
@@ -229,8 +232,12 @@ def _require_together(half: _Recorded) -> None:
 
 
 def _returned(first: fx.GraphModule, second: fx.GraphModule) -> tuple[int, ...]:
-    saved = {node.name: at for at, node in enumerate(_outputs(first)) if isinstance(node, fx.Node)}
-    return tuple(saved.get(node.name, -1) for node in second.graph.find_nodes(op="placeholder"))
+    """Where the first returns what the second takes: by name, and random states, which have other names, in order."""
+    outputs = _outputs(first)
+    saved = {node.name: at for at, node in enumerate(outputs) if isinstance(node, fx.Node)}
+    states = iter([at for at, node in enumerate(outputs) if isinstance(node, fx.Node) and is_state_made(node)])
+    taken = second.graph.find_nodes(op="placeholder")
+    return tuple(next(states) if is_state_taken(node) else saved.get(node.name, -1) for node in taken)
 
 
 def _whole(position: int, tensor: torch.Tensor) -> Given:
@@ -248,7 +255,7 @@ def _listed(returned: Any) -> list[Any]:
 def _require_plain(step: Step) -> None:
     for graph in (step.first, step.second):
         for node in graph.graph.nodes if graph is not None else ():
-            if isinstance(node.target, HigherOrderOperator):
+            if isinstance(node.target, HigherOrderOperator) and node.target not in DRAWN_AGAIN:
                 raise UnsupportedOp(
                     f"{node.target} takes graphs, and is not modelled yet", fix="keep it out of compile"
                 )

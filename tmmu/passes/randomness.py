@@ -96,18 +96,22 @@ class Randomness:
             self._wanted = known
             return
         self._set(tensor)  # at once: nobody says that the tensor stays as it is
-        self._there = self._wanted = _State()
+        self.lost()
 
     def seed(self, seed: int) -> None:
         """The state of now is that of a generator that was just seeded."""
         self.put(seeded_state(self._device, seed))
+
+    def lost(self) -> None:
+        """Others have run, and nobody knows the state of now."""
+        self._there = self._wanted = _State()
 
     def before(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Told of each call, before it is recorded. Its ``kwargs``, the default generator left out."""
         if not draws(func, args, kwargs, self._defaults):
             return kwargs
         self.settle()
-        self._there = self._wanted = _State()
+        self.lost()
         return kwargs | {"generator": None} if kwargs.get("generator") is not None else kwargs
 
     def settle(self) -> None:
@@ -152,10 +156,10 @@ class Randomness:
     def _of_cuda(self) -> Sequence[tuple[Any, str, Any]]:
         """A GPU that this machine may lack: its generator is the one that operators draw from."""
         ours: dict[str, Callable[..., Any]] = {
-            "get_rng_state": lambda _device="cuda": self.read(),
+            "get_rng_state": lambda device="cuda": self.read(),  # noqa: ARG005 - torch's own names
             "get_rng_state_all": lambda: [self.read()],
-            "set_rng_state": lambda state, _device="cuda": self.put(state),
-            "set_rng_state_all": lambda states: self.put(states[0]),
+            "set_rng_state": lambda new_state, device="cuda": self.put(new_state),  # noqa: ARG005
+            "set_rng_state_all": lambda new_states: self.put(new_states[0]),
             "manual_seed": self.seed,
             "manual_seed_all": self.seed,
             "seed": _refuse_seed,
