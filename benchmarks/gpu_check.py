@@ -51,6 +51,8 @@ CASES = (
          small_input="image=float32[1,3,64,64]"),
     Case(name="training", model="Language", input="ids=int64[2,256]", mode="backward", small=SMALL,
          small_input="ids=int64[1,32]"),
+    Case(name="recomputed", model="Recomputed", input="ids=int64[2,256]", mode="backward", small=SMALL,
+         small_input="ids=int64[1,32]"),
 )  # fmt: skip
 
 

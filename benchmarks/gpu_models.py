@@ -1,8 +1,9 @@
-"""Models for the GPU check, of torch alone: a language model with its training loss, a decode step, a vision model."""
+"""Models for the GPU check, of torch alone: a language model, to train as it is or checkpointed, a decode step, vision."""
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
@@ -52,6 +53,19 @@ class Gated(Language):
     def __init__(self, width: int = 512, layers: int = 8) -> None:
         super().__init__(width=width, layers=layers, gated=True)
         self.to(torch.bfloat16)
+
+
+class Recomputed(Language):
+    """The same with dropout, each block computed again in the backward: the random state must be as it was."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = checkpoint(self._dropped, block, x, use_reentrant=False)
+        return self.head(self.norm(x))
+
+    def _dropped(self, block: Block, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(block(x, causal=True), 0.1, training=self.training)
 
 
 class Decode(nn.Module):
