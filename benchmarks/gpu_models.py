@@ -1,4 +1,4 @@
-"""Models for the GPU check, of torch alone: a language model, to train as it is or checkpointed, a decode step, vision."""
+"""Models for the GPU check, of torch alone: a language model, to train as it is or checkpointed; decoding; vision."""
 
 import torch
 from torch import nn
