@@ -32,11 +32,11 @@ def compared(  # noqa: PLR0913 - the two sides, what they are given, and what on
 ) -> tuple[int, int]:
     """How many outputs and states of the one step that ran have the bits of the model's own, and how many are close.
 
-    ``CAPTURE_FAILED`` for one that is neither.
+    Where a plan is of half a step, the outputs that this half has. ``CAPTURE_FAILED`` for one that is neither.
     """
     model.load(weights, dict(zip(model.names, inputs.values(), strict=True)))
     torch.manual_seed(seed)
-    rows = [*_outputs(outputs, model.run()), *_states(executor, model.states)]
+    rows = [*_outputs(executor, outputs, model.run()), *_states(executor, model.states)]
     same = [_same(found, wanted) for _, found, wanted in rows]
     for alike, (what, found, wanted) in zip(same, rows, strict=True):
         if not alike and not _near(found, wanted):
@@ -47,19 +47,21 @@ def compared(  # noqa: PLR0913 - the two sides, what they are given, and what on
     return sum(same), len(same) - sum(same)
 
 
-def _outputs(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Iterator[Row]:
-    if len(wanted) != len(outputs):
+def _outputs(executor: Executor, outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Iterator[Row]:
+    values = executor.bound.graph.outputs
+    if len(wanted) != len(values):
         raise CaptureFailed(
-            f"the model itself gives {len(wanted)} tensors, and its graph {len(outputs)}",
+            f"the model itself gives {len(wanted)} tensors, and its graph {len(values)}",
             fix="report it, with the model",
         )
-    for position, (found, own) in enumerate(zip(outputs, wanted, strict=True)):
-        yield f"output {position}", found, own
+    own = dict(zip(values, wanted, strict=True))
+    for position, (value, found) in enumerate(zip(executor.outputs, outputs, strict=True)):
+        yield f"output {position}", found, own[value]
 
 
 def _states(executor: Executor, own: Mapping[str, torch.Tensor]) -> Iterator[Row]:
-    """Each as all numbers of its storage."""
-    for name in executor.states:
+    """Each as all numbers of its storage, once a whole step has run."""
+    for name in executor.states if len(executor.order) == len(executor.bound.graph.ops) else ():
         found = executor.state(name)
         storage = own[name].untyped_storage() if name in own else None
         if storage is not None and storage.nbytes() == found.nbytes:

@@ -82,6 +82,12 @@ def test_a_run_gives_what_the_model_itself_gives(shell: Shell, net: Path, more: 
     assert (record["same"], record["near"]) == (record["checked"], 0)
 
 
+def test_half_a_step_is_held_against_what_the_model_gives_of_it(shell: Shell, net: Path) -> None:
+    with plain_kernels():
+        record = ran(shell, net, "--check", "--mode", "forward")
+    assert (record["same"], record["near"]) == (len(record["outputs"]), 0)
+
+
 def test_a_model_that_gives_something_else_each_time_is_found(shell: Shell) -> None:
     again = "import math\nmath.calls = getattr(math, 'calls', 0) + 1\n"
     counting = again + NET.replace("return (self", "return math.calls * (self")
