@@ -112,6 +112,7 @@ def test_the_action_compares_with_the_base_of_the_pull_request(repository: Path)
     assert done.summary.startswith("### tmmu: total +")
     assert "most of it by gpt2.py:36" in done.summary
     assert Path(done.outputs["report"]).read_text() == done.summary
+    assert not Path(os.environ["TMMU_CACHE_DIR"]).exists(), "a gate must not be served what was planned before"
 
 
 def test_the_action_passes_without_a_limit_and_below_one(repository: Path) -> None:

@@ -245,6 +245,7 @@ def diff(
     cache_len: words.CacheLength = None,
     arena: words.Arena = None,
     nodes: words.Nodes = None,
+    no_cache: words.NoCache = False,
     as_json: words.Json = False,
 ) -> Run:
     """Say what B needs more than A, and which line of the model makes the difference."""
@@ -262,6 +263,7 @@ def diff(
         "--cache-len": cache_len,
         "--arena": arena,
         "--nodes": nodes,
+        "--no-cache": no_cache,
     }
     from tmmu.cli.diff import diff_job, run_diff
 

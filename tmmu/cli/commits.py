@@ -3,12 +3,14 @@
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tmmu.errors import InvalidConfig
 
 PREFIX: Final = "git:"
+MODULES: Final = (".py", ".so", ".pyd")
 
 
 def split_commit(text: str) -> tuple[str, str]:
@@ -21,7 +23,27 @@ def split_commit(text: str) -> tuple[str, str]:
     return revision, target
 
 
-def check_out(revision: str, folder: Path) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkout:
+    """The files of a commit, in ``tree`` as they would lie in the worktree ``top``; ``here`` is the present folder."""
+
+    top: Path
+    tree: Path
+    here: Path
+
+    def moved(self, path: str) -> str:
+        """Where the commit has what lies at ``path``; what is outside of the worktree, or git does not track, stays."""
+        place = Path(path)
+        if not place.is_absolute():
+            return path
+        place = place.resolve()
+        if not place.is_relative_to(self.top) or place.is_relative_to(self.tree):
+            return path
+        there = self.tree / place.relative_to(self.top)
+        return str(there) if there.exists() or _is_tracked(self.top, place) else path
+
+
+def check_out(revision: str, folder: Path) -> Checkout:
     """The files of a commit of the repository around the present folder, in ``folder``; where this folder is in them,
     if they have it.
 
@@ -29,10 +51,25 @@ def check_out(revision: str, folder: Path) -> Path:
     """
     commit = _git(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"], revision)
     top, here = _git(["rev-parse", "--show-toplevel"], revision), _git(["rev-parse", "--show-prefix"], revision)
-    tree, index = folder / "tree", {"GIT_INDEX_FILE": str(folder / "index")}
+    tree, index = folder.resolve() / "tree", {"GIT_INDEX_FILE": str(folder / "index")}
     _git(["-C", top, "read-tree", commit], revision, index)
     _git(["-C", top, "checkout-index", "--all", f"--prefix={tree}{os.sep}"], revision, index)
-    return tree / here
+    checkout = Checkout(top=Path(top).resolve(), tree=tree, here=tree / here)
+    _link_built(checkout)
+    return checkout
+
+
+def _link_built(checkout: Checkout) -> None:
+    """Modules of a package that git ignores, such as what its installation built, are the same in every commit."""
+    ignored = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
+    for name in _git(["-C", str(checkout.top), *ignored], "HEAD").split("\0"):
+        there = checkout.tree / name
+        if name.endswith(MODULES) and (there.parent / "__init__.py").exists() and not there.exists():
+            there.symlink_to(checkout.top / name)
+
+
+def _is_tracked(top: Path, path: Path) -> bool:
+    return bool(_git(["-C", str(top), "ls-files", "--", str(path)], "HEAD"))
 
 
 def require_folder(revision: str, inside: Path) -> None:
@@ -45,7 +82,12 @@ def require_folder(revision: str, inside: Path) -> None:
 def _git(arguments: Sequence[str], revision: str, more: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
-            ["git", *arguments], env=os.environ | dict(more or {}), capture_output=True, text=True, check=False
+            ["git", *arguments],
+            env=os.environ | dict(more or {}),
+            capture_output=True,
+            text=True,
+            check=False,
+            errors="surrogateescape",
         )
     except FileNotFoundError as error:
         raise InvalidConfig("there is no git here", fix="install it, or compare files and plans") from error

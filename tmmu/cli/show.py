@@ -56,7 +56,9 @@ def run_show(job: ShowJob) -> int:
 def _graph_of(job: ShowJob, plan: Plan) -> Graph | None:
     """The graph named, or the one beside the plan where there is one; the plan is sound for it."""
     path = ir_path(job.ir, job.plan)
-    return load_judged(plan, path, None) if job.ir is not None or path.exists() else None
+    if job.ir is None and not path.exists():
+        return None
+    return load_judged(plan, path, None, plan_name=str(job.plan))
 
 
 def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:

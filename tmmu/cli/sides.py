@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 from tmmu import errors
-from tmmu.cli.commits import check_out, require_folder, split_commit
+from tmmu.cli.child import command
+from tmmu.cli.commits import PREFIX, Checkout, check_out, require_folder, split_commit
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.options import IR_SUFFIX, PLAN_SUFFIX, Target, ir_path, parse_target
 from tmmu.errors import InternalError, InvalidConfig, TmmuError
@@ -23,7 +24,6 @@ from tmmu.ir.match import Planned
 Options: TypeAlias = Mapping[str, Sequence[str]]
 """Of ``tmmu plan``: each with its values."""
 
-PROGRAM: Final = (sys.executable, "-c", "from tmmu.cli.main import main; main()")
 MODEL: Final = ("file", "class")
 TRACED: Final = (*MODEL, "hf", "pt2")
 APPLIES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -40,8 +40,10 @@ APPLIES: Final[Mapping[str, tuple[str, ...]]] = {
     "--cache-len": ("hf",),
     "--arena": (*TRACED, "ir"),
     "--nodes": (*TRACED, "ir"),
+    "--no-cache": (*TRACED, "ir", "plan"),
 }
-"""Which options of ``tmmu plan`` mean something for which kinds of target."""
+"""Which options of ``tmmu plan`` mean something for which kinds of target; a plan that lies there is never cached."""
+FLAGS: Final = ("--decode", "--no-cache")
 OPTIMIZERS: Final = {"adamw": "aten._fused_adamw_", "sgd": "aten._fused_sgd_"}
 OF_MODE: Final = ("--preset", "--optimizer")
 
@@ -67,10 +69,33 @@ def parse_side(text: str) -> Spec:
 
 def require_use(options: Options, sides: Sequence[Spec]) -> None:
     """Refuses options that mean something for neither side."""
-    kinds = {side.target.kind for side in sides if side.target}
+    kinds = {side.target.kind if side.target else "plan" for side in sides}
     for option, values in options.items():
         if values and not kinds.intersection(APPLIES[option]):
             raise InvalidConfig(f"{option}: means nothing for these two", fix="leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a side lies: in a commit's files, or in the present folder where ``checkout`` is nothing."""
+
+    side: Spec
+    checkout: Checkout | None
+
+    @property
+    def folder(self) -> Path:
+        """Where the side's paths start."""
+        return self.checkout.here if self.checkout else Path.cwd()
+
+    @property
+    def path(self) -> Path:
+        """The file or folder that the side names."""
+        return self.folder / self.side.path
+
+    def named(self, path: Path) -> str:
+        """What a file beside the side's is called to whoever named the side."""
+        shown = self.side.path.with_name(path.name)
+        return f"{PREFIX}{self.side.revision}:{shown}" if self.checkout else str(shown)
 
 
 def plan_sides(sides: tuple[Spec, Spec], options: Options) -> tuple[Planned | None, Planned]:
@@ -81,54 +106,60 @@ def plan_sides(sides: tuple[Spec, Spec], options: Options) -> tuple[Planned | No
     """
     with TemporaryDirectory(prefix="tmmu-diff-") as name:
         scratch = Path(name)
-        folders = [_folder(side, scratch / str(number)) for number, side in enumerate(sides)]
-        if _came_later(*sides, *folders):
-            (new,) = _planned(sides[1:], folders[1:], scratch, options)
+        then, now = (_placed(side, scratch / str(number)) for number, side in enumerate(sides))
+        if _came_later(then, now):
+            (new,) = _planned([now], scratch, options)
             return None, new
-        for side, folder in zip(sides, folders, strict=True):
-            if side.revision:
-                require_folder(side.revision, folder)
-        before, after = _planned(sides, folders, scratch, options)
+        for place in (then, now):
+            if place.checkout:
+                require_folder(place.side.revision, place.folder)
+        before, after = _planned([then, now], scratch, options)
         return before, after
 
 
-def _came_later(before: Spec, after: Spec, then: Path, now: Path) -> bool:
+def _placed(side: Spec, scratch: Path) -> Place:
+    """The side, checked out where it is a commit's."""
+    if not side.revision:
+        return Place(side=side, checkout=None)
+    scratch.mkdir()
+    return Place(side=side, checkout=check_out(side.revision, scratch))
+
+
+def _came_later(then: Place, now: Place) -> bool:
     """Whether a commit lacks what the other side has under the same name: a new model, and no misspelt one."""
-    same = (before.path, before.target) == (after.path, after.target)
-    return bool(before.revision) and same and not (then / before.path).exists() and (now / after.path).exists()
+    same = (then.side.path, then.side.target) == (now.side.path, now.side.target)
+    return bool(then.checkout) and same and not then.path.exists() and now.path.exists()
 
 
-def _planned(sides: Sequence[Spec], folders: Sequence[Path], scratch: Path, options: Options) -> tuple[Planned, ...]:
+def _planned(places: Sequence[Place], scratch: Path, options: Options) -> tuple[Planned, ...]:
     """The sides; what is to be planned is planned at once, each in a process of its own."""
-    paths = [folder / side.path for side, folder in zip(sides, folders, strict=True)]
-    loaded = [None if side.target else _load(path) for side, path in zip(sides, paths, strict=True)]
+    loaded = [None if place.side.target else _recorded(place) for place in places]
     model = next((one for one in loaded if one), None)
     asked = _merged(_like(model), options) if model else options
-    outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(sides))]
+    outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(places))]
     with ExitStack() as stack:
-        jobs = zip(sides, folders, outputs, strict=True)
-        children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].target]
+        jobs = zip(places, outputs, strict=True)
+        children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].side.target]
         for side, child in children:
             _finish(side, child)
     return tuple(one or _load(output) for one, output in zip(loaded, outputs, strict=True))
 
 
-def _folder(side: Spec, scratch: Path) -> Path:
-    """Where the side's paths start."""
-    if not side.revision:
-        return Path.cwd()
-    scratch.mkdir()
-    return check_out(side.revision, scratch)
+def _recorded(place: Place) -> Planned:
+    """The plan that lies there, with its graph."""
+    path, ir = place.path, ir_path(None, place.path)
+    if not path.exists():
+        raise InvalidConfig(f"cannot read {place.named(path)}: there is no such file", fix="check the name")
+    if not ir.exists():
+        what = f"{place.named(path)}: its graph {ir.name} is not beside it"
+        raise InvalidConfig(what, fix="keep the two files that tmmu plan writes")
+    return _load(path, name=place.named(path), graph_name=place.named(ir))
 
 
-def _load(path: Path) -> Planned:
-    ir = ir_path(None, path)
-    if path.exists() and not ir.exists():
-        raise InvalidConfig(
-            f"{path}: its graph {ir.name} is not beside it", fix="keep the two files that tmmu plan writes"
-        )
-    plan = load_plan(path)
-    return Planned(graph=load_judged(plan, ir, None), plan=plan)
+def _load(path: Path, *, name: str = "", graph_name: str = "") -> Planned:
+    plan = load_plan(path, name=name)
+    graph = load_judged(plan, ir_path(None, path), None, plan_name=name or str(path), name=graph_name)
+    return Planned(graph=graph, plan=plan)
 
 
 def _like(model: Planned) -> Options:
@@ -160,21 +191,22 @@ def _merged(like: Options, options: Options) -> Options:
 
 
 @contextmanager
-def _planning(side: Spec, folder: Path, output: Path, options: Options) -> Iterator[tuple[Spec, Popen[str]]]:
+def _planning(place: Place, output: Path, options: Options) -> Iterator[tuple[Spec, Popen[str]]]:
     """A process that plans the side's target; gone in the end, whatever happens."""
-    target = side.target
+    target = place.side.target
     assert target is not None
     words = [
         word
         for option, values in options.items()
         if target.kind in APPLIES[option]
         for value in values
-        for word in ((option,) if option == "--decode" else (option, value))
+        for word in ((option,) if option in FLAGS else (option, value))
     ]
-    command = [*PROGRAM, "plan", *words, "-o", str(output), "--json", "--", target.text]
-    with Popen(command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
+    asked = ["plan", *words, "-o", str(output), "--json", "--", target.text]
+    line, cwd = command(asked, place.checkout), place.folder
+    with Popen(line, cwd=cwd, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
         try:
-            yield side, child
+            yield place.side, child
         finally:
             child.kill()
 

@@ -25,7 +25,7 @@ def run_verify(job: VerifyJob) -> int:
     """0 for a sound plan of this graph; the judge's error otherwise."""
     plan = load_plan(job.plan)
     token = _token_of(plan, job.token)
-    load_judged(plan, ir_path(job.ir, job.plan), token)
+    load_judged(plan, ir_path(job.ir, job.plan), token, plan_name=str(job.plan))
     if job.json:
         counts = {"ops": len(plan.order), "buffers": len(plan.buffers)}
         print_json({"sound": True, "addresses_checked": token is not None, "digest": plan.digest.hex()} | counts)

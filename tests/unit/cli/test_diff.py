@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
 from tests.unit.ir.programs import planned, program
-from tmmu.cli import sides
+from tmmu.cli import child
 from tmmu.cli.compared import Limit, Line, _lines, blame, compare
 from tmmu.cli.diff import parse_limit
 from tmmu.cli.diff_text import _escaped, signed
@@ -278,7 +278,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(shell: Shell) -> 
         ((old, old, "--fail-over", "-1%"), "--fail-over"),
         ((old, old, "--set", "a=1"), "--set: means nothing for these two"),
         ((old, old, "--target", "cpu"), "--target: means nothing for these two"),
-        (("a.plan.cbor", "b.plan.cbor", "--mode", "forward"), "--mode: means nothing for these two"),
+        (("a.plan.cbor", "b.plan.cbor", "--no-cache", "--mode", "forward"), "--mode: means nothing for these two"),
         ((old, "git:HEAD"), "'git:HEAD' names no commit and target"),
         ((old, "git:HEAD:/etc/model.py"), "names no commit and target"),
         ((old,), "Missing argument 'B'"),
@@ -296,12 +296,15 @@ def test_a_side_that_cannot_be_had_is_one_line_that_names_it(shell: Shell) -> No
     Path("alone.ir.cbor").unlink()
     Path("cut.plan.cbor").write_bytes(b"\xa0")
     Path("cut.ir.cbor").write_bytes(old.read_bytes())
+    record(shell, "swapped", NET)
+    write("swapped", WIDE)
     for arguments, code, said in (
         ((old, "missing.ir.cbor"), 2, "missing.ir.cbor: cannot read missing.ir.cbor"),
         ((old, write("bad", leaving_its_buffer())), 2, "INVALID_IR_SHAPES: bad.ir.cbor: "),
         ((old, "missing.plan.cbor"), 2, "missing.plan.cbor: there is no such file"),
         ((old, plan), 2, "alone.plan.cbor: its graph alone.ir.cbor is not beside it"),
-        ((old, "cut.plan.cbor"), 3, "PLAN_CORRUPT: "),
+        ((old, "cut.plan.cbor"), 3, "PLAN_CORRUPT: cut.plan.cbor: "),
+        ((old, "swapped.plan.cbor"), 3, "PLAN_MISMATCH: swapped.plan.cbor on swapped.ir.cbor: "),
         ((old, "broken.py"), 2, "CAPTURE_FAILED: broken.py: "),
         ((old, old, "--arena", "activations=capacity:1KiB"), 3, "ARENA_TOO_SMALL: old.ir.cbor: "),
     ):
@@ -390,6 +393,16 @@ def test_a_plan_of_a_commit_is_read_from_it(repository: Shell) -> None:
     assert "+28.0 KiB" in done.out
 
 
+def test_a_plan_of_a_commit_that_is_another_graphs_is_named_as_it_was_given(repository: Shell) -> None:
+    record(repository, "net", NET)
+    write("net", WIDE)
+    git("add", "--force", "net.plan.cbor", "net.ir.cbor")
+    commit("a plan and another graph")
+    done = repository.tmmu("diff", "git:HEAD:net.plan.cbor", "net.ir.cbor")
+    assert done.code == 3
+    assert done.err.startswith("tmmu: PLAN_MISMATCH: git:HEAD:net.plan.cbor on git:HEAD:net.ir.cbor: [ir-hash] ")
+
+
 def test_a_commit_that_is_none_is_one_clear_line(
     repository: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -398,6 +411,8 @@ def test_a_commit_that_is_none_is_one_clear_line(
         done = repository.tmmu("diff", f"git:{revision}:models/gpt2.py", here)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
         assert said in done.err
+    done = repository.tmmu("diff", "git:HEAD:models/net.plan.cbor", here)
+    assert "cannot read git:HEAD:models/net.plan.cbor: there is no such file" in done.err
     done = repository.tmmu("diff", "git:HEAD:models/other.py", here)
     assert "git:HEAD:models/other.py: no file 'models/other.py'" in done.err
     Path("fresh").mkdir()
@@ -430,10 +445,19 @@ def test_every_process_says_the_same_and_needs_no_torch_for_graphs(shell: Shell)
 
 
 def test_a_child_that_dies_is_ours_to_mend(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sides, "PROGRAM", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    monkeypatch.setattr(child, "PROGRAM", "import os; os.kill(os.getpid(), 9)")
     done = shell.tmmu("diff", write("old", NET), write("new", WIDE))
     assert (done.code, done.out) == (70, "")
     assert done.err.startswith("tmmu: INTERNAL: old.ir.cbor: planning ended with -9 and said nothing")
+
+
+@pytest.mark.parametrize("more", [(), ("--no-cache",)])
+def test_no_cache_looks_for_no_plan_and_keeps_none(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TMMU_CACHE_DIR", str(shell.folder / "kept"))
+    assert shell.tmmu("diff", write("old", NET), write("new", WIDE), *more).code == 0
+    assert len(list(shell.folder.glob("kept/plans/*.entry"))) == (0 if more else 2)
 
 
 def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:

@@ -83,7 +83,7 @@ def test_a_smaller_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
     shell.graph(nothing_to_do(), "less")
     done = shell.tmmu("verify", plan, "--ir", "less.ir.cbor")
     assert done.code == 3
-    assert done.err.startswith("tmmu: PLAN_MISMATCH: [ir-hash] ")
+    assert done.err.startswith("tmmu: PLAN_MISMATCH: small.plan.cbor on less.ir.cbor: [ir-hash] ")
 
 
 def test_an_illegal_graph_is_refused_for_what_it_is(shell: Shell) -> None:

@@ -1,0 +1,85 @@
+"""A process that plans as this one would: it imports what this one would, or what a commit has in place of that.
+
+Python is started without the present folder on its path, so that no file of the user's stands in for a module of
+Python's own. It is then given the path of this process. What of that lies in the worktree, also by way of an editable
+installation, is the commit's; but ``tmmu`` itself is on both sides what it is here.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Protocol
+
+from tmmu.cli.commits import Checkout
+from tmmu.cli.main import main as run
+
+PROGRAM: Final = (
+    "import json, sys; sys.path[:], *moves = json.loads(sys.argv.pop(1)); from tmmu.cli.child import main; main(*moves)"
+)
+PYTHONS_OWN: Final = (BuiltinImporter, FrozenImporter, PathFinder)
+OURS: Final = "tmmu"
+
+
+def command(arguments: Sequence[str], checkout: Checkout | None) -> list[str]:
+    """The command line of ``tmmu`` with these arguments, importing from ``checkout`` where there is one."""
+    moves = [str(one) for one in (checkout.top, checkout.tree, checkout.here)] if checkout else []
+    return [sys.executable, "-P", "-c", PROGRAM, json.dumps([sys.path, *moves]), *arguments]
+
+
+def main(*moves: str) -> None:
+    """Run the command line; the three ``moves`` say where the modules of the worktree are those of a commit."""
+    if moves:
+        top, tree, here = map(Path, moves)
+        _move(Checkout(top=top, tree=tree, here=here))
+    run()
+
+
+def _move(checkout: Checkout) -> None:
+    """What is imported from now on is imported from the commit."""
+    sys.path[:] = map(checkout.moved, sys.path)
+    sys.meta_path[:] = [one if one in PYTHONS_OWN else Moved(one, checkout) for one in sys.meta_path]
+
+
+class Finder(Protocol):
+    """An entry of ``sys.meta_path``."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = ..., /
+    ) -> ModuleSpec | None:
+        """Where the module is; nothing where it does not know it."""
+
+
+class Moved:
+    """A finder, such as an editable installation's, that finds the modules of a commit in place of the worktree's."""
+
+    def __init__(self, finder: Finder, checkout: Checkout) -> None:
+        self._finder = finder
+        self._checkout = checkout
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        """Where the module is; nothing where the commit lacks it."""
+        spec = self._finder.find_spec(fullname, path, target)
+        if spec is None or fullname.partition(".")[0] == OURS:
+            return spec
+        folders = None if spec.submodule_search_locations is None else self._all(spec.submodule_search_locations)
+        if spec.origin is None or not spec.has_location:
+            spec.submodule_search_locations = folders
+            return spec
+        there = self._checkout.moved(spec.origin)
+        if there == spec.origin:
+            return spec
+        found = Path(there).exists()
+        return spec_from_file_location(fullname, there, submodule_search_locations=folders) if found else None
+
+    def __getattr__(self, name: str) -> object:
+        """Whatever else the finder can do, such as name distributions."""
+        return getattr(self._finder, name)
+
+    def _all(self, folders: Iterable[str]) -> list[str]:
+        return [self._checkout.moved(folder) for folder in folders]
