@@ -6,7 +6,7 @@ Everything that decides a plan's bytes is an argument. The clock is read for rep
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from platformdirs import user_cache_path
 
+from tmmu.errors import TmmuError
 from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.ir.rules import require_legal
-from tmmu.planner.cache import Found, PlanCache
+from tmmu.planner.cache import Found, PlanCache, store
 from tmmu.planner.cache.parts import library_parts, program_parts, request_parts, traced_parts
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 if TYPE_CHECKING:
     from tmmu.passes.capture import Opened
+    from tmmu.passes.fingerprint.watch import Watch
     from tmmu.passes.request import CaptureRequest, Progress
     from tmmu.runtime.rehearse import Rehearsal
 
@@ -109,17 +111,20 @@ def compile_model(
     with uncollected(), ExitStack() as stack:
         model = watch.run("build", lambda: stack.enter_context(opened(capture_request, progress)))
         found: Key | NoKey = key or _UNNAMED
+        watched = None
         if cache is not None and key is None:
             found = watch.run("fingerprint", lambda: model_key(model, plan_request))
+            watched = _watched(model) if isinstance(found, Key) else None
 
         def graph() -> Graph:
             kept = cache.graph(found) if cache is not None and isinstance(found, Key) else None
             if kept is not None:
                 return kept
-            program = watch.run("capture", lambda: model.trace(progress))
+            program = watch.run("capture", lambda: model.trace(progress, watch=watched))
             return watch.run("lower", lambda: lower(program))
 
-        return _found(graph, plan_request, watch, cache=cache, key=found)
+        unkept = (lambda: watched.seen) if watched else _kept
+        return _found(graph, plan_request, watch, cache=cache, key=found, unkept=unkept)
 
 
 def cached(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | None:
@@ -136,11 +141,20 @@ def cached(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | None:
 def key_without_trace(
     capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress"
 ) -> Key | NoKey:
-    """What ``compile_model`` would look up: the model is made, and not traced. Imports torch."""
+    """What ``compile_model`` would look up. Imports torch.
+
+    The model is made; where nothing is kept under its key it is also traced, to see whether anything may be.
+    """
     from tmmu.passes.capture import opened
 
     with uncollected(), opened(capture_request, progress) as model:
-        return model_key(model, plan_request)
+        key = model_key(model, plan_request)
+        if isinstance(key, NoKey) or store.path_of(cache_folder(), key).exists():
+            return key
+        watched = _watched(model)
+        with suppress(TmmuError):  # what cannot be traced is no question of the key
+            model.trace(progress, watch=watched)
+        return NoKey(watched.seen) if watched.seen else key
 
 
 def model_key(model: "Opened", request: PlanRequest) -> Key | NoKey:
@@ -276,6 +290,18 @@ def _plan(
 _UNNAMED: Final = NoKey("nothing was asked")
 
 
+def _kept() -> str:
+    """Nothing speaks against keeping a plan."""
+    return ""
+
+
+def _watched(model: "Opened") -> "Watch":
+    """What sees whether a trace of the model depends on more than its fingerprint says."""
+    from tmmu.passes.fingerprint.watch import Watch
+
+    return Watch(model.workload.folder)
+
+
 def _found(  # noqa: PLR0913 - where the graph comes from, where the plan does
     graph: Callable[[], Graph],
     request: PlanRequest,
@@ -284,6 +310,7 @@ def _found(  # noqa: PLR0913 - where the graph comes from, where the plan does
     cache: PlanCache | None,
     key: Key | NoKey,
     against: Graph | None = None,
+    unkept: Callable[[], str] = _kept,
 ) -> Compiled:
     def make() -> tuple[Graph, Plan]:
         made = graph()
@@ -293,7 +320,7 @@ def _found(  # noqa: PLR0913 - where the graph comes from, where the plan does
     def judged(made: Graph, plan: Plan) -> None:
         watch.run("judge", lambda: judge(against or made, plan, token=request.token))
 
-    found = (cache or PlanCache(None)).plan(key, make, judged)
+    found = (cache or PlanCache(None)).plan(key, make, judged, unkept=unkept)
     return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found if cache else None)
 
 

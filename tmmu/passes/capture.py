@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,9 +44,14 @@ class Opened:
     build: Recorder
     request: CaptureRequest
 
-    def trace(self, progress: Progress = no_progress) -> Program:
-        """The program; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
-        with translated(self.workload.folder), real_looking_fakes():
+    def trace(
+        self, progress: Progress = no_progress, *, watch: AbstractContextManager[object] | None = None
+    ) -> Program:
+        """The program; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced.
+
+        ``watch`` is entered while the model runs, by the thread that runs it.
+        """
+        with translated(self.workload.folder), real_looking_fakes(), watch or nullcontext():
             return trace(self.workload, self.request, progress)
 
 

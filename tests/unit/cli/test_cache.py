@@ -214,16 +214,16 @@ def test_a_neighbour_that_the_model_imports_counts(net: Shell) -> None:
     sys.modules.pop("helper")
 
 
-def test_what_cannot_be_named_is_traced_each_time_and_says_why(net: Shell) -> None:
+def test_what_reads_from_outside_is_traced_each_time_and_says_why(net: Shell) -> None:
     (net.folder / "net.py").write_text(
         NET.replace("* SCALE", "* (1 if random.random() < 2 else 2)") + "\nimport random\n"
     )
     for _ in range(2):
         found = plan(net)["cache"]
         assert found["origin"] == "cold"
-        assert "random.random in Net.forward" in found["miss"]
+        assert found["unkept"] == "the model reads random.random at net.py:14"
     done = net.tmmu("cache", "why", "net.py")
-    assert done.out == "never kept: the model depends on random.random in Net.forward\n"
+    assert done.out == "never kept: the model reads random.random at net.py:14\n"
     assert net.tmmu("cache", "why", "net.py", "--json").record["key"] is None
     assert store.entries(cache_folder()) == ()
 

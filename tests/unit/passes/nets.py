@@ -74,3 +74,22 @@ def refusal(run: Any, *args: Any, **changes: Any) -> str:
     found = look(run, *(args or (torch.zeros(2, 4),)), **changes)
     assert isinstance(found, NoKey)
     return found.why
+
+
+def function(source: str, **globals: Any) -> Callable[..., Any]:  # noqa: A002
+    """A function made of text, with globals of its own."""
+    scope = {"torch": torch, "functional": functional} | globals
+    exec(compile(source, "<test>", "exec"), scope)
+    found: Callable[..., Any] = scope["f"]
+    return found
+
+
+class Holder(nn.Module):
+    """Holds something as an attribute."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x

@@ -165,6 +165,14 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     assert cache.plan(key(), never).origin == "table"
 
 
+def test_what_must_not_be_stored_is_made_each_time(tmp_path: Path) -> None:
+    cache, reasons = PlanCache(tmp_path), ["it reads a clock", "it reads a clock", ""]
+    found = [cache.plan(key(), Maker(), unkept=lambda: reasons.pop(0)) for _ in range(4)]
+    assert [one.origin for one in found] == ["cold", "cold", "cold", "table"]
+    assert [one.unkept for one in found] == ["it reads a clock", "it reads a clock", "", ""]
+    assert reasons == []
+
+
 def test_threads_that_want_one_plan_make_it_once(tmp_path: Path) -> None:
     make, cache, start = Maker(), PlanCache(tmp_path), Barrier(8)
     origins: list[str] = []

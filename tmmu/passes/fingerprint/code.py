@@ -1,19 +1,19 @@
 """Functions, classes and modules: a library's by name, the user's by all that their code says and reaches."""
 
-import builtins
-import dis
 import sys
 import types
-from collections.abc import Iterator, Mapping
-from importlib.machinery import PathFinder
-from importlib.util import resolve_name
+from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace
 
-from tmmu.passes.fingerprint.homes import PYTHON, home_of_code, home_of_file, home_of_module, home_of_named
+from tmmu.passes.fingerprint.data import named_set
+from tmmu.passes.fingerprint.homes import home_of_code, home_of_module, home_of_named
+from tmmu.passes.fingerprint.meanings import meaning
+from tmmu.passes.fingerprint.outside import outside
+from tmmu.passes.fingerprint.reads import reads
 from tmmu.passes.fingerprint.walker import Rule, Walker
 from tmmu.passes.sources import display_name
 
@@ -25,12 +25,18 @@ _UNSEEN: Final = frozenset({
 """Entries of a class that say nothing about what it does, or that stand elsewhere."""
 _OPERATORS: Final = frozenset({"aten", "prim", "prims", "higher_order"})
 """Namespaces of operators that come with torch."""
-_ATTRIBUTE: Final = ("LOAD_ATTR", "LOAD_METHOD")
-_GLOBAL: Final = ("LOAD_GLOBAL", "LOAD_NAME")
+
+
+def _held(w: Walker, value: Any) -> None:
+    """What looks outside may be named where it is called, which shows, and held nowhere."""
+    said = outside(value)
+    if said:
+        w.refuse(f"{said}, which looks at more than objects,")
 
 
 def _module(w: Walker, value: ModuleType) -> None:
     """A library's module is its name; one of the user's is all that it holds."""
+    _held(w, value)
     if w.met(value):
         return
     home = home_of_module(value)
@@ -43,6 +49,7 @@ def _module(w: Walker, value: ModuleType) -> None:
 
 
 def _function(w: Walker, value: FunctionType) -> None:
+    _held(w, value)
     if w.met(value):
         return
     with w.sink.about("code"):
@@ -64,13 +71,8 @@ def _users(w: Walker, value: FunctionType) -> None:
     where = "" if filename.startswith("<") else display_name(filename, w.folder)  # generated code is numbered at will
     w.emit("function", value.__qualname__, where)
     _code(w, value.__code__)
-    read = tuple(chains(value.__code__))
-    hazardous = w.hazards.enter(value, read)
-    for chain in read:
-        if chain in hazardous:
-            w.emit("hazard", *chain)
-        else:
-            _meaning(w, value, chain)
+    for read in reads(value.__code__):
+        meaning(w, value, read)
 
 
 def _closure(w: Walker, value: FunctionType) -> None:
@@ -96,116 +98,15 @@ def _code(w: Walker, code: CodeType) -> None:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _code(w, constant)
+        elif isinstance(constant, frozenset):
+            named_set(w, constant)
         else:
             w.visit(constant)
 
 
-def chains(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """The global names that code reads, each with the attributes that it takes of it at once; nested code included.
-
-    An import while it runs is ``import``, the module, and the names that are taken of it.
-    """
-    chain: list[str] = []
-    before: list[Any] = [0, None]
-    for step in dis.get_instructions(code):
-        if step.opname == "EXTENDED_ARG":
-            continue
-        if step.opname in _ATTRIBUTE and chain:
-            chain.append(step.argval)
-            continue
-        if chain:
-            yield tuple(chain)
-        chain = [step.argval] if step.opname in _GLOBAL else []
-        if step.opname == "IMPORT_NAME":
-            level, names = before
-            yield ("import", "." * level + step.argval, *(names or ()))
-        before = [before[1], step.argval]
-    if chain:
-        yield tuple(chain)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from chains(constant)
-
-
-def _meaning(w: Walker, function: FunctionType, chain: tuple[str, ...]) -> None:
-    """What a chain of names leads to: modules on the way are passed through, the first other thing is visited, and of
-    a library's class or function also what somebody may have put on it.
-    """
-    w.emit("name", *chain)
-    if chain[0] == "import":
-        _imported(w, function, chain[1], chain[2:])
-        return
-    scope, name, *rest = function.__globals__, *chain
-    value: Any = scope.get(name, vars(builtins).get(name, _UNBOUND))
-    for attribute in rest:
-        if not isinstance(value, ModuleType):
-            _put_on(w, value, attribute)
-            break
-        inner = _attribute(w, value, attribute)
-        if isinstance(inner, ModuleType) or home_of_module(value) is None:
-            w.emit(attribute)
-        value = inner
-    if value is _UNBOUND:
-        w.emit("unbound")
-    else:
-        w.visit(value, ".".join(chain))
-
-
-def _put_on(w: Walker, value: Any, name: str) -> None:
-    """A plain value, or a function of the user's, that a library's class or function has under a name."""
-    if not isinstance(value, (type, FunctionType)) or home_of_named(value) is None:
-        return
-    holders = value.__mro__ if isinstance(value, type) else (value,)
-    found = next((vars(holder)[name] for holder in holders if name in vars(holder)), _UNBOUND)
-    users = isinstance(found, FunctionType) and home_of_code(found.__code__) is None
-    if users or type(found) in (bool, int, float, complex, str, bytes, type(None)):
-        w.emit("put on", name)
-        w.visit(found, name)
-
-
-_UNBOUND: Final = object()
-
-
-def _attribute(w: Walker, module: ModuleType, name: str) -> Any:
-    try:
-        return getattr(module, name, _UNBOUND)
-    except Exception as error:  # noqa: BLE001 - a module may make what it has when asked
-        w.refuse(f"{module.__name__}.{name}, which cannot be had: {type(error).__name__},")
-
-
-def _imported(w: Walker, function: FunctionType, name: str, taken: tuple[str, ...]) -> None:
-    """A module that a function imports while it runs: a library's by name, of the user's what is taken of it."""
-    try:
-        full = resolve_name(name, function.__globals__.get("__package__"))
-    except ImportError:
-        w.refuse(f"an import of {name}")
-    module, home = sys.modules.get(full), _home_of_name(full)
-    if home is not None:
-        w.library(home, "module", full, "")
-    elif module is None:
-        w.refuse(f"an import of {full}, which is not loaded yet,")
-    elif not taken or taken == ("*",):
-        w.visit(module)
-    if module is None:
-        return
-    for one in taken:
-        inner = sys.modules.get(f"{full}.{one}") or _attribute(w, module, one)
-        w.visit(None if inner is _UNBOUND else inner, one)
-
-
-def _home_of_name(name: str) -> str | None:
-    """Whose module it is, loaded or not."""
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return PYTHON
-    if top in sys.modules:
-        return home_of_module(sys.modules[top])
-    spec = PathFinder.find_spec(top)
-    return home_of_file(spec.origin) if spec is not None and spec.origin else None
-
-
 def _class(w: Walker, value: type) -> None:
     """A library's class by its name; one of the user's by its bases and all that it holds."""
+    _held(w, value)
     if w.met(value):
         return
     w.classes[value] = None
@@ -220,7 +121,6 @@ def _class(w: Walker, value: type) -> None:
         for name, held in vars(value).items():
             if name not in _UNSEEN and not isinstance(held, _DESCRIPTORS):
                 w.emit(name)
-                w.hazards.of_class(held)
                 w.visit(held, name)
 
 
@@ -229,6 +129,7 @@ _DESCRIPTORS: Final = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 def _builtin(w: Walker, value: Any) -> None:
     """Compiled code: whose it is, and its name; bound to an object, that object as well."""
+    _held(w, value)
     bound = value.__self__
     if bound is not None and not isinstance(bound, ModuleType) and not _is_pybind(bound):
         w.emit("bound", value.__name__)

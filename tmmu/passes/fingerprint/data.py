@@ -7,6 +7,7 @@ import collections
 import enum
 import functools
 import logging
+import os
 import re
 import struct
 import threading
@@ -21,10 +22,17 @@ import numpy as np
 import torch
 
 from tmmu.passes.fingerprint.homes import home_of_code
+from tmmu.passes.fingerprint.outside import ENVIRONMENT
+from tmmu.passes.fingerprint.unseen import STEADY
 from tmmu.passes.fingerprint.walker import Rule, Walker, plain_object, state
 
 _INERT: Final = (logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()), torch.Generator)
 """Types whose instances decide nothing that is traced, whatever their state."""
+
+
+def _environment(w: Walker, value: Any) -> None:
+    w.emit("environment")
+    w.visit(value._data)
 
 
 def _singleton(w: Walker, value: Any) -> None:
@@ -93,15 +101,36 @@ def _default_map(w: Walker, value: collections.defaultdict[Any, Any]) -> None:
 
 
 def _set(w: Walker, value: Any) -> None:
-    """Members of a few types have an order that does not change from process to process; others have none."""
+    """What a set holds, in its order: of text, that is another one in each process, unless their seed is fixed."""
+    if not all(type(member) in STEADY for member in value):
+        if not all(type(member) in (*STEADY, str, bytes) for member in value):
+            w.refuse("a set of objects")
+        if not os.environ.get("PYTHONHASHSEED", "").isdigit():
+            w.refuse("a set of text, whose order no two processes share unless PYTHONHASHSEED is set,")
+        w.emit("seed", hash("a text"))
     if isinstance(value, set) and w.met(value):
         return
-    known = (str, int, bool, float, bytes, type(None), torch.dtype)
-    if not all(type(member) in known for member in value):
+    w.emit(type(value).__name__, len(value), value.__sizeof__())
+    for member in value:
+        w.visit(member)
+
+
+def named_set(w: Walker, value: Any) -> None:
+    """A set that code names: where code asks for more than what it holds, it shows."""
+    if all(type(member) in STEADY for member in value):
+        _set(w, value)
+        return
+    if not all(type(member) in _SORTED for member in value):
         w.refuse("a set of objects")
+    if isinstance(value, set) and w.met(value):
+        return
     w.emit(type(value).__name__, len(value))
     for member in sorted(value, key=lambda one: (type(one).__name__, repr(one))):
         w.visit(member)
+
+
+_SORTED: Final = (str, int, bool, float, bytes, type(None), torch.dtype)
+"""Types of members that sort by their text."""
 
 
 def _derived_map(w: Walker, value: dict[Any, Any]) -> None:
@@ -277,6 +306,7 @@ DERIVED: Final[Mapping[type, Rule]] = {
     float: _derived_scalar,
     bytes: _derived_scalar,
     types.SimpleNamespace: plain_object,
+    ENVIRONMENT: _environment,
     enum.Enum: _enum,
     **dict.fromkeys(_INERT, _inert),
     functools.partial: _partial,

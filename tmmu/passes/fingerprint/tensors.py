@@ -7,6 +7,8 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from tmmu.passes.fingerprint.data import named_set
+from tmmu.passes.fingerprint.homes import home_of_named
 from tmmu.passes.fingerprint.walker import Rule, Rules, Walker
 from tmmu.passes.recorder import Recorder, made_by
 
@@ -66,8 +68,20 @@ def _nn_module(w: ModelWalker, value: nn.Module) -> None:
                 w.emit(len(held))
                 for hook in list(held.values()):
                     w.visit(hook, name)
+            elif isinstance(held, set) and _is_of_library(type(value), name):
+                named_set(w, held)
             else:
                 w.visit(held, "" if name in ("_modules", "_parameters", "_buffers") else name)
+
+
+def _is_of_library(kind: type, name: str) -> bool:
+    """Whether a library's class has an attribute of this name, so that code of that library uses it."""
+    for base in kind.__mro__:
+        if home_of_named(base) is not None and (
+            base is kind or name in {**vars(base), **vars(base).get("__annotations__", {})}
+        ):
+            return True
+    return False
 
 
 def _tensor(w: ModelWalker, value: torch.Tensor) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
-from tmmu.passes.fingerprint.hazards import Hazards
 from tmmu.passes.fingerprint.homes import OURS, home_of_named
 from tmmu.passes.fingerprint.sink import Sink, Token, Unnameable
 
@@ -29,12 +28,11 @@ class Rules:
 
 
 class Walker:
-    """Emits all that decides a value. ``libraries`` and ``classes`` were met on the way, ``hazards`` noted."""
+    """Emits all that decides a value. ``libraries`` and ``classes`` were met on the way."""
 
     def __init__(self, rules: Rules, folder: str) -> None:
         self.sink = Sink()
         self.folder = folder
-        self.hazards = Hazards()
         self.libraries: dict[str, None] = {}
         self.classes: dict[type, None] = {}
         self._rules = rules

@@ -71,17 +71,20 @@ class PlanCache:
         with self._lock:
             return Counts(**self._counts)
 
-    def plan(self, key: Key | NoKey, make: Make, judge: Judge = check.judge) -> Found:
+    def plan(
+        self, key: Key | NoKey, make: Make, judge: Judge = check.judge, *, unkept: Callable[[], str] = lambda: ""
+    ) -> Found:
         """The plan under ``key``, or the one that ``make`` returns, judged and stored.
 
-        ``judge`` returns for a sound plan alone. Errors are its own and those of ``make``.
+        ``judge`` returns for a sound plan alone. ``unkept`` says, once a plan was made, why it must not be stored, or
+        nothing if it may. Errors are those of ``judge`` and ``make``.
         """
         if isinstance(key, NoKey):
             return self._counted(self._made(make, judge, Miss(MissReason.NO_KEY, key.why)))
         found = self._table.get(key.digest)
         if found is None:
             with self._alone(key.digest):
-                found = self._table.get(key.digest) or self._slow(key, make, judge)
+                found = self._table.get(key.digest) or self._slow(key, make, judge, unkept)
         return self._counted(found)
 
     def lookup(self, key: Key, judge: Judge = check.judge) -> Found | Miss:
@@ -99,15 +102,18 @@ class PlanCache:
                 return open_entry(entry)[0]
         return None
 
-    def _slow(self, key: Key, make: Make, judge: Judge) -> Found:
+    def _slow(self, key: Key, make: Make, judge: Judge, unkept: Callable[[], str]) -> Found:
         found = self._stored(key, judge)
         if isinstance(found, Found):
             return found
         made = self._made(make, judge, found)
+        why = unkept()
+        if why:
+            return replace(made, unkept=why)
         data = encode_entry(key, made.graph, made.plan)
         self._remember(key, made, len(data))
-        unkept = store.save(self._folder, key, data, limit=self._limit) if self._folder else ""
-        return replace(made, unkept=unkept)
+        why = store.save(self._folder, key, data, limit=self._limit) if self._folder else ""
+        return replace(made, unkept=why)
 
     def _stored(self, key: Key, judge: Judge) -> Found | Miss:
         if self._folder is None:

@@ -1,0 +1,252 @@
+import enum
+import functools
+import io
+import itertools
+import random
+import threading
+import types
+from abc import ABC
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.passes.nets import Config, Holder, Net, digest, function, look, refusal
+from tmmu.passes.fingerprint import Fingerprint
+
+
+class Odd(OrderedDict[str, int]):
+    """A map with attributes."""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.zeros(3), np.ones(3)),
+        (np.zeros(3), np.zeros(3, dtype=np.float32)),
+        (np.float32(1), np.float64(1)),
+        (np.arange(6).reshape(2, 3), np.arange(6).reshape(3, 2)),
+        (torch.float16, torch.bfloat16),
+        (torch.Size([1, 2]), (1, 2)),
+        (torch.device("cpu"), torch.device("cuda")),
+        ({1, 2}, {1, 3}),
+        ({1, 2}, frozenset({1, 2})),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({1: 2}, OrderedDict({1: 2})),
+        ({"ab": "c"}, {"a": "bc"}),
+        (["a", "b"], ["ab"]),
+        (Odd(a=1), Odd(a=2)),
+        (Odd(a=1), {"a": 1}),
+        (range(3), range(4)),
+        (slice(1), slice(2)),
+        (Path("a"), Path("b")),
+        (Path("a"), "a"),
+        (b"a", "a"),
+        (1j, 2j),
+        (float("nan"), float("inf")),
+        (2**70, 2**70 + 1),
+        ("\ud800", "\ud801"),
+        (nn.ReLU, nn.GELU),
+        (Net, Config),
+        (len, max),
+        (torch.relu, torch.sigmoid),
+        (torch.nn.functional.relu, torch.nn.functional.gelu),
+        (torch.ops.aten.add, torch.ops.aten.mul),
+        (torch.ops.aten.add.Tensor, torch.ops.aten.add.Scalar),
+        ([].append, {}.update),
+        ([1].index, [2].index),
+        (Net().half, Net().float),
+        (torch.zeros(2), torch.ones(2)),
+        (torch.zeros(2), nn.Parameter(torch.zeros(2))),
+        (threading.Lock(), None),
+        (itertools, functools),
+    ],
+)
+def test_values_that_differ_are_told_apart(one: Any, other: Any) -> None:
+    assert digest(Holder(one)) == digest(Holder(one))
+    assert digest(Holder(one)) != digest(Holder(other))
+
+
+def test_a_set_of_text_has_an_order_only_where_its_seed_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert "PYTHONHASHSEED" in refusal(Holder({"a", "b"}))
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    assert digest(Holder({"a", "b"})) != digest(Holder({"a", "c"}))
+    assert "a set of objects" in refusal(Holder({None}))
+
+
+def test_the_order_of_a_set_of_numbers_counts() -> None:
+    assert digest(Holder({0, 8})) != digest(Holder({8, 0}))
+
+
+def test_a_set_that_a_library_keeps_for_itself_is_told_without_order() -> None:
+    found = [nn.Module(), nn.Module(), nn.Module()]
+    for net, names in zip(found, ("ab", "ba", "ac"), strict=True):
+        net._non_persistent_buffers_set.update(names)
+    assert digest(found[0]) == digest(found[1]) != digest(found[2])
+
+
+def test_what_is_shared_is_told_from_what_is_alike() -> None:
+    one: list[int] = [1]
+    assert digest(Holder([one, one])) != digest(Holder([[1], [1]]))
+    other = [1]
+    assert digest(Holder([one, other, one])) != digest(Holder([one, other, other]))
+    loop: list[Any] = []
+    loop.append(loop)
+    assert digest(Holder(loop)) != digest(Holder([[]]))
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Other(enum.Enum):
+    RED = 1
+    BLUE = 3
+
+
+class Flags(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Slotted:
+    x: int
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+T = TypeVar("T")
+
+
+class Box(Generic[T], ABC):
+    limit: ClassVar[int] = 3
+
+    def __init__(self, held: T) -> None:
+        self.held = held
+
+    @staticmethod
+    def one() -> int:
+        return 1
+
+    @classmethod
+    def two(cls) -> int:
+        return 2
+
+    @cached_property
+    def three(self) -> int:
+        return 3
+
+    def __reduce__(self) -> Any:
+        raise TypeError("never copied")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("never compared")
+
+    def __hash__(self) -> int:
+        raise TypeError("never hashed")
+
+
+class Awkward(dict[str, int]):
+    def items(self) -> Any:
+        raise TypeError("asked politely")
+
+    def __iter__(self) -> Any:
+        raise TypeError("asked politely")
+
+
+OF_CLASSES = [
+    (Color.RED, Color.BLUE),
+    (Color.RED, Other.RED),
+    (Flags.A, Flags.A | Flags.B),
+    (enum.Enum("Listed", {"ONE": [1]}).ONE, enum.Enum("Listed", {"ONE": [2]}).ONE),
+    (Point(1), Point(2)),
+    (Point(1, [2]), Point(1, [3])),
+    (Slotted(1), Slotted(2)),
+    (Pair(1, 2), Pair(2, 1)),
+    (Pair(1, 2), (1, 2)),
+    (Box(1), Box(2)),
+    (Box(1), Point(1)),
+    (Awkward(a=1), Awkward(a=2)),
+    (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
+    (UserDict({"a": 1}), UserDict({"a": 2})),
+    (Counter("ab"), Counter("abb")),
+    (deque([1, 2]), deque([2, 1])),
+    (defaultdict(list, a=1), defaultdict(dict, a=1)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OF_CLASSES)
+def test_objects_of_ordinary_classes_are_told_apart(one: Any, other: Any) -> None:
+    assert digest(Holder(one)) == digest(Holder(one))
+    assert digest(Holder(one)) != digest(Holder(other))
+
+
+class WithState:
+    __slots__ = ("seen",)
+
+    def __init__(self, seen: Any) -> None:
+        self.seen = seen
+
+
+def test_slots_count() -> None:
+    assert digest(Holder(WithState(1))) == digest(Holder(WithState(1)))
+    assert digest(Holder(WithState(1))) != digest(Holder(WithState(2)))
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (random.Random(1), "random.Random"),
+        (io.BytesIO(b"x"), "BytesIO"),
+        (iter([1]), "list_iterator"),
+        (itertools.count(), "itertools.count"),
+        ((n for n in range(3)), "generator"),
+        ({object()}, "a set of objects"),
+        (np.array([object()]), "an array of objects"),
+        (torch.zeros(2).to_sparse(), "layout torch.sparse_coo"),
+        (memoryview(b"x"), "memoryview"),
+        (ValueError("x"), "ValueError"),
+    ],
+)
+def test_what_has_no_stable_content_has_no_fingerprint(held: Any, said: str) -> None:
+    why = refusal(Holder([held]))
+    assert said in why
+    assert "held.0" in why
+
+
+def test_a_custom_operator_has_no_fingerprint() -> None:
+    with torch.library._scoped_library("tmmu_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        assert "tmmu_test::twice" in refusal(function("def f(x): return torch.ops.tmmu_test.twice(x)"))
+        assert "tmmu_test" in refusal(Holder(torch.ops.tmmu_test))
+
+
+def test_a_tensor_with_a_history_has_none_in_training() -> None:
+    x = torch.zeros(2, 4, requires_grad=True) * 2
+    assert "history" in refusal(Net(), x, training=True)
+    assert isinstance(look(Net(), x.detach(), training=True), Fingerprint)
+
+
+def test_objects_nested_without_end_have_none() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert "too deep" in refusal(Holder(nested))
