@@ -395,12 +395,13 @@ def test_a_new_case_needs_no_version(little: Shell) -> None:
 )
 def test_a_bad_list_of_cases_is_one_clear_line(little: Shell, text: str, said: str) -> None:
     (GOLDEN / "cases.toml").write_text(text)
-    done = little.tmmu("golden", "check")
-    assert done.code == 2
-    assert done.err.startswith("tmmu: ")
-    assert "golden/cases.toml" in done.err
-    assert said in done.err
-    assert done.err.count("\n") == 1
+    for command, code in (("update", 2), ("show", 2), ("check", 3)):
+        done = little.tmmu("golden", command)
+        assert done.code == code, "to check is to find that it is not as it was recorded"
+        assert done.err.startswith("tmmu: GOLDEN_MISMATCH: not as it was recorded: " if code == 3 else "tmmu: ")
+        assert "golden/cases.toml" in done.err
+        assert said in done.err
+        assert done.err.count("\n") == 1
 
 
 def test_what_does_not_exist_is_one_clear_line(little: Shell) -> None:

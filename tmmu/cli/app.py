@@ -281,8 +281,10 @@ def golden_check(
 ) -> Run:
     """Plan every case again and compare each digest; say what moved. Writes nothing."""
     from tmmu.cli.golden import golden_job, run_check
+    from tmmu.golden.check import recorded_cases
 
-    return lambda: run_check(golden_job(folder=folder, names=cases or (), jobs=jobs, as_json=as_json))
+    job = partial(golden_job, folder=folder, names=cases or (), jobs=jobs, as_json=as_json)
+    return lambda: run_check(job(read=recorded_cases))
 
 
 @golden.command(name="update")

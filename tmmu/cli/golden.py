@@ -2,7 +2,7 @@
 
 import gc
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import starmap
@@ -15,12 +15,12 @@ from tmmu.cli.options import require_count
 from tmmu.cli.progress import progress_bar
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
 from tmmu.golden import store
-from tmmu.golden.cases import CONFIGS, Case, Config, graph_of, read_cases
+from tmmu.golden.cases import CONFIGS, Case, Config, graph_of, load, read_cases
 from tmmu.golden.check import Finding, check_case, check_files, unplannable
 from tmmu.golden.digests import KINDS
 from tmmu.golden.replay import Replay, replay
 from tmmu.golden.update import Updated, update
-from tmmu.ir.files import read_file
+from tmmu.ir.files import read_ordinary
 from tmmu.ir.text import print_plan
 
 if TYPE_CHECKING:
@@ -41,9 +41,16 @@ class GoldenJob:
     json: bool
 
 
-def golden_job(*, folder: Path, names: Sequence[str], jobs: int, as_json: bool) -> GoldenJob:
+def golden_job(
+    *,
+    folder: Path,
+    names: Sequence[str],
+    jobs: int,
+    as_json: bool,
+    read: Callable[[Path], tuple[Case, ...]] = read_cases,
+) -> GoldenJob:
     """The job that the options ask for; refuses names of no case."""
-    cases = read_cases(folder)
+    cases = read(folder)
     known = [case.name for case in cases]
     for name in names:
         if name not in known:
@@ -130,7 +137,7 @@ def run_show(job: GoldenJob, *, mode: str | None, preset: str | None) -> int:
     config = _config_asked(mode, preset)
     (one,) = job.chosen
     if config is None and not one.recipe:
-        text = read_file(job.folder / store.review_file(one)).decode("utf-8", errors="replace")
+        text = read_ordinary(job.folder / store.review_file(one)).decode("utf-8", errors="replace")
     elif config is None:
         text = f"# {one.name}: {one.reason}\n# made by the recipe {one.recipe}; only digests are kept\n"
     else:
@@ -150,7 +157,7 @@ def _config_asked(mode: str | None, preset: str | None) -> Config | None:
 
 
 def _plan_text(job: GoldenJob, case: Case, config: Config) -> str:
-    plans = {} if case.recipe else store.decode_plans(read_file(job.folder / store.plans_file(case)))
+    plans = {} if case.recipe else load(job.folder / store.plans_file(case), store.decode_plans)
     if config not in plans:
         raise InvalidConfig(
             f"no plan of {case.name} is kept in {config}", fix="it is refused there, or only digests are kept"

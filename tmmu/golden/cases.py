@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from tmmu.errors import InvalidConfig, UserError
+from tmmu.errors import InvalidConfig, TmmuError, UserError
 from tmmu.golden.million import million_buffers
-from tmmu.ir.files import read_file
+from tmmu.ir.files import read_ordinary
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import MODES, PRESETS, ArenaSpec
 from tmmu.ir.read import read_graph
 from tmmu.ir.rules import require_legal
 from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import token_from_seed
+
+T = TypeVar("T")
 
 MANIFEST: Final = "cases.toml"
 SEEDS: Final = (0, 1, 2, 3, 7, 42, 2**31, 2**32, 2**63, 2**64 - 1)
@@ -64,7 +66,7 @@ class Case:
 def read_cases(folder: Path) -> tuple[Case, ...]:
     """The cases of a folder, in the order of its ``cases.toml``; ``InvalidConfig`` where that is none."""
     path = folder / MANIFEST
-    data = read_file(path)
+    data = read_ordinary(path)
     try:
         tables = tomllib.loads(data.decode("utf-8"))
         if not tables:
@@ -150,9 +152,18 @@ def graph_file(case: Case) -> str:
     return f"{case.name}.ir.cbor"
 
 
+def load(path: Path, read: Callable[[bytes], T]) -> T:
+    """What ``read`` makes of an ordinary file; its refusal names the file."""
+    data = read_ordinary(path)
+    try:
+        return read(data)
+    except TmmuError as error:
+        raise type(error)(f"{path}: {error.what}", fix=error.fix, **error.fields) from error
+
+
 @lru_cache(maxsize=1)
 def graph_of(folder: Path, case: Case) -> Graph:
     """The graph of a case, legal: read, or made by its recipe."""
-    graph = RECIPES[case.recipe]() if case.recipe else read_graph(folder / graph_file(case))
+    graph = RECIPES[case.recipe]() if case.recipe else load(folder / graph_file(case), read_graph)
     require_legal(graph)
     return graph

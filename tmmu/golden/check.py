@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tmmu.errors import TmmuError
+from tmmu.errors import GoldenMismatch, TmmuError, UserError
 from tmmu.golden import store
-from tmmu.golden.cases import CONFIGS, MANIFEST, Case, Config, graph_of
+from tmmu.golden.cases import CONFIGS, MANIFEST, Case, Config, graph_of, load, read_cases
 from tmmu.golden.difference import first_difference
 from tmmu.golden.digests import KINDS, MAJOR
 from tmmu.golden.formats import unreadable
 from tmmu.golden.replay import Replay, Row
-from tmmu.ir.files import read_file
+from tmmu.ir.files import read_ordinary
 from tmmu.ir.plan import Plan
 from tmmu.ir.read import read_plan
 
@@ -62,11 +62,43 @@ def check_files(folder: Path, cases: Sequence[Case]) -> Iterator[Finding]:
     for name in found:
         if name not in wanted and not store.is_kept(name):
             yield Finding(case=FILES, kind="orphan", what=f"{name} belongs to no case of {MANIFEST}")
-        elif sums is not None and sums.get(name) != store.sum_of(read_file(folder / name)):
-            why = "is not as it was written" if name in sums else f"is not in {store.SUMS}"
-            yield Finding(case=FILES, kind="damaged", what=f"{name} {why}")
+        else:
+            yield from _damage(folder, name, sums)
     for name, why in unreadable(folder):
         yield Finding(case=FILES, kind="unreadable", what=f"{name}: {why}")
+
+
+def _damage(folder: Path, name: str, sums: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Whether a file cannot be read, or is not as the sums say."""
+    try:
+        found = store.sum_of(read_ordinary(folder / name))
+    except TmmuError as error:
+        yield Finding(case=FILES, kind="unreadable", what=error.what)
+        return
+    if sums is not None and sums.get(name) != found:
+        why = "is not as it was written" if name in sums else f"is not in {store.SUMS}"
+        yield Finding(case=FILES, kind="damaged", what=f"{name} {why}")
+
+
+def recorded_cases(folder: Path) -> tuple[Case, ...]:
+    """The cases of a folder; ``GoldenMismatch`` where their list cannot be read, and is not as it was recorded."""
+    try:
+        return read_cases(folder)
+    except UserError as error:
+        if not _is_other(folder, MANIFEST):
+            raise
+        fix = f"restore {MANIFEST} from version control, or correct it and run tmmu golden update"
+        raise GoldenMismatch(f"not as it was recorded: {error.what}", fix=fix) from error
+
+
+def _is_other(folder: Path, name: str) -> bool:
+    """Whether the file was recorded and is not as it was."""
+    with suppress(TmmuError):
+        recorded = store.read_sums(folder).get(name)
+        with suppress(TmmuError):
+            return recorded not in (None, store.sum_of(read_ordinary(folder / name)))
+        return recorded is not None
+    return False
 
 
 def unplannable(folder: Path, cases: Sequence[Case]) -> Iterator[Finding]:
@@ -84,8 +116,15 @@ def check_case(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> It
     found = tuple(_differences(folder, case, replays))
     yield from found
     for name, data in () if found else contents(folder, case, replays):
-        if (folder / name).exists() and read_file(folder / name) != data:
+        if _is_stale(folder / name, data):
             yield Finding(case=case.name, kind="stale", what=f"{name} is not what an update would write")
+
+
+def _is_stale(path: Path, data: bytes) -> bool:
+    """Whether a file can be read and holds something else."""
+    with suppress(TmmuError):
+        return path.is_file() and read_ordinary(path) != data
+    return False
 
 
 def _differences(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> Iterator[Finding]:
@@ -96,7 +135,8 @@ def _differences(folder: Path, case: Case, replays: Mapping[Config, Replay]) -> 
         for fault in now.faults:
             yield Finding(case=case.name, config=str(config), kind="disagreement", what=fault)
         yield from _moves(folder, case, now, rows, plans.get(config))
-    for seed, config in rows.keys() - {(row.seed, row.config) for now in replays.values() for row in now.rows}:
+    gone = rows.keys() - {(row.seed, row.config) for now in replays.values() for row in now.rows}
+    for seed, config in sorted(gone, key=lambda row: (str(row[1]), row[0])):
         what = "is recorded and no longer asked for"
         yield Finding(case=case.name, config=str(config), seeds=(seed,), kind="orphan", what=what)
 
@@ -118,9 +158,9 @@ def recorded(folder: Path, case: Case) -> tuple[Mapping[tuple[int, Config], tupl
     rows: Mapping[tuple[int, Config], tuple[str, ...]] = {}
     plans: Mapping[Config, Plan] = {}
     with suppress(TmmuError):
-        rows = store.parse_digests(read_file(folder / store.digests_file(case)).decode("utf-8", errors="replace"))
+        rows = store.parse_digests(read_ordinary(folder / store.digests_file(case)).decode("utf-8", errors="replace"))
     with suppress(TmmuError):
-        plans = {} if case.recipe else store.decode_plans(read_file(folder / store.plans_file(case)))
+        plans = {} if case.recipe else load(folder / store.plans_file(case), store.decode_plans)
     return rows, plans
 
 

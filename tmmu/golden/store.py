@@ -12,7 +12,7 @@ from tmmu.golden.cases import CONFIGS, MANIFEST, Case, Config, graph_file
 from tmmu.golden.digests import KINDS
 from tmmu.golden.replay import Row
 from tmmu.ir import cbor
-from tmmu.ir.files import read_file
+from tmmu.ir.files import read_ordinary
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.read import read_plan
@@ -125,7 +125,7 @@ def print_sums(sums: Mapping[str, str]) -> str:
 
 def read_sums(folder: Path) -> dict[str, str]:
     """What the sums were when they were last written; ``PlanCorrupt`` unless the file is as it was printed."""
-    data = read_file(folder / SUMS)
+    data = read_ordinary(folder / SUMS)
     text = data.decode("utf-8", errors="replace")
     found = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
     if print_sums(found).encode() != data:

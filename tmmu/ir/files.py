@@ -6,6 +6,7 @@ finds the old contents or the new ones and nothing between.
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Final
 
 from tmmu.errors import InvalidConfig, PlanCorrupt
 
+_UNFINISHED: Final = re.compile(r"\.tmmu-(\d{1,9})-\d+\.tmp")
 LIMIT: Final = 1 << 29
 """Bytes that a reader accepts: a plan of some ten million buffers. The largest model traced so far needs 4 MB."""
 
@@ -89,7 +91,8 @@ def _stage(path: str | Path, data: bytes, staged: list[_Staged]) -> None:
 
 def is_special(path: Path) -> bool:
     """Whether it exists and is a device, a pipe, or a name for an open stream: nothing can lie beside it."""
-    stream = Path(os.path.abspath(path)).parts[1:2] in (("dev",), ("proc",))  # noqa: PTH100 - links are not followed
+    parts = Path(os.path.abspath(path)).parts  # noqa: PTH100 - links are not followed
+    stream = parts[1:2] in (("dev",), ("proc",)) and parts[2:3] != ("shm",)
     return path.exists() and not path.is_dir() and (stream or not path.is_file())
 
 
@@ -111,6 +114,28 @@ def _beside(target: Path) -> tuple[int, Path]:
     raise OSError(errno.EEXIST, "too many temporary files", str(target.parent))
 
 
+def remove_unfinished(folder: Path) -> None:
+    """What writers below the folder left that were killed is gone; files of running ones stay."""
+    for path in folder.rglob(".tmmu-*.tmp"):
+        name = _UNFINISHED.fullmatch(path.name)
+        if name and not _runs(int(name[1])):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process, or nobody can say."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def _sync_folder(folder: Path) -> None:
     """The new name survives a power cut, where the file system can promise that."""
     with suppress(OSError):
@@ -128,6 +153,13 @@ def read_file(path: str | Path, *, limit: int = LIMIT) -> bytes:
     if len(data) > limit:
         raise PlanCorrupt(f"{path} has more than {limit} bytes", fix="name a graph or plan file", path=str(path))
     return data
+
+
+def read_ordinary(path: Path) -> bytes:
+    """As ``read_file``, of an ordinary file alone: nothing waits for whoever writes into a pipe."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InvalidConfig(f"cannot read {path}: it is no ordinary file", fix="put a file there", path=str(path))
+    return read_file(path)
 
 
 def _refusal(act: str, path: str | Path, error: OSError | ValueError) -> InvalidConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tmmu.errors import InvalidConfig, PlanCorrupt
-from tmmu.ir.files import read_file, write_atomic, write_together
+from tmmu.ir.files import read_file, read_ordinary, write_atomic, write_together
 
 
 def names(folder: Path) -> list[str]:
@@ -175,3 +175,27 @@ def test_a_stream_by_name_is_written_and_nothing_before_it_is_lost(tmp_path: Pat
     shell = f'echo keep > {log}; {sys.executable} -c "{code}" >> {log}; {sys.executable} -c "{code}" | cat >> {log}'
     assert subprocess.run(["bash", "-c", shell], check=False).returncode == 0
     assert log.read_bytes() == b"keep\ndatadata"
+
+
+def test_a_file_in_shared_memory_is_a_file(tmp_path: Path) -> None:
+    """It lies below ``/dev``, where else devices and streams are."""
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK):
+        pytest.skip("there is no such folder")
+    path = folder / f"{tmp_path.name}-{os.getpid()}"
+    try:
+        write_atomic(path, b"long before")
+        write_atomic(path, b"now")
+        assert path.read_bytes() == b"now"
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_a_pipe_is_no_ordinary_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidConfig, match="it is no ordinary file"):
+        read_ordinary(tmp_path / "pipe")
+    with pytest.raises(InvalidConfig, match="it is a folder"):
+        read_ordinary(tmp_path)
+    (tmp_path / "file").write_bytes(b"content")
+    assert read_ordinary(tmp_path / "file") == b"content"

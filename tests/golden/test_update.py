@@ -1,0 +1,212 @@
+"""``tmmu golden update`` beside others, cut off, and among files that are not its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.graphs import Shell
+from tmmu.errors import InvalidConfig
+from tmmu.golden import check, lock, store, update
+from tmmu.golden.cases import CONFIGS, Case, read_cases
+from tmmu.golden.journal import JOURNAL
+from tmmu.golden.replay import replay
+
+GOLDEN = Path("golden")
+KILLED = """
+import os, pathlib, sys
+left = int(sys.argv.pop(1))
+def counted(act):
+    def step(self, *arguments, **more):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+        return act(self, *arguments, **more)
+    return step
+pathlib.Path.replace, pathlib.Path.unlink = counted(pathlib.Path.replace), counted(pathlib.Path.unlink)
+from tmmu.cli.main import main
+main()
+"""
+CHECK = (sys.executable, "-c", "from tmmu.cli.main import main; main()", "golden", "check", "--jobs", "1")
+
+
+def contents() -> dict[str, bytes]:
+    """Every file of the folder, hidden ones too."""
+    return {str(path): path.read_bytes() for path in sorted(GOLDEN.rglob("*")) if path.is_file()}
+
+
+def edit(old: str, new: str) -> None:
+    text = (GOLDEN / "cases.toml").read_text()
+    assert old in text
+    (GOLDEN / "cases.toml").write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["my.plan.txt", "my.digests.txt", "docs/how.plans.cbor", "docs/diamond.plan.txt"])
+def test_a_file_that_no_update_made_is_never_removed(little: Shell, name: str) -> None:
+    (GOLDEN / "docs").mkdir()
+    (GOLDEN / name).write_text("mine")
+    edit("two takers", "two who take")
+    done = little.tmmu("golden", "update")
+    assert done.err.startswith(f"tmmu: GOLDEN_MISMATCH: golden/{name} belongs to no case"), done
+    assert (done.code, (GOLDEN / name).read_text()) == (3, "mine")
+
+
+def test_two_updates_of_different_cases_are_both_recorded(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would write the sums of what it found before the other wrote."""
+    edit("two takers", "two who take")
+    edit("all roles", "each role")
+    cases, meeting, sums = read_cases(GOLDEN), threading.Barrier(2), update._sums
+
+    def late(*arguments: object) -> str:
+        made = sums(*arguments)  # type: ignore[arg-type]
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.5)
+        return made
+
+    def one(case: Case) -> None:
+        update.update(GOLDEN, cases, {case.name: {config: replay(GOLDEN, case, config) for config in CONFIGS}})
+
+    monkeypatch.setattr(update, "_sums", late)
+    threads = [threading.Thread(target=one, args=(case,)) for case in cases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert little.tmmu("golden", "check").code == 0
+
+
+def test_who_waits_too_long_for_another_update_says_so(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    before = contents()
+    with lock.locked(GOLDEN):
+        done = little.tmmu("golden", "update")
+    assert (done.code, done.err.count("\n"), contents()) == (2, 1, before)
+    assert done.err.startswith("tmmu: INVALID_CONFIG: golden: another update has been writing there for ")
+    assert little.tmmu("golden", "update").code == 0
+
+
+def test_an_update_that_was_killed_anywhere_is_finished_by_the_next_which_says_what_moved(little: Shell) -> None:
+    """Between any two renames or removals: a case moved, and another is gone."""
+    edit("[0, 7]", '[0, 7]\narenas = ["activations=alignment:8KiB,layout:packed"]')
+    text = (GOLDEN / "cases.toml").read_text()
+    (GOLDEN / "cases.toml").write_text(text[: text.index("[mixed")])
+    (GOLDEN / "mixed-roles.ir.cbor").unlink()
+    shutil.copytree(GOLDEN, "before")
+    wanted = little.tmmu("golden", "update", "--json").record
+    assert wanted["version"] == "major"
+    after, steps = contents(), 0
+    while True:
+        shutil.rmtree(GOLDEN)
+        shutil.copytree("before", GOLDEN)
+        command = [sys.executable, "-c", KILLED, str(steps), "golden", "update", "--jobs", "1"]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            break
+        done = little.tmmu("golden", "update", "--json")
+        assert (done.code, done.record["version"]) == (0, "major"), steps
+        told = [(one["case"], one["config"], one["kind"]) for one in done.record["moved"]]
+        assert told == [(one["case"], one["config"], one["kind"]) for one in wanted["moved"]], steps
+        assert contents() == after
+        steps += 1
+    assert len(wanted["removed"]) == 3
+    assert steps == len(wanted["written"]) + 3 + 2, "one for each file, and two for the note of what moved"
+
+
+def test_what_an_update_that_was_killed_had_found_is_forgotten_where_its_files_are_not_there(little: Shell) -> None:
+    before = contents()
+    edit("[0, 7]", '[0, 7]\narenas = ["activations=alignment:8KiB,layout:packed"]')
+    command = [sys.executable, "-c", KILLED, "3", "golden", "update", "--jobs", "1"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == -9
+    assert (GOLDEN / JOURNAL).exists()
+    for name, data in before.items():
+        Path(name).write_bytes(data)
+    assert little.tmmu("golden", "update").out == "golden: 2 cases as recorded, nothing written\n"
+    assert contents() == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"moved": [3], "sums": {}, "removed": []}'])
+def test_a_note_that_is_none_is_passed_over(little: Shell, text: str) -> None:
+    before = contents()
+    (GOLDEN / JOURNAL).write_text(text)
+    assert little.tmmu("golden", "check").code == 0
+    assert little.tmmu("golden", "update").out == "golden: 2 cases as recorded, nothing written\n"
+    assert contents() == before
+
+
+def test_unfinished_files_of_others_that_run_stay(little: Shell) -> None:
+    mine, gone = GOLDEN / f".tmmu-{os.getppid()}-0.tmp", GOLDEN / "formats" / ".tmmu-999999999-0.tmp"
+    mine.write_bytes(b"half")
+    gone.write_bytes(b"half")
+    assert little.tmmu("golden", "update").code == 0
+    assert (mine.exists(), gone.exists()) == (True, False)
+
+
+def test_without_sums_a_file_of_an_old_format_is_not_taken_for_what_it_was(little: Shell) -> None:
+    path = GOLDEN / "formats" / "ir-v1" / "mixed-roles.ir.cbor"
+    data = path.read_bytes()
+    sums = (GOLDEN / store.SUMS).read_bytes()
+    (GOLDEN / store.SUMS).unlink()
+    path.write_bytes(data[:-1])
+    done = little.tmmu("golden", "update")
+    assert done.code == 3
+    assert "golden/SUMS is not there, and an earlier update made formats/ir-v1/mixed-roles.ir.cbor" in done.err
+    assert not (GOLDEN / store.SUMS).exists()
+    path.write_bytes(data)
+    assert little.tmmu("golden", "update").code == 0
+    assert (GOLDEN / store.SUMS).read_bytes() == sums
+
+
+NAMES = ("SUMS", "cases.toml", "diamond.ir.cbor", "diamond.digests.txt", "diamond.plans.cbor", "diamond.plan.txt")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "formats/ir-v1/mixed-roles.ir.cbor", "formats/plan-v1/mixed-roles.plan.cbor"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_found_and_hides_nothing_else(little: Shell, name: str, make: object) -> None:
+    (GOLDEN / name).unlink()
+    assert callable(make)
+    make(GOLDEN / name)
+    (GOLDEN / "forgotten.ir.cbor").write_bytes(b"")
+    done = subprocess.run(CHECK, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert name in done.stdout + done.stderr
+    assert name == "cases.toml" or "files: orphan: forgotten.ir.cbor belongs to no case" in done.stdout
+
+
+def test_a_file_that_cannot_be_read_hides_nothing_else(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = check.read_ordinary
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "diamond.plan.txt":
+            raise InvalidConfig(f"cannot read {path}: permission denied")
+        return read(path)
+
+    monkeypatch.setattr(check, "read_ordinary", refuse)
+    (GOLDEN / "forgotten.ir.cbor").write_bytes(b"")
+    done = little.tmmu("golden", "check")
+    assert done.code == 3
+    assert "files: unreadable: cannot read golden/diamond.plan.txt: permission denied\n" in done.out
+    assert "files: orphan: forgotten.ir.cbor belongs to no case" in done.out
+
+
+def test_rows_that_are_no_longer_asked_for_are_listed_in_order(little: Shell) -> None:
+    edit("seeds = [0, 7]", "seeds = [0, 7, 9, 8, 11, 10]")
+    assert little.tmmu("golden", "update").code == 0
+    edit("seeds = [0, 7, 9, 8, 11, 10]", "seeds = [7]")
+    lines = [line for line in little.tmmu("golden", "check").out.splitlines() if "no longer asked for" in line]
+    said = [f"(seed {seed})" for seed in (0, 8, 9, 10, 11)]
+    assert [line.partition("asked for ")[2] for line in lines] == said * len(CONFIGS)
+    assert lines == sorted(lines, key=lambda line: line.split(": ")[1])
+
+
+def test_a_damaged_file_of_plans_is_named_by_who_shows_it(little: Shell) -> None:
+    path = GOLDEN / "diamond.plans.cbor"
+    path.write_bytes(path.read_bytes()[:-3])
+    done = little.tmmu("golden", "show", "diamond", "--mode", "forward")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith("tmmu: PLAN_CORRUPT: golden/diamond.plans.cbor: ")
