@@ -14,6 +14,7 @@ from tmmu.passes.fingerprint.homes import home_of_code, home_of_module, home_of_
 from tmmu.passes.fingerprint.meanings import meaning
 from tmmu.passes.fingerprint.outside import outside
 from tmmu.passes.fingerprint.reads import reads
+from tmmu.passes.fingerprint.scan import described
 from tmmu.passes.fingerprint.walker import Rule, Walker
 from tmmu.passes.sources import display_name
 
@@ -56,6 +57,7 @@ def _function(w: Walker, value: FunctionType) -> None:
         home = home_of_code(value.__code__)
         if home is not None and home_of_named(value) == home:
             w.library(home, "function", value.__module__, value.__qualname__)
+            w.emit(described(value))
             return
         if home is None:
             _users(w, value)
@@ -180,10 +182,11 @@ def _bare_code(w: Walker, value: CodeType) -> None:
 
 def files(w: Walker) -> None:
     """The files of all the user's modules that are loaded: what they did when they were read shows nowhere else."""
+    start = sys.modules.get("__main__")  # also called __mp_main__: how the program was started decides nothing
     for name in sorted(sys.modules):
         module = sys.modules[name]
         filename = vars(module).get("__file__") if isinstance(module, ModuleType) else None
-        if name != "__main__" and isinstance(filename, str) and home_of_module(module) is None:
+        if module is not start and isinstance(filename, str) and home_of_module(module) is None:
             path = Path(filename)
             w.emit("file", name, display_name(filename, w.folder), path.read_bytes() if path.is_file() else b"")
 

@@ -50,6 +50,12 @@ def home_of_module(module: ModuleType | None) -> str | None:
     return home_of_module(parent) if parent is not None and parent is not module else None
 
 
+def module_called(name: str | None) -> ModuleType | None:
+    """The loaded module of this name."""
+    module = sys.modules.get(name or "")
+    return module if isinstance(module, ModuleType) else None
+
+
 def home_of_code(code: CodeType) -> str | None:
     """Whose file the code stands in."""
     return home_of_file(code.co_filename)
