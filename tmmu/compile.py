@@ -164,8 +164,11 @@ def model_key(model: "Opened", request: PlanRequest) -> Key | NoKey:
     found = fingerprint(model.workload, model.build, training=request.mode != "inference")
     if isinstance(found, NoKey):
         return found
+    libraries = library_parts(found.libraries)
+    if isinstance(libraries, NoKey):
+        return libraries
     asked = request_key(request, device=model.request.device, optimizer=model.request.optimizer)
-    return asked.replaced(*found.parts, *library_parts(found.libraries))
+    return asked.replaced(*found.parts, *libraries)
 
 
 def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> Key:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.unit.cli.graphs import Shell
 from tests.unit.cli.test_diff import NET, WIDE, commit, git, write
+from tmmu.compile import cache_folder
+from tmmu.planner.cache import store
 
 PROGRAM = (sys.executable, "-P", "-c", "from tmmu.cli.main import main; main()")
 MODEL = """\
@@ -118,3 +120,18 @@ def test_what_the_path_of_this_process_has_is_found(shell: Shell, monkeypatch: p
     assert "No module named 'width'" in shell.tmmu("diff", "net.py", "net.py").err
     monkeypatch.syspath_prepend(str(shell.folder / "beside"))
     assert "the same plan" in shell.tmmu("diff", "net.py", "net.py").out
+
+
+def test_a_plan_that_tmmu_plan_keeps_is_found_by_the_processes_of_diff(shell: Shell) -> None:
+    """Though the one is started by a script, and the others are not."""
+    Path("net.py").write_text("import torch\nmodel = torch.nn.Linear(8, 8)\ninputs = torch.zeros(1, 8)\n")
+    Path("start").mkdir()
+    script = Path("start", "script.py")
+    script.write_text("from tmmu.cli.main import main\n\nmain()\n")
+    subprocess.run([sys.executable, script, "plan", "net.py", "--json"], capture_output=True, check=True)
+    (kept,) = store.entries(cache_folder())
+    assert "the same plan" in shell.tmmu("diff", "net.py", "net.plan.cbor").out
+    script.write_text("from tmmu.cli.main import main\n\nmain()  # edited\n")
+    done = subprocess.run([sys.executable, script, "plan", "net.py", "--json"], capture_output=True, check=True)
+    assert json.loads(done.stdout)["cache"]["origin"] == "disk"
+    assert [one.key for one in store.entries(cache_folder())] == [kept.key]

@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ def named(found: tuple[Part, ...] | NoKey) -> Key:
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     yield
-    library_part.cache_clear()
+    parts._library.cache_clear()
     installed_part.cache_clear()
 
 
@@ -135,8 +136,10 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest_of(name: str) -> bytes:
-    library_part.cache_clear()
-    return library_part(name).digest
+    parts._library.cache_clear()
+    found = library_part(name)
+    assert isinstance(found, Part)
+    return found.digest
 
 
 def test_a_library_is_its_code_files(library: Path) -> None:
@@ -159,15 +162,86 @@ def test_an_edit_in_place_is_another_library(library: Path, file: str) -> None:
     assert digest_of("shelf") != before
 
 
-def test_a_library_of_one_file_and_one_that_is_gone(library: Path) -> None:
+def test_a_library_of_one_file(library: Path) -> None:
     (library.parent / "leaf.py").write_text("a = 1")
-    assert digest_of("leaf") != digest_of("shelf") != digest_of("gone")
+    assert digest_of("leaf") != digest_of("shelf")
+
+
+def why_none(*names: str) -> str:
+    parts._library.cache_clear()
+    found = library_parts(names)
+    assert isinstance(found, NoKey)
+    return found.why
+
+
+def test_a_library_of_which_no_code_is_found_has_no_key(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says could not be told from what it will say."""
+    assert why_none("shelf", "gone", "torch") == "the library gone: no code of it is found"
+    (library.parent / "empty").mkdir()
+    assert why_none("empty") == "the library empty: no code of it is found"
+    monkeypatch.setitem(sys.modules, "lost", loaded(library.parent / "lost" / "__init__.py"))
+    assert why_none("lost") == "the library lost: No such file or directory"
+
+
+def loaded(file: Path) -> ModuleType:
+    module = ModuleType(file.stem)
+    module.__file__ = str(file)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [("proj/net.py", "proj"), ("net.py", "net"), ("proj-1.0-py3.11.egg/proj/net.py", "proj-1"), ("l.zip/net.py", "l")],
+)
+def test_a_library_is_where_its_modules_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str
+) -> None:
+    """Another environment's, no longer on the path, or inside of what the path names."""
+    file = tmp_path / "env" / "site-packages" / place
+    edited = file.parent if place.startswith("l.zip") else file
+    edited.parent.mkdir(parents=True)
+    edited.write_text("a = 1")
+    monkeypatch.setitem(sys.modules, "loaded_from_there", loaded(file))
+    before = digest_of(name)
+    edited.write_text("a = 12")
+    assert digest_of(name) != before
+
+
+def test_a_library_that_is_found_and_one_of_its_name_that_is_loaded_both_count(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest_of("shelf")
+    other = tmp_path / "env" / "dist-packages" / "shelf" / "__init__.py"
+    other.parent.mkdir(parents=True)
+    other.write_text("a = 1")
+    monkeypatch.setitem(sys.modules, "shelf", loaded(other))
+    one = digest_of("shelf")
+    (library / "inner" / "code.py").write_text("b = 1  # edited")
+    assert len({before, one, digest_of("shelf")}) == 3
+
+
+def test_folders_behind_links_are_a_librarys_too_and_circles_end(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "code.py").write_text("c = 1")
+    (library / "linked").symlink_to(tmp_path / "elsewhere")
+    (library / "inner" / "circle").symlink_to(library)
+    (library / "dangling").symlink_to(tmp_path / "nowhere")
+    (library / "dangling.py").symlink_to(tmp_path / "nowhere.py")
+    before = digest_of("shelf")
+    (tmp_path / "elsewhere" / "code.py").write_text("c = 12")
+    assert digest_of("shelf") != before
+
+
+def test_compiled_files_without_source_are_code(library: Path) -> None:
+    before = digest_of("shelf")
+    (library / "inner" / "net.pyc").write_bytes(b"code")
+    assert digest_of("shelf") != before
 
 
 def test_what_else_is_installed_counts_for_libraries_that_look_for_it(library: Path) -> None:
     def listed(*names: str) -> set[str]:
         installed_part.cache_clear()
-        return {part.name for part in library_parts(names)}
+        return {part.name for part in named(library_parts(names)).parts}
 
     assert listed("python", "torch", "numpy") == {"library.torch", "library.numpy"}
     assert listed("torch", "shelf") == {"library.torch", "library.shelf", "installed"}

@@ -6,10 +6,12 @@ import platform
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from blake3 import blake3
@@ -21,7 +23,9 @@ from tmmu.ir.plan import ArenaSpec
 
 PLANNING: Final = ("compile.py", "errors.py", "ir", "passes", "planner")
 """What of our own package decides a plan."""
-CODE: Final = (".py", ".so", ".pyd", ".dll", ".dylib")
+CODE: Final = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
+SITES: Final = ("site", "dist")
+"""With ``-packages`` after it, what a folder of installed libraries is called."""
 SWITCHES: Final = ("TORCH_", "PYTORCH_", "ATEN_", "TRANSFORMERS_")
 """How variables of the environment begin that libraries read when they like."""
 HUGGING_FACE: Final = ("torch", "transformers")
@@ -81,46 +85,81 @@ def _python_files(path: Path) -> Iterator[Path]:
     return path.rglob("*.py") if path.is_dir() else iter((path,))
 
 
-def library_parts(names: Sequence[str]) -> tuple[Part, ...]:
+def library_parts(names: Sequence[str]) -> tuple[Part, ...] | NoKey:
     """The installed libraries of these import names; for others than torch and numpy, also what else is installed."""
-    parts = [library_part(name) for name in names if name != "python"]
+    parts: list[Part] = []
+    for name in names:
+        part = library_part(name) if name != "python" else None
+        if isinstance(part, NoKey):
+            return part
+        parts += [part] if part else []
     more = [name for name in names if name not in ("python", "torch", "numpy")]
     return (*parts, *([installed_part()] if more else []))
 
 
+def library_part(name: str) -> Part | NoKey:
+    """One library: names, sizes and times of all its code files, so that an edit in place is another library.
+
+    Its files are those that would be imported and those that were; a library of which no code is found has no key.
+    """
+    return _library(name, _roots(name))
+
+
 @cache
-def library_part(name: str) -> Part:
-    """One library: names, sizes and times of all its code files, so that an edit in place is another library."""
+def _library(name: str, roots: tuple[str, ...]) -> Part | NoKey:
+    try:
+        files = [[root, *_signature(root)] for root in roots]
+    except OSError as error:
+        return NoKey(f"the library {name}: {error.strerror}")
+    if not any(len(rows) > 1 for rows in files):
+        return NoKey(f"the library {name}: no code of it is found")
     try:
         text = version(name)
     except PackageNotFoundError:
         text = ""
-    spec = PathFinder.find_spec(name)
-    roots = list(spec.submodule_search_locations or [spec.origin or ""]) if spec is not None else []
-    files = [[root, *_signature(root)] for root in roots]
     return part_of(f"library.{name}", files, text)
 
 
+def _roots(name: str) -> tuple[str, ...]:
+    """The files and folders of a library: where the name leads now, and where loaded modules of it came from."""
+    spec = PathFinder.find_spec(name)
+    found = (spec.submodule_search_locations or [spec.origin or ""]) if spec is not None else ()
+    loaded = [vars(module).get("__file__") for module in tuple(sys.modules.values()) if isinstance(module, ModuleType)]
+    installed = {_installed_root(file, name) for file in loaded if isinstance(file, str)}
+    return tuple(sorted({*found, *installed} - {""}))
+
+
+def _installed_root(file: str, name: str) -> str:
+    """What of a folder of libraries holds the file, where that is called ``name``; else nothing."""
+    folder, packages, inside = file.rpartition(f"-packages{os.sep}")
+    first = inside.partition(os.sep)[0]
+    return folder + packages + first if folder.endswith(SITES) and first.partition(".")[0] == name else ""
+
+
 def _signature(root: str) -> list[object]:
-    found = sorted(_code_files(root)) if Path(root).is_dir() else [_stamp(root)]
+    found = sorted(_code_files(root)) if Path(root).is_dir() else [_stamp(Path(root))]
     return [list(row) for row in found]
 
 
 def _code_files(root: str) -> Iterator[tuple[str, int, int]]:
-    folders = [root]
+    """Every code file, also behind links to folders, each of which is followed once."""
+    folders, followed = [root], set[str]()
     while folders:
         with os.scandir(folders.pop()) as found:
             for one in found:
                 if one.name.endswith(CODE):
-                    about = one.stat()
-                    yield one.path, about.st_size, about.st_mtime_ns
-                elif one.name != "__pycache__" and one.is_dir(follow_symlinks=False):
-                    folders.append(one.path)
+                    with suppress(FileNotFoundError):  # a link to nowhere is no code
+                        yield _stamp(one)
+                elif one.name != "__pycache__" and one.is_dir():
+                    real = os.path.realpath(one.path) if one.is_symlink() else one.path
+                    if real not in followed:
+                        folders.append(one.path)
+                        followed.add(real)
 
 
-def _stamp(path: str) -> tuple[str, int, int]:
-    about = Path(path).stat()
-    return path, about.st_size, about.st_mtime_ns
+def _stamp(file: os.DirEntry[str] | Path) -> tuple[str, int, int]:
+    about = file.stat()
+    return os.fspath(file), about.st_size, about.st_mtime_ns
 
 
 @cache
@@ -142,13 +181,16 @@ def configuration_parts(path: Path, workload: Mapping[str, object]) -> tuple[Par
         shown = json.loads(files.get("config.json", b"{}"))
     except (OSError, ValueError) as error:
         return NoKey(f"{folder}: {type(error).__name__}")
+    libraries = library_parts(HUGGING_FACE)
+    if isinstance(libraries, NoKey):
+        return libraries
     listed = shown.get("architectures") if isinstance(shown, dict) else None
     architectures = " ".join(map(str, listed)) if isinstance(listed, list) else ""
     settings = [[key, value] for key, value in sorted(workload.items())]
     return (
         part_of("model", [name, files], f"{name} {architectures}".strip()),
         part_of("workload", settings, ", ".join(f"{key} {value}" for key, value in settings if value)),
-        *library_parts(HUGGING_FACE),
+        *libraries,
     )
 
 
@@ -159,7 +201,8 @@ def exported_parts(path: Path) -> tuple[Part, ...] | NoKey:
             rows = [_record(archive, one) for one in archive.infolist()]
     except Exception as error:  # noqa: BLE001 - a broken archive breaks in many ways, and capture will say how
         return NoKey(f"{path}: {type(error).__name__}")
-    return (part_of("model", [path.stem, rows], path.name), *library_parts(("torch",)))
+    libraries = library_parts(("torch",))
+    return libraries if isinstance(libraries, NoKey) else (part_of("model", [path.stem, rows], path.name), *libraries)
 
 
 def _record(archive: zipfile.ZipFile, one: zipfile.ZipInfo) -> list[object]:
