@@ -1,7 +1,7 @@
 """``tmmu cache``: what is kept, why a plan is not found, whether all of it is sound, and room for more."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import localtime, strftime, time_ns
@@ -24,7 +24,7 @@ from tmmu.cli.plan import (
 )
 from tmmu.cli.progress import progress_bar
 from tmmu.compile import PlanRequest, cache_folder, key_without_trace
-from tmmu.errors import PlanCorrupt, TmmuError
+from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.check import judge
 from tmmu.ir.key import Key, NoKey
 from tmmu.planner.arenas import parse_size, readable_size
@@ -73,8 +73,8 @@ class WhyJob:
 
 def run_ls(*, as_json: bool) -> int:
     """The entries, most recently used first; 0."""
-    folder = cache_folder()
-    rows = [_row(stored) for stored in reversed(store.entries(folder))]
+    folder = _listed_folder()
+    rows = [row for stored in reversed(store.entries(folder)) if (row := _row(stored))]
     total = sum(row.bytes for row in rows)
     if as_json:
         print_json({"folder": str(folder), "bytes": total, "entries": [asdict(row) for row in rows]})
@@ -84,10 +84,22 @@ def run_ls(*, as_json: bool) -> int:
     return 0
 
 
-def _row(stored: Stored) -> Row:
+def _listed_folder() -> Path:
+    """The folder of the entries, which can be listed, or is not there."""
+    folder = cache_folder()
+    why = store.why_unlisted(folder)
+    if why:
+        raise InvalidConfig(f"{folder} cannot be listed: {why}", fix="name another folder in TMMU_CACHE_DIR")
+    return folder
+
+
+def _row(stored: Stored) -> Row | None:
+    """What is told of an entry; nothing where it has gone meanwhile."""
     try:
         entry = store.read_named(stored.path)
     except Refused as error:
+        if error.miss.reason is MissReason.ABSENT:
+            return None
         return Row(key=stored.key, bytes=stored.bytes, used_ns=stored.used, parts={}, fault=str(error.miss))
     parts = {part.name: part.text for part in entry.key.parts}
     return Row(key=stored.key, bytes=stored.bytes, used_ns=stored.used, parts=parts, fault="")
@@ -218,23 +230,24 @@ def _nearest_lines(near: Sequence[Near]) -> Iterator[str]:
 
 def run_verify_cache(*, as_json: bool) -> int:
     """Every entry is read and judged, without a token; 3 if any cannot be served."""
-    folder = cache_folder()
-    held = store.entries(folder)
-    faults = {stored.key: fault for stored in held if (fault := _fault(stored))}
-    error = _refusal(folder, len(held), len(faults)) if faults else None
+    folder = _listed_folder()
+    found = [(stored.key, fault) for stored in store.entries(folder) if (fault := _fault(stored)) is not None]
+    faults = {name: fault for name, fault in found if fault}
+    error = _refusal(folder, len(found), len(faults)) if faults else None
     if as_json:
-        print_json({"folder": str(folder), "entries": len(held), "faults": faults})
+        print_json({"folder": str(folder), "entries": len(found), "faults": faults})
     else:
         lines = [f"{name[:DIGITS]}: {fault}" for name, fault in faults.items()]
-        render.print_lines(render.console(), lines or [f"sound: {_count(len(held))} in {folder}"])
+        render.print_lines(render.console(), lines or [f"sound: {_count(len(found))} in {folder}"])
     return conclude(error)
 
 
-def _fault(stored: Stored) -> str:
+def _fault(stored: Stored) -> str | None:
+    """Why an entry cannot be served, and ``""`` where it can; nothing of one that another process removed meanwhile."""
     try:
         judge(*open_entry(store.read_named(stored.path)))
     except Refused as error:
-        return str(error.miss)
+        return None if error.miss.reason is MissReason.ABSENT else str(error.miss)
     except TmmuError as error:
         return f"{MissReason.UNSOUND.value}: {error.what}"
     return ""
@@ -246,19 +259,31 @@ def _refusal(folder: Path, entries: int, faults: int) -> PlanCorrupt:
 
 
 def run_prune(*, everything: bool, limit: str | None, as_json: bool) -> int:
-    """What cannot be served is gone, and the rest takes at most ``limit`` bytes; 0."""
+    """What cannot be served is gone, and the rest takes at most ``limit`` bytes; 0, or 2 where something stays."""
     room = LIMIT if limit is None else named("--limit", lambda: parse_size(limit))
-    folder = cache_folder()
-    gone = [stored for stored in store.entries(folder) if (everything or _fault(stored)) and store.remove(stored)]
+    folder = _listed_folder()
+    doomed = [stored for stored in store.entries(folder) if everything or _fault(stored)]
+    gone = [stored for stored in doomed if not store.remove(stored)]
     gone += store.evict(folder, limit=room)
-    now = time_ns()
-    unfinished = store.sweep(folder, before=now + 1 if everything else now - store.ORPHAN_AGE)
+    before = store.EVER if everything else time_ns() - store.ORPHAN_AGE
+    unfinished = store.sweep(folder, before=before)
+    doomed += store.surplus(store.entries(folder), limit=room)
+    doomed += store.unfinished(folder, before=before)
+    stuck = {stored.path.name: why for stored in doomed if (why := store.remove(stored))}
     kept = store.entries(folder)
-    done = {"removed": len(gone), "unfinished": len(unfinished), "kept": len(kept)}
+    error = _stuck(folder, stuck) if stuck else None
     freed = sum(stored.bytes for stored in (*gone, *unfinished))
     if as_json:
+        done = {"removed": len(gone), "unfinished": len(unfinished), "kept": len(kept), "stuck": stuck}
         print_json({"folder": str(folder), **done, "freed": freed, "bytes": sum(one.bytes for one in kept)})
-        return 0
-    text = f"removed {_count(len(gone))}, {readable_size(freed)}; kept {_count(len(kept))} in {folder}"
-    render.print_lines(render.console(), [text])
-    return 0
+    else:
+        text = f"removed {_count(len(gone))}, {readable_size(freed)}; kept {_count(len(kept))} in {folder}"
+        render.print_lines(render.console(), [text])
+    return conclude(error)
+
+
+def _stuck(folder: Path, stuck: Mapping[str, str]) -> InvalidConfig:
+    name, why = next(iter(stuck.items()))
+    more = f", and {len(stuck) - 1} more" if len(stuck) > 1 else ""
+    what = f"{folder / name} should go and cannot be removed: {why}{more}"
+    return InvalidConfig(what, fix="remove it by hand, or as who may")

@@ -1,9 +1,11 @@
 """``tmmu cache ls`` and ``why`` for a person: names that can be read, times, and exit codes."""
 
+import errno
 import os
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,3 +97,67 @@ def test_why_exits_as_plan_does_where_there_is_nothing_to_look_for(net: Shell) -
             done = net.tmmu(*command, target)
             assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
             assert said in done.err
+
+
+def test_an_entry_that_goes_while_it_is_looked_for_is_no_fault(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a prune."""
+    fill(shell, 1, 2)
+    one, other = store.entries(cache_folder())
+    monkeypatch.setattr(store, "entries", lambda folder: (one, other))
+    one.path.unlink()
+    done = shell.tmmu("cache", "verify")
+    assert (done.code, done.out) == (0, f"sound: 1 entry in {cache_folder()}\n")
+    assert [row["key"] for row in shell.tmmu("cache", "ls", "--json").record["entries"]] == [other.key]
+
+
+def test_prune_says_what_it_cannot_remove(shell: Shell) -> None:
+    fill(shell, 1, 2)
+    one, _ = store.entries(cache_folder())
+    one.path.unlink()
+    one.path.mkdir()
+    for arguments in (("prune",), ("prune", "--all")):
+        done = shell.tmmu("cache", *arguments)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith(f"tmmu: INVALID_CONFIG: {one.path} should go and cannot be removed: ")
+    assert shell.tmmu("cache", "prune", "--json").record["stuck"] == {one.path.name: "Is a directory"}
+    assert [stored.path for stored in store.entries(cache_folder())] == [one.path]
+
+
+@pytest.mark.parametrize("option", ["--all", "--limit=0"])
+def test_prune_says_that_a_folder_may_not_be_written(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    fill(shell, 1, 2)
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    done = shell.tmmu("cache", "prune", option)
+    assert (done.code, len(store.entries(cache_folder()))) == (2, 2)
+    assert "removed 0 entries" in done.out
+    assert done.err.endswith("cannot be removed: Permission denied, and 1 more (remove it by hand, or as who may)\n")
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "prune"])
+def test_a_cache_that_is_a_file_is_one_clear_line(shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    (shell.folder / "file").write_text("")
+    monkeypatch.setenv("TMMU_CACHE_DIR", str(shell.folder / "file"))
+    done = shell.tmmu("cache", command)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"tmmu: INVALID_CONFIG: {shell.folder}/file/plans cannot be listed: Not a directory "
+        "(name another folder in TMMU_CACHE_DIR)\n"
+    )
+    monkeypatch.setenv("TMMU_CACHE_DIR", str(shell.folder / "none"))
+    assert shell.tmmu("cache", command).code == 0
+
+
+def test_prune_all_removes_unfinished_files_of_the_future_too(shell: Shell) -> None:
+    fill(shell, 1)
+    path = cache_folder() / ".tmmu-2-0.tmp"
+    path.touch()
+    os.utime(path, (1 << 32, 1 << 32))
+    assert shell.tmmu("cache", "prune", "--json").record["unfinished"] == 0
+    assert shell.tmmu("cache", "prune", "--all", "--json").record["unfinished"] == 1
+    assert list(cache_folder().iterdir()) == []

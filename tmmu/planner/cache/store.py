@@ -8,7 +8,7 @@ files were last used. Nothing here raises for what it finds in the folder.
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ COUNT: Final = 4096
 """Entries in a folder at most: who writes lists them all, which takes some 50 ms then."""
 ORPHAN_AGE: Final = 3600 * 10**9
 """Nanoseconds after which an unfinished file has no writer any more; one that has would only have to write again."""
+EVER: Final = 1 << 63
+"""Nanoseconds: later than all times of files, also of those that a wrong clock dated in the future."""
 _OPEN: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -132,6 +134,17 @@ def save(folder: Path, key: Key, data: bytes, *, limit: int) -> str:
     return ""
 
 
+def why_unlisted(folder: Path) -> str:
+    """Why nobody can say what the folder holds; nothing where it can be listed, or is not there."""
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or "it cannot be listed"
+    return ""
+
+
 def entries(folder: Path) -> tuple[Stored, ...]:
     """All entries, least recently used first."""
     found = [stored for stored in _files(folder) if _NAME.fullmatch(stored.path.name)]
@@ -146,34 +159,51 @@ def evict(folder: Path, *, limit: int, count: int = COUNT, keep: Path | None = N
     for one in held:
         if total <= limit and len(held) - len(gone) <= count:
             break
-        if one.path != keep and _removed(one.path):
+        if one.path != keep and not remove(one):
             gone.append(one)
             total -= one.bytes
     return tuple(gone)
 
 
+def surplus(held: Sequence[Stored], *, limit: int) -> tuple[Stored, ...]:
+    """The first of the entries, without which the others take at most ``limit`` bytes."""
+    total = sum(one.bytes for one in held)
+    for number, one in enumerate(held):
+        if total <= limit:
+            return tuple(held[:number])
+        total -= one.bytes
+    return tuple(held)
+
+
 def sweep(folder: Path, *, before: int) -> tuple[Stored, ...]:
     """Unfinished files last written ``before`` this time are gone: what killed writers left."""
-    orphans = [one for one in _files(folder) if _ORPHAN.fullmatch(one.path.name) and one.used < before]
-    return tuple(one for one in orphans if _removed(one.path))
+    return tuple(one for one in unfinished(folder, before=before) if not remove(one))
 
 
-def remove(stored: Stored) -> bool:
-    """Whether the file is gone."""
-    return _removed(stored.path)
+def unfinished(folder: Path, *, before: int) -> tuple[Stored, ...]:
+    """Files last written ``before`` this time of which no writer has yet made an entry."""
+    return tuple(one for one in _files(folder) if _ORPHAN.fullmatch(one.path.name) and one.used < before)
 
 
-def _removed(path: Path) -> bool:
+def remove(stored: Stored) -> str:
+    """Why the file is still there; nothing where it is gone."""
     try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True
+        stored.path.unlink(missing_ok=True)
+    except OSError as error:
+        return error.strerror or "it cannot be removed"
+    return ""
 
 
 def _files(folder: Path) -> Iterator[Stored]:
+    """What lies there, but for what goes meanwhile; of a file that nobody may ask about, without its size and time."""
     with suppress(OSError), os.scandir(folder) as found:
         for one in found:
-            with suppress(OSError):
+            size, used = 0, 0
+            try:
                 about = one.stat(follow_symlinks=False)
-                yield Stored(path=folder / one.name, bytes=about.st_size, used=about.st_mtime_ns)
+                size, used = about.st_size, about.st_mtime_ns
+            except FileNotFoundError:
+                continue
+            except OSError:
+                pass
+            yield Stored(path=folder / one.name, bytes=size, used=used)
