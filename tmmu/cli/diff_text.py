@@ -1,5 +1,6 @@
 """Text and Markdown from a ``Report``: ASCII, and nothing that a model's names say is obeyed."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,8 @@ from tmmu.ir.side import Moment
 
 LISTED: Final = 10
 """How many causes, and how many weights, are listed."""
+LINKED: Final = re.compile(r"[@#]|://|www\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+"""Of what GitHub makes links and mentions in rendered text, where an escape is no longer seen."""
 RIGHT: Final = frozenset({"before", "after", "change", "buffers", "share", "bytes", "size", "buffer"})
 """Columns of numbers."""
 
@@ -203,8 +206,13 @@ def _table(section: Section) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text in which Markdown finds nothing to interpret."""
-    return "".join(f"\\{one}" if one in "\\`*_{}[]<>()#|~@!&$" else one for one in printable(text))
+    """Text in which Markdown finds nothing to interpret; what no escape keeps from being a link or a call is code."""
+    words = printable(text).split(" ")
+    return " ".join(code(word).replace("|", "\\|") if LINKED.search(word) else _plain(word) for word in words)
+
+
+def _plain(word: str) -> str:
+    return "".join(f"\\{one}" if one in "\\`*_{}[]<>()|~!&$" else one for one in word)
 
 
 def code(text: str) -> str:

@@ -224,14 +224,35 @@ def test_markdown_has_tables_and_nothing_that_a_name_could_open(shell: Shell) ->
     assert "|  | before | after | change | share |" in lines
     assert "| total | 32.0 KiB | 60.0 KiB | +28.0 KiB | +87.5 % |" in lines
     row = next(line for line in lines if line.startswith("| +32.0 KiB"))
-    assert row == ("| +32.0 KiB | 1 | came | cat | \\<img src=x\\>\\`\\@octo\\_cat\\` | \\_y\\_.py:3 | z |")
+    assert row == ("| +32.0 KiB | 1 | came | cat | \\<img `src=x>'@octo_cat'` | \\_y\\_.py:3 | z |")
     assert all(line.count("|") - line.count("\\|") in (0, 6, 8) for line in lines)
 
 
 def test_what_opens_markdown_is_escaped() -> None:
-    assert _escaped("a|b*c_d`e`<f>@g#h") == "a\\|b\\*c\\_d\\`e\\`\\<f\\>\\@g\\#h"
+    assert _escaped("a|b*c_d`e`<f>g") == "a\\|b\\*c\\_d\\`e\\`\\<f\\>g"
     assert _escaped("\x1b[0m") == "\\\\x1b\\[0m"
-    assert all(_escaped(one) == f"\\{one}" for one in "\\`*_{}[]<>()#|~@!&$")
+    assert all(_escaped(one) == f"\\{one}" for one in "\\`*_{}[]<>()|~!&$")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "@octocat",
+        "a.b@c.org",
+        "#12",
+        "o/r#12",
+        "GH-12",
+        "gh-12",
+        "http://a.org",
+        "HTTPS://a.org",
+        "(www.a.org)",
+        "0a1b2c3",
+    ],
+)
+def test_what_github_links_in_rendered_text_is_code(name: str) -> None:
+    """It looks at the page and not at what was escaped: nobody is called, and nothing leads away."""
+    assert _escaped(f"in {name} and_more") == f"in `{name}` and\\_more"
+    assert _escaped(f"{name}`|`") == f"`{name}'\\|'`"
 
 
 def test_weights_that_changed_are_listed(shell: Shell) -> None:
