@@ -6,7 +6,8 @@ from typing import Final
 from tmmu.ir.key import NoKey, Part
 from tmmu.passes.capture import inputs_by_name
 from tmmu.passes.fingerprint import code, data, tensors
-from tmmu.passes.fingerprint.flags import flag_values, global_hooks
+from tmmu.passes.fingerprint.flags import everywhere, flag_values
+from tmmu.passes.fingerprint.kernels import kernels
 from tmmu.passes.fingerprint.patches import patches
 from tmmu.passes.fingerprint.sink import SUBJECTS, Unnameable
 from tmmu.passes.fingerprint.tensors import ModelWalker, recording
@@ -51,7 +52,8 @@ def _walk(w: ModelWalker, workload: Workload, build: Recorder | None) -> None:
     w.emit(workload.name, int(w.training))
     with w.sink.about("flags"):
         w.items(flag_values().items())
-        w.visit(global_hooks(), "global hooks")
+        everywhere(w)
+        kernels(w)
     if build is not None:
         recording(w, build)
     w.visit(workload.run)
