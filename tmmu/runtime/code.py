@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tmmu.errors import InternalError
-from tmmu.runtime.scalars import with_numbers_made
+from tmmu.runtime.scalars import at_hand
 from tmmu.runtime.slab import same_place
 
 Run: TypeAlias = Callable[[], object]
@@ -40,7 +40,7 @@ def call_into(
     arguments = operator._schema.arguments
     named = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
     whole = tuple(named.get(argument.name, argument.default_value) for argument in arguments)
-    made = with_numbers_made(operator, whole)
+    made = at_hand(operator, whole)
     operator = _taking_number(operator, dict(zip((argument.name for argument in arguments), made, strict=True)))
     return Instruction(operator=operator, args=made, into=tuple(into))
 

@@ -1,4 +1,4 @@
-"""Numbers where an operator wants a tensor."""
+"""What a pointwise call is given, in the form that it takes the least time to look at: the same bits."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,9 +10,9 @@ _WHOLE: Final = 4
 """Bytes of the shortest float that kernels compute in."""
 
 
-def with_numbers_made(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of a pointwise call that writes into one tensor, an ``out=`` or its own, each number in a tensor's
-    place made one that gives the same bits.
+def at_hand(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of a pointwise call that writes into one tensor, an ``out=`` or its own: each number in a tensor's
+    place made one that gives the same bits, and all of one shape that have as many elements.
 
     A number gives way to any tensor of its category or a higher one. So does a tensor without axes, to one with axes;
     where none of the result's dtype has axes, the two differ, and the number stays: but whole ones among ``int64``.
@@ -28,7 +28,8 @@ def with_numbers_made(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     if not any(arg.dim() and arg.dtype == dtype for arg in inputs) and not _all_whole(args, inputs):
         return tuple(args)
     wanted = [str(argument.type) == "Tensor" for argument in arguments]
-    return tuple(_made(arg, dtype) if here else arg for arg, here in zip(args, wanted, strict=True))
+    made = [_made(arg, dtype) if here else arg for arg, here in zip(args, wanted, strict=True)]
+    return tuple(_shaped(arg, results[0]) if here else arg for arg, here in zip(made, wanted, strict=True))
 
 
 def _all_whole(args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> bool:
@@ -47,6 +48,14 @@ def _made(arg: Any, dtype: torch.dtype) -> Any:
             whole = torch.scalar_tensor(arg, dtype=made)
             return whole if short else whole.to(dtype)
     return arg
+
+
+def _shaped(arg: Any, result: torch.Tensor) -> Any:
+    """As a window of the result's shape where it has as many elements: nothing is left to be spread."""
+    if not isinstance(arg, torch.Tensor) or arg.shape == result.shape or arg.numel() != result.numel():
+        return arg
+    alike = arg.is_contiguous() and (arg.dim() > 0 or arg.dtype == result.dtype)
+    return arg.view(result.shape) if alike else arg
 
 
 def _rank(dtype: torch.dtype) -> int:

@@ -88,3 +88,28 @@ def test_whole_numbers_without_axes_are_exact_either_way() -> None:
     assert count.item() == 6
     assert instruction(aten.add_.Tensor, torch.tensor(5.0), 1).args[1] == 1
     assert instruction(aten.add_.Tensor, torch.tensor(5, dtype=torch.int32), 1).args[1] == 1
+
+
+def test_what_has_as_many_elements_has_the_results_shape() -> None:
+    x, weight, out = torch.rand(1, 1, 6), torch.rand(6), torch.empty(1, 1, 6)
+    step = instruction(aten.mul.out, weight, x, out=out)
+    assert step.args[0].shape == out.shape
+    assert step.args[0].data_ptr() == weight.data_ptr()
+    runner((step,))()
+    assert out.equal(weight * x)
+    one = torch.empty(1, 1)
+    for given, number in ((torch.rand(1, 1), 2.5), (torch.rand(1, 1), torch.tensor(0.1))):
+        step = instruction(aten.add.out, given, number, out=one)
+        assert step.args[1].shape == one.shape
+        runner((step,))()
+        assert one.equal(given + number)
+
+
+def test_what_promotes_otherwise_or_lies_apart_keeps_its_shape() -> None:
+    short = torch.rand(1, 1).bfloat16()
+    assert instruction(aten.mul.out, short, 0.1, out=torch.empty_like(short)).args[1].shape == ()
+    assert instruction(aten.mul.out, short, torch.tensor(0.1), out=torch.empty_like(short)).args[1].shape == ()
+    apart = torch.rand(12)[::2]
+    assert instruction(aten.mul.out, apart, torch.rand(1, 6), out=torch.empty(1, 6)).args[0].shape == (6,)
+    wide = torch.rand(2, 3)
+    assert instruction(aten.mul.out, torch.rand(3), wide, out=torch.empty_like(wide)).args[0].shape == (3,)
