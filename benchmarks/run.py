@@ -2,7 +2,9 @@
 
     python -m benchmarks.run [--rounds 30] [--no-inductor] [--only decode]
 
-`calls` is the plan run one call at a time from Python, `tmmu` the same calls handed to torch's interpreter.
+`calls` is the plan run one call at a time from Python, `tmmu` the same calls handed to torch's interpreter. The last
+column is how fast `tmmu` reads its weights, all of which a decode step reads once: where they are not in cache, that
+limits it (`python -m benchmarks.products` says how fast this machine reads).
 """
 
 import argparse
@@ -117,7 +119,8 @@ def times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> 
     return {name: median(taken) for name, taken in found.items()}
 
 
-def measured(case: Case, *, inductor: bool, rounds: int) -> dict[str, float]:
+def measured(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float], int]:
+    """Milliseconds of each way, and the bytes of the weights."""
     module, given = module_of(case)
     executors = planned(case, module)
     tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
@@ -136,7 +139,7 @@ def measured(case: Case, *, inductor: bool, rounds: int) -> dict[str, float]:
             for name in executor.states:
                 executor.state(name).zero_()
 
-    return times(steps, rounds, reset)
+    return times(steps, rounds, reset), executors[0].segments.usage["text"].used
 
 
 def main() -> None:
@@ -146,13 +149,14 @@ def main() -> None:
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    print(f"{'':24}{'eager':>10}{'calls':>10}{'tmmu':>10}{'inductor':>10}   eager/tmmu  inductor/tmmu")
+    print(f"{'':24}{'eager':>10}{'calls':>10}{'tmmu':>10}{'inductor':>10}   eager/tmmu  inductor/tmmu  weights")
     for case in cases():
         if options.only in case.name:
-            found = measured(case, inductor=not options.no_inductor, rounds=options.rounds)
+            found, held = measured(case, inductor=not options.no_inductor, rounds=options.rounds)
             other = found.get("inductor", float("nan"))
             columns = "".join(f"{found.get(name, other):8.3f}ms" for name in ("eager", "calls", "tmmu", "inductor"))
-            print(f"{case.name:24}{columns}{found['eager'] / found['tmmu']:12.2f}{other / found['tmmu']:14.2f}")
+            rate = f"{held / found['tmmu'] / 1e6:6.1f} GB/s"
+            print(f"{case.name:24}{columns}{found['eager'] / found['tmmu']:12.2f}{other / found['tmmu']:14.2f}{rate}")
 
 
 if __name__ == "__main__":
