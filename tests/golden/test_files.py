@@ -1,5 +1,6 @@
 """Golden files as files: any damage is found, only ``update`` writes, and nothing is written unless all agree."""
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -455,3 +456,16 @@ def test_processes_say_what_one_says(little: Shell) -> None:
     another_graph()
     one, two = little.tmmu("golden", "check", "--jobs", 1), little.tmmu("golden", "check", "--jobs", 3)
     assert (one.code, one.out) == (two.code, two.out)
+
+
+@pytest.mark.parametrize("before", [None, ""])
+def test_files_with_the_names_of_pythons_modules_do_no_harm(
+    little: Shell, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    for name in ("pickle", "platform", "socket", "struct", "tempfile", "tmmu"):
+        Path(f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
+    if before is not None:
+        monkeypatch.setenv("PYTHONSAFEPATH", before)
+    done = little.tmmu("golden", "check", "--jobs", 2)
+    assert (done.code, done.err) == (0, "")
+    assert os.environ.get("PYTHONSAFEPATH") == before

@@ -2,8 +2,10 @@
 
 import gc
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 from pathlib import Path
@@ -26,6 +28,7 @@ from tmmu.ir.text import print_plan
 if TYPE_CHECKING:
     from tmmu.passes.request import Progress
 
+SAFE_PATH: Final = "PYTHONSAFEPATH"
 LISTED: Final = 8
 """How many seeds a line names."""
 
@@ -184,8 +187,22 @@ def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[Config, Repl
     if job.jobs == 1:
         yield from _by_case(job, starmap(replay, tasks), progress)
         return
-    with ProcessPoolExecutor(job.jobs, multiprocessing.get_context("spawn"), initializer=gc.disable) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with _safe_path(), ProcessPoolExecutor(job.jobs, spawn, initializer=gc.disable) as pool:
         yield from _by_case(job, pool.map(replay, *zip(*tasks, strict=True)), progress)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes that start here find no module in the present folder, whose ``pickle.py`` is not Python's."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+        if before is not None:
+            os.environ[SAFE_PATH] = before
 
 
 def _by_case(job: GoldenJob, replays: Iterator[Replay], progress: "Progress") -> Iterator[dict[Config, Replay]]:
