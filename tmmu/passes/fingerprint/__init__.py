@@ -5,7 +5,7 @@ from typing import Final
 
 from tmmu.ir.key import NoKey, Part
 from tmmu.passes.capture import inputs_by_name
-from tmmu.passes.fingerprint import code, data, tensors
+from tmmu.passes.fingerprint import arrays, code, data, objects, tensors
 from tmmu.passes.fingerprint.flags import everywhere, flag_values
 from tmmu.passes.fingerprint.kernels import kernels
 from tmmu.passes.fingerprint.patches import patches
@@ -17,7 +17,8 @@ from tmmu.passes.tree import named_tensors
 from tmmu.passes.workload import Workload
 
 RULES: Final = Rules(
-    exact={**data.EXACT, **code.EXACT, **tensors.EXACT}, derived={**data.DERIVED, **code.DERIVED, **tensors.DERIVED}
+    exact={**data.EXACT, **objects.EXACT, **code.EXACT, **tensors.EXACT},
+    derived={**data.DERIVED, **objects.DERIVED, **arrays.DERIVED, **code.DERIVED, **tensors.DERIVED},
 )
 _INPUTS_SHOWN: Final = 8
 

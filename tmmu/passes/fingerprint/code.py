@@ -1,5 +1,6 @@
 """Functions, classes and modules: a library's by name, the user's by all that their code says and reaches."""
 
+import abc
 import sys
 import types
 from collections.abc import Mapping
@@ -19,11 +20,16 @@ from tmmu.passes.fingerprint.walker import Rule, Walker
 from tmmu.passes.sources import display_name
 
 _UNSEEN: Final = frozenset({
-    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
+    "__dict__", "__weakref__", "__qualname__", "__annotations__", "__abstractmethods__",
     "_abc_impl", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__match_args__",
     "__annotate__", "__annotate_func__", "__annotations_cache__",
 })  # fmt: skip
 """Entries of a class that say nothing about what it does, or that stand elsewhere."""
+_OF_MODULES: Final = frozenset({
+    *("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__path__", "__file__", "__cached__"),
+    *("__builtins__", "__annotations__", "__warningregistry__"),
+})  # fmt: skip
+"""Names that the interpreter puts into every module."""
 _OPERATORS: Final = frozenset({"aten", "prim", "prims", "higher_order"})
 """Namespaces of operators that come with torch."""
 
@@ -46,7 +52,8 @@ def _module(w: Walker, value: ModuleType) -> None:
         return
     w.emit("module")
     with w.sink.about("code"):
-        w.items([(name, held) for name, held in vars(value).items() if not name.startswith("__")])
+        w.visit(type(value))
+        w.items([(name, held) for name, held in vars(value).items() if name not in _OF_MODULES])
 
 
 def _function(w: Walker, value: FunctionType) -> None:
@@ -71,7 +78,7 @@ def _users(w: Walker, value: FunctionType) -> None:
     """A function of the user's: its code, and what the names in it mean now."""
     filename = value.__code__.co_filename
     where = "" if filename.startswith("<") else display_name(filename, w.folder)  # generated code is numbered at will
-    w.emit("function", value.__qualname__, where)
+    w.emit("function", value.__qualname__, where, value.__name__, str(value.__doc__), str(value.__module__))
     _code(w, value.__code__)
     for read in reads(value.__code__):
         meaning(w, value, read)
@@ -116,14 +123,27 @@ def _class(w: Walker, value: type) -> None:
         home = home_of_named(value)
         if home is not None:
             w.library(home, "class", value.__module__, value.__qualname__)
+            _registered(w, value)
             return
-        w.emit("class", value.__qualname__)
+        w.emit("class", value.__qualname__, value.__name__)
+        _registered(w, value)
         w.visit(type(value), "metaclass")
         w.visit(value.__bases__, "bases")
         for name, held in vars(value).items():
             if name not in _UNSEEN and not isinstance(held, _DESCRIPTORS):
                 w.emit(name)
                 w.visit(held, name)
+
+
+def _registered(w: Walker, value: type) -> None:
+    """The user's classes that were registered as subclasses, though they are none."""
+    if "_abc_impl" in vars(value):
+        registry = abc._get_dump(value)[0]  # type: ignore[attr-defined]
+        known = [held() for held in registry]
+        users = [kind for kind in known if kind is not None and home_of_named(kind) is None]
+        for kind in sorted(users, key=lambda one: (one.__module__, one.__qualname__)):
+            w.emit("registered")
+            w.visit(kind)
 
 
 _DESCRIPTORS: Final = (types.MemberDescriptorType, types.GetSetDescriptorType)

@@ -1,38 +1,19 @@
-"""Data: numbers, text, containers, arrays, and the wrappers that Python puts around functions.
+"""Data: numbers, text, containers.
 
 Containers are told apart by type, order and content, and by what they share; an unordered one must hold what sorts.
 """
 
 import collections
-import enum
-import functools
-import logging
 import os
-import re
 import struct
-import threading
 import types
-import typing
-import weakref
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from tmmu.passes.fingerprint.homes import home_of_code
-from tmmu.passes.fingerprint.outside import ENVIRONMENT
 from tmmu.passes.fingerprint.unseen import STEADY
 from tmmu.passes.fingerprint.walker import Rule, Walker, plain_object, state
-
-_INERT: Final = (logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()), torch.Generator)
-"""Types whose instances decide nothing that is traced, whatever their state."""
-
-
-def _environment(w: Walker, value: Any) -> None:
-    w.emit("environment")
-    w.visit(value._data)
 
 
 def _singleton(w: Walker, value: Any) -> None:
@@ -59,8 +40,13 @@ def _text(w: Walker, value: str) -> None:
     w.emit(value)
 
 
-def _bytes(w: Walker, value: bytes) -> None:
+def _bytes(w: Walker, value: bytes | bytearray) -> None:
     w.emit(type(value).__name__, bytes(value))
+
+
+def _bytearray(w: Walker, value: bytearray) -> None:
+    if not w.met(value):
+        _bytes(w, value)
 
 
 def _printed(w: Walker, value: Any) -> None:
@@ -82,7 +68,8 @@ def _tuple(w: Walker, value: tuple[Any, ...]) -> None:
 
 def _list(w: Walker, value: Any) -> None:
     if not w.met(value):
-        w.emit(type(value).__name__, len(value), getattr(value, "maxlen", None) or -1)
+        limit = getattr(value, "maxlen", None)
+        w.emit(type(value).__name__, len(value), -1 if limit is None else limit)
         for at, item in enumerate(value):
             w.visit(item, str(at))
 
@@ -91,6 +78,13 @@ def _map(w: Walker, value: Mapping[Any, Any]) -> None:
     if not w.met(value):
         w.emit(type(value).__name__, len(value))
         w.items(list(value.items()))
+
+
+def _ordered_map(w: Walker, value: collections.OrderedDict[Any, Any]) -> None:
+    if not w.met(value):
+        w.emit("OrderedDict", len(value))
+        w.items(list(value.items()))
+        state(w, value)
 
 
 def _default_map(w: Walker, value: collections.defaultdict[Any, Any]) -> None:
@@ -173,83 +167,6 @@ def _tuple_field(w: Walker, value: Any) -> None:
     w.emit("tuple field", value.__reduce__()[1][0])
 
 
-def _enum(w: Walker, value: enum.Enum) -> None:
-    w.emit("member", value.name)
-    w.visit(type(value))
-    w.visit(value._value_, "value")
-
-
-def _inert(w: Walker, value: Any) -> None:
-    w.emit("inert", type(value).__name__)
-
-
-def _pattern(w: Walker, value: re.Pattern[Any]) -> None:
-    w.emit("pattern", value.flags)
-    w.visit(value.pattern)
-
-
-def _weak(w: Walker, value: Any) -> None:
-    w.emit("weak")
-    w.visit(value())
-
-
-def _method(w: Walker, value: types.MethodType) -> None:
-    w.emit("method")
-    w.visit(value.__func__, "")
-    w.visit(value.__self__, "")
-
-
-def _partial(w: Walker, value: functools.partial[Any]) -> None:
-    w.emit("partial")
-    w.visit(value.func, "func")
-    w.visit(value.args, "args")
-    w.visit(value.keywords, "keywords")
-
-
-def _property(w: Walker, value: property) -> None:
-    w.emit("property")
-    for part in (value.fget, value.fset, value.fdel):
-        w.visit(part)
-
-
-def _bound(w: Walker, value: Any) -> None:
-    w.emit(type(value).__name__)
-    w.visit(value.__func__)
-
-
-def _cached(w: Walker, value: functools.cached_property[Any]) -> None:
-    w.emit("cached_property")
-    w.visit(value.func)
-
-
-def _remembering(w: Walker, value: Any) -> None:
-    """The function is read; what it returned before, perhaps of other things than today's, nobody can."""
-    code = getattr(value.__wrapped__, "__code__", None)
-    if value.cache_info().currsize and code is not None and home_of_code(code) is None:
-        w.refuse("what a function remembers")
-    w.emit("lru_cache")
-    w.visit(value.__wrapped__)
-
-
-def _annotation(w: Walker, value: Any) -> None:
-    w.emit("annotation", str(value))
-
-
-def _universal(w: Walker, value: np.ufunc) -> None:
-    w.library("numpy", "compiled", "", value.__name__)
-
-
-def _array(w: Walker, value: np.ndarray[Any, Any]) -> None:
-    if value.dtype.hasobject:
-        w.refuse("an array of objects")
-    if not w.met(value):
-        w.emit("array", str(value.dtype), str(value.shape), str(value.strides), value.tobytes())
-
-
-def _number(w: Walker, value: Any) -> None:
-    w.emit("number", str(value.dtype), value.tobytes())
-
-
 EXACT: Final[Mapping[type, Rule]] = {
     type(None): _singleton,
     type(Ellipsis): _singleton,
@@ -260,42 +177,27 @@ EXACT: Final[Mapping[type, Rule]] = {
     complex: _complex,
     str: _text,
     bytes: _bytes,
-    bytearray: _bytes,
+    bytearray: _bytearray,
     range: _printed,
     torch.dtype: _printed,
     torch.layout: _printed,
     torch.memory_format: _printed,
     torch.device: _printed,
-    np.dtype: _printed,
     slice: _slice,
     tuple: _tuple,
     torch.Size: _tuple,
     list: _list,
     collections.deque: _list,
     dict: _map,
-    collections.OrderedDict: _map,
+    collections.OrderedDict: _ordered_map,
     types.MappingProxyType: _map,
     collections.defaultdict: _default_map,
     set: _set,
     frozenset: _set,
     type(vars(collections.namedtuple("_", "field"))["field"]): _tuple_field,
-    re.Pattern: _pattern,
-    weakref.ReferenceType: _weak,
-    types.MethodType: _method,
-    property: _property,
-    staticmethod: _bound,
-    classmethod: _bound,
-    type(functools.lru_cache(len)): _remembering,
-    types.GenericAlias: _annotation,
-    types.UnionType: _annotation,
-    type(list[int]): _annotation,
-    typing.TypeVar: _annotation,
-    type(typing.Any): _annotation,
 }
 
 DERIVED: Final[Mapping[type, Rule]] = {
-    np.dtype: _printed,
-    PurePath: _printed,
     dict: _derived_map,
     collections.OrderedDict: _derived_map,
     collections.defaultdict: _derived_map,
@@ -306,14 +208,4 @@ DERIVED: Final[Mapping[type, Rule]] = {
     float: _derived_scalar,
     bytes: _derived_scalar,
     types.SimpleNamespace: plain_object,
-    ENVIRONMENT: _environment,
-    enum.Enum: _enum,
-    **dict.fromkeys(_INERT, _inert),
-    functools.partial: _partial,
-    functools.cached_property: _cached,
-    typing._GenericAlias: _annotation,  # type: ignore[attr-defined]
-    typing._SpecialForm: _annotation,
-    np.ufunc: _universal,
-    np.ndarray: _array,
-    np.generic: _number,
 }

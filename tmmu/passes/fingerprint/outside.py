@@ -22,7 +22,7 @@ QUIET: Final = {
     "posixpath": ("join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix"),
     "ntpath": ("join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix"),
     "pathlib": ("PurePath.", "Path.__new__"),
-    "inspect": ("signature", "Signature.", "Parameter.", "BoundArguments.", "isfunction", "isclass", "ismethod"),
+    "inspect": ("isfunction", "isclass", "ismethod", "ismodule", "isbuiltin", "isroutine"),
     "logging": (
         *("Logger.debug", "Logger.info", "Logger.warning", "Logger.error", "Logger.exception", "Logger.critical"),
         *("Logger.log", "Logger.isEnabledFor", "Logger.getEffectiveLevel", "LoggerAdapter."),
@@ -35,6 +35,8 @@ _BUILTINS: Final = frozenset(
     {"open", "input", "id", "hash", "globals", "eval", "exec", "compile", "__import__", "breakpoint"}
 )
 """Builtin functions that look outside, or run what no code object shows."""
+_ANNOTATIONS: Final = ("get_type_hints", "get_annotations")
+"""Functions that read annotations, which no fingerprint covers."""
 _TORCH: Final = frozenset({
     *("get_num_threads", "get_num_interop_threads", "from_file", "initial_seed", "seed", "get_state", "__subclasses__"),
     *("get_device_properties", "get_device_capability", "get_device_name", "get_arch_list", "get_rng_state"),
@@ -103,7 +105,7 @@ def _class_outside(kind: type) -> str:
 def code_outside(module: str, name: str, home: str | None) -> bool:
     """Whether the Python function of this name in a library's module looks outside."""
     if home == PYTHON:
-        return not is_pure(module) and not is_quiet(module, name)
+        return name in _ANNOTATIONS or (not is_pure(module) and not is_quiet(module, name))
     if home in ("torch", "numpy"):
         inside = name in _FLAGS or not _is_under(module, _MODULES_OF_LIBRARIES)
         return not inside or (home == "torch" and name in _TORCH)

@@ -9,12 +9,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tmmu.passes.fingerprint.data import named_set
 from tmmu.passes.fingerprint.homes import home_of_named
-from tmmu.passes.fingerprint.walker import Rule, Rules, Walker
+from tmmu.passes.fingerprint.walker import Rule, Rules, Walker, slots
 from tmmu.passes.recorder import Recorder, made_by
 
-_INTERNAL: Final = frozenset(
-    {"_fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor", "_is_param"}
-)
+_MEMOS: Final = ("nonzero", "item", "unique", "unique_consecutive", "nested_int")
+_INTERNAL: Final = frozenset({
+    *("_fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor", "_is_param", "_tmmu_origin"),
+    *(f"_{memo}_memo{what}" for memo in _MEMOS for what in ("", "_vc", "_epoch")),
+})  # fmt: skip
+"""Attributes by which fake tensors work."""
 _HANDLES: Final = (
     *("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_hooks_with_kwargs"),
     *("_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
@@ -36,8 +39,10 @@ class ModelWalker(Walker):
         self._storages: dict[int, int] = {}
 
     def storage(self, tensor: torch.Tensor) -> int:
-        """Which storage it is, in the order in which they are met: what shares one shows it."""
-        return self._storages.setdefault(tensor.untyped_storage()._cdata, len(self._storages))
+        """Which storage it is, in the order in which they are met: what shares one, or an array's memory, shows it."""
+        if not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" and tensor.untyped_storage().nbytes():
+            return self.memory(tensor.untyped_storage().data_ptr())
+        return -1 - self._storages.setdefault(tensor.untyped_storage()._cdata, len(self._storages))
 
     def step(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """The step of the build that made the tensor, where one did."""
@@ -62,6 +67,7 @@ def _nn_module(w: ModelWalker, value: nn.Module) -> None:
         w.visit(type(value))
         w.emit(len(vars(value)))
     with w.sink.about("attributes"):
+        slots(w, value)
         for name, held in list(vars(value).items()):
             w.emit(name)
             if name in _HANDLES and isinstance(held, dict):
@@ -118,7 +124,7 @@ def _kept(w: ModelWalker, value: torch.Tensor) -> None:
             w.emit(name)
             w.visit(hook, name)
     for name, held in value.__dict__.items():
-        if name not in _INTERNAL and not name.endswith(("_memo", "_memo_vc", "_memo_epoch")) and name != "_tmmu_origin":
+        if name not in _INTERNAL:
             w.emit(name)
             w.visit(held, name)
     constant = getattr(value, "constant", None)

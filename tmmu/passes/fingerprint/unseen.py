@@ -11,7 +11,7 @@ from tmmu.passes.fingerprint.reads import Read, led_to, own_reads, steps
 
 _NAMES: Final = frozenset({
     *("__globals__", "__builtins__", "__hash__", "__subclasshook__", "f_globals", "f_builtins", "f_back", "tb_frame"),
-    *("gi_frame", "cr_frame", "__loader__", "__spec__"),
+    *("gi_frame", "cr_frame", "__loader__", "__spec__", "__annotations__"),
 })  # fmt: skip
 """Attributes through which code reaches what no name of its own says."""
 _ADDING: Final = ("BUILD_SET", "SET_ADD", "SET_UPDATE")

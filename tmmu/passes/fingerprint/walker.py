@@ -2,7 +2,7 @@
 
 import struct
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -39,6 +39,7 @@ class Walker:
         self._rule_of: dict[type, Rule] = {}
         self._met: dict[int, tuple[int, Any]] = {}
         self._path: list[str] = []
+        self._memories: dict[int, int] = {}
 
     def emit(self, *tokens: Token) -> None:
         """The tokens stand at the end of the stream."""
@@ -69,6 +70,10 @@ class Walker:
         self._met[id(value)] = (len(self._met), value)
         return False
 
+    def memory(self, address: int) -> int:
+        """Which piece of memory begins here, in the order in which they are met: what shares one shows it."""
+        return self._memories.setdefault(address, len(self._memories))
+
     def library(self, home: str, what: str, module: str | None, name: str) -> None:
         """Something of an installed library, or of ours: its name says all that the library's files do not."""
         if home != OURS:
@@ -98,10 +103,26 @@ def state(w: Walker, value: Any) -> None:
     kept = getattr(value, "__dict__", {})
     w.emit(len(kept))
     w.items(list(kept.items()))
+    slots(w, value)
+
+
+def slots(w: Walker, value: Any) -> None:
+    """The slots of an object."""
     for name in _slots(type(value)):
         w.emit("slot", name)
         if hasattr(value, name):
             w.visit(getattr(value, name), name)
+
+
+def attributes(w: Walker, value: Any, *, known: Collection[str] = ()) -> None:
+    """What hangs on an object of Python's own: attributes, without the ``known`` ones, and slots of the user's."""
+    w.items([(name, held) for name, held in getattr(value, "__dict__", {}).items() if name not in known])
+    for base in type(value).__mro__:
+        if home_of_named(base) is None:
+            for name, member in vars(base).items():
+                if isinstance(member, types.MemberDescriptorType) and hasattr(value, name):
+                    w.emit("slot", name)
+                    w.visit(getattr(value, name), name)
 
 
 def _slots(kind: type) -> Iterator[str]:

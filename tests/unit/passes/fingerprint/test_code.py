@@ -1,5 +1,11 @@
+import abc
 import functools
+import logging
+import os
+import sys
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.unit.passes import nets
-from tests.unit.passes.nets import digest, function, look
+from tests.unit.passes.nets import Holder, Net, digest, function, look, refusal
 from tmmu.passes.fingerprint import Fingerprint
 from tmmu.passes.fingerprint.reads import Read, reads
 
@@ -101,3 +107,80 @@ def test_what_wraps_a_function_does_not_hide_it() -> None:
     assert digest(functools.partial(wrapped(1))) != digest(functools.partial(wrapped(2)))
     assert digest(functools.partial(nets.loss, 1)) != digest(functools.partial(nets.loss, 2))
     assert digest(functools.lru_cache(wrapped(1))) != digest(functools.lru_cache(wrapped(2)))
+
+
+def named(value: Any, name: str, said: str) -> Any:
+    setattr(value, name, said)
+    return value
+
+
+@pytest.mark.parametrize("name", ["__name__", "__doc__", "__qualname__", "__module__"])
+def test_how_functions_and_classes_are_called_counts(name: str) -> None:
+    def both(said: str) -> list[Any]:
+        return [named(lambda x: x, name, said), named(type("Same", (), {}), name, said)]
+
+    assert digest(Holder(both("a"))) == digest(Holder(both("a"))) != digest(Holder(both("b")))
+
+
+def test_who_is_registered_as_a_subclass_counts() -> None:
+    def registered(*kinds: type) -> type:
+        base = abc.ABCMeta("Base", (), {})
+        for kind in kinds:
+            base.register(kind)
+        return base
+
+    found = [digest(Holder(registered(*kinds))) for kinds in ((), (), (Net,), (Net, Holder), (Holder, Net))]
+    assert found[0] == found[1]
+    assert found[3] == found[4]
+    assert len(set(found)) == 3
+
+
+def module(**held: Any) -> types.ModuleType:
+    made = types.ModuleType("a_user_s_own")
+    vars(made).update(held)
+    return made
+
+
+def test_a_module_that_is_taken_whole_counts_with_all_that_it_holds() -> None:
+    def asked(value: int) -> Callable[[str], int]:
+        return lambda name: value
+
+    found = [
+        digest(Holder(module(**held)))
+        for held in ({}, {"a": 1}, {"a": 2}, {"__deep__": 1}, {"__getattr__": asked(1)}, {"__getattr__": asked(2)})
+    ]
+    assert len(set(found)) == len(found)
+    assert "the module os" in refusal(Holder(module(os=os)))
+
+
+@pytest.mark.parametrize("text", ["import a_user_s.own", "import a_user_s.own as b"])
+def test_an_import_of_a_part_counts_with_its_whole(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    def found(deep: int) -> bytes:
+        whole = module(DEEP=deep, __path__=[])
+        monkeypatch.setitem(sys.modules, "a_user_s", whole)
+        monkeypatch.setitem(sys.modules, "a_user_s.own", module())
+        return digest(function(f"def f(x):\n {text}\n return x * a_user_s.DEEP"))
+
+    assert found(1) == found(1) != found(2)
+
+
+def test_a_user_s_file_that_is_called_like_a_module_of_python_is_the_user_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "chunk", module(__file__=str(tmp_path / "chunk.py"), DEEP=1))
+    before = digest(function("def f(x):\n import chunk\n return x"))
+    monkeypatch.setitem(sys.modules, "chunk", module(__file__=str(tmp_path / "chunk.py"), DEEP=2))
+    assert digest(function("def f(x):\n import chunk\n return x")) != before
+
+
+def test_loggers_count_by_what_they_say() -> None:
+    def found(level: int, **held: Any) -> bytes:
+        logger = logging.Logger("tmmu.test", level)
+        vars(logger).update(held)
+        return digest(Holder(logger))
+
+    assert found(10) == found(10)
+    assert len({found(10), found(20), found(10, verbose=True), found(10, disabled=True)}) == 4
+    logger = logging.Logger("tmmu.test")
+    logger.addFilter(lambda record: True)
+    assert "a filter" in refusal(Holder(logger))

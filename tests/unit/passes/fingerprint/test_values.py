@@ -9,8 +9,8 @@ from abc import ABC
 from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -31,6 +31,9 @@ class Odd(OrderedDict[str, int]):
         (np.zeros(3), np.ones(3)),
         (np.zeros(3), np.zeros(3, dtype=np.float32)),
         (np.float32(1), np.float64(1)),
+        (np.ones((2, 2)), np.ones((2, 2)).view(np.matrix)),
+        (np.dtype("f4", metadata={"k": 1}), np.dtype("f4", metadata={"k": 2})),
+        (np.dtype([("a", "f4")]), np.dtype([("b", "f4")])),
         (np.arange(6).reshape(2, 3), np.arange(6).reshape(3, 2)),
         (torch.float16, torch.bfloat16),
         (torch.Size([1, 2]), (1, 2)),
@@ -97,6 +100,13 @@ def test_what_is_shared_is_told_from_what_is_alike() -> None:
     assert digest(Holder([one, one])) != digest(Holder([[1], [1]]))
     other = [1]
     assert digest(Holder([one, other, one])) != digest(Holder([one, other, other]))
+    text, array = bytearray(b"a"), np.zeros(2)
+    assert digest(Holder([text, text])) != digest(Holder([text, bytearray(b"a")]))
+    assert digest(Holder([array, array[:2]])) != digest(Holder([array, np.zeros(2)]))
+    assert digest(Holder([array, array[:1]])) != digest(Holder([array, array[1:]]))
+    assert digest(Holder([array, torch.from_numpy(array)])) != digest(
+        Holder([array, torch.zeros(2, dtype=torch.float64)])
+    )
     loop: list[Any] = []
     loop.append(loop)
     assert digest(Holder(loop)) != digest(Holder([[]]))
@@ -172,6 +182,48 @@ class Awkward(dict[str, int]):
         raise TypeError("asked politely")
 
 
+class Trail(PurePosixPath):
+    """A path with attributes."""
+
+
+class Column(np.ndarray[Any, Any]):
+    """An array with attributes."""
+
+
+class Partial(functools.partial[Any]):
+    """A partial that is another class."""
+
+
+class SlottedModule(nn.Module):
+    __slots__ = ("deep",)
+
+    def __init__(self, deep: int) -> None:
+        super().__init__()
+        self.deep = deep
+
+
+def with_attribute(value: Any, deep_memo: int) -> Any:
+    """The same, or for members a copy of another class, with an attribute that is named as torch's caches are."""
+    held = enum.Enum("Color", {"RED": 1}).RED if isinstance(value, enum.Enum) else value
+    held.deep_memo = deep_memo
+    return held
+
+
+def held_lock() -> Any:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def twin(value: int) -> type:
+    class Twin:
+        number = value
+
+    return Twin
+
+
+twins = twin(1), twin(2)
+
 OF_CLASSES = [
     (Color.RED, Color.BLUE),
     (Color.RED, Other.RED),
@@ -189,6 +241,19 @@ OF_CLASSES = [
     (UserDict({"a": 1}), UserDict({"a": 2})),
     (Counter("ab"), Counter("abb")),
     (deque([1, 2]), deque([2, 1])),
+    (deque(maxlen=0), deque()),
+    (with_attribute(Color.RED, 1), Color.RED),
+    (with_attribute(functools.partial(len), 1), with_attribute(functools.partial(len), 2)),
+    (functools.partial(len), Partial(len)),
+    (with_attribute(OrderedDict(), 1), with_attribute(OrderedDict(), 2)),
+    (with_attribute(Trail("a"), 1), with_attribute(Trail("a"), 2)),
+    (with_attribute(np.ones(2).view(Column), 1), with_attribute(np.ones(2).view(Column), 2)),
+    (with_attribute(nn.Parameter(torch.zeros(2)), 1), with_attribute(nn.Parameter(torch.zeros(2)), 2)),
+    (list[twins[0]], list[twins[1]]),  # type: ignore[valid-type]
+    (twins[0] | None, twins[1] | None),
+    (Annotated[int, 1], Annotated[int, 2]),
+    (held_lock(), threading.Lock()),
+    (SlottedModule(1), SlottedModule(2)),
     (defaultdict(list, a=1), defaultdict(dict, a=1)),
 ]
 
