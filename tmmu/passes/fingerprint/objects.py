@@ -146,7 +146,7 @@ def _variable(w: Walker, value: typing.TypeVar) -> None:
 
 _LOCK: Final = type(threading.Lock())
 _REENTRANT: Final = type(threading.RLock())
-_OF_LOGGERS: Final = frozenset(vars(logging.Logger("")))
+_OF_LOGGERS: Final = frozenset({*vars(logging.Logger("")), "manager"})
 """Attributes that every logger has."""
 
 EXACT: Final[Mapping[type, Rule]] = {

@@ -11,7 +11,7 @@ from torch.nn import functional, init
 
 from tmmu.passes.fingerprint.homes import OURS, PYTHON, home_of_module
 from tmmu.passes.fingerprint.scan import CODE, Scan, described, identity, spelled
-from tmmu.passes.fingerprint.walker import Walker
+from tmmu.passes.fingerprint.walker import DRAWN, Walker
 
 _USUAL: Final = frozenset({PYTHON, OURS, "torch", "numpy", "sympy", "typing_extensions"})
 """Whose functions may stand in any library: decorators and re-exports are made of them."""
@@ -90,6 +90,7 @@ def _neighbours(w: Walker, module: ModuleType) -> None:
 def _plain(w: Walker, held: Mapping[str, Any], *, tables: bool) -> None:
     """Values that are plain, or made of plain ones; with ``tables`` also such as may change."""
     for name, value in sorted(held.items()):
-        said = "" if name.startswith("__") or (isinstance(value, (list, dict, set)) and not tables) else spelled(value)
+        changing = isinstance(value, (list, dict, set)) and not tables
+        said = "" if name.startswith("__") or name in DRAWN or changing else spelled(value)
         if said:
             w.emit(name, said)

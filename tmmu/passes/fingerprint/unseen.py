@@ -6,7 +6,7 @@ from importlib.util import resolve_name
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, Final
 
-from tmmu.passes.fingerprint.outside import is_pure, outside
+from tmmu.passes.fingerprint.outside import ENVIRONMENT, is_pure, outside
 from tmmu.passes.fingerprint.reads import Read, led_to, own_reads, steps
 
 _NAMES: Final = frozenset({
@@ -48,7 +48,7 @@ def _named(read: Read, scope: Mapping[str, Any]) -> str:
         return _ORDER if read.called else ""
     if type(value) in (set, frozenset):
         return "" if read.tested or all(type(member) in STEADY for member in value) else _ORDER
-    if read.called and not rest and isinstance(value, (FunctionType, BuiltinFunctionType)):
+    if read.called and isinstance(value, ENVIRONMENT if rest else (FunctionType, BuiltinFunctionType)):
         return ""  # the call shows
     if isinstance(value, type) and rest and not read.called:
         return outside(value) or outside(getattr(value, rest[0], None))

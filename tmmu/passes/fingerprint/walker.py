@@ -9,6 +9,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 from tmmu.passes.fingerprint.homes import OURS, home_of_named
 from tmmu.passes.fingerprint.sink import Sink, Token, Unnameable
 
+DRAWN: Final = frozenset({"SESSION_ID", "_original_object_hash"})
+"""What libraries (transformers) make anew in each process, to tell servers or themselves; no trace depends on it."""
 _POINTER: Final = struct.calcsize("P")
 
 
@@ -100,9 +102,11 @@ def plain_object(w: Walker, value: Any) -> None:
 
 def state(w: Walker, value: Any) -> None:
     """The attributes of an object, in the order in which they were set; then its slots."""
-    kept = getattr(value, "__dict__", {})
+    kept = list(getattr(value, "__dict__", {}).items())
+    if home_of_named(type(value)) is not None:
+        kept = [(name, held) for name, held in kept if name not in DRAWN]
     w.emit(len(kept))
-    w.items(list(kept.items()))
+    w.items(kept)
     slots(w, value)
 
 

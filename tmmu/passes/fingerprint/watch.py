@@ -64,8 +64,8 @@ class Watch:
             kind = kinds.get(id(frame.f_code))
             if kind is None:
                 kind = self._entered(frame)
-            if kind == _OUTSIDE and frame.f_back and kinds.get(id(frame.f_back.f_code)) in (_PURE, _USERS):
-                self._see(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}", frame.f_back)
+            if kind == _OUTSIDE and self._is_called_by_user(frame):
+                self._see(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}", frame)
         elif event == "c_call" and kinds.get(id(frame.f_code)) == _USERS:
             said = compiled_outside(argument)
             if said:
@@ -82,6 +82,11 @@ class Watch:
             if said:
                 self._see(said, frame)
         return kind
+
+    def _is_called_by_user(self, frame: FrameType) -> bool:
+        """Whether the user's code has called the function, by itself or through pure functions alone."""
+        kinds = (self._kinds.get(id(one.f_code)) for one in _outwards(frame.f_back))
+        return next((kind for kind in kinds if kind != _PURE), _LIBRARY) == _USERS
 
     def _see(self, what: str, frame: FrameType | None) -> None:
         self.seen = self.seen or f"the model reads {what}{self._place(frame)}"

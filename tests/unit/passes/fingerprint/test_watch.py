@@ -43,8 +43,9 @@ def seen(body: str, **scope: Any) -> str:
 
 OUTSIDE = {
     "os.getenv('A')": "os.getenv",
-    "os.environ.get('A')": "os.environ",
-    "env.get('A')": "os.environ",
+    "os.environ.get('A')": "os._Environ.__getitem__",
+    "env.get('A')": "os._Environ.__getitem__",
+    "env['HOME']": "os.environ",
     "'A' in env": "os.environ",
     "getenv('A')": "os.getenv",
     "partial('A')": "os.getenv",
@@ -118,6 +119,7 @@ INSIDE = [
     "from collections import OrderedDict; OrderedDict(a=1).items()",
     "Path('a') / 'b'",
     "y = 2 if x else time.time()",
+    "y = 2 if x else os.environ.get('A')",
     "torch.cuda.is_available(); torch.is_grad_enabled()",
     "(lambda: x)()",
 ]
@@ -163,12 +165,19 @@ def test_a_library_that_opens_a_file_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.zeros(2))
     helper = types.ModuleType("json.helper")
-    code = compile("def load(path): return open(path)", json_file(), "exec")
+    code = compile("def load(path): return open(path)", library_file(), "exec")
     exec(code, vars(helper))
     assert str(path) in seen("reader(path).close()", reader=helper.load, path=str(path))
 
 
-def json_file() -> str:
+def test_what_a_library_reads_for_itself_is_not_looked_at() -> None:
+    helper = types.ModuleType("json.helper")
+    code = compile("import os\ndef ask(): return os.environ.get('A'), os.getcwd()", library_file(), "exec")
+    exec(code, vars(helper))
+    assert seen("ask()", ask=helper.ask) == ""
+
+
+def library_file() -> str:
     """A file that counts as a library's."""
     return str(Path(np.__file__).parent / "helper.py")
 
