@@ -28,6 +28,7 @@ from tmmu.passes.request import Progress, no_progress
 from tmmu.passes.schema import signature, written_arguments
 from tmmu.passes.sources import calling_source
 from tmmu.passes.values import concrete_scalar, evaluate
+from tmmu.passes.watched import Unwatched
 
 _SILENT_NAMESPACES = frozenset({"prim", "profiler"})
 _PROGRESS_EVERY = 64
@@ -158,7 +159,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not self._recording or func.namespace in _SILENT_NAMESPACES:
             return func(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), Unwatched():
             if func is torch.ops.aten._local_scalar_dense.default:
                 return concrete_scalar(args[0], self._node(args[0]), self)
             return self._record(func, args, kwargs)

@@ -7,7 +7,7 @@ for in each function of the user's when it runs for the first time.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from tmmu.passes.fingerprint.homes import PYTHON, home_of_code, home_of_module
 from tmmu.passes.fingerprint.outside import code_outside, compiled_outside, is_pure
 from tmmu.passes.fingerprint.unseen import unseen
 from tmmu.passes.sources import display_name
+from tmmu.passes.watched import WATCHES
 
 _LIBRARY, _PURE, _USERS, _OUTSIDE = range(4)
 """Whose code it is: a library's, not looked at; pure, of Python's own; the user's; a library's that looks outside."""
@@ -26,6 +27,8 @@ _EVENTS: Final = frozenset({
 """Audit events of reading from outside, by whatever code."""
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
 _SOURCES: Final = ("tokenize", "linecache")
+_identity: Final = object.__hash__
+"""Which object it is; ``id`` would say the same, and have all audit hooks called."""
 _active: "list[Watch]" = []
 _hooked: list[bool] = []
 
@@ -50,32 +53,39 @@ class Watch:
             sys.addaudithook(_audited)
             _hooked.append(True)
         _active.append(self)
-        sys.setprofile(self._profiled)
+        WATCHES.append(self._watcher())
+        sys.setprofile(WATCHES[-1])
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self in _active:
             _active.remove(self)
+            WATCHES.pop()
             sys.setprofile(None)
 
-    def _profiled(self, frame: FrameType, event: str, argument: Any) -> None:
-        kinds = self._kinds
-        if event == "call":
-            kind = kinds.get(id(frame.f_code))
-            if kind is None:
-                kind = self._entered(frame)
-            if kind == _OUTSIDE and self._is_called_by_user(frame):
-                self._see(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}", frame)
-        elif event == "c_call" and kinds.get(id(frame.f_code)) == _USERS:
-            said = compiled_outside(argument)
-            if said:
-                self._see(said, frame)
+    def _watcher(self) -> Callable[[FrameType, str, Any], None]:
+        """The function that is called for each call and return, a million times a step: it looks at little."""
+        known, identity, outside, users = self._kinds.get, _identity, _OUTSIDE, _USERS
+
+        def watch(frame: FrameType, event: str, argument: Any) -> None:
+            if event == "call":
+                kind = known(identity(frame.f_code))
+                if kind is None:
+                    kind = self._entered(frame)
+                if kind == outside and self._is_called_by_user(frame):
+                    self._see(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}", frame)
+            elif event == "c_call" and known(identity(frame.f_code)) == users:
+                said = compiled_outside(argument)
+                if said:
+                    self._see(said, frame)
+
+        return watch
 
     def _entered(self, frame: FrameType) -> int:
         """Whose the code is that runs for the first time; of the user's, also what no call will show."""
         code = frame.f_code
-        kind = self._kinds[id(code)] = _kind_of(frame)
-        self._codes.append(code)  # so that its id stays its own
+        kind = self._kinds[_identity(code)] = _kind_of(frame)
+        self._codes.append(code)  # so that no other takes its place
         if kind == _USERS:
             imports = code.co_name == "<module>" and not code.co_filename.startswith("<")
             said = "a module that is imported only now" if imports else unseen(code, frame.f_globals)
@@ -85,7 +95,7 @@ class Watch:
 
     def _is_called_by_user(self, frame: FrameType) -> bool:
         """Whether the user's code has called the function, by itself or through pure functions alone."""
-        kinds = (self._kinds.get(id(one.f_code)) for one in _outwards(frame.f_back))
+        kinds = (self._kinds.get(_identity(one.f_code)) for one in _outwards(frame.f_back))
         return next((kind for kind in kinds if kind != _PURE), _LIBRARY) == _USERS
 
     def _see(self, what: str, frame: FrameType | None) -> None:
@@ -93,7 +103,7 @@ class Watch:
 
     def _place(self, frame: FrameType | None) -> str:
         """The line of the user's innermost function."""
-        users = (one for one in _outwards(frame) if self._kinds.get(id(one.f_code)) == _USERS)
+        users = (one for one in _outwards(frame) if self._kinds.get(_identity(one.f_code)) == _USERS)
         found = next(users, None)
         return f" at {display_name(found.f_code.co_filename, self._folder)}:{found.f_lineno}" if found else ""
 
