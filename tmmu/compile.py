@@ -111,10 +111,9 @@ def compile_model(
     with uncollected(), ExitStack() as stack:
         model = watch.run("build", lambda: stack.enter_context(opened(capture_request, progress)))
         found: Key | NoKey = key or _UNNAMED
-        watched = None
+        watched: Watch | None = None
         if cache is not None and key is None:
-            found = watch.run("fingerprint", lambda: model_key(model, plan_request))
-            watched = _watched(model) if isinstance(found, Key) else None
+            found, watched = watch.run("fingerprint", lambda: _looked_at(model, plan_request))
 
         def graph() -> Graph:
             kept = cache.graph(found) if cache is not None and isinstance(found, Key) else None
@@ -148,10 +147,9 @@ def key_without_trace(
     from tmmu.passes.capture import opened
 
     with uncollected(), opened(capture_request, progress) as model:
-        key = model_key(model, plan_request)
-        if isinstance(key, NoKey) or store.path_of(cache_folder(), key).exists():
+        key, watched = _looked_at(model, plan_request)
+        if watched is None or isinstance(key, NoKey) or store.path_of(cache_folder(), key).exists():
             return key
-        watched = _watched(model)
         with suppress(TmmuError):  # what cannot be traced is no question of the key
             model.trace(progress, watch=watched)
         return NoKey(watched.seen) if watched.seen else key
@@ -159,16 +157,22 @@ def key_without_trace(
 
 def model_key(model: "Opened", request: PlanRequest) -> Key | NoKey:
     """The key of a model that was made and not traced; or why it has none."""
+    return _looked_at(model, request)[0]
+
+
+def _looked_at(model: "Opened", request: PlanRequest) -> "tuple[Key | NoKey, Watch | None]":
+    """The key of a model, and what sees whether a trace of it depends on more than the key says."""
     from tmmu.passes.fingerprint import fingerprint
+    from tmmu.passes.fingerprint.watch import Watch
 
     found = fingerprint(model.workload, model.build, training=request.mode != "inference")
     if isinstance(found, NoKey):
-        return found
+        return found, None
     libraries = library_parts(found.libraries)
     if isinstance(libraries, NoKey):
-        return libraries
+        return libraries, None
     asked = request_key(request, device=model.request.device, optimizer=model.request.optimizer)
-    return asked.replaced(*found.parts, *libraries)
+    return asked.replaced(*found.parts, *libraries), Watch(model.workload.folder, found.codes)
 
 
 def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> Key:
@@ -296,13 +300,6 @@ _UNNAMED: Final = NoKey("nothing was asked")
 def _kept() -> str:
     """Nothing speaks against keeping a plan."""
     return ""
-
-
-def _watched(model: "Opened") -> "Watch":
-    """What sees whether a trace of the model depends on more than its fingerprint says."""
-    from tmmu.passes.fingerprint.watch import Watch
-
-    return Watch(model.workload.folder)
 
 
 def _found(  # noqa: PLR0913 - where the graph comes from, where the plan does

@@ -1,6 +1,7 @@
 """What a model is, without tracing it: a digest of all that decides the trace, or the reason why there is none."""
 
 from dataclasses import dataclass
+from types import CodeType
 from typing import Final
 
 from tmmu.ir.key import NoKey, Part
@@ -25,10 +26,11 @@ _INPUTS_SHOWN: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """Parts of a key, and the installed libraries whose files decide the trace as well."""
+    """Parts of a key, the installed libraries whose files decide the trace as well, and the code that is covered."""
 
     parts: tuple[Part, ...]
     libraries: tuple[str, ...]
+    codes: tuple[CodeType, ...]
 
 
 def fingerprint(workload: Workload, build: Recorder | None, *, training: bool) -> Fingerprint | NoKey:
@@ -46,7 +48,7 @@ def fingerprint(workload: Workload, build: Recorder | None, *, training: bool) -
         return NoKey("objects are nested too deep")
     except Exception as error:  # noqa: BLE001 - whatever a user's object does when it is looked at
         return NoKey(f"looking at the model failed: {type(error).__name__}")
-    return Fingerprint(parts=_parts(w, workload), libraries=tuple(sorted(w.libraries)))
+    return Fingerprint(parts=_parts(w, workload), libraries=tuple(sorted(w.libraries)), codes=tuple(w.codes))
 
 
 def _walk(w: ModelWalker, workload: Workload, build: Recorder | None) -> None:

@@ -99,6 +99,7 @@ def _closure(w: Walker, value: FunctionType) -> None:
 
 def _code(w: Walker, code: CodeType) -> None:
     """All of a code object but where its file lies: what it does, and at which lines."""
+    w.codes.append(code)
     w.emit("code", code.co_name, code.co_code, code.co_linetable, code.co_exceptiontable, code.co_firstlineno)
     w.emit(code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):

@@ -9,7 +9,7 @@ import torch
 
 from tmmu.passes.fingerprint.homes import home_of_code, home_of_module, innermost, module_called
 
-_NAMED_TUPLE: Final = "namedtuple_"
+NAMED_TUPLE: Final = "namedtuple_"
 """How Python calls the module of a function that it writes for a named tuple."""
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _REMEMBERING: Final = type(functools.lru_cache(len))
@@ -104,7 +104,7 @@ def _is_users(held: FunctionType) -> bool:
     inner = innermost(held)
     if inner.__code__.co_filename.startswith("<") and not inner.__code__.co_filename.startswith("<frozen "):
         made_in = inner.__module__ or ""
-        return not made_in.startswith(_NAMED_TUPLE) and home_of_module(module_called(made_in)) is None
+        return not made_in.startswith(NAMED_TUPLE) and home_of_module(module_called(made_in)) is None
     return home_of_code(inner.__code__) is None
 
 

@@ -30,13 +30,14 @@ class Rules:
 
 
 class Walker:
-    """Emits all that decides a value. ``libraries`` and ``classes`` were met on the way."""
+    """Emits all that decides a value. ``libraries``, ``classes`` and ``codes`` were met on the way."""
 
     def __init__(self, rules: Rules, folder: str) -> None:
         self.sink = Sink()
         self.folder = folder
         self.libraries: dict[str, None] = {}
         self.classes: dict[type, None] = {}
+        self.codes: list[types.CodeType] = []
         self._rules = rules
         self._rule_of: dict[type, Rule] = {}
         self._met: dict[int, tuple[int, Any]] = {}

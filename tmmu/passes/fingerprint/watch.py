@@ -7,12 +7,13 @@ for in each function of the user's when it runs for the first time.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 from tmmu.passes.fingerprint.homes import PYTHON, home_of_code, home_of_module
 from tmmu.passes.fingerprint.outside import code_outside, compiled_outside, is_pure
+from tmmu.passes.fingerprint.scan import NAMED_TUPLE
 from tmmu.passes.fingerprint.unseen import unseen
 from tmmu.passes.sources import display_name
 from tmmu.passes.watched import WATCHES
@@ -36,14 +37,17 @@ _hooked: list[bool] = []
 class Watch:
     """While inside, what this thread's code looks at is watched; ``seen`` says what was seen first, empty if nothing.
 
-    A profile function that is there already is left alone: then nothing can be said, and ``seen`` says that.
+    ``told`` is the code that a fingerprint covers, where there is one: other code of the user's may be any code. A
+    profile function that is there already is left alone: then nothing can be said, and ``seen`` says that.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, told: Collection[CodeType] | None = None) -> None:
         self.seen = ""
         self._folder = folder
+        self._told = None if told is None else {_identity(code) for code in told}
         self._kinds: dict[int, int] = {}
         self._codes: list[CodeType] = []
+        self._profile = self._watcher()
 
     def __enter__(self) -> "Watch":
         if sys.getprofile() is not None:
@@ -53,14 +57,16 @@ class Watch:
             sys.addaudithook(_audited)
             _hooked.append(True)
         _active.append(self)
-        WATCHES.append(self._watcher())
-        sys.setprofile(WATCHES[-1])
+        WATCHES.append(self._profile)
+        sys.setprofile(self._profile)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self in _active:
+            if sys.getprofile() is not self._profile:
+                self._see("nobody knows what: the watch was turned off", None)
             _active.remove(self)
-            WATCHES.pop()
+            WATCHES.remove(self._profile)
             sys.setprofile(None)
 
     def _watcher(self) -> Callable[[FrameType, str, Any], None]:
@@ -87,11 +93,20 @@ class Watch:
         kind = self._kinds[_identity(code)] = _kind_of(frame)
         self._codes.append(code)  # so that no other takes its place
         if kind == _USERS:
-            imports = code.co_name == "<module>" and not code.co_filename.startswith("<")
-            said = "a module that is imported only now" if imports else unseen(code, frame.f_globals)
+            said = self._unseen(code, frame)
             if said:
                 self._see(said, frame)
         return kind
+
+    def _unseen(self, code: CodeType, frame: FrameType) -> str:
+        if code.co_name == "<module>" and not code.co_filename.startswith("<"):
+            return "a module that is imported only now"
+        if self._told is not None and _identity(code) not in self._told:
+            return f"{code.co_qualname}, to which no object leads"
+        try:
+            return unseen(code, frame.f_globals)
+        except Exception as error:  # noqa: BLE001 - a module may make what it has when asked
+            return f"names that cannot be had: {type(error).__name__}"
 
     def _is_called_by_user(self, frame: FrameType) -> bool:
         """Whether the user's code has called the function, by itself or through pure functions alone."""
@@ -120,10 +135,10 @@ class Watch:
 def _kind_of(frame: FrameType) -> int:
     home, module = home_of_code(frame.f_code), str(frame.f_globals.get("__name__"))
     if home is None and frame.f_code.co_filename.startswith("<"):  # generated: whose names it reads, its code is
-        home = home_of_module(sys.modules.get(module))
+        home = PYTHON if module.startswith(NAMED_TUPLE) else home_of_module(sys.modules.get(module))
     if home is None:
         return _USERS
-    if home == PYTHON and is_pure(module):
+    if home == PYTHON and (is_pure(module) or module.startswith(NAMED_TUPLE)):
         return _PURE
     return _OUTSIDE if code_outside(module, frame.f_code.co_qualname, home) else _LIBRARY
 

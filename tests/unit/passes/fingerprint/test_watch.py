@@ -231,3 +231,29 @@ def test_what_looks_outside_may_be_named_and_not_held() -> None:
     assert not fingerprinted(function("def f(x, y=now): return x", **SCOPE))
     assert not fingerprinted(function("def f(x): return held[0]", held=[os]))
     assert fingerprinted(Net())
+
+
+def test_code_that_no_fingerprint_covers_is_seen() -> None:
+    text = "def f(x):\n def g(y): return y + 1\n return sum(g(z) for z in [x])"
+    f, other = function(text), function(text)
+    found = look(f, torch.zeros(2))
+    assert isinstance(found, Fingerprint)
+    for run, said in ((f, ""), (other, "the model reads f, to which no object leads at <test>:1")):
+        with Watch("", found.codes) as watch:
+            run(1)
+        assert watch.seen == said
+
+
+def test_names_that_cannot_be_had_are_seen() -> None:
+    def fails(name: str) -> None:
+        raise ValueError(name)
+
+    helper = types.ModuleType("helper")
+    vars(helper)["__getattr__"] = fails
+    assert "names that cannot be had: ValueError" in seen("x or helper.any", helper=helper)
+
+
+def test_a_library_that_turns_the_watch_off_is_seen() -> None:
+    helper = types.ModuleType("json.helper")
+    exec(compile("import sys\ndef off(): sys.setprofile(None)", library_file(), "exec"), vars(helper))
+    assert "the watch was turned off" in seen("off()", off=helper.off)
