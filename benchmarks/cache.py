@@ -57,6 +57,15 @@ def never() -> None:
     raise AssertionError("the plan is there")
 
 
+def traced(capture: CaptureRequest, request: PlanRequest, *, watched: bool) -> float:
+    """Seconds: the median of the trace alone, unwatched or under the watch that decides whether a plan is kept."""
+    taken = []
+    for _ in range(5):
+        cache = PlanCache(None) if watched else None
+        taken.append(compile_model(capture, request, no_progress, cache=cache).seconds["capture"])
+    return statistics.median(taken)
+
+
 def lookups(folder: Path) -> bool:
     """One line for each level; whether the two bounds hold."""
     capture = CaptureRequest(target=str(MODEL))
@@ -90,6 +99,8 @@ def lookups(folder: Path) -> bool:
     ):
         ratio = cold.wall / taken.wall
         print(f"{name:38} {1e3 * taken.wall:10.4f} {1e3 * taken.processor:10.4f} {ratio:12,.0f}")
+    plain, watched = (traced(capture, request, watched=one) for one in (False, True))
+    print(f"the trace alone {1e3 * plain:.1f} ms, watched {1e3 * watched:.1f} ms: {watched / plain:.2f} times")
     print(f"table {1e6 * table.wall:.2f} us of {TABLE_US} us; disk {1e3 * disk.wall:.2f} ms of {DISK_MS} ms")
     return table.wall <= TABLE_US / 1e6 and disk.wall <= DISK_MS / 1e3
 

@@ -8,15 +8,14 @@ threads, whose bits are not the library's.
 """
 
 import argparse
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from itertools import product as pairs
-from statistics import median
 from typing import Any, Final
 
 import torch
 
+from benchmarks.run import Step, times
 from tmmu.runtime.code import Code, instruction
 from tmmu.runtime.interpreter import interpreted
 from tmmu.runtime.products import product, product_added
@@ -24,7 +23,6 @@ from tmmu.runtime.products import product, product_added
 SHAPES: Final = ((256, 256), (256, 1024), (1024, 256), (768, 768), (768, 3072), (3072, 768), (768, 50257))
 HELD: Final = 40_000_000
 aten = torch.ops.aten
-Run = Callable[[], object]
 
 
 def matrices(rows: int, columns: int, *, turned: bool) -> list[torch.Tensor]:
@@ -34,7 +32,7 @@ def matrices(rows: int, columns: int, *, turned: bool) -> list[torch.Tensor]:
     return [torch.randn(shape).t() if turned else torch.randn(shape) for _ in range(count)]
 
 
-def runs(rows: int, columns: int, *, turned: bool) -> tuple[dict[str, Run], int]:
+def runs(rows: int, columns: int, *, turned: bool) -> tuple[dict[str, Step], int]:
     """What to time, and the bytes that each reads."""
     row, out = torch.randn(1, rows), torch.empty(1, columns)
     weights = matrices(rows, columns, turned=turned)
@@ -47,7 +45,7 @@ def runs(rows: int, columns: int, *, turned: bool) -> tuple[dict[str, Run], int]
     return found, sum(weight.nbytes for weight in weights)
 
 
-def _run(code: Code) -> Run:
+def _run(code: Code) -> Step:
     run = interpreted(code)
     if run is None:
         raise SystemExit("torch's interpreter does not take products")
@@ -57,20 +55,6 @@ def _run(code: Code) -> Run:
 def _read(weights: list[torch.Tensor]) -> None:
     for weight in weights:
         weight.sum()
-
-
-def times(steps: Mapping[str, Run], rounds: int) -> dict[str, float]:
-    """Seconds: the median over rounds in which each has its turn, the fastest of a few runs."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            best = float("inf")
-            for _ in range(3):
-                start = time.perf_counter()
-                step()
-                best = min(best, time.perf_counter() - start)
-            found[name].append(best)
-    return {name: median(taken) for name, taken in found.items()}
 
 
 def differing() -> tuple[int, int]:
@@ -107,8 +91,8 @@ def main() -> None:
     print(f"{'rows x columns':18}{'stored by':>12}{'library':>14}{'tmmu':>14}{'read':>14}   library/tmmu")
     for (rows, columns), turned in pairs(SHAPES, (False, True)):
         steps, held = runs(rows, columns, turned=turned)
-        found = times(steps, options.rounds)
-        rates = "".join(f"{held / seconds / 1e9:9.1f} GB/s" for seconds in found.values())
+        found = times(steps, options.rounds, lambda: None)
+        rates = "".join(f"{held / milliseconds / 1e6:9.1f} GB/s" for milliseconds in found.values())
         order = "columns" if turned else "rows"
         print(f"{f'{rows} x {columns}':18}{order:>12}{rates}{found['library'] / found['tmmu']:12.2f}", flush=True)
     differ, cut = differing()

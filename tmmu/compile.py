@@ -137,9 +137,7 @@ def cached(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | None:
     return None if graph is None else compile_graph(graph, request, cache=cache, key=key)
 
 
-def key_without_trace(
-    capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress"
-) -> Key | NoKey:
+def lookup_key(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Key | NoKey:
     """What ``compile_model`` would look up. Imports torch.
 
     The model is made; where nothing is kept under its key it is also traced, to see whether anything may be.

@@ -23,7 +23,7 @@ from tmmu.cli.plan import (
     refuse_what_does_not_apply,
 )
 from tmmu.cli.progress import progress_bar
-from tmmu.compile import PlanRequest, cache_folder, key_without_trace
+from tmmu.compile import PlanRequest, cache_folder, lookup_key
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.check import judge
 from tmmu.ir.key import Key, NoKey
@@ -185,7 +185,7 @@ def _key(job: WhyJob) -> Key | NoKey:
         return key
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        return key_without_trace(capture_request(job.target, job.capture), job.request, progress)
+        return lookup_key(capture_request(job.target, job.capture), job.request, progress)
 
 
 def nearest(key: Key, folder: Path) -> tuple[Near, ...]:

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from tests.runtime.harness import same_bits
+from tmmu.ir.calls import Call, Ref
 from tmmu.runtime.code import Code, runner
 from tmmu.runtime.products import COLUMNS, GRAIN, product, product_added
+from tmmu.runtime.steps import compile_step
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="other libraries cut by themselves")
@@ -85,3 +87,17 @@ def test_other_products_are_left_to_the_library() -> None:
     assert multiplied(row(256, torch.float64), wide.double()) is not None
     torch.set_num_threads(1)
     assert multiplied(row(256), wide) is None
+
+
+@pytest.mark.parametrize("operator", [aten.mm.default, aten.addmm.default])
+def test_a_step_of_one_row_is_cut_and_one_thread_takes_it_whole(operator: Any) -> None:
+    row_, weight, added, out = row(256), matrix(256, 768, turned=True), row(768)[0], torch.empty(1, 768)
+    values = [out, row_, weight] if operator is aten.mm.default else [out, added, row_, weight]
+    args = tuple(Ref(value) for value in range(1, len(values)))
+    call = Call(operator=operator, args=args, kwargs=(), results=(0,))
+    made = [str(one.operator) for one in compile_step(call, values.__getitem__).code]
+    assert made == [f"aten.{'bmm' if operator is aten.mm.default else 'baddbmm'}.out"]
+    torch.set_num_threads(1)
+    assert [str(one.operator) for one in compile_step(call, values.__getitem__).code] == [
+        str(operator).replace("default", "out")
+    ]

@@ -37,7 +37,7 @@ def fingerprint(workload: Workload, build: Recorder | None, *, training: bool) -
     """The fingerprint of a workload: equal for two only if their traces are; ``NoKey`` where that cannot be promised.
 
     ``build`` is the recording under which the model was made on fake tensors. Linear in the objects that hang on the
-    model; about 10 ms for GPT-2.
+    model.
     """
     w = ModelWalker(RULES, workload.folder, build, training=training)
     try:
