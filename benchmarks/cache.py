@@ -19,14 +19,14 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 
-from tmmu.compile import PlanRequest, compile_model, model_key
-from tmmu.ir.check import judge
+from tmmu.cache import Buckets, InputShape, PlanCache, inputs_part, pad_inputs
+from tmmu.driver import PlanRequest, compile_model, model_key
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
-from tmmu.passes.capture import opened
-from tmmu.passes.request import CaptureRequest, no_progress
+from tmmu.judge.check import judge
+from tmmu.passes.capture.request import CaptureRequest, no_progress
+from tmmu.passes.capture.trace import opened
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.cache import Buckets, InputShape, PlanCache, inputs_part, pad_inputs
 from tmmu.planner.token import token_from_seed
 
 MODEL = Path(__file__).parents[1] / "examples" / "gpt2.py"

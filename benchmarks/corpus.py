@@ -16,9 +16,9 @@ from typing import Any
 import transformers
 
 from benchmarks.architectures import ARCHITECTURES, Architecture
-from tmmu.compile import Compiled, PlanRequest, compile_model
+from tmmu.driver import Compiled, PlanRequest, compile_model
 from tmmu.errors import TmmuError
-from tmmu.passes.request import CaptureRequest, no_progress
+from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
 

@@ -19,8 +19,8 @@ from benchmarks.small import BATCH, SEQUENCE, small
 from benchmarks.subject import Subject, Tensors, Workload
 from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
-from tmmu.runtime.executor import Executor
-from tmmu.runtime.reference import Plain
+from tmmu.runtime.compare.reference import Plain
+from tmmu.runtime.execute.executor import Executor
 
 REASONS = {
     ("DETR ResNet-50", True): "no training step: a solver on the host matches predictions to targets",

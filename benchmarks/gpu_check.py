@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from tmmu.compile import PlanRequest, RunRequest, run_model
+from tmmu.driver import PlanRequest, RunRequest, run_model
 from tmmu.errors import TmmuError
-from tmmu.passes.request import CaptureRequest, no_progress
+from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
-from tmmu.runtime.bench import CALLS, EAGER, PLANNED, Measured
+from tmmu.runtime.compare.bench import CALLS, EAGER, PLANNED, Measured
 
 MODELS = Path(__file__).with_name("gpu_models.py")
 SECONDS = 200.0

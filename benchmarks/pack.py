@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.peers import PEERS
 from tests.problems import random_problem
-from tmmu.ir.packing import require_sound_packing
 from tmmu.ir.problem import PackProblem, Problem
+from tmmu.judge.packing import require_sound_packing
 from tmmu.planner.intervals import read_intervals
 from tmmu.planner.layout import place_packed
 from tmmu.planner.pack.instance import prepare_instance

@@ -22,8 +22,8 @@ from benchmarks.subject import Subject, Tensors, Workload
 from benchmarks.wide import WIDE, wide
 from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
-from tmmu.runtime.places import extents
-from tmmu.runtime.unplanned import watched
+from tmmu.runtime.memory.tensor_views import extents
+from tmmu.runtime.steps.unplanned import watched
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 
 from benchmarks.run import Step, times
-from tmmu.runtime.code import Code, instruction
-from tmmu.runtime.interpreter import interpreted
-from tmmu.runtime.products import product, product_added
+from tmmu.runtime.kernels.code import Code, instruction
+from tmmu.runtime.kernels.products import product, product_added
+from tmmu.runtime.steps.interpreter import interpreted
 
 SHAPES: Final = ((256, 256), (256, 1024), (1024, 256), (768, 768), (768, 3072), (3072, 768), (768, 50257))
 HELD: Final = 40_000_000

@@ -16,8 +16,8 @@ from benchmarks.architectures import ARCHITECTURES
 from benchmarks.corpus import plan
 from tests.property.test_ring import random_layers
 from tmmu.errors import ArenaTooSmall
-from tmmu.ir.check import judge
 from tmmu.ir.ring import POLICIES
+from tmmu.judge.check import judge
 from tmmu.planner.ring.figures import Figures, figures_of
 from tmmu.planner.ring.policies import POLICY
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring, problem_of

@@ -80,13 +80,14 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
 
 def planned(case: Case, module: Any) -> tuple[Any, Any]:
     """The step bound inside its plan: handed over as a whole, and call by call."""
-    from tmmu.passes import capture, lower_with_calls  # noqa: PLC0415
-    from tmmu.passes.constants import constant_values  # noqa: PLC0415
-    from tmmu.passes.request import CaptureRequest, no_progress  # noqa: PLC0415
+    from tmmu.passes.capture.constants import constant_values  # noqa: PLC0415
+    from tmmu.passes.capture.request import CaptureRequest, no_progress  # noqa: PLC0415
+    from tmmu.passes.capture.trace import capture  # noqa: PLC0415
+    from tmmu.passes.lowering.lower import lower_with_calls  # noqa: PLC0415
     from tmmu.planner.arenas import default_arenas  # noqa: PLC0415
     from tmmu.planner.prepare import prepare_memory  # noqa: PLC0415
     from tmmu.planner.token import token_from_seed  # noqa: PLC0415
-    from tmmu.runtime.bind import bind  # noqa: PLC0415
+    from tmmu.runtime.execute.bind import bind  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         module.config.architectures = [type(module).__name__]

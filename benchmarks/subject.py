@@ -13,16 +13,17 @@ import transformers
 from benchmarks.small import IMAGE_TOKEN
 from tmmu.ir.calls import Program
 from tmmu.ir.plan import Plan
-from tmmu.passes import capture, lower_with_calls
-from tmmu.passes.constants import constant_values
-from tmmu.passes.request import CaptureRequest, no_progress
-from tmmu.passes.tree import named_tensors
+from tmmu.passes.capture.constants import constant_values
+from tmmu.passes.capture.request import CaptureRequest, no_progress
+from tmmu.passes.capture.trace import capture
+from tmmu.passes.capture.tree import named_tensors
+from tmmu.passes.lowering.lower import lower_with_calls
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
-from tmmu.runtime.bind import bind
-from tmmu.runtime.executor import Executor
-from tmmu.runtime.inputs import Input, inputs_of
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.execute.inputs import Input, inputs_of
 
 TOKEN = token_from_seed(4)
 SPREAD = 0.05

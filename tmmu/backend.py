@@ -15,18 +15,18 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from tmmu.compile import Compiled, PlanRequest, cache_folder, compile_graph, traced_key
+from tmmu.cache import PlanCache
+from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, traced_key
 from tmmu.errors import DeviceMemory, InternalError, InvalidConfig, UserError
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.cache import PlanCache
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
-    from tmmu.passes.halves import Step, Traced
-    from tmmu.runtime.frame import Frame
-    from tmmu.runtime.frames import Frames
+    from tmmu.passes.autograd.halves import Step, Traced
+    from tmmu.runtime.execute.step_memory import Frame
+    from tmmu.runtime.execute.step_memory_pool import Frames
 
 FORMS: Final = 16
 """Forms of arguments (shapes, strides, dtypes, numbers) for which one graph keeps plans; the oldest goes first."""
@@ -64,7 +64,7 @@ def backend(
             "backend tmmu knows no mode, and one option: recompute, true or false",
             fix='use torch.compile(model, backend="tmmu", options={"recompute": True})',
         )
-    from tmmu.passes.autograd import split_by_autograd
+    from tmmu.passes.autograd.joint_graph import split_by_autograd
 
     return split_by_autograd(graph, example_inputs, Planned, recompute=recompute)
 
@@ -97,7 +97,7 @@ class Planned:
 
     def first(self, args: Sequence[Any]) -> list[Any]:
         """What the first graph returns."""
-        from tmmu.passes.autograd import run_plain
+        from tmmu.passes.autograd.joint_graph import run_plain
 
         try:
             with self._frame(args) as frame:
@@ -108,7 +108,7 @@ class Planned:
 
     def second(self, args: Sequence[Any]) -> list[Any]:
         """What the second graph returns."""
-        from tmmu.passes.autograd import run_plain
+        from tmmu.passes.autograd.joint_graph import run_plain
 
         if self._step.second is None:
             raise InternalError("a graph without a backward half was asked for one")
@@ -133,7 +133,7 @@ class Planned:
 
     @contextmanager
     def _frame(self, args: Sequence[Any]) -> "Iterator[Frame]":
-        from tmmu.runtime.frames import unplannable
+        from tmmu.runtime.execute.step_memory_pool import unplannable
 
         why = unplannable(args)
         if why:
@@ -148,7 +148,7 @@ class Planned:
     @contextmanager
     def _frame_of_saved(self, args: Sequence[Any]) -> "Iterator[tuple[Frame, bool]]":
         """The frame for a second half, and whether what was saved must be loaded into it."""
-        from tmmu.runtime.frames import goes_back_again, unplannable
+        from tmmu.runtime.execute.step_memory_pool import goes_back_again, unplannable
 
         why = unplannable(args)
         if why:
@@ -169,7 +169,7 @@ class Planned:
 
     def _form(self, args: Sequence[Any]) -> "_Form":
         """The form of these arguments, traced and planned if it is new."""
-        from tmmu.runtime.frames import form_of, unbindable
+        from tmmu.runtime.execute.step_memory_pool import form_of, unbindable
 
         key = form_of(args, self._static)
         with self._lock:
@@ -187,8 +187,8 @@ class Planned:
 
     def _made(self, args: Sequence[Any]) -> "_Form | str":
         """What was traced and planned, or why nothing can be."""
-        from tmmu.passes.halves import trace_halves
-        from tmmu.runtime.frames import Frames
+        from tmmu.passes.autograd.halves import trace_halves
+        from tmmu.runtime.execute.step_memory_pool import Frames
 
         try:
             traced = trace_halves(self._step, args, name="torch.compile")
@@ -201,8 +201,8 @@ class Planned:
 
     def _bound(self, form: "_Form", args: Sequence[Any]) -> "Frame":
         """A frame in memory of its own; a refusal is why there is none, unless the plan itself is wrong."""
-        from tmmu.runtime.frame import bind_frame
-        from tmmu.runtime.frames import unbindable
+        from tmmu.runtime.execute.step_memory import bind_frame
+        from tmmu.runtime.execute.step_memory_pool import unbindable
 
         why = unbindable(args)
         if why:

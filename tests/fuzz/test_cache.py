@@ -6,13 +6,13 @@ from pathlib import Path
 from blake3 import blake3
 
 from tests.strategies import random_graph, seeded
-from tests.unit.planner.cached import TOKEN, Maker, key, program
-from tmmu.ir.check import check_plan
+from tests.unit.cache.cached import TOKEN, Maker, key, program
+from tmmu.cache import MissReason, PlanCache, store
+from tmmu.cache.entry import HEAD, Refused, decode_entry, encode_entry, open_entry
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
+from tmmu.judge.check import check_plan
 from tmmu.planner.arenas import parse_arenas
-from tmmu.planner.cache import MissReason, PlanCache, store
-from tmmu.planner.cache.entry import HEAD, Refused, decode_entry, encode_entry, open_entry
 from tmmu.planner.prepare import prepare_memory
 
 SMALL = encode_entry(key(), *program())

@@ -6,8 +6,8 @@ import pytest
 
 from tests.strategies import random_graph, seeded
 from tests.unit.ir.samples import TOKEN, arenas, edit, graph, plan
-from tmmu.ir.check import check_plan
 from tmmu.ir.plan import MODES, PRESETS, Plan
+from tmmu.judge.check import check_plan
 from tmmu.planner.prepare import prepare_memory
 
 CHOSEN = {"arenas.page", "arenas.capacity", "arenas.proven", "buffers.offset"}

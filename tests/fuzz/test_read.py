@@ -7,10 +7,10 @@ import pytest
 
 from tests.strategies import Builder
 from tests.unit.ir.samples import TOKEN, arenas, graph, plan
+from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import TmmuError
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import encode_plan
-from tmmu.ir.read import read_graph, read_plan
 from tmmu.planner.prepare import prepare_memory
 
 READERS = (read_graph, read_plan)

@@ -7,11 +7,11 @@ import cbor2
 from blake3 import blake3
 
 from tests.layered import layered, planned
+from tmmu.codec.read import read_plan
 from tmmu.errors import PlanCorrupt
 from tmmu.ir import cbor
-from tmmu.ir.check import check_plan
 from tmmu.ir.plan import encode_plan
-from tmmu.ir.read import read_plan
+from tmmu.judge.check import check_plan
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 GRAPH = layered((512, 1024, 512, 768, 512, 1024), tied=256)

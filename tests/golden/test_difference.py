@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from tests.unit.ir.samples import A0, A2, graph, plan
+from tmmu.codec.text import print_plan
 from tmmu.golden.difference import first_difference
 from tmmu.ir.plan import Plan
-from tmmu.ir.text import print_plan
 
 NAMED = replace(graph(), notes=replace(graph().notes, buffers=tuple(f"n{b}" for b in range(12))))
 

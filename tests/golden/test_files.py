@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer
+from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import ArenaTooSmall, PlanCorrupt, TmmuError
 from tmmu.golden import cases, replay, store
 from tmmu.golden.cases import Config, read_cases
@@ -18,7 +19,6 @@ from tmmu.golden.check import check_files
 from tmmu.ir import cbor
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
-from tmmu.ir.read import read_graph, read_plan
 
 GOLDEN = Path("golden")
 

@@ -9,15 +9,15 @@ import pytest
 
 from tests.golden.graphs import FOLDER, GRAPHS
 from tests.unit.cli.graphs import Shell
+from tmmu.codec.read import read_graph, read_plan
 from tmmu.golden import store
 from tmmu.golden.cases import CONFIGS, SEEDS, Config, read_cases
 from tmmu.golden.digests import as_simulated, digests_of
 from tmmu.golden.million import million_buffers
-from tmmu.ir.check import check_plan
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import MODES, PRESETS
-from tmmu.ir.read import read_graph, read_plan
-from tmmu.ir.rules import check_graph
+from tmmu.judge.check import check_plan
+from tmmu.judge.rules import check_graph
 from tmmu.planner.arenas import default_arenas, parse_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed

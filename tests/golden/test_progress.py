@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.graphs import Shell
-from tmmu.cli import golden
+from tmmu.cli.commands import golden
 
 COMMANDS = [("check", "--jobs", 1), ("check", "--jobs", 2), ("update", "--jobs", 1)]
 SAID = [f"planning diamond: {done} of 27 plans" for done in range(0, 18, 2)]

@@ -10,14 +10,14 @@ import pytest
 
 from tests.golden.graphs import FOLDER, LAYERS
 from tests.unit.cli.graphs import Shell
+from tmmu.codec.read import read_graph
 from tmmu.errors import ArenaTooSmall
 from tmmu.golden import replay, store
 from tmmu.golden.cases import CONFIGS, Config, read_cases
 from tmmu.golden.difference import first_difference
-from tmmu.ir.check import check_plan
 from tmmu.ir.plan import Plan
-from tmmu.ir.read import read_graph
 from tmmu.ir.ring import Copy, When
+from tmmu.judge.check import check_plan
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tmmu.errors import InvalidConfig
-from tmmu.ir.packing import packing_faults, shared_bytes, substantial
 from tmmu.ir.problem import PackProblem
+from tmmu.judge.packing import packing_faults, shared_bytes, substantial
 from tmmu.planner.pack.reduce import take
 from tmmu.planner.pack.solve import Packed, pack
 

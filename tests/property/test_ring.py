@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.layered import layered, layers, planned
+from tmmu.codec.read import read_plan
 from tmmu.errors import ArenaTooSmall
-from tmmu.ir.check import check_plan
 from tmmu.ir.plan import encode_plan
-from tmmu.ir.read import read_plan
 from tmmu.ir.ring import POLICIES, Visit
+from tmmu.judge.check import check_plan
 from tmmu.planner.ring.assemble import assemble
 from tmmu.planner.ring.cyclic import Choice, choice_of, choose_cyclic, least_time
 from tmmu.planner.ring.figures import simulate

@@ -17,10 +17,10 @@ from pathlib import Path
 from time import sleep
 from typing import NoReturn
 
-from tests.unit.planner.cached import key, program
-from tmmu.planner.cache import Miss, MissReason, PlanCache, store
-from tmmu.planner.cache.entry import Refused, open_entry
-from tmmu.planner.cache.plans import LIMIT
+from tests.unit.cache.cached import key, program
+from tmmu.cache import Miss, MissReason, PlanCache, store
+from tmmu.cache.entry import Refused, open_entry
+from tmmu.cache.plans import LIMIT
 
 WRITERS = 4
 LONGEST = 0.02

@@ -8,20 +8,20 @@ import torch
 from torch import nn
 
 from tmmu.ir.calls import Program
-from tmmu.passes.capture import fake_world, trace
-from tmmu.passes.compatibility import real_looking_fakes
-from tmmu.passes.constants import constant_values
-from tmmu.passes.initialization import quick_initialization
-from tmmu.passes.lower import lower_with_calls
-from tmmu.passes.recorder import Recorder
-from tmmu.passes.request import CaptureRequest, no_progress
-from tmmu.passes.tree import named_tensors
-from tmmu.passes.workload import Workload
+from tmmu.passes.capture.constants import constant_values
+from tmmu.passes.capture.fake.compatibility import real_looking_fakes
+from tmmu.passes.capture.fake.initialization import quick_initialization
+from tmmu.passes.capture.recorder import Recorder
+from tmmu.passes.capture.request import CaptureRequest, no_progress
+from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.tree import named_tensors
+from tmmu.passes.capture.workload import Workload
+from tmmu.passes.lowering.lower import lower_with_calls
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
-from tmmu.runtime.bind import bind
-from tmmu.runtime.executor import Executor
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.executor import Executor
 
 TOKEN = token_from_seed(7)
 Make = Callable[[], nn.Module]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.planner.cached import Maker, key
-from tmmu.planner.cache import PlanCache, store
-from tmmu.planner.cache.plans import LIMIT
+from tests.unit.cache.cached import Maker, key
+from tmmu.cache import PlanCache, store
+from tmmu.cache.plans import LIMIT
 
 
 def killed(folder: Path, kills: int, limit: int = LIMIT) -> Any:

@@ -16,11 +16,11 @@ from torch.utils.checkpoint import (
 from tests.kernels import plain_kernels
 from tests.runtime.harness import TOKEN, Make, captured, ids, planned, randomize, same_bits, weights_of
 from tmmu.backend import reports
-from tmmu.passes.generator import RANDOM_STATE, SET_RANDOM_STATE
-from tmmu.runtime.bind import bind
-from tmmu.runtime.executor import Executor
-from tmmu.runtime.reference import Plain
-from tmmu.runtime.sanitize import sanitized_run
+from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE
+from tmmu.runtime.compare.reference import Plain
+from tmmu.runtime.compare.sanitize import sanitized_run
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.executor import Executor
 
 KEPT, SET = str(RANDOM_STATE), str(SET_RANDOM_STATE)
 OUTSIDE = torch.Generator().manual_seed(99).get_state()

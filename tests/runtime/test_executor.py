@@ -31,13 +31,13 @@ from tmmu.errors import DeviceMemory, InvalidConfig, PlanMismatch, PlanUnsound, 
 from tmmu.ir.plan import segment_bytes
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
-from tmmu.runtime import sizing
-from tmmu.runtime.bind import bind
-from tmmu.runtime.executor import Executor
-from tmmu.runtime.ring.files import stored_tensors
-from tmmu.runtime.segments import Segments
-from tmmu.runtime.sizing import SegmentSizes
-from tmmu.runtime.unplanned import watched
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.memory import sizing
+from tmmu.runtime.memory.segments import Segments
+from tmmu.runtime.memory.sizing import SegmentSizes
+from tmmu.runtime.steps.unplanned import watched
+from tmmu.runtime.weights.safetensors_files import stored_tensors
 
 MASK = torch.tensor([[True, False, True], [False, False, True], [True, True, False]])
 X = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))

@@ -17,14 +17,14 @@ from tmmu.errors import InvalidConfig, PlanMismatch
 from tmmu.ir.calls import Program
 from tmmu.ir.plan import Plan
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
-from tmmu.runtime.bind import bind
 from tmmu.runtime.device.order import races
 from tmmu.runtime.device.record import Recording
 from tmmu.runtime.device.tags import Tags
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
+from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, bind_ring
 from tmmu.runtime.ring.fences import Fence
-from tmmu.runtime.ring.files import stored_tensors
+from tmmu.runtime.weights.safetensors_files import stored_tensors
 
 WIDTH, LAYERS = 16, 8
 X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))

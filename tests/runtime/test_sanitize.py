@@ -12,10 +12,10 @@ from tests.runtime.harness import TOKEN, captured, planned, randomize, weights_o
 from tests.runtime.zoo import Drawing, Elementwise, Shapes, Writing
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.plan import Plan
-from tmmu.runtime import bind as binding
-from tmmu.runtime.code import instruction
-from tmmu.runtime.executor import Executor
-from tmmu.runtime.sanitize import Sanitized, sanitized_run
+from tmmu.runtime.compare.sanitize import Sanitized, sanitized_run
+from tmmu.runtime.execute import bind as binding
+from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.kernels.code import instruction
 
 aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 
 from benchmarks.subject import Subject
 from benchmarks.wide import WIDE, wide
-from tmmu.runtime.executor import Executor
-from tmmu.runtime.places import extents
+from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.memory.tensor_views import extents
 
 PLANNED_LIMIT = 20
 """Declared bytes are less than the planned peak by this factor; than the stack alone too."""

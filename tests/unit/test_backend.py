@@ -15,7 +15,7 @@ def test_importing_needs_no_torch() -> None:
 
 
 def test_bind_is_the_runtimes_own() -> None:
-    from tmmu.runtime.bind import bind  # noqa: PLC0415 - as late as tmmu.bind itself
+    from tmmu.runtime.execute.bind import bind  # noqa: PLC0415 - as late as tmmu.bind itself
 
     assert tmmu.bind is bind
     assert "bind" in tmmu.__all__

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from tmmu.cli import words
+from tmmu.cli import option_types as words
 from tmmu.cli.boundary import guarded, print_json
 from tmmu.cli.options import parse_reserve, parse_token, refuse
 
@@ -73,7 +73,7 @@ def plan(
 ) -> Run:
     """Trace TARGET without weights or GPU, and write a plan in which every byte is decided and judged."""
     given = dict(locals())
-    from tmmu.cli.plan import PlanOptions, plan_job, run_plan
+    from tmmu.cli.commands.plan import PlanOptions, plan_job, run_plan
 
     return lambda: run_plan(plan_job(PlanOptions(**given)))
 
@@ -121,7 +121,7 @@ def run_command(
 ) -> Run:
     """Plan TARGET and run it once inside the plan, with random inputs."""
     given = dict(locals())
-    from tmmu.cli.run import run_job, run_run
+    from tmmu.cli.commands.run import run_job, run_run
 
     return lambda: run_run(run_job(**given))
 
@@ -136,7 +136,7 @@ def verify(
     as_json: words.Json = False,
 ) -> Run:
     """Execute PLAN abstractly on its graph, and check every byte, span, slot and address."""
-    from tmmu.cli.verify import VerifyJob, run_verify
+    from tmmu.cli.commands.verify import VerifyJob, run_verify
 
     return lambda: run_verify(VerifyJob(plan=plan, ir=ir, token=parse_token(seed, token, token_file), json=as_json))
 
@@ -152,7 +152,7 @@ def show(
     as_json: words.Json = False,
 ) -> Run:
     """Print what PLAN holds."""
-    from tmmu.cli.show import ShowJob, run_show
+    from tmmu.cli.commands.show import ShowJob, run_show
 
     return lambda: run_show(
         ShowJob(plan=plan, ir=ir, trace=trace, peak=peak, ops=ops, reserve=parse_reserve(reserve), json=as_json)
@@ -176,7 +176,7 @@ def pack(
 ) -> Run:
     """Give every interval an offset so that the highest end is least; a given offset stays."""
     given = dict(locals())
-    from tmmu.cli.pack import pack_job, run_pack
+    from tmmu.cli.commands.pack import pack_job, run_pack
 
     return lambda: run_pack(pack_job(**given))
 
@@ -221,7 +221,7 @@ def ring(
 ) -> Run:
     """Stream TARGET's weights through a budget: the schedule, the time of a pass, and what limits it."""
     given = dict(locals())
-    from tmmu.cli.ring import ring_job, run_ring
+    from tmmu.cli.commands.ring import ring_job, run_ring
 
     return lambda: run_ring(ring_job(**given))
 
@@ -265,7 +265,7 @@ def diff(
         "--nodes": nodes,
         "--no-cache": no_cache,
     }
-    from tmmu.cli.diff import diff_job, run_diff
+    from tmmu.cli.commands.diff import diff_job, run_diff
 
     job = partial(diff_job, before=before, after=after, options=options, fail_over=fail_over)
     return lambda: run_diff(job(as_json=as_json, as_markdown=as_markdown))
@@ -280,7 +280,7 @@ def golden_check(
     cases: words.Cases = None, folder: words.Folder = words.GOLDEN, jobs: words.Jobs = 2, as_json: words.Json = False
 ) -> Run:
     """Plan every case again and compare each digest; say what moved. Writes nothing."""
-    from tmmu.cli.golden import golden_job, run_check
+    from tmmu.cli.commands.golden import golden_job, run_check
     from tmmu.golden.check import recorded_cases
 
     job = partial(golden_job, folder=folder, names=cases or (), jobs=jobs, as_json=as_json)
@@ -292,7 +292,7 @@ def golden_update(
     cases: words.Cases = None, folder: words.Folder = words.GOLDEN, jobs: words.Jobs = 2, as_json: words.Json = False
 ) -> Run:
     """Record what the planner says now, and say what moved and which version that takes."""
-    from tmmu.cli.golden import golden_job, run_update
+    from tmmu.cli.commands.golden import golden_job, run_update
 
     return lambda: run_update(golden_job(folder=folder, names=cases or (), jobs=jobs, as_json=as_json))
 
@@ -306,7 +306,7 @@ def golden_show(
     as_json: words.Json = False,
 ) -> Run:
     """Print the cases and their reasons, or the graph and one plan of a case."""
-    from tmmu.cli.golden import golden_job, run_list, run_show
+    from tmmu.cli.commands.golden import golden_job, run_list, run_show
 
     if case is None:
         refuse({"--mode": mode, "--preset": preset}, "of which case")
@@ -324,7 +324,7 @@ def bandwidth(
     as_json: words.Json = False,
 ) -> Run:
     """Measure copies between host and DEVICE: pinned and pageable, both ways, what one costs, how wide the link is."""
-    from tmmu.cli.bandwidth import bandwidth_job, run_bandwidth
+    from tmmu.cli.commands.bandwidth import bandwidth_job, run_bandwidth
 
     return lambda: run_bandwidth(bandwidth_job(device=device, size=size, tries=tries, as_json=as_json))
 
@@ -336,7 +336,7 @@ app.add_typer(cache, name="cache")
 @cache.command(name="ls")
 def cache_ls(as_json: words.Json = False) -> Run:
     """List what is kept, most recently used first."""
-    from tmmu.cli.cache import run_ls
+    from tmmu.cli.commands.cache import run_ls
 
     return lambda: run_ls(as_json=as_json)
 
@@ -348,8 +348,8 @@ def cache_ls(as_json: words.Json = False) -> Run:
 )
 def cache_why(context: typer.Context) -> Run:
     """Say whether the plan of TARGET is kept, else in which parts its key differs from the nearest. Options of plan."""
-    from tmmu.cli.cache import run_why, why_job
-    from tmmu.cli.plan import PlanOptions
+    from tmmu.cli.commands.cache import run_why, why_job
+    from tmmu.cli.commands.plan import PlanOptions
 
     plans = vars(typer.main.get_command(app))["commands"]["plan"]
     asked = plans.make_context("plan", list(context.args))
@@ -359,7 +359,7 @@ def cache_why(context: typer.Context) -> Run:
 @cache.command(name="verify")
 def cache_verify(as_json: words.Json = False) -> Run:
     """Read every entry and judge its plan."""
-    from tmmu.cli.cache import run_verify_cache
+    from tmmu.cli.commands.cache import run_verify_cache
 
     return lambda: run_verify_cache(as_json=as_json)
 
@@ -371,7 +371,7 @@ def cache_prune(
     as_json: words.Json = False,
 ) -> Run:
     """Remove what cannot be served, and what was not used for longest until the rest fits."""
-    from tmmu.cli.cache import run_prune
+    from tmmu.cli.commands.cache import run_prune
 
     return lambda: run_prune(everything=everything, limit=limit, as_json=as_json)
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tmmu.codec.files import read_file
+from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import TmmuError
-from tmmu.ir.check import judge
-from tmmu.ir.files import read_file
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.read import read_graph, read_plan
-from tmmu.ir.rules import require_legal
+from tmmu.judge.check import judge
+from tmmu.judge.rules import require_legal
 
 T = TypeVar("T")
 

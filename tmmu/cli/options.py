@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tmmu.codec.files import is_special, read_file
 from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
-from tmmu.ir.files import is_special, read_file
 from tmmu.ir.plan import ArenaSpec
 from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import check_token, token_from_seed

@@ -8,13 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tmmu.codec.files import read_ordinary
+from tmmu.codec.read import read_graph
 from tmmu.errors import InvalidConfig, TmmuError, UserError
 from tmmu.golden.million import million_buffers
-from tmmu.ir.files import read_ordinary
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import MODES, PRESETS, ArenaSpec
-from tmmu.ir.read import read_graph
-from tmmu.ir.rules import require_legal
+from tmmu.judge.rules import require_legal
 from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import token_from_seed
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tmmu.codec.files import read_ordinary
+from tmmu.codec.read import read_plan
 from tmmu.errors import GoldenMismatch, TmmuError, UserError
 from tmmu.golden import store
 from tmmu.golden.cases import CONFIGS, MANIFEST, Case, Config, graph_of, load, read_cases
@@ -13,9 +15,7 @@ from tmmu.golden.difference import first_difference
 from tmmu.golden.digests import KINDS, MAJOR
 from tmmu.golden.formats import unreadable
 from tmmu.golden.replay import Replay, Row
-from tmmu.ir.files import read_ordinary
 from tmmu.ir.plan import Plan
-from tmmu.ir.read import read_plan
 
 FILES: Final = "files"
 """The ``case`` of a finding that is about no case."""

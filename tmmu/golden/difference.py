@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import Final
 
+from tmmu.codec.text import print_ring
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, plan_map
 from tmmu.ir.ring import Ring
-from tmmu.ir.text import print_ring
 
 
 def first_difference(graph: Graph, kind: str, before: Plan, after: Plan) -> str:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import PlanMismatch, TmmuError
 from tmmu.golden.cases import load
 from tmmu.golden.store import FORMATS
 from tmmu.ir import graph as ir
 from tmmu.ir import plan as planned
-from tmmu.ir.check import judge
-from tmmu.ir.read import read_graph, read_plan
+from tmmu.judge.check import judge
 
 GRAPH: Final = ".ir.cbor"
 PLAN: Final = ".plan.cbor"

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from tmmu.codec.files import read_ordinary, write_atomic
 from tmmu.errors import TmmuError
 from tmmu.golden import store
 from tmmu.golden.cases import Case
 from tmmu.golden.check import Finding
-from tmmu.ir.files import read_ordinary, write_atomic
 
 JOURNAL: Final = ".update.json"
 """Hidden, so that it is no file of the folder."""

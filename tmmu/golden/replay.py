@@ -8,10 +8,10 @@ from tmmu.errors import ArenaTooSmall, PlanError, TmmuError
 from tmmu.golden.cases import Case, Config, graph_of
 from tmmu.golden.difference import first_difference
 from tmmu.golden.digests import KINDS, Digests, as_simulated, digests_of
-from tmmu.ir.check import judge
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, encode_plan
 from tmmu.ir.ring import Ring
+from tmmu.judge.check import judge
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 from tmmu.planner.token import token_from_seed

@@ -7,16 +7,16 @@ from typing import Final
 
 from blake3 import blake3
 
+from tmmu.codec.files import read_ordinary
+from tmmu.codec.read import read_plan
+from tmmu.codec.text import print_graph, print_plan
 from tmmu.errors import PlanCorrupt
 from tmmu.golden.cases import CONFIGS, MANIFEST, Case, Config, graph_file
 from tmmu.golden.digests import KINDS
 from tmmu.golden.replay import Row
 from tmmu.ir import cbor
-from tmmu.ir.files import read_ordinary
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.read import read_plan
-from tmmu.ir.text import print_graph, print_plan
 
 SUMS: Final = "SUMS"
 FORMATS: Final = "formats"

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tmmu.codec.files import read_ordinary, remove_unfinished, write_together
 from tmmu.errors import GoldenMismatch
 from tmmu.golden import store
 from tmmu.golden.cases import MANIFEST, Case, Config, graph_file
@@ -12,7 +13,6 @@ from tmmu.golden.formats import new_files
 from tmmu.golden.journal import Journal, cut_off, forget_journal, read_journal, write_journal
 from tmmu.golden.lock import locked
 from tmmu.golden.replay import Replay
-from tmmu.ir.files import read_ordinary, remove_unfinished, write_together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

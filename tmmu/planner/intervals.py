@@ -9,8 +9,8 @@ from typing import Final, NoReturn, TextIO
 
 from tmmu.errors import AlignmentViolation, AllocationOverflow, InvalidConfig, UserError
 from tmmu.ir.fault import U64_MAX
-from tmmu.ir.packing import shared_bytes
 from tmmu.ir.problem import PackProblem
+from tmmu.judge.packing import shared_bytes
 
 REQUIRED: Final = ("id", "lower", "upper", "size")
 COLUMNS: Final = (*REQUIRED, "alignment", "offset")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cli.commands.test_diff import NET, WIDE, commit, git, write
 from tests.unit.cli.graphs import Shell
-from tests.unit.cli.test_diff import NET, WIDE, commit, git, write
-from tmmu.compile import cache_folder
-from tmmu.planner.cache import store
+from tmmu.cache import store
+from tmmu.driver import cache_folder
 
 PROGRAM = (sys.executable, "-P", "-c", "from tmmu.cli.main import main; main()")
 MODEL = """\

@@ -8,10 +8,10 @@ module ``mlp.up`` that makes ``a``; ``over x`` lets it compute ``a`` in place of
 from dataclasses import replace
 
 from tests.strategies import Builder
-from tmmu.ir.check import check_plan
+from tmmu.compare.match import Planned
 from tmmu.ir.graph import Graph, Notes, OpNotes
-from tmmu.ir.match import Planned
-from tmmu.ir.rules import require_legal
+from tmmu.judge.check import check_plan
+from tmmu.judge.rules import require_legal
 from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed

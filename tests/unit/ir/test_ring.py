@@ -9,12 +9,12 @@ import pytest
 from blake3 import blake3
 
 from tests.layered import layered, planned
+from tmmu.codec.read import read_plan
+from tmmu.codec.text import print_plan
 from tmmu.errors import PlanCorrupt
 from tmmu.ir import cbor
 from tmmu.ir.plan import Plan, encode_plan
-from tmmu.ir.read import read_plan
 from tmmu.ir.ring import Ring, ring_map
-from tmmu.ir.text import print_plan
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 GRAPH = layered((512, 1024, 512, 768, 512, 1024), tied=256)

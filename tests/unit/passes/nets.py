@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tmmu.ir.key import NoKey
-from tmmu.passes.fingerprint import Fingerprint, fingerprint
-from tmmu.passes.workload import Workload, module_of
+from tmmu.passes.capture.fingerprint import Fingerprint, fingerprint
+from tmmu.passes.capture.workload import Workload, module_of
 
 SCALE = 2
 SIZES = {"first": [1, 2], "second": [3]}

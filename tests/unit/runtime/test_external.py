@@ -8,9 +8,9 @@ from torch import nn
 
 from tests.runtime.harness import TOKEN, captured, planned
 from tmmu.errors import InvalidConfig
-from tmmu.runtime.bind import bind
-from tmmu.runtime.executor import Executor
-from tmmu.runtime.slab import Slab
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.memory.slab import Slab
 
 
 class Scaled(nn.Module):

@@ -6,8 +6,8 @@ from itertools import chain
 from typing import Final
 
 from tmmu.errors import InvalidConfig
-from tmmu.ir.packing import shared_bytes
 from tmmu.ir.problem import PackProblem
+from tmmu.judge.packing import shared_bytes
 from tmmu.planner.pack.bounds import live_bound
 from tmmu.planner.pack.layers import HEURISTICS, SEARCH, State, improved, run_layers
 from tmmu.planner.pack.obstacles import fit_rounds

@@ -12,7 +12,7 @@ from typing import Final
 
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.ring import Member, Visit
-from tmmu.ir.spans import retained
+from tmmu.judge.spans import retained
 from tmmu.planner.ring.problem import RingProblem
 from tmmu.planner.ring.profile import Profile, copy_time, op_time
 

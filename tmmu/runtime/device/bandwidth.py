@@ -14,7 +14,7 @@ import torch
 
 from tmmu.errors import DeviceMissing, InvalidConfig
 from tmmu.runtime.device.cuda import CudaDevice, pci_address
-from tmmu.runtime.sizing import require_free
+from tmmu.runtime.memory.sizing import require_free
 
 SMALL: Final = 4096
 """Bytes of the copies whose count is what costs."""

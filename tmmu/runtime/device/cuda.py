@@ -15,8 +15,8 @@ from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream,
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.device.numa import device_node
 from tmmu.runtime.device.pinning import CudaRegistrar
-from tmmu.runtime.sizing import require_device
-from tmmu.runtime.slab import Slab
+from tmmu.runtime.memory.sizing import require_device
+from tmmu.runtime.memory.slab import Slab
 
 ALIGNMENT: Final = 512
 URGENT: Final = -1

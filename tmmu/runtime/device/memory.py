@@ -6,7 +6,7 @@ import torch
 
 from tmmu.runtime.device.interface import Arena, Device
 from tmmu.runtime.device.pinning import Registrar
-from tmmu.runtime.slab import Slab
+from tmmu.runtime.memory.slab import Slab
 
 
 class MemoryDevice(Device):

@@ -22,7 +22,7 @@ import torch
 
 from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream, Work
 from tmmu.runtime.device.memory import MemoryDevice
-from tmmu.runtime.slab import Slab
+from tmmu.runtime.memory.slab import Slab
 
 ALIGNMENT: Final = 4096
 """Of an arena: what a plan can ask for at most of memory that is paged."""

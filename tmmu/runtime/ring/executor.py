@@ -11,17 +11,17 @@ from tmmu.ir.calls import Program
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Ring
-from tmmu.runtime.bind import bind_program
-from tmmu.runtime.code import Run
 from tmmu.runtime.device.memory import MemoryDevice
-from tmmu.runtime.executor import Bound, Executor
+from tmmu.runtime.execute.bind import bind_program
+from tmmu.runtime.execute.executor import Bound, Executor
+from tmmu.runtime.kernels.code import Run
+from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.fences import Stands, always
 from tmmu.runtime.ring.host import Filling, HostImage
 from tmmu.runtime.ring.loop import Loop
-from tmmu.runtime.ring.sources import Source
-from tmmu.runtime.slab import Slab
-from tmmu.runtime.tape import Hooks
-from tmmu.runtime.weights import Weight, check_weights
+from tmmu.runtime.steps.launch_plan import Hooks
+from tmmu.runtime.weights.load import Weight, check_weights
+from tmmu.runtime.weights.sources import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

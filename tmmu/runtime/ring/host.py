@@ -18,8 +18,8 @@ from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.numa import node_cpus, stay_on, touching_cpus
 from tmmu.runtime.device.pinning import SEGMENT, Pinning, PinningRefused, Registrar, pin, unpin
-from tmmu.runtime.ring.sources import Source
-from tmmu.runtime.sizing import device_memory
+from tmmu.runtime.memory.sizing import device_memory
+from tmmu.runtime.weights.sources import Source
 
 CHUNK: Final = 16 << 20
 """Bytes that one thread reads at a time: enough that threads do not wait for each other, small enough to share out."""

@@ -18,13 +18,13 @@ from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.device.pinning import Registrar
 from tmmu.runtime.ring.anchors import anchors
 from tmmu.runtime.ring.fences import Stands, always
-from tmmu.runtime.ring.files import stored_tensors
 from tmmu.runtime.ring.host import Filling, HostImage
 from tmmu.runtime.ring.loop import Counts, Loop
 from tmmu.runtime.ring.passes import Passes
-from tmmu.runtime.ring.sources import Source, file_source, tensor_source
 from tmmu.runtime.ring.walk import Walk
 from tmmu.runtime.ring.windows import Window, named_tensors, placed, windows_of
+from tmmu.runtime.weights.safetensors_files import stored_tensors
+from tmmu.runtime.weights.sources import Source, file_source, tensor_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

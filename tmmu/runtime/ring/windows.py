@@ -11,7 +11,7 @@ from torch import nn
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.ring import Ring
-from tmmu.runtime.slab import Slab
+from tmmu.runtime.memory.slab import Slab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

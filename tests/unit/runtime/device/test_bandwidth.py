@@ -12,7 +12,7 @@ from tests.unit.runtime.device.test_cuda import FakeCuda
 from tmmu.runtime.device import cuda
 from tmmu.runtime.device.bandwidth import Rate, best_of, measure_bandwidth, of_gpu, pci_link
 from tmmu.runtime.device.cuda import CudaDevice
-from tmmu.runtime.slab import Slab
+from tmmu.runtime.memory.slab import Slab
 
 
 def test_the_best_of_the_tries_after_one_that_is_not_counted() -> None:

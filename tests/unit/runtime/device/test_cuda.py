@@ -11,8 +11,8 @@ from tmmu.errors import DeviceMissing
 from tmmu.runtime.device import cuda
 from tmmu.runtime.device.cuda import CudaDevice, pci_address
 from tmmu.runtime.device.interface import Range, Work
+from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.loop import Loop
-from tmmu.runtime.slab import Slab
 
 
 class FakeStream:

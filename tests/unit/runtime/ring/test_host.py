@@ -15,9 +15,9 @@ from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.ring import Block, Member, Ring
 from tmmu.runtime.device.pinning import CudaRegistrar, PinningRefused, pin
 from tmmu.runtime.ring import host
-from tmmu.runtime.ring.files import stored_tensors
 from tmmu.runtime.ring.host import Filling, HostImage
-from tmmu.runtime.ring.sources import OfFile, OfTensor, file_source, tensor_source
+from tmmu.runtime.weights.safetensors_files import stored_tensors
+from tmmu.runtime.weights.sources import OfFile, OfTensor, file_source, tensor_source
 
 PAGE = 4096
 

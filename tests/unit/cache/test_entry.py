@@ -1,0 +1,114 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from blake3 import blake3
+
+from tests.unit.cache.cached import key, program
+from tmmu.cache.entry import HEAD, Refused, decode_entry, encode_entry, open_entry
+from tmmu.cache.miss import MissReason
+from tmmu.ir import cbor
+from tmmu.ir.graph import encode_graph
+from tmmu.ir.plan import encode_plan
+
+DATA = encode_entry(key(), *program())
+
+
+def sealed(body: object) -> bytes:
+    """An entry of this body, with a digest that is right: what malice could write."""
+    data = body if isinstance(body, bytes) else cbor.encode(body)
+    start = DATA[:13] + len(data).to_bytes(8, "little")
+    return start + blake3(start + data).digest() + data
+
+
+def reason(data: bytes) -> MissReason:
+    with pytest.raises(Refused) as caught:
+        open_entry(decode_entry(data))
+    return caught.value.miss.reason
+
+
+def test_an_entry_gives_back_what_was_put_in() -> None:
+    entry = decode_entry(DATA)
+    assert entry.key == key()
+    assert open_entry(entry) == program()
+
+
+def test_the_text_of_a_part_is_kept() -> None:
+    assert decode_entry(DATA).key.parts[0].text == "0"
+
+
+def test_one_program_under_one_key_is_one_file() -> None:
+    assert encode_entry(key(), *program()) == DATA
+
+
+def test_every_bit_that_is_flipped_is_found() -> None:
+    for bit in range(8 * len(DATA)):
+        broken = bytearray(DATA)
+        broken[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Refused):
+            decode_entry(bytes(broken))
+
+
+def test_every_cut_is_found() -> None:
+    assert {reason(DATA[:length]) for length in range(len(DATA))} == {MissReason.CUT_OFF}
+
+
+def test_what_follows_the_end_is_found() -> None:
+    assert reason(DATA + b"\0") is MissReason.DAMAGED
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"not ours at all, but long enough to have a head and a digest and more", MissReason.FOREIGN),
+        (encode_plan(program()[1]), MissReason.FOREIGN),
+        (DATA.replace(b"tmmu.cache 1\n", b"tmmu.cache 2\n", 1), MissReason.VERSION),
+        (DATA.replace(b"tmmu.cache 1\n", b"tmmu.cache 0\n", 1), MissReason.VERSION),
+        (DATA[:HEAD] + DATA[HEAD:][::-1], MissReason.DAMAGED),
+    ],
+)
+def test_other_files_say_what_they_are(data: bytes, wanted: MissReason) -> None:
+    assert reason(data) is wanted
+
+
+def body(change: Callable[[dict[str, object]], object]) -> bytes:
+    graph, plan = program()
+    whole: dict[str, object] = {"key": [["a", bytes(32), ""]], "graph": encode_graph(graph), "plan": encode_plan(plan)}
+    change(whole)
+    return sealed(whole)
+
+
+def test_a_sealed_body_that_is_right_is_an_entry() -> None:
+    assert decode_entry(body(lambda whole: None)).key.parts[0].name == "a"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        sealed(b""),
+        sealed(b"\xff"),
+        sealed(b"\xa1\x61a\x18\x01"),  # 1 in two bytes: not canonical
+        sealed([]),
+        body(lambda whole: whole.pop("graph")),
+        body(lambda whole: whole.update(more=1)),
+        body(lambda whole: whole.update(graph="text")),
+        body(lambda whole: whole.update(plan=b"")),
+        body(lambda whole: whole.update(graph=whole["plan"])),
+        body(lambda whole: whole.update(key={})),
+        body(lambda whole: whole.update(key=[["a", bytes(32)]])),
+        body(lambda whole: whole.update(key=[["a", bytes(31), ""]])),
+        body(lambda whole: whole.update(key=[[1, bytes(32), ""]])),
+        body(lambda whole: whole.update(key=[["b", bytes(32), ""], ["a", bytes(32), ""]])),
+        body(lambda whole: whole.update(key=[["a", bytes(32), ""], ["a", bytes(32), ""]])),
+    ],
+)
+def test_a_right_digest_over_a_wrong_body_does_not_help(data: bytes) -> None:
+    assert reason(data) is MissReason.DAMAGED
+
+
+def test_the_plan_of_another_graph_is_refused() -> None:
+    graph, plan = program()
+    other = encode_plan(plan).replace(plan.ir_hash, bytes(32))
+    assert reason(body(lambda whole: whole.update(plan=other))) is MissReason.DAMAGED
+    moved = replace(plan, ir_hash=bytes(32))
+    assert reason(encode_entry(key(), graph, moved)) is MissReason.DAMAGED

@@ -1,0 +1,42 @@
+from tmmu.cache.table import Table
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    table: Table[str] = Table(rows=2, room=100)
+    table.put(b"a", "A", 1)
+    table.put(b"b", "B", 1)
+    assert table.get(b"a") == "A"
+    table.put(b"c", "C", 1)
+    assert (table.get(b"a"), table.get(b"b"), table.get(b"c")) == ("A", None, "C")
+
+
+def test_costs_are_bounded_together() -> None:
+    table: Table[str] = Table(rows=10, room=10)
+    for name, cost in ((b"a", 4), (b"b", 4), (b"c", 4)):
+        table.put(name, name.decode(), cost)
+    assert len(table) == 2
+    assert table.get(b"a") is None
+
+
+def test_what_is_larger_than_the_table_is_not_held_and_moves_nothing_out() -> None:
+    table: Table[str] = Table(rows=10, room=10)
+    table.put(b"a", "A", 10)
+    table.put(b"b", "B", 11)
+    assert (table.get(b"a"), table.get(b"b")) == ("A", None)
+
+
+def test_a_row_that_is_replaced_costs_once() -> None:
+    table: Table[str] = Table(rows=10, room=10)
+    for text in ("one", "two", "three"):
+        table.put(b"a", text, 6)
+    table.put(b"b", "B", 4)
+    assert (table.get(b"a"), table.get(b"b")) == ("three", "B")
+
+
+def test_a_row_replaced_by_what_does_not_fit_is_gone() -> None:
+    table: Table[str] = Table(rows=10, room=10)
+    table.put(b"a", "old", 1)
+    table.put(b"a", "new", 11)
+    assert table.get(b"a") is None
+    table.put(b"b", "B", 10)
+    assert table.get(b"b") == "B"

@@ -1,0 +1,77 @@
+"""``tmmu bandwidth`` says what it measured, on what, and what it could not measure."""
+
+import json
+
+import pytest
+
+from tests.unit.cli.graphs import Shell
+from tmmu.cli.commands.bandwidth import lines, record
+from tmmu.runtime.device.bandwidth import Bandwidth, PciLink, Rate
+
+LINK = PciLink(address="0000:3b:00.0", speed="16.0 GT/s PCIe", width="8", max_speed="32.0 GT/s PCIe", max_width="16")
+GPU = Bandwidth(
+    device="cuda:0",
+    name="a GPU",
+    rates=(
+        Rate(source="pinned", target="device", bytes=1 << 28, best_ns=11_000_000, small_ns=9_870),
+        Rate(source="pageable", target="device", bytes=1 << 28, best_ns=99_000_000, small_ns=12_000),
+    ),
+    link=LINK,
+    unpinned="",
+)
+
+
+def test_a_gpu_s_copies_stand_beside_each_other_with_the_link() -> None:
+    assert list(lines(GPU)) == [
+        "cuda:0: a GPU",
+        "",
+        "from      to          bytes       rate  one of 4 KiB",
+        "pinned    device  256.0 MiB  24.4 GB/s        9.9 us",
+        "pageable  device  256.0 MiB   2.7 GB/s       12.0 us",
+        "",
+        "link 0000:3b:00.0: 16.0 GT/s PCIe, 8 lanes, at most 32.0 GT/s PCIe, 16 lanes",
+    ]
+
+
+def test_memory_that_cannot_be_pinned_is_said() -> None:
+    refused = Bandwidth(device="cuda:0", name="a GPU", rates=GPU.rates[1:], link=None, unpinned="no room")
+    assert list(lines(refused))[-1] == "memory cannot be pinned: no room; raise the limit of locked memory (ulimit -l)"
+
+
+def test_the_record_has_all_of_it() -> None:
+    found = record(GPU)
+    assert json.loads(json.dumps(found)) == found
+    assert found["rates"][0]["bytes_per_second"] == (1 << 28) * 10**9 // 11_000_000
+    assert found["link"]["width"] == "8"
+
+
+def test_without_a_gpu_it_measures_the_host_and_says_so(shell: Shell) -> None:
+    done = shell.tmmu("bandwidth", "--device", "cpu", "--size", "64KiB", "--tries", "1")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == "cpu: the host's memory"
+    assert done.out.splitlines()[-1].startswith("no GPU: copies within the host's memory")
+
+
+def test_json_is_one_object(shell: Shell) -> None:
+    done = shell.tmmu("bandwidth", "--device", "cpu", "--size", "64KiB", "--tries", "1", "--json")
+    found = json.loads(done.out)
+    assert found["device"] == "cpu"
+    assert all(rate["bytes"] == 1 << 16 and rate["bytes_per_second"] > 0 for rate in found["rates"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--size", "1KiB"), "measure nothing"),
+        (("--size", "much"), "--size"),
+        (("--tries", "0"), "--tries"),
+        (("--device", "tpu"), "is no device"),
+        (("--device", "meta"), "DEVICE_MISSING"),
+        (("--size", "900TiB", "--device", "cpu"), "DEVICE_MEMORY"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+    done = shell.tmmu("bandwidth", *arguments)
+    assert done.code in (2, 3)
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1

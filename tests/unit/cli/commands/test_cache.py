@@ -1,0 +1,534 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.cache.cached import key
+from tests.unit.cli.graphs import Shell, small
+from tmmu.cache import key_parts as parts
+from tmmu.cache import store
+from tmmu.cache.entry import encode_entry
+from tmmu.cli.app import run
+from tmmu.codec.read import read_graph, read_plan
+from tmmu.driver import cache_folder
+from tmmu.ir.graph import encode_graph
+
+NET = """
+import torch
+from torch import nn
+
+SCALE = 2
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8, steps: int = 2) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+        self.steps = torch.full((), steps)
+
+    def forward(self, x):
+        for _ in range(int(self.steps)):
+            x = torch.relu(self.first(x)) * SCALE
+        return self.second(x)
+
+def model(width: int = 8, steps: int = 2):
+    return Net(width, steps)
+
+def inputs(batch: int = 2, width: int = 8):
+    return (torch.zeros(batch, width),)
+
+def loss(model, x):
+    return model(x).sum()
+"""
+
+CONFIG = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_layer": 1,
+    "n_embd": 8,
+    "n_head": 2,
+    "vocab_size": 16,
+    "n_positions": 16,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
+@pytest.fixture
+def net(shell: Shell) -> Shell:
+    """A folder with a model."""
+    (shell.folder / "net.py").write_text(NET)
+    return shell
+
+
+@pytest.fixture
+def untraced(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called, tracing a model fails."""
+
+    def forbid() -> None:
+        module = import_module("tmmu.passes.capture.trace")
+        monkeypatch.setattr(module, "trace", lambda *args: pytest.fail("the model is traced"))
+
+    return forbid
+
+
+def plan(shell: Shell, *options: object, target: str = "net.py") -> Any:
+    done = shell.tmmu("plan", target, "--json", *options)
+    assert done.code == 0, done.err
+    return done.record
+
+
+def origin(shell: Shell, *options: object, target: str = "net.py") -> str:
+    return str(plan(shell, *options, target=target)["cache"]["origin"])
+
+
+# -- warm plans
+
+
+def test_a_warm_plan_traces_nothing_and_gives_the_same_bytes(net: Shell, untraced: Callable[[], None]) -> None:
+    cold = net.tmmu("plan", "net.py")
+    files = {name: (net.folder / name).read_bytes() for name in ("net.plan.cbor", "net.ir.cbor")}
+    for name in files:
+        (net.folder / name).unlink()
+    untraced()
+    warm = net.tmmu("plan", "net.py")
+    assert (warm.code, warm.out, warm.err) == (0, cold.out, "")
+    assert {name: (net.folder / name).read_bytes() for name in files} == files
+
+
+def test_a_plan_says_where_it_came_from(net: Shell) -> None:
+    assert plan(net)["cache"] == {"origin": "cold", "miss": "nothing is stored under this key", "unkept": ""}
+    warm = plan(net)
+    assert warm["cache"] == {"origin": "disk", "miss": "", "unkept": ""}
+    assert "capture" not in warm["seconds"]
+    assert "judge" in warm["seconds"]
+
+
+def test_no_cache_neither_looks_nor_keeps(net: Shell) -> None:
+    assert plan(net, "--no-cache")["cache"] is None
+    assert store.entries(cache_folder()) == ()
+    plan(net)
+    assert plan(net, "--no-cache")["cache"] is None
+    assert origin(net) == "disk"
+
+
+def test_another_folder_and_another_output_are_the_same_plan(net: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(net)
+    (net.folder / "moved").mkdir()
+    (net.folder / "moved" / "net.py").write_text(NET)
+    assert origin(net, "-o", "other.plan.cbor", "--ir", "other.ir.cbor", target="moved/net.py") == "disk"
+    monkeypatch.chdir(net.folder / "moved")
+    assert origin(net, "--reserve", "2GiB") == "disk"
+
+
+OPTIONS = [
+    ("--target", "cpu"),
+    ("--mode", "forward"),
+    ("--mode", "backward"),
+    ("--preset", "train_full"),
+    ("--seed", "1"),
+    ("--arena", "activations=capacity:1GiB"),
+    ("--nodes", "5"),
+    ("--set", "batch=3"),
+    ("--set", "width=16"),
+    ("--set", "steps=3"),
+]
+
+
+def test_each_option_that_decides_a_plan_is_another_plan(net: Shell) -> None:
+    plan(net)
+    for options in OPTIONS:
+        assert origin(net, *options) == "cold", options
+    for options in OPTIONS:
+        assert origin(net, *options) == "disk", options
+
+
+AGAIN = [("--seed", "1"), ("--preset", "train_full"), ("--arena", "activations=capacity:1GiB"), ("--nodes", "5")]
+"""Options that say how a graph is planned."""
+
+
+def test_a_graph_that_is_kept_is_planned_again_without_a_trace(net: Shell, untraced: Callable[[], None]) -> None:
+    wanted = {options: plan(net, "--no-cache", *options)["digest"] for options in AGAIN}
+    plan(net)
+    untraced()
+    for options in AGAIN:
+        found = plan(net, *options)
+        assert (found["digest"], found["cache"]["origin"]) == (wanted[options], "cold")
+        assert "capture" not in found["seconds"]
+        assert origin(net, *options) == "disk"
+
+
+EDITS = {
+    "a number in forward": ("* SCALE", "* 3"),
+    "a global": ("SCALE = 2", "SCALE = 3"),
+    "the value of a constant": ("torch.full((), steps)", "torch.full((), steps + 1)"),
+    "the class of a layer": ("self.second = nn.Linear(width, width)", "self.second = nn.Identity()"),
+    "an operator": ("torch.relu", "torch.sigmoid"),
+    "a default of the model": ("def model(width: int = 8", "def model(more: int = 1, width: int = 8"),
+    "the size of an input": ("batch: int = 2", "batch: int = 3"),
+    "lines": ("SCALE = 2", "SCALE = 2\n"),
+    "the strides of an input": ("torch.zeros(batch, width)", "torch.zeros(width, batch).t()"),
+    "frozen": ("return Net(width, steps)", "net = Net(width, steps); net.first.requires_grad_(False); return net"),
+    "a switch of torch": ("SCALE = 2", "SCALE = 2; torch.backends.cuda.enable_flash_sdp(False)"),
+    "a comment": ("SCALE = 2", "SCALE = 2  # twice"),
+    "what the file does when it is read": ("SCALE = 2", "SCALE = 2; print(end='')"),
+    "the loss": ("model(x).sum()", "model(x).mean()"),
+}
+
+
+@pytest.mark.parametrize("mode", ["inference", "backward"])
+def test_edits_of_a_model_are_told_apart_and_graphs_are_those_of_a_trace(net: Shell, mode: str) -> None:
+    """Every plan from the cache is that of the same file without one."""
+    try:
+        plan(net, "--mode", mode)
+        for name, (before, after) in EDITS.items():
+            (net.folder / "net.py").write_text(NET.replace(before, after))
+            assert origin(net, "--mode", mode) == "cold", name
+            assert origin(net, "--mode", mode) == "disk", name
+            kept = (net.folder / "net.ir.cbor").read_bytes()
+            plan(net, "--mode", mode, "--no-cache")
+            assert (net.folder / "net.ir.cbor").read_bytes() == kept, name
+            torch.backends.cuda.enable_flash_sdp(True)
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+
+
+def test_a_neighbour_that_the_model_imports_counts(net: Shell) -> None:
+    text = NET.replace("SCALE = 2", "from helper import SCALE").replace("* SCALE", "* helper.scaled(SCALE)")
+    (net.folder / "net.py").write_text(text.replace("import torch\n", "import torch\nimport helper\n", 1))
+    found = []
+    for body in ("x", "x", "x + 1", "x + 2"):
+        (net.folder / "helper.py").write_text(f"SCALE = 2\ndef scaled(x): return {body}\n")
+        sys.modules.pop("helper", None)
+        os.utime(net.folder / "helper.py", (len(found), len(found)))
+        found.append(origin(net))
+    assert found == ["cold", "disk", "cold", "cold"]
+    sys.modules.pop("helper")
+
+
+def test_what_reads_from_outside_is_traced_each_time_and_says_why(net: Shell) -> None:
+    (net.folder / "net.py").write_text(
+        NET.replace("* SCALE", "* (1 if random.random() < 2 else 2)") + "\nimport random\n"
+    )
+    for _ in range(2):
+        found = plan(net)["cache"]
+        assert found["origin"] == "cold"
+        assert found["unkept"] == "the model reads random.random at net.py:14"
+    done = net.tmmu("cache", "why", "net.py")
+    assert done.out == "never kept: the model reads random.random at net.py:14\n"
+    assert net.tmmu("cache", "why", "net.py", "--json").record["key"] is None
+    assert store.entries(cache_folder()) == ()
+
+
+def test_a_model_that_cannot_be_traced_is_not_remembered(net: Shell) -> None:
+    (net.folder / "net.py").write_text(NET.replace("return self.second(x)", "raise ValueError('no')"))
+    for _ in range(2):
+        assert net.tmmu("plan", "net.py").code == 2
+    assert store.entries(cache_folder()) == ()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "shorter than it says"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\0"), "not what was written"),
+        (lambda path: path.write_bytes(b"x"), "no entry"),
+        (lambda path: path.unlink(), "nothing is stored"),
+    ],
+)
+def test_a_spoilt_entry_is_made_again(net: Shell, spoil: Callable[[Path], Any], why: str) -> None:
+    digest = plan(net)["digest"]
+    (one,) = store.entries(cache_folder())
+    spoil(one.path)
+    again = plan(net)
+    assert (again["digest"], again["cache"]["origin"]) == (digest, "cold")
+    assert why in again["cache"]["miss"]
+    assert origin(net) == "disk"
+
+
+def test_a_plan_that_somebody_forged_is_judged(net: Shell) -> None:
+    """Its entry has every digest right, and its plan says that two buffers may lie on one another."""
+    wanted = plan(net)
+    (one,) = store.entries(cache_folder())
+    entry = store.read_entry(one.path)
+    graph, sound = read_graph(entry.graph), read_plan(entry.plan)
+    forged = replace(sound, buffers=replace(sound.buffers, offset=(0,) * len(sound.buffers)))
+    one.path.write_bytes(encode_entry(entry.key, graph, forged))
+    found = plan(net)
+    assert found["digest"] == wanted["digest"]
+    assert "the judge refused the stored plan" in found["cache"]["miss"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_stops_nobody(net: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    (net.folder / "file").touch()
+    monkeypatch.setenv("TMMU_CACHE_DIR", str(net.folder / "file"))
+    assert "file" in plan(net)["cache"]["unkept"]
+
+
+def test_the_folder_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMMU_CACHE_DIR", str(tmp_path))
+    assert cache_folder() == tmp_path / "plans"
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setenv("TMMU_CACHE_DIR", tmp_path.name)
+    assert cache_folder() == tmp_path / "plans"
+    monkeypatch.setenv("TMMU_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert cache_folder() in (
+        (tmp_path / "user" / "tmmu" / "plans"),
+        Path.home() / "Library" / "Caches" / "tmmu" / "plans",
+    )
+
+
+# -- targets whose files say all
+
+
+def alone(*arguments: str, torch: bool = False) -> Any:
+    """The record of a command that runs in a process of its own, and imports torch or does not."""
+    program = (
+        f"import sys; from tmmu.cli.app import run; code = run({list(arguments)}); "
+        f"sys.exit(code or ('torch' in sys.modules) is not {torch})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or done.stdout
+    return json.loads(done.stdout)
+
+
+def test_a_warm_configuration_needs_no_torch(shell: Shell) -> None:
+    folder = shell.folder / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    cold = alone("plan", "hf:tiny", "--batch", "2", "--json", torch=True)
+    files = {name: (shell.folder / name).read_bytes() for name in ("tiny.plan.cbor", "tiny.ir.cbor")}
+    warm = alone("plan", "hf:tiny", "--batch", "2", "--json")
+    assert (cold["cache"]["origin"], warm["cache"]["origin"]) == ("cold", "disk")
+    assert warm["digest"] == cold["digest"]
+    assert {name: (shell.folder / name).read_bytes() for name in files} == files
+    assert alone("cache", "why", "hf:tiny", "--batch", "2", "--json")["kept"] is True
+    again = alone("plan", "hf:tiny", "--batch", "2", "--seed", "9", "--json")
+    assert (again["ir_hash"], again["cache"]["origin"]) == (cold["ir_hash"], "cold")
+    assert again["digest"] != cold["digest"]
+    found = alone("cache", "why", "hf:tiny/config.json", "--batch", "3", "--json")
+    assert {"workload": ["batch 3", "batch 2"]} in [one["parts"] for one in found["nearest"]]
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"n_head": 4}))
+    found = alone("cache", "why", "hf:tiny", "--batch", "2", "--json")
+    assert list(found["nearest"][0]["parts"]) == ["model"]
+
+
+class Exported(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.factor
+
+
+def test_a_warm_exported_program_needs_no_torch_and_no_weights(shell: Shell) -> None:
+    def export(factor: float) -> None:
+        torch.export.save(torch.export.export(Exported(factor), (torch.zeros(2, 4),)), "net.pt2")
+
+    export(2.0)
+    cold = alone("plan", "net.pt2", "--json", torch=True)
+    warm = alone("plan", "net.pt2", "--json")
+    assert (warm["digest"], warm["cache"]["origin"]) == (cold["digest"], "disk")
+    export(2.0)  # other random weights
+    assert alone("cache", "why", "net.pt2", "--json")["kept"] is True
+    export(3.0)
+    assert list(alone("cache", "why", "net.pt2", "--json")["nearest"][0]["parts"]) == ["model"]
+
+
+def test_a_graph_file_is_planned_once(shell: Shell) -> None:
+    shell.graph(small())
+    assert [origin(shell, "-o", "x.plan.cbor", target="small.ir.cbor") for _ in range(2)] == ["cold", "disk"]
+    assert origin(shell, "-o", "x.plan.cbor", "--nodes", 9, target="small.ir.cbor") == "cold"
+    graph = small()
+    other = replace(graph, notes=replace(graph.notes, name="other"))
+    Path("small.ir.cbor").write_bytes(encode_graph(other))
+    found = plan(shell, "-o", "x.plan.cbor", target="small.ir.cbor")
+    assert (found["cache"]["origin"], found["model"]) == ("cold", "other")
+
+
+# -- another process
+
+
+def test_processes_with_other_hash_seeds_agree_on_the_key(net: Shell) -> None:
+    program = "from tmmu.cli.app import run; run(['cache', 'why', 'net.py', '--json'])"
+    found = set()
+    for seed in ("0", "1"):
+        env = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
+        found.add(json.loads(done.stdout)["key"])
+    assert len(found) == 1
+    assert None not in found
+
+
+# -- ls, why, verify, prune
+
+
+def fill(shell: Shell, *seeds: int) -> None:
+    shell.graph(small())
+    for seed in seeds:
+        assert shell.tmmu("plan", "small.ir.cbor", "-o", "x.plan.cbor", "--seed", seed).code == 0
+
+
+def test_an_empty_cache(shell: Shell) -> None:
+    folder = cache_folder()
+    assert shell.tmmu("cache", "ls").out == f"0 entries, 0 B, in {folder}\n"
+    assert shell.tmmu("cache", "verify").out == f"sound: 0 entries in {folder}\n"
+    assert shell.tmmu("cache", "prune").out == f"removed 0 entries, 0 B; kept 0 entries in {folder}\n"
+    assert shell.tmmu("cache", "ls", "--json").record == {"folder": str(folder), "bytes": 0, "entries": []}
+
+
+def test_ls_lists_what_was_used_last_first(shell: Shell) -> None:
+    fill(shell, 1, 2)
+    newest, oldest = reversed(store.entries(cache_folder()))
+    os.utime(oldest.path, ns=(1, 1))
+    lines = shell.tmmu("cache", "ls").out.splitlines()
+    assert lines[0].split() == ["key", "last", "used", "size", "model", "target", "mode", "preset", "inputs"]
+    assert [line.split()[0] for line in lines[1:3]] == [newest.key[:12], oldest.key[:12]]
+    assert "inference" in lines[1]
+    record = shell.tmmu("cache", "ls", "--json").record
+    assert [row["key"] for row in record["entries"]] == [newest.key, oldest.key]
+    assert record["bytes"] == sum(row["bytes"] for row in record["entries"]) > 0
+    assert record["entries"][1]["used_ns"] == 1
+
+
+def test_ls_shows_what_cannot_be_served(shell: Shell) -> None:
+    fill(shell, 1)
+    store.entries(cache_folder())[0].path.write_bytes(b"x")
+    assert "the file is no entry of a plan cache" in shell.tmmu("cache", "ls").out
+
+
+def test_why_names_the_parts_that_missed(shell: Shell) -> None:
+    fill(shell, 1)
+    (kept,) = store.entries(cache_folder())
+    assert shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 1).out == f"found: {kept.key[:12]}\n"
+    done = shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 2, "--preset", "train_full")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0].startswith("not found: ")
+    assert lines[2:] == [
+        f"{kept.key[:12]} differs in 2 parts:",
+        "part    asked for          kept",
+        "preset  train_full         inference",
+        *[line for line in lines if line.startswith("token")],
+    ]
+
+
+def test_why_compares_with_the_nearest(shell: Shell) -> None:
+    fill(shell, 1, 2, 3, 4, 5)
+    record = shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 9, "--nodes", 3, "--json").record
+    assert [set(one["parts"]) for one in record["nearest"]] == [{"token", "nodes"}] * 3
+    shell.tmmu("plan", "small.ir.cbor", "-o", "x.plan.cbor", "--seed", 9)
+    record = shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 9, "--nodes", 3, "--json").record
+    assert record["nearest"][0]["parts"] == {"nodes": ["3", "0"]}
+    assert (record["kept"], record["miss"]) == (False, "nothing is stored under this key")
+
+
+def test_why_names_another_torch(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shell.folder / "net.py").write_text(NET)
+    plan(shell)
+    real = parts.library_part
+    monkeypatch.setattr(parts, "library_part", lambda name: replace(real(name), digest=bytes(32), text="9.9"))
+    found = shell.tmmu("cache", "why", "net.py", "--json").record["nearest"][0]["parts"]
+    assert found["library.torch"] == ["9.9", torch.__version__]
+    assert set(found) == {name for name in found if name.startswith("library.")}
+    assert origin(shell) == "cold"
+
+
+def test_why_of_a_model_names_its_subject(net: Shell) -> None:
+    plan(net)
+    (net.folder / "net.py").write_text(NET.replace("self.first = ", "self.more = self.first = "))
+    (near,) = net.tmmu("cache", "why", "net.py", "--json").record["nearest"]
+    assert "model.attributes" in near["parts"]
+    assert "model" not in near["parts"]
+    assert "model.inputs" not in near["parts"]
+
+
+def test_why_touches_nothing(shell: Shell) -> None:
+    fill(shell, 1)
+    (one,) = store.entries(cache_folder())
+    os.utime(one.path, ns=(1, 1))
+    shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 1)
+    shell.tmmu("cache", "ls")
+    shell.tmmu("cache", "verify")
+    assert store.entries(cache_folder())[0].used == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Missing argument"),
+        (("small.ir.cbor", "-o", "x"), "--output"),
+        (("small.ir.cbor", "--no-cache"), "--no-cache"),
+        (("small.ir.cbor", "--frobnicate"), "No such option"),
+        (("small.ir.cbor", "--seed", "x"), "--seed"),
+        (("small.ir.cbor", "--batch", "2"), "--batch"),
+        (("missing.ir.cbor",), "missing.ir.cbor"),
+        (("missing.py",), "missing.py"),
+    ],
+)
+def test_why_refuses_as_plan_does(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+    shell.graph(small())
+    done = shell.tmmu("cache", "why", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_verify_judges_every_entry(shell: Shell) -> None:
+    fill(shell, 1, 2, 3)
+    folder = cache_folder()
+    assert shell.tmmu("cache", "verify").out == f"sound: 3 entries in {folder}\n"
+    one, other, _ = store.entries(folder)
+    entry = store.read_entry(one.path)
+    graph, sound = read_graph(entry.graph), read_plan(entry.plan)
+    forged = replace(sound, buffers=replace(sound.buffers, offset=(0,) * len(sound.buffers)))
+    one.path.write_bytes(encode_entry(entry.key, graph, forged))
+    other.path.write_bytes(encode_entry(key(), graph, sound))
+    done = shell.tmmu("cache", "verify")
+    assert done.code == 3
+    assert "2 of 3 entries" in done.err
+    assert "PLAN_CORRUPT" in done.err
+    lines = sorted(done.out.splitlines())
+    assert len(lines) == 2
+    assert any(one.key[:12] in line and "the judge refused" in line for line in lines)
+    assert any(other.key[:12] in line and "another key's" in line for line in lines)
+    done = shell.tmmu("cache", "verify", "--json")
+    assert done.code == 3
+    assert set(done.record["faults"]) == {one.key, other.key}
+
+
+def test_prune_removes_what_cannot_be_served_and_makes_room(shell: Shell) -> None:
+    fill(shell, 1, 2, 3)
+    folder = cache_folder()
+    _, second, third = store.entries(folder)
+    second.path.write_bytes(b"x")
+    (folder / ".tmmu-1-0.tmp").touch()
+    os.utime(folder / ".tmmu-1-0.tmp", ns=(1, 1))
+    (folder / ".tmmu-2-0.tmp").touch()
+    done = shell.tmmu("cache", "prune", "--json").record
+    assert (done["removed"], done["unfinished"], done["kept"]) == (1, 1, 2)
+    done = shell.tmmu("cache", "prune", "--limit", str(third.bytes)).out
+    assert done.startswith("removed 1 entry, ")
+    assert [one.path for one in store.entries(folder)] == [third.path]
+    done = shell.tmmu("cache", "prune", "--all", "--json").record
+    assert (done["removed"], done["unfinished"], done["kept"]) == (1, 1, 0)
+    assert list(folder.iterdir()) == []
+    assert shell.tmmu("cache", "prune", "--limit", "some").code == 2
+
+
+def test_help_names_the_commands(shell: Shell) -> None:
+    out = shell.tmmu("cache", "--help").out
+    assert all(name in out for name in ("ls", "why", "verify", "prune"))
+    assert run(["cache", "why", "--help"]) == 0

@@ -1,0 +1,163 @@
+"""``tmmu cache ls`` and ``why`` for a person: names that can be read, times, and exit codes."""
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.cli.commands.test_cache import NET, fill, plan
+from tests.unit.cli.graphs import Shell, small
+from tmmu.cache import store
+from tmmu.cli.commands.cache import _moment, _short
+from tmmu.driver import cache_folder
+
+
+@pytest.fixture
+def net(shell: Shell) -> Shell:
+    """A folder with a model."""
+    (shell.folder / "net.py").write_text(NET)
+    return shell
+
+
+@pytest.fixture
+def paris(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The clock of a place that is two hours ahead in summer."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("paris")
+def test_ls_says_when_an_entry_was_used_last_by_the_clock_of_this_place(shell: Shell) -> None:
+    fill(shell, 1)
+    (one,) = store.entries(cache_folder())
+    os.utime(one.path, (1_750_000_000, 1_750_000_000))
+    row = shell.tmmu("cache", "ls").out.splitlines()[1]
+    assert row.split()[:3] == [one.key[:12], "2025-06-15", "17:06"]
+    assert shell.tmmu("plan", "small.ir.cbor", "-o", "x.plan.cbor", "--seed", 1).code == 0
+    assert "2025-06-15" not in shell.tmmu("cache", "ls").out, "it was served"
+    assert shell.tmmu("cache", "ls", "--json").record["entries"][0]["used_ns"] > one.used
+
+
+def test_a_time_that_no_calendar_has_is_left_out() -> None:
+    assert _moment(10**30) == ""
+
+
+def test_ls_names_programs_that_were_traced_to_run(net: Shell) -> None:
+    """The whole hash stands in the record; a person is told what it is, and enough of it to tell two apart."""
+    assert net.tmmu("run", "net.py").code == 0
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    torch.compile(module, backend="tmmu")(torch.zeros(2, 4))
+    torch.compiler.reset()
+    lines = net.tmmu("cache", "ls").out.splitlines()[1:3]
+    models = [row["parts"]["model"] for row in net.tmmu("cache", "ls", "--json").record["entries"]]
+    for line, model, name in zip(lines, models, ("torch.compile", "net"), strict=True):
+        assert re.fullmatch(rf"{name}, \d+ ops, [0-9a-f]{{64}}", model)
+        assert f"  {model[:-52]}…  " in line
+        assert not re.search("[0-9a-f]{13}", line)
+    assert lines[1].endswith("x float32[2,8]")
+
+
+def test_why_shortens_digests_for_a_person_alone(net: Shell) -> None:
+    assert net.tmmu("run", "net.py").code == 0
+    (model,) = [row["parts"]["model"] for row in net.tmmu("cache", "ls", "--json").record["entries"]]
+    net.graph(small())
+    shown = net.tmmu("cache", "why", "small.ir.cbor", "--json").record["nearest"][0]["parts"]
+    assert shown["model.inputs"] == ["", "x float32[2,8]"]
+    assert _short(f"graph {model}") == f"graph {model[:-52]}…"
+
+
+def test_why_exits_with_0_whether_it_is_kept_or_not(net: Shell) -> None:
+    """What is kept is no error; a script reads ``kept``."""
+    assert net.tmmu("cache", "why", "net.py").code == 0
+    plan(net)
+    found = net.tmmu("cache", "why", "net.py", "--json")
+    assert (found.code, found.record["kept"]) == (0, True)
+    store.entries(cache_folder())[0].path.write_bytes(b"x")
+    spoilt = net.tmmu("cache", "why", "net.py", "--json")
+    assert (spoilt.code, spoilt.record["kept"]) == (0, False)
+    (net.folder / "net.py").write_text(NET.replace("* SCALE", "* time.time()") + "\nimport time\n")
+    never = net.tmmu("cache", "why", "net.py", "--json")
+    assert (never.code, never.record["kept"], never.record["key"]) == (0, False, None)
+
+
+def test_why_exits_as_plan_does_where_there_is_nothing_to_look_for(net: Shell) -> None:
+    (net.folder / "net.py").write_text("model = 1 +\n")
+    (net.folder / "cut.ir.cbor").write_bytes(b"\xa1")
+    for target, code, said in (("net.py", 2, "CAPTURE_FAILED"), ("cut.ir.cbor", 3, "PLAN_CORRUPT")):
+        for command in (("plan",), ("cache", "why")):
+            done = net.tmmu(*command, target)
+            assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+            assert said in done.err
+
+
+def test_an_entry_that_goes_while_it_is_looked_for_is_no_fault(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a prune."""
+    fill(shell, 1, 2)
+    one, other = store.entries(cache_folder())
+    monkeypatch.setattr(store, "entries", lambda folder: (one, other))
+    one.path.unlink()
+    done = shell.tmmu("cache", "verify")
+    assert (done.code, done.out) == (0, f"sound: 1 entry in {cache_folder()}\n")
+    assert [row["key"] for row in shell.tmmu("cache", "ls", "--json").record["entries"]] == [other.key]
+
+
+def test_prune_says_what_it_cannot_remove(shell: Shell) -> None:
+    fill(shell, 1, 2)
+    one, _ = store.entries(cache_folder())
+    one.path.unlink()
+    one.path.mkdir()
+    for arguments in (("prune",), ("prune", "--all")):
+        done = shell.tmmu("cache", *arguments)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith(f"tmmu: INVALID_CONFIG: {one.path} should go and cannot be removed: ")
+    assert shell.tmmu("cache", "prune", "--json").record["stuck"] == {one.path.name: "Is a directory"}
+    assert [stored.path for stored in store.entries(cache_folder())] == [one.path]
+
+
+@pytest.mark.parametrize("option", ["--all", "--limit=0"])
+def test_prune_says_that_a_folder_may_not_be_written(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    fill(shell, 1, 2)
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    done = shell.tmmu("cache", "prune", option)
+    assert (done.code, len(store.entries(cache_folder()))) == (2, 2)
+    assert "removed 0 entries" in done.out
+    assert done.err.endswith("cannot be removed: Permission denied, and 1 more (remove it by hand, or as who may)\n")
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "prune"])
+def test_a_cache_that_is_a_file_is_one_clear_line(shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    (shell.folder / "file").write_text("")
+    monkeypatch.setenv("TMMU_CACHE_DIR", str(shell.folder / "file"))
+    done = shell.tmmu("cache", command)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"tmmu: INVALID_CONFIG: {shell.folder}/file/plans cannot be listed: Not a directory "
+        "(name another folder in TMMU_CACHE_DIR)\n"
+    )
+    monkeypatch.setenv("TMMU_CACHE_DIR", str(shell.folder / "none"))
+    assert shell.tmmu("cache", command).code == 0
+
+
+def test_prune_all_removes_unfinished_files_of_the_future_too(shell: Shell) -> None:
+    fill(shell, 1)
+    path = cache_folder() / ".tmmu-2-0.tmp"
+    path.touch()
+    os.utime(path, (1 << 32, 1 << 32))
+    assert shell.tmmu("cache", "prune", "--json").record["unfinished"] == 0
+    assert shell.tmmu("cache", "prune", "--all", "--json").record["unfinished"] == 1
+    assert list(cache_folder().iterdir()) == []

@@ -1,0 +1,69 @@
+"""Edits of a real model: what an edit did not touch is found again, op by op and buffer by buffer."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.unit.cli.commands.test_diff import EXAMPLE
+from tests.unit.cli.graphs import Shell
+from tmmu.codec.read import read_graph, read_plan
+from tmmu.compare.diff import difference
+from tmmu.compare.match import Planned, match
+
+SETTINGS: Final = {"layers": 3, "width": 48, "heads": 4, "vocab": 100, "seq": 64, "batch": 1}
+ATTEND = "        x = x + self.attention(self.norm_1(x))\n        return x + self.mlp(self.norm_2(x))"
+PARALLEL = "        return x + self.attention(self.norm_1(x)) + self.mlp(self.norm_2(x))"
+EDITS: Final = {
+    "modules renamed": [("self.mlp", "self.ffn"), ("self.attention", "self.attn"), ("self.blocks", "self.h")],
+    "an op inserted": [
+        ("return x + self.mlp(self.norm_2(x))", "h = self.mlp(self.norm_2(x)) * 0.5\n        return x + h")
+    ],
+    "branches in parallel": [(ATTEND, PARALLEL)],
+    "another activation": [('nn.GELU(approximate="tanh")', "nn.ReLU()")],
+}
+
+
+def planned(shell: Shell, name: str, edits: list[tuple[str, str]], mode: str, **settings: int) -> Planned:
+    text = EXAMPLE.read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    Path(f"{name}.py").write_text(text)
+    given = [word for key, value in (SETTINGS | settings).items() for word in ("--set", f"{key}={value}")]
+    done = shell.tmmu("plan", f"{name}.py", *given, "--mode", mode, "--no-cache")
+    assert done.code == 0, done.err
+    return Planned(graph=read_graph(Path(f"{name}.ir.cbor")), plan=read_plan(Path(f"{name}.plan.cbor")))
+
+
+def strangers(before: Planned, after: Planned) -> tuple[int, int]:
+    """Ops of either side that the other does not have."""
+    found = match(before, after)
+    common = len(found.ops) + len(found.moved)
+    return len(before.plan.order) - common, len(after.plan.order) - common
+
+
+@pytest.mark.parametrize("mode", ["inference", "backward"])
+def test_an_edit_leaves_all_that_it_did_not_touch(shell: Shell, mode: str) -> None:
+    base = planned(shell, "base", [], mode)
+    found = {
+        name: strangers(base, planned(shell, f"edit{n}", edit, mode)) for n, (name, edit) in enumerate(EDITS.items())
+    }
+    twice = 2 if mode == "backward" else 1
+    assert found == {
+        "modules renamed": (0, 0),
+        "an op inserted": (0, 3 * twice),
+        "branches in parallel": (0, 0),
+        "another activation": (3 * twice, 3 * twice),
+    }
+
+
+@pytest.mark.parametrize("mode", ["inference", "backward"])
+def test_other_sizes_and_depths_come_or_grow_and_nothing_goes(shell: Shell, mode: str) -> None:
+    base = planned(shell, "base", [], mode)
+    for name, settings in (("width", {"width": 96}), ("seq", {"seq": 128}), ("layers", {"layers": 5})):
+        other = planned(shell, name, [], mode, **settings)
+        fared = difference(base, other).fared
+        assert fared["went"] == fared["shrank"] == (0, 0), name
+        assert fared["came" if name == "layers" else "grew"][0] > 0
+        assert strangers(base, other)[0] == 0

@@ -1,0 +1,201 @@
+"""Files are whole or not at all."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tmmu.codec.files import read_file, read_ordinary, write_atomic, write_together
+from tmmu.errors import InvalidConfig, PlanCorrupt
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    write_atomic(path, b"one")
+    write_atomic(str(path), b"two")
+    assert read_file(path) == read_file(str(path)) == b"two"
+    assert names(tmp_path) == ["plan"]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "one", b"")
+    (tmp_path / "other").write_bytes(b"")
+    assert (tmp_path / "one").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_link_is_followed_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("plan")
+    write_atomic(tmp_path / "latest", b"x")
+    assert (tmp_path / "latest").is_symlink()
+    assert (tmp_path / "plan").read_bytes() == b"x"
+
+
+def test_devices_are_written_straight() -> None:
+    write_atomic("/dev/null", b"x")
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_failure_leaves_the_old_contents_and_nothing_else(
+    tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(b"old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse) if fails == "fsync" else monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(InvalidConfig, match="disk is full"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["plan"]
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "plan", b"new")
+    assert names(tmp_path) == []
+
+
+def test_killed_while_writing_the_old_contents_stand(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(b"old")
+    code = "import os, signal, sys; from tmmu.codec.files import write_atomic\n"
+    code += "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+    code += "write_atomic(sys.argv[1], b'new' * 100000)"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+
+
+def test_a_leftover_of_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+    for attempt in range(3):
+        (tmp_path / f".tmmu-{os.getpid()}-{attempt}.tmp").write_bytes(b"leftover")
+    write_atomic(tmp_path / "plan", b"x")
+    assert (tmp_path / "plan").read_bytes() == b"x"
+
+
+def refused_paths(folder: Path) -> dict[str, str]:
+    (folder / "file").write_bytes(b"")
+    return {
+        str(folder): "it is a folder",
+        str(folder / "absent" / "plan"): "no such file or folder",
+        str(folder / "file" / "plan"): "part of the path is a file",
+        str(folder / ("n" * 300)): "the name is too long",
+        "a\0b": "null",
+        "": "folder",
+    }
+
+
+def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+    for path, why in refused_paths(tmp_path).items():
+        with pytest.raises(InvalidConfig, match=why) as caught:
+            write_atomic(path, b"x")
+        assert caught.value.fix
+        assert caught.value.fields["path"] == path
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+    for path, why in refused_paths(tmp_path).items():
+        if path != str(tmp_path / ("n" * 300)):
+            with pytest.raises(InvalidConfig, match=why):
+                read_file(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InvalidConfig, match="permission denied"):
+        write_atomic(tmp_path / "plan", b"x")
+
+
+def test_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(bytes(100))
+    assert len(read_file(path, limit=100)) == 100
+    with pytest.raises(PlanCorrupt, match="more than 99 bytes"):
+        read_file(path, limit=99)
+    with pytest.raises(PlanCorrupt, match="more than"):
+        read_file("/dev/zero", limit=1000)
+
+
+def test_files_written_together_are_all_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    write_together([(tmp_path / "a", b"1"), (str(tmp_path / "b"), b"2"), ("/dev/null", b"3")])
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"1", b"2")
+    assert names(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.parametrize("second", ["absent/b", "folder", "full"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_where_one_of_several_cannot_be_written_none_changes(tmp_path: Path, second: str, turn: int) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(InvalidConfig) as caught:
+        write_together([(tmp_path / "a", b"new"), (tmp_path / second, b"new")][::turn])
+    assert caught.value.fields["path"] == str(tmp_path / second), "the one that failed is named"
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == ["a", "folder", "full"]
+
+
+def test_no_file_gets_its_name_before_all_contents_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def fsync(handle: int) -> None:
+        calls.append("fsync")
+        sync(handle)
+
+    def replace(one: Path, other: Path) -> None:
+        calls.append("replace")
+        rename(one, other)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    write_together([(tmp_path / "a", b"1"), (tmp_path / "b", b"2")])
+    assert calls[:4] == ["fsync", "fsync", "replace", "replace"]
+
+
+def test_a_stream_by_name_is_written_and_nothing_before_it_is_lost(tmp_path: Path) -> None:
+    code = "from tmmu.codec.files import write_atomic; write_atomic('/dev/stdout', b'data')"
+    log = tmp_path / "log"
+    shell = f'echo keep > {log}; {sys.executable} -c "{code}" >> {log}; {sys.executable} -c "{code}" | cat >> {log}'
+    assert subprocess.run(["bash", "-c", shell], check=False).returncode == 0
+    assert log.read_bytes() == b"keep\ndatadata"
+
+
+def test_a_file_in_shared_memory_is_a_file(tmp_path: Path) -> None:
+    """It lies below ``/dev``, where else devices and streams are."""
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK):
+        pytest.skip("there is no such folder")
+    path = folder / f"{tmp_path.name}-{os.getpid()}"
+    try:
+        write_atomic(path, b"long before")
+        write_atomic(path, b"now")
+        assert path.read_bytes() == b"now"
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_a_pipe_is_no_ordinary_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidConfig, match="it is no ordinary file"):
+        read_ordinary(tmp_path / "pipe")
+    with pytest.raises(InvalidConfig, match="it is a folder"):
+        read_ordinary(tmp_path)
+    (tmp_path / "file").write_bytes(b"content")
+    assert read_ordinary(tmp_path / "file") == b"content"

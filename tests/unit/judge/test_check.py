@@ -1,0 +1,380 @@
+"""Every rule of the judge has a sound plan that is broken in exactly that way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.strategies import Builder
+from tests.unit.ir.samples import (
+    A0,
+    A1,
+    A2,
+    A3,
+    G1,
+    G3,
+    OUT,
+    TOKEN,
+    C,
+    K,
+    S,
+    W,
+    X,
+    arenas,
+    edit,
+    graph,
+    move,
+    plan,
+    row,
+    without,
+)
+from tmmu.errors import PlanMismatch, PlanUnsound
+from tmmu.ir.fault import Fault
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import MODES, PRESETS, Plan
+from tmmu.ir.random_state import RANDOM_STATE_OPS
+from tmmu.judge import ring_rules
+from tmmu.judge.check import RULES, check_plan, judge
+from tmmu.planner.prepare import prepare_memory
+
+INFERENCE = plan()
+WHOLE = plan("backward", "inference")
+FORWARD = plan("forward", "train_full")
+SLOTS = plan("inference", "inference", "slots")
+JOINT = plan("backward", "inference", "joint")
+ACTIVATIONS, GRADIENTS = 2, 3
+
+
+def swapped(made: Plan, column: str, one: int, other: int) -> Plan:
+    cells = getattr(made.buffers, column)
+    first, second = row(made, one), row(made, other)
+    return edit(edit(made, f"buffers.{column}", cells[second], first), f"buffers.{column}", cells[first], second)
+
+
+def forged(made: Plan) -> Plan:
+    copy = replace(made)
+    copy.__dict__["digest"] = bytes(32)
+    return copy
+
+
+def gradients_at(made: Plan, offset: int) -> Plan:
+    """Both gradients, which hold one place, at this offset."""
+    return move(move(made, G3, offset), G1, offset)
+
+
+def metric(made: Plan, name: str, value: int) -> Plan:
+    return replace(made, metrics={**made.metrics, name: value})
+
+
+MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
+    ("columns", "a column too short", lambda: edit(INFERENCE, "buffers.offset", INFERENCE.buffers.offset[1:])),
+    ("columns", "a number below zero", lambda: edit(INFERENCE, "buffers.offset", -64, 0)),
+    ("columns", "a number of 65 bits", lambda: edit(INFERENCE, "slots.address", 2**64, 0)),
+    ("columns", "a truth value as a number", lambda: edit(INFERENCE, "arenas.peak", True, 0)),
+    ("columns", "text in the order", lambda: edit(INFERENCE, "order", ("0",))),
+    ("words", "an unknown mode", lambda: replace(INFERENCE, mode="sideways")),
+    ("words", "an unknown preset", lambda: replace(INFERENCE, preset="fast")),
+    ("words", "an unknown layout", lambda: edit(INFERENCE, "arenas.layout", "tidy", ACTIVATIONS)),
+    ("words", "a prefix of 7 bytes", lambda: replace(INFERENCE, token_prefix=TOKEN[:7])),
+    ("arenas", "a segment changed", lambda: edit(INFERENCE, "arenas.segment", "stack", 0)),
+    ("arenas", "parameters in a joint slab", lambda: edit(INFERENCE, "arenas.layout", "joint", 0)),
+    ("arenas", "state packed", lambda: edit(INFERENCE, "arenas.layout", "packed", 1)),
+    ("cells", "an arena that is none", lambda: edit(INFERENCE, "buffers.arena", 4, 0)),
+    ("cells", "a slot that is none", lambda: edit(INFERENCE, "buffers.slot", 99, 0)),
+    ("cells", "a buffer twice", lambda: edit(INFERENCE, "buffers.id", W, 1)),
+    ("cells", "slots out of order", lambda: edit(INFERENCE, "slots.slot", 1, 0)),
+    ("ids", "an op that is none", lambda: edit(INFERENCE, "order", 8, 0)),
+    ("ids", "a buffer that is none", lambda: edit(INFERENCE, "buffers.id", 12, len(INFERENCE.buffers) - 1)),
+    ("ids", "taking over a buffer that is none", lambda: edit(INFERENCE, "buffers.takes_over", 12, 3)),
+    ("ir-hash", "another graph", lambda: replace(INFERENCE, ir_hash=bytes(32))),
+    ("token-prefix", "another token", lambda: replace(INFERENCE, token_prefix=bytes(8))),
+    ("digest", "a digest kept after a change", lambda: forged(INFERENCE)),
+    ("order", "an op dropped", lambda: edit(INFERENCE, "order", (0, 1, 3, 4, 5))),
+    ("order", "an op run twice", lambda: edit(INFERENCE, "order", (0, 1, 1, 2, 3, 4, 5))),
+    ("order", "an op of another stage", lambda: edit(INFERENCE, "order", (0, 1, 2, 3, 4, 5, 6))),
+    ("read", "ops out of order", lambda: edit(INFERENCE, "order", (1, 0, 2, 3, 4, 5))),
+    ("read", "the cache read before its update", lambda: edit(INFERENCE, "order", (0, 1, 3, 2, 4, 5))),
+    ("read", "a result put over a live buffer", lambda: move(WHOLE, A2, 0)),
+    ("read", "an argument that has no place", lambda: without(INFERENCE, A1)),
+    ("write", "a result over an argument still read", lambda: move(INFERENCE, A3, 64)),
+    ("write", "a result one alignment unit off", lambda: move(move(INFERENCE, OUT, 576), A3, 512)),
+    ("write", "two results of one op over each other", lambda: move(INFERENCE, K, 0)),
+    ("write", "taking over without saying so", lambda: edit(INFERENCE, "buffers.takes_over", OUT, row(INFERENCE, OUT))),
+    ("read", "a gradient over an activation of its slab", lambda: gradients_at(JOINT, 0)),
+    ("write", "a gradient over the activation that it is computed from", lambda: gradients_at(JOINT, 512)),
+    ("write", "a result that has no place", lambda: without(INFERENCE, K)),
+    ("output", "an output overwritten from another arena of its slab", lambda: gradients_at(JOINT, 512)),
+    ("output", "an output overwritten", lambda: scratch_in_state(INFERENCE)),
+    ("persistent", "the cache overwritten", lambda: scratch_in_state(INFERENCE)),
+    ("saved", "a saved value overwritten", lambda: move(FORWARD, A1, FORWARD.buffers.offset[row(FORWARD, A3)])),
+    ("persistent", "a parameter over another", lambda: move(INFERENCE, C, 0)),
+    ("persistent", "a parameter half over another", lambda: move(INFERENCE, C, 16)),
+    ("placed", "a buffer without a place", lambda: without(INFERENCE, K)),
+    ("placed", "the caller's buffer placed", lambda: edit(INFERENCE, "buffers.id", X, 0)),
+    ("arena", "a parameter on the stack", lambda: edit(INFERENCE, "buffers.arena", ACTIVATIONS, 0)),
+    ("span", "a life cut short", lambda: edit(INFERENCE, "buffers.death", 3, row(INFERENCE, A1))),
+    ("span", "a birth too late", lambda: edit(INFERENCE, "buffers.birth", 2, row(INFERENCE, A1))),
+    ("takes-over", "taking over what lives on", lambda: edit(INFERENCE, "buffers.takes_over", A1, row(INFERENCE, A2))),
+    ("takes-over", "overwriting where the preset does not", lambda: replace(INFERENCE, preset="train_full")),
+    ("takes-over", "taking over what stands elsewhere", lambda: move(INFERENCE, A1, 64)),
+    ("padding", "bytes not rounded up", lambda: edit(INFERENCE, "buffers.bytes", 32, row(INFERENCE, A1))),
+    ("padding", "a buffer one unit short", lambda: edit(INFERENCE, "buffers.bytes", 384, row(INFERENCE, A2))),
+    ("alignment", "an offset between two units", lambda: move(INFERENCE, K, 513)),
+    ("alignment", "no power of two", lambda: edit(INFERENCE, "arenas.alignment", 96, ACTIVATIONS)),
+    ("alignment", "none at all", lambda: edit(INFERENCE, "arenas.alignment", 0, ACTIVATIONS)),
+    ("overlap", "a dead result over a live buffer", lambda: move(INFERENCE, K, 448)),
+    ("alignment", "two in one slab", lambda: edit(JOINT, "arenas.alignment", 128, GRADIENTS)),
+    ("overlap", "a gradient and an activation of its slab, both alive", lambda: gradients_at(JOINT, 0)),
+    ("slots", "two slots swapped", lambda: swapped(INFERENCE, "slot", K, A2)),
+    ("slot-sharing", "a slot of a live buffer", lambda: edit(INFERENCE, "buffers.slot", 1, row(INFERENCE, K))),
+    ("slot-sharing", "one slot for two parameters", lambda: edit(INFERENCE, "buffers.slot", 0, row(INFERENCE, C))),
+    ("slot-count", "a slot too many", lambda: one_slot_more(INFERENCE)),
+    ("slot-bytes", "a slot too small", lambda: edit(INFERENCE, "slots.bytes", 128, 3)),
+    ("address", "one address twice", lambda: edit(INFERENCE, "slots.address", INFERENCE.slots.address[1], 0)),
+    ("address", "an address of another token", lambda: edit(INFERENCE, "slots.address", 64, 0)),
+    ("address", "an address between two units", lambda: edit(INFERENCE, "slots.address", 65, 0)),
+    ("layout", "a gap between parameters", lambda: move(INFERENCE, C, 128)),
+    ("layout", "a slot's buffer elsewhere", lambda: move(SLOTS, K, 704)),
+    ("peak", "a peak too low", lambda: edit(INFERENCE, "arenas.peak", 640, ACTIVATIONS)),
+    ("peak", "a peak too high", lambda: edit(INFERENCE, "arenas.peak", 768, ACTIVATIONS)),
+    ("peak", "a joint arena's peak as if it were alone", lambda: edit(JOINT, "arenas.peak", 64, GRADIENTS)),
+    ("peak", "the slab's size as each arena's peak", lambda: edit(JOINT, "arenas.peak", 768, GRADIENTS)),
+    ("bound", "the slab's bound as an arena's own", lambda: edit(JOINT, "arenas.bound", 768, GRADIENTS)),
+    ("bound", "a bound too low", lambda: edit(INFERENCE, "arenas.bound", 640, ACTIVATIONS)),
+    (
+        "proven",
+        "a proof of a peak above the bound",
+        lambda: move(edit(INFERENCE, "arenas.peak", 960, ACTIVATIONS), K, 768),
+    ),
+    ("proven", "a proof of a slab above its bound", lambda: slab_with_a_gap(JOINT)),
+    ("capacity", "less room than the arena's end in its slab", lambda: edit(JOINT, "arenas.capacity", 639, GRADIENTS)),
+    ("capacity", "less room than needed", lambda: edit(INFERENCE, "arenas.capacity", 703, ACTIVATIONS)),
+    ("metrics", "the stack's peak as two peaks", lambda: metric(JOINT, "peak_bytes.stack", 768 + 640)),
+    ("metrics", "the stack's bound as two bounds", lambda: metric(JOINT, "bound_bytes.stack", 768 + 64)),
+    ("metrics", "a metric changed", lambda: metric(INFERENCE, "max_live", 7)),
+    ("metrics", "a metric more", lambda: metric(INFERENCE, "luck", 7)),
+    ("metrics", "a ratio changed", lambda: metric(INFERENCE, "activation_retention_ppm", 1)),
+)
+
+
+OTHER_GRAPHS = {"graph", "versions", "random"}
+"""Rules whose mutation needs another graph: ``test_illegal_graph_…``, ``test_an_update_out_of_turn_…`` and
+``test_the_random_state_is_taken_and_set_in_its_place``."""
+
+
+def scratch_in_state(made: Plan) -> Plan:
+    """Op 4's scratch in the bytes of the cache, which op 3 read for the last time, but the caller will read."""
+    made = edit(made, "buffers.arena", 1, row(made, K))
+    return move(edit(made, "buffers.slot", 0, row(made, K)), K, 0)
+
+
+def slab_with_a_gap(made: Plan) -> Plan:
+    """The gradients above all else: 64 bytes more than are ever live."""
+    high = edit(gradients_at(made, 768), "arenas.peak", 832, GRADIENTS)
+    return metric(metric(high, "peak_bytes.stack", 832), "peak_bytes.gradients", 832)
+
+
+def one_slot_more(made: Plan) -> Plan:
+    more = edit(made, "arenas.slots", 4, ACTIVATIONS)
+    table = more.slots
+    columns = {"arena": 2, "slot": 3, "address": 64, "bytes": 0}
+    return replace(more, slots=type(table)(**{name: (*getattr(table, name), cell) for name, cell in columns.items()}))
+
+
+def rules_of(faults: tuple[Fault, ...]) -> set[str]:
+    return {fault.rule for fault in faults}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("layout", ["joint", "packed", "slots", "sequential"])
+def test_sound_plans_pass(mode: str, preset: str, layout: str) -> None:
+    made = plan(mode, preset, layout)
+    assert check_plan(graph(), made, token=TOKEN) == ()
+    assert check_plan(graph(), made) == ()
+    judge(graph(), made, token=TOKEN)
+
+
+@pytest.mark.parametrize(("rule", "_what", "broken"), MUTATIONS, ids=[f"{rule}: {what}" for rule, what, _ in MUTATIONS])
+def test_broken_plan_is_found(rule: str, _what: str, broken: Callable[[], Plan]) -> None:
+    faults = check_plan(graph(), broken(), token=TOKEN)
+    assert rule in rules_of(faults)
+
+
+def test_every_rule_has_a_mutation() -> None:
+    rules = [name for judgement in RULES for name in judgement.rules]
+    assert len(rules) == len(set(rules))
+    assert set(rules) - set(ring_rules.NAMES) == {rule for rule, _, _ in MUTATIONS} | OTHER_GRAPHS
+
+
+def test_every_rule_says_what_it_demands() -> None:
+    assert all(len(judgement.demands) > 10 for judgement in RULES)
+
+
+def test_illegal_graph_is_a_fault() -> None:
+    broken = edit(graph(), "values.offset", 8, 0)
+    assert rules_of(check_plan(broken, INFERENCE)) == {"graph"}
+
+
+def fault_of(made: Plan, rule: str, *, of: Graph | None = None) -> Fault:
+    return next(fault for fault in check_plan(of or graph(), made, token=TOKEN) if fault.rule == rule)
+
+
+def test_a_clobbered_read_names_op_buffer_bytes_and_culprit() -> None:
+    """A2 is put over A1; op 3 reads A1 last, so nothing is lost there. In the whole step, op 7 reads A1."""
+    fault = fault_of(move(WHOLE, A2, 0), "read")
+    assert (fault.op, fault.buffer, fault.arena, fault.bytes, fault.by) == (7, A1, "activations", (0, 32), 3)
+    assert "bytes 0 to 32 of activations hold buffer 6 as op 3 wrote it" in fault.what
+
+
+def test_a_stale_read_names_who_wrote_last() -> None:
+    fault = fault_of(edit(INFERENCE, "order", (0, 1, 3, 2, 4, 5)), "read")
+    assert (fault.op, fault.buffer, fault.by) == (3, S, None)
+    assert "nothing has written it yet" in fault.what
+
+
+def test_clobbered_state_names_the_culprit() -> None:
+    fault = fault_of(scratch_in_state(INFERENCE), "persistent")
+    assert (fault.buffer, fault.arena, fault.bytes, fault.by) == (S, "state", (0, 64), 4)
+
+
+def test_a_gradient_later_than_the_order_finds_what_was_saved() -> None:
+    """No backward ops: op 1 saves A, its gradient is position 2T-1-1."""
+    b = Builder()
+    x, a, k, y = (b.buffer(role) for role in ("input", "activation", "scratch", "activation"))
+    b.op([x], [a], saves=[a])
+    b.op([a], [k])
+    b.op([x], [y])
+    made_graph = b.build([y])
+    made = prepare_memory(made_graph, mode="backward", preset="train_full", token=TOKEN, arenas=arenas())
+    assert check_plan(made_graph, made) == ()
+    fault = fault_of(move(made, y, made.buffers.offset[row(made, a)]), "saved", of=made_graph)
+    assert (fault.op, fault.buffer, fault.by) == (0, a, 2)
+    assert "at 5, the gradient of op 0" in fault.what
+
+
+def test_recomputed_values_are_released_by_the_preset_alone() -> None:
+    """A2 is saved and recomputable: K may stand on it in ``remat_enabled``, not in ``inference``."""
+    kept, released = plan("forward", "inference"), plan("forward", "remat_enabled")
+    assert kept.buffers.death[row(kept, A2)] == 6
+    assert released.buffers.death[row(released, A2)] == 5
+    wrong = replace(released, preset="inference")
+    assert "span" in rules_of(check_plan(graph(), wrong))
+
+
+def test_an_update_out_of_turn_is_a_fault_even_where_nobody_reads() -> None:
+    b = Builder()
+    x, s = b.buffer("input"), b.buffer("state")
+    b.op([x], [], [(s, b.whole[s])])
+    b.op([x], [], [(s, b.whole[s])])
+    made_graph = b.build()
+    made = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
+    assert check_plan(made_graph, made) == ()
+    assert "versions" in rules_of(check_plan(made_graph, replace(made, order=(1, 0))))
+
+
+@pytest.mark.parametrize("target", RANDOM_STATE_OPS)
+def test_the_random_state_is_taken_and_set_in_its_place(target: str) -> None:
+    b = Builder()
+    made = [b.buffer("activation", (8,)) for _ in range(3)]
+    for buffer in made:
+        b.op([], [buffer])
+    loose = b.build(made)
+    fixed = replace(loose, ops=replace(loose.ops, target=("aten.rand.default", target, "aten.rand.default")))
+    for order in ((1, 0, 2), (0, 2, 1), (2, 1, 0)):
+        assert not check_plan(loose, prepared(loose, order))
+        faults = check_plan(fixed, replace(prepared(loose, order), ir_hash=fixed.ir_hash))
+        assert rules_of(faults) == {"random"}
+        assert {fault.op for fault in faults} == {1}
+    assert not check_plan(fixed, prepared(fixed, (0, 1, 2)))
+
+
+def prepared(graph: Graph, order: tuple[int, ...]) -> Plan:
+    return prepare_memory(graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas("joint"), order=order)
+
+
+def test_overwriting_needs_the_very_same_bytes() -> None:
+    """OUT takes over A3, from one unit further on."""
+    faults = check_plan(graph(), move(INFERENCE, OUT, 64))
+    assert "takes-over" in rules_of(faults)
+
+
+def test_judge_raises_by_who_must_act() -> None:
+    judge(graph(), INFERENCE)
+    with pytest.raises(PlanMismatch, match="is for graph"):
+        judge(graph(), replace(INFERENCE, ir_hash=bytes(32)))
+    with pytest.raises(PlanMismatch, match="token"):
+        judge(graph(), INFERENCE, token=bytes(64))
+    with pytest.raises(PlanMismatch, match="token"):
+        judge(graph(), INFERENCE, token=TOKEN[:63])
+    with pytest.raises(PlanUnsound) as caught:
+        judge(graph(), move(INFERENCE, C, 0))
+    assert caught.value.fields["count"] == len(check_plan(graph(), move(INFERENCE, C, 0)))
+    listed = caught.value.fields["faults"]
+    assert isinstance(listed, list)
+    assert isinstance(listed[0], dict)
+    assert listed[0]["buffer"] == C or listed[0]["buffer"] == W
+
+
+def test_a_broken_plan_of_many_faults_is_a_short_error() -> None:
+    made = edit(INFERENCE, "buffers.offset", tuple(1 for _ in INFERENCE.buffers.offset))
+    with pytest.raises(PlanUnsound) as caught:
+        judge(graph(), made)
+    assert len(str(caught.value)) < 400
+
+
+def test_an_output_that_no_op_writes_is_the_callers_all_the_same() -> None:
+    """The parameter itself is returned; a scratch buffer on its bytes is a fault of the output too."""
+    b = Builder()
+    x, w, k = b.buffer("input"), b.buffer("parameter"), b.buffer("scratch")
+    b.op([x], [k])
+    made_graph = b.build([w])
+    made = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
+    assert check_plan(made_graph, made) == ()
+    broken = edit(edit(made, "buffers.arena", 0, row(made, k)), "buffers.slot", 0, row(made, k))
+    assert fault_of(broken, "output", of=made_graph).by == 0
+
+
+def test_huge_numbers_neither_hang_nor_crash() -> None:
+    top = 2**64 - 1
+    made = edit(INFERENCE, "arenas.slots", top, ACTIVATIONS)
+    assert rules_of(check_plan(graph(), made)) == {"cells"}
+    made = move(edit(INFERENCE, "buffers.death", top, 0), K, top - 63)
+    assert {"span", "peak"} <= rules_of(check_plan(graph(), made))
+
+
+def test_arenas_share_bytes_only_where_both_are_joint() -> None:
+    """The gradients at 0, where A1 lives: sound in a slab of their own, a fault in the slab of the activations."""
+    shared = gradients_at(JOINT, 0)
+    faults = {fault.rule for fault in check_plan(graph(), shared)} - {"peak", "metrics"}
+    assert faults == {"read", "overlap"}
+    fault = fault_of(shared, "read")
+    assert (fault.op, fault.buffer, fault.arena, fault.bytes, fault.by) == (7, A1, "activations", (0, 32), 6)
+    assert "buffers 4 and 10 share bytes 0 to 64 of gradients at 6" in fault_of(shared, "overlap").what
+    for alone in (ACTIVATIONS, GRADIENTS):
+        apart = edit(edit(shared, "arenas.layout", "packed", alone), "arenas.peak", 64, GRADIENTS)
+        apart = metric(metric(apart, "peak_bytes.gradients", 64), "peak_bytes.stack", 832)
+        assert check_plan(graph(), metric(apart, "bound_bytes.stack", 832)) == ()
+
+
+def test_a_slab_is_proven_or_not_as_a_whole() -> None:
+    """Its arenas may be above their own bounds in a slab that is minimal; in one that is not, none is proven."""
+    assert JOINT.arenas.proven[GRADIENTS]
+    assert JOINT.arenas.peak[GRADIENTS] > JOINT.arenas.bound[GRADIENTS]
+    loose = slab_with_a_gap(JOINT)
+    assert [fault.arena for fault in check_plan(graph(), loose)] == ["activations", "gradients"]
+    modest = edit(edit(loose, "arenas.proven", False, ACTIVATIONS), "arenas.proven", False, GRADIENTS)
+    assert check_plan(graph(), modest) == ()
+
+
+def test_a_slab_has_one_alignment_even_where_every_offset_obeys_both() -> None:
+    faults = check_plan(graph(), edit(JOINT, "arenas.alignment", 32, GRADIENTS))
+    found = [fault for fault in faults if fault.rule == "alignment"]
+    assert [(fault.arena, fault.what) for fault in found] == [
+        ("gradients", "gradients shares a slab with activations, but not its alignment")
+    ]
+
+
+def test_gradients_have_their_own_arena() -> None:
+    assert WHOLE.buffers.arena[row(WHOLE, G1)] == 3
+    assert A0 in WHOLE.buffers.id

@@ -1,0 +1,83 @@
+"""What the pages list is what the code has."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from tests.unit.ir.samples import graph, plan
+from tmmu import errors
+from tmmu.ir.graph import MODALITIES, PHASES, ROLES, STAGES, notes_map, semantic_map
+from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, plan_map
+from tmmu.ir.ring import POLICIES, Ring
+from tmmu.judge import check, rules
+
+RING = Ring(policy="cyclic", capacity=0, alignment=64, depth=0, blocks=(), visits=(), copies=())
+SPEC = Path(__file__).parents[3] / "docs" / "spec"
+
+
+def page(name: str) -> str:
+    return (SPEC / name).read_text("utf-8")
+
+
+def first_cells(text: str) -> list[str]:
+    """The code words in the first cell of every row of a page's tables."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return [word for cell in rows for word in re.findall(r"`([^`]+)`", cell)]
+
+
+def section(text: str, heading: str) -> str:
+    return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
+
+
+def keys(value: object) -> set[str]:
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys(inner) for inner in value.values()))
+
+
+def test_every_rule_of_the_graph_is_listed_with_its_error() -> None:
+    text = section(page("ir.md"), "Legal graphs")
+    assert first_cells(text) == [rule.name for rule in rules.RULES]
+    found = [line.rsplit("`", 2)[1] for line in text.splitlines() if line.startswith("| `")]
+    assert found == [rule.error.code for rule in rules.RULES]
+
+
+def test_every_rule_of_the_judge_is_listed() -> None:
+    listed = first_cells(section(page("judge.md"), "Rules"))
+    assert listed == [name for row in check.RULES for name in row.rules]
+
+
+def test_every_failure_code_is_listed_with_its_exit() -> None:
+    made = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TmmuError)]
+    wanted = {kind.code: kind.exit_code for kind in made if "code" in vars(kind) and kind is not errors.TmmuError}
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", page("errors.md"), re.MULTILINE)
+    assert {code: int(number) for code, number in rows} == wanted
+
+
+def test_every_metric_is_listed() -> None:
+    listed = first_cells(section(page("plan.md"), "Metrics"))
+    names = [name for name in plan().metrics if not name.startswith("peak_bytes.") or name == "peak_bytes.stack"]
+    assert sorted(listed) == sorted([*names, "peak_bytes.ARENA"])
+
+
+def test_the_grammars_name_every_key_and_word() -> None:
+    for name, top, words in (
+        ("ir.cddl", semantic_map(graph()) | {"notes": notes_map(graph().notes)}, (ROLES, STAGES, PHASES, MODALITIES)),
+        ("plan.cddl", plan_map(replace(plan(), ring=RING)) | {"digest": b""}, (MODES, PRESETS, LAYOUTS, POLICIES)),
+    ):
+        text = re.sub(r";.*", "", page(name))
+        wanted = keys({key: value for key, value in top.items() if key != "metrics"}) | {"metrics"} & set(top)
+        assert set(re.findall(r"(\w+):", text)) - {"written", "read"} == wanted
+        assert {word for group in words for word in group} <= set(re.findall(r'"([^"]+)"', text))
+
+
+def test_the_index_lists_every_page_and_no_other() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.(?:md|cddl))\)", page("index.md")))
+    assert listed == {path.name for path in SPEC.iterdir() if path.suffix in (".md", ".cddl")} - {"index.md"}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for path in sorted(SPEC.glob("*.md")):
+        for target, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", path.read_text("utf-8")):
+            heads = {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.+)$", page(target), re.MULTILINE)}
+            assert not anchor or anchor in heads, f"{path.name}: {target}#{anchor}"

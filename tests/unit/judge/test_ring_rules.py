@@ -1,0 +1,253 @@
+"""Every rule of the ring has a sound schedule that is broken in exactly that way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.layered import layered, planned
+from tmmu.errors import PlanUnsound
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.ir.ring import Copy, Ring, Visit, When
+from tmmu.judge.check import check_plan, judge
+from tmmu.judge.ring_rules import NAMES
+from tmmu.planner.ring.prepare import RingRequest, prepare_ring
+
+SIZES = (512, 1024, 512, 768, 512, 1024)
+TIED, CAPACITY = 256, 256 + 2048
+
+
+@cache
+def graph() -> Graph:
+    return layered(SIZES, tied=TIED, unread=640)
+
+
+@cache
+def plan(policy: str = "cyclic", capacity: int = CAPACITY, depth: int = 0) -> Plan:
+    return prepare_ring(graph(), planned(graph()), RingRequest(capacity=capacity, policy=policy, depth=depth))
+
+
+def ring(policy: str = "cyclic") -> Ring:
+    found = plan(policy).ring
+    assert found
+    return found
+
+
+def block(at: int, of: str = "cyclic", **changes: Any) -> Ring:
+    made = ring(of)
+    blocks = list(made.blocks)
+    blocks[at] = replace(blocks[at], **changes)
+    return replace(made, blocks=tuple(blocks))
+
+
+def member(at: int, index: int, **changes: Any) -> Ring:
+    members = list(ring().blocks[at].members)
+    members[index] = replace(members[index], **changes)
+    return block(at, members=tuple(members))
+
+
+def visit(at: int, **changes: Any) -> Ring:
+    visits = list(ring().visits)
+    visits[at] = replace(visits[at], **changes)
+    return replace(ring(), visits=tuple(visits))
+
+
+def copy(at: int, of: str = "cyclic", **changes: Any) -> Ring:
+    copies = list(ring(of).copies)
+    copies[at] = replace(copies[at], **changes)
+    return replace(ring(of), copies=tuple(copies))
+
+
+def streamed(of: str = "cyclic") -> list[int]:
+    return [at for at, one in enumerate(ring(of).blocks) if not one.resident]
+
+
+def staying() -> list[int]:
+    return [at for at, one in enumerate(ring().blocks) if one.resident]
+
+
+def stays_on_the_ring() -> Ring:
+    """A block that stays, moved onto one that streams."""
+    return block(staying()[-1], address=ring().blocks[streamed()[0]].address)
+
+
+def two_in_one_place() -> Ring:
+    """Two streamed blocks that follow each other, moved onto each other; nobody waits for that."""
+    one, other = streamed("skip_end")[:2]
+    return block(other, "skip_end", address=ring("skip_end").blocks[one].address)
+
+
+def overwriting_several() -> int:
+    """The last such copy: the one ahead of it waits for none of its readers."""
+    return max(i for i, one in enumerate(ring("skip_end").copies) if len(one.waits) > 1)
+
+
+def streams_into_what_stays() -> Ring:
+    """A streamed block that starts below one that stays, with nothing under it, and reaches into it."""
+    blocks = list(block(staying()[-1], address=4096).blocks)
+    blocks[streamed()[0]] = replace(blocks[streamed()[0]], address=4096 - 64)
+    return replace(ring(), capacity=8192, blocks=tuple(blocks))
+
+
+def oldest_first() -> Ring:
+    """A copy that overwrites several blocks waits for them in the wrong order."""
+    at = overwriting_several()
+    return copy(at, "skip_end", waits=tuple(reversed(ring("skip_end").copies[at].waits)))
+
+
+def oldest_alone() -> Ring:
+    """It waits for the oldest of them and no other."""
+    at = overwriting_several()
+    return copy(at, "skip_end", waits=ring("skip_end").copies[at].waits[-1:])
+
+
+def without_lag() -> Ring:
+    """Copies of the first visits wait for readers of the same pass instead of the one before."""
+    copies = tuple(replace(one, waits=tuple(replace(w, lag=0) for w in one.waits)) for one in ring().copies)
+    return replace(ring(), copies=copies)
+
+
+def twice() -> Ring:
+    """A visit shared out over two, which overlap."""
+    one = ring().visits[2]
+    visits = sorted((*ring().visits, Visit(block=one.block, first=one.first, last=one.first)), key=_key)
+    return replace(ring(), visits=tuple(visits))
+
+
+def _key(visit: Visit) -> tuple[int, int, int]:
+    return visit.first, visit.last, visit.block
+
+
+def early() -> Ring:
+    """The last copy is issued a whole pass before the one ahead of it is."""
+    copies: list[Copy] = list(ring().copies)
+    copies[-1] = replace(copies[-1], start=When(visit=0, lag=1))
+    return replace(ring(), copies=tuple(copies))
+
+
+MUTATIONS: tuple[tuple[str, str, Callable[[], Ring]], ...] = (
+    ("form", "an unknown policy", lambda: replace(ring(), policy="lucky")),
+    ("form", "an alignment that is no power of two", lambda: replace(ring(), alignment=96)),
+    ("form", "a number of 65 bits", lambda: replace(ring(), capacity=2**64)),
+    ("form", "an address below zero", lambda: block(0, address=-64)),
+    ("form", "a visit of a block that is none", lambda: visit(0, block=99)),
+    ("form", "a copy for a visit that is none", lambda: copy(0, visit=99)),
+    ("form", "a lag of two passes", lambda: copy(0, waits=(When(visit=0, lag=2),))),
+    ("members", "a weight in no block", lambda: block(1, members=ring().blocks[1].members[:1])),
+    ("members", "a weight in two blocks", lambda: block(1, members=ring().blocks[2].members)),
+    ("members", "the caller's buffer in a block", lambda: member(1, 0, buffer=0)),
+    ("members", "a weight that nobody reads in a block", lambda: member(1, 0, buffer=2)),
+    ("members", "a buffer that is none", lambda: member(1, 0, buffer=9999)),
+    ("members", "a weight past the block's end", lambda: member(1, 1, offset=ring().blocks[1].bytes)),
+    ("members", "a weight between two units", lambda: member(1, 1, offset=ring().blocks[1].members[1].offset + 4)),
+    ("members", "a weight over another", lambda: member(2, 1, offset=64)),
+    ("blocks", "a block between two units", lambda: block(1, address=ring().blocks[1].address + 4)),
+    ("blocks", "a block of nothing", lambda: block(1, bytes=0)),
+    ("blocks", "a block past the capacity", lambda: replace(ring(), capacity=ring().bytes - 64)),
+    ("blocks", "a block that stays under one that streams", stays_on_the_ring),
+    ("blocks", "a block that streams into one that stays", streams_into_what_stays),
+    ("visits", "visits out of order", lambda: replace(ring(), visits=ring().visits[::-1])),
+    ("visits", "a read in no visit", lambda: visit(2, last=ring().visits[2].first)),
+    ("visits", "a visit past the last op", lambda: visit(6, last=99)),
+    ("visits", "a visit that starts before the first read", lambda: visit(2, first=ring().visits[2].first - 1)),
+    ("visits", "a read in two visits", twice),
+    ("resident", "a weight that is read twice streams", lambda: block(0, resident=False)),
+    ("copies", "a copy dropped", lambda: replace(ring(), copies=ring().copies[1:])),
+    ("copies", "a copy too many", lambda: replace(ring(), copies=ring().copies + ring().copies[-1:])),
+    ("copies", "a copy for what stays", lambda: block(streamed()[0], resident=True)),
+    ("starts", "a copy issued after its visit", lambda: copy(0, start=When(visit=ring().copies[0].visit + 1, lag=0))),
+    ("starts", "a copy issued before its readers", lambda: copy(0, start=ring().copies[0].waits[0])),
+    ("starts", "a copy issued before the one ahead of it", early),
+    ("starts", "waits oldest first", oldest_first),
+    ("starts", "a copy that waits for no one", lambda: copy(0, waits=())),
+    ("starts", "a copy that waits for what comes after it", without_lag),
+    ("lands", "a copy that waits for the oldest reader only", oldest_alone),
+    ("lands", "a copy that waits for no one", lambda: copy(0, waits=())),
+    ("lands", "two blocks at one place", two_in_one_place),
+    ("lands", "a block that stays on the ring", stays_on_the_ring),
+    ("depth", "a depth that is not kept", lambda: replace(ring(), depth=ring().depth + 1)),
+    ("policy", "a slot that is not in turn", lambda: replace(ring("skip_end"), policy="slots")),
+    ("policy", "a layer that crosses no end and wraps", two_in_one_place),
+)
+
+
+def faults(broken: Ring) -> set[str]:
+    return {fault.rule for fault in check_plan(graph(), replace(plan(), ring=broken))}
+
+
+@pytest.mark.parametrize("policy", ["cyclic", "skip_end", "slots", "double"])
+def test_sound_rings_have_no_fault(policy: str) -> None:
+    assert check_plan(graph(), plan(policy)) == ()
+    assert streamed(policy)
+
+
+@pytest.mark.parametrize(("rule", "what", "broken"), MUTATIONS, ids=[f"{rule}: {what}" for rule, what, _ in MUTATIONS])
+def test_each_broken_ring_breaks_its_rule(rule: str, what: str, broken: Callable[[], Ring]) -> None:
+    assert f"ring-{rule}" in faults(broken())
+
+
+def test_copies_are_issued_in_the_order_of_the_link() -> None:
+    """One that waits for an early reader may not be issued before the copy ahead of it, which waits for a later one."""
+    made = prepare_ring(graph(), planned(graph()), RingRequest(capacity=CAPACITY, policy="skip_end")).ring
+    assert made
+    total, turns = len(made.visits), [one.start.visit - one.start.lag * len(made.visits) for one in made.copies]
+    free = [one.waits[0].visit + 1 - one.waits[0].lag * total for one in made.copies]
+    at = next(i for i, (turn, least) in enumerate(zip(turns, free, strict=True)) if least < turn)
+    start = When(visit=free[at] % total, lag=-(free[at] // total))
+    found = check_plan(graph(), replace(plan(), ring=copy(at, "skip_end", start=start)))
+    assert {fault.what for fault in found if fault.rule == "ring-starts"} == {
+        f"the copy for visit {made.copies[at].visit} is issued before the one ahead of it"
+    }
+
+
+def test_a_fence_that_is_one_op_short_is_found() -> None:
+    """Layers of one op each, so that the visit before ends one op earlier."""
+    single = layered(SIZES)
+    modules = tuple(f"h.{op}" for op in range(len(single.ops)))
+    single = replace(single, notes=replace(single.notes, ops=replace(single.notes.ops, module=modules)))
+    made = prepare_ring(single, planned(single), RingRequest(capacity=1536, policy="skip_end"))
+    assert made.ring
+    assert check_plan(single, made) == ()
+    short = 0
+    for at, one in enumerate(made.ring.copies):
+        newest = one.waits[0]
+        if newest.visit:
+            before = replace(one, waits=(replace(newest, visit=newest.visit - 1), *one.waits[1:]))
+            copies = (*made.ring.copies[:at], before, *made.ring.copies[at + 1 :])
+            found = check_plan(single, replace(made, ring=replace(made.ring, copies=copies)))
+            short += "ring-lands" in {fault.rule for fault in found}
+    assert short > len(made.ring.copies) // 2
+
+
+def test_every_rule_has_a_mutation() -> None:
+    assert {f"ring-{rule}" for rule, _, _ in MUTATIONS} == set(NAMES)
+
+
+def test_a_fault_of_form_is_the_only_one_asked() -> None:
+    assert faults(replace(ring(), policy="lucky", depth=99)) == {"ring-form"}
+
+
+def test_a_landing_names_the_bytes_and_the_op() -> None:
+    found = [f for f in check_plan(graph(), replace(plan(), ring=oldest_alone())) if f.rule == "ring-lands"]
+    assert found
+    assert all(fault.bytes and fault.by is not None for fault in found)
+
+
+def test_a_weight_that_the_caller_gets_back_stays() -> None:
+    handed = layered(SIZES, tied=TIED)
+    weight = next(v for v, b in enumerate(handed.values.buffer) if handed.notes.buffers[b] == "h.1.a.weight")
+    handed = replace(handed, outputs=(*handed.outputs, weight))
+    made = prepare_ring(handed, planned(handed), RingRequest(capacity=CAPACITY))
+    assert made.ring
+    assert made.ring.blocks[2].resident
+    free = tuple(replace(one, resident=one.resident and i != 2) for i, one in enumerate(made.ring.blocks))
+    broken = replace(made, ring=replace(made.ring, blocks=free))
+    assert "ring-resident" in {fault.rule for fault in check_plan(handed, broken)}
+
+
+def test_the_judge_refuses_an_unsound_ring() -> None:
+    with pytest.raises(PlanUnsound, match="ring-depth"):
+        judge(graph(), replace(plan(), ring=replace(ring(), depth=77)))

@@ -1,0 +1,85 @@
+"""Mixed precision on the cuda target: what runs in half precision, what in single, on a machine without a GPU."""
+
+import pytest
+import torch
+
+from tmmu.ir.graph import Graph
+from tmmu.passes.capture.request import CaptureRequest, no_progress
+from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.workload import Workload
+from tmmu.passes.lowering.lower import lower
+
+
+def graph_of(device: str, region: str, dtype: torch.dtype | None = torch.bfloat16) -> Graph:
+    def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(region, dtype=dtype):
+            return torch.nn.functional.layer_norm(x @ w, (8,)).exp()
+
+    with fake_world(device):
+        inputs = (torch.empty(4, 8), torch.empty(8, 8))
+        work = Workload(name="cast", folder="", run=run, args=inputs)
+        return lower(trace(work, CaptureRequest(target="cast", device=device), no_progress))
+
+
+def result_types(graph: Graph) -> dict[str, str]:
+    return {t: graph.values.dtype[w[0]] for t, w in zip(graph.ops.target, graph.ops.writes, strict=True)}
+
+
+@pytest.mark.parametrize("region", ["cuda", "cpu"])
+def test_on_cuda_products_are_half_and_norms_and_exponentials_single(region: str) -> None:
+    types = result_types(graph_of("cuda", region))
+    assert types["aten.mm.default"] == "bfloat16"
+    assert types["aten.native_layer_norm.default"] == "float32"
+    assert types["aten.exp.default"] == "float32"
+
+
+def test_on_cuda_the_default_is_the_gpus() -> None:
+    assert result_types(graph_of("cuda", "cuda", None))["aten.mm.default"] == "float16"
+
+
+def test_on_the_cpu_exponentials_stay_half() -> None:
+    types = result_types(graph_of("cpu", "cpu"))
+    assert types["aten.mm.default"] == "bfloat16"
+    assert types["aten.exp.default"] == "bfloat16"
+
+
+def test_autocast_is_torchs_own_again_afterwards() -> None:
+    before = torch.amp.autocast_mode.autocast.__init__
+    with fake_world("cuda"):
+        assert torch.amp.autocast_mode.autocast.__init__ is not before
+    assert torch.amp.autocast_mode.autocast.__init__ is before
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).exp().dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("device", "region", "asked", "ops"),
+    [
+        ("cuda", False, torch.float32, ["aten._softmax.default"]),
+        ("cuda", True, None, ["aten._softmax.default"]),
+        ("cuda", False, None, ["aten._softmax.default"]),
+        ("cpu", False, torch.float32, ["aten._to_copy.default", "aten._softmax.default"]),
+    ],
+)
+def test_softmax_to_single_precision_is_one_operator_on_cuda(
+    device: str, region: bool, asked: torch.dtype | None, ops: list[str]
+) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", enabled=region):
+            return torch.softmax(x, -1, dtype=asked)
+
+    with fake_world(device):
+        work = Workload(name="soft", folder="", run=run, args=(torch.empty(4, 8, dtype=torch.bfloat16),))
+        graph = lower(trace(work, CaptureRequest(target="soft", device=device), no_progress))
+    assert list(graph.ops.target) == ops
+    assert graph.values.dtype[graph.outputs[0]] == ("float32" if region or asked else "bfloat16")
+
+
+@pytest.mark.parametrize(("device", "kept"), [("cuda", "float32"), ("cpu", "bfloat16")])
+def test_layer_norm_in_half_precision_keeps_its_statistics_as_the_kernel_does(device: str, kept: str) -> None:
+    with fake_world(device):
+        x, w = torch.empty(4, 8, dtype=torch.bfloat16), torch.empty(8, dtype=torch.bfloat16)
+        run = lambda x, w: torch.native_layer_norm(x, (8,), w, w, 1e-5)  # noqa: E731
+        work = Workload(name="norm", folder="", run=run, args=(x, w))
+        graph = lower(trace(work, CaptureRequest(target="norm", device=device), no_progress))
+    assert [graph.values.dtype[v] for v in graph.outputs] == ["bfloat16", kept, kept]

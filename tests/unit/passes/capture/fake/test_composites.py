@@ -1,0 +1,42 @@
+"""While a graph is split, torch's rules in Python are out of the way, and afterwards they are back."""
+
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._ops import OpOverload, OpOverloadPacket
+
+from tmmu.passes.capture.fake.composites import composites_of_eager
+
+aten = torch.ops.aten
+
+
+def in_python() -> dict[str, dict[DispatchKey, Any]]:
+    """By operator, its kernels in Python other than those that only give shapes."""
+    packets = [packet for packet in vars(aten).values() if isinstance(packet, OpOverloadPacket)]
+    overloads = [op for packet in packets for op in vars(packet).values() if isinstance(op, OpOverload)]
+    kernels: dict[str, dict[DispatchKey, Any]] = {
+        str(op): {key: rule for key, rule in op.py_kernels.items() if key is not DispatchKey.Meta} for op in overloads
+    }
+    return {name: found for name, found in kernels.items() if found}
+
+
+def test_no_rule_in_python_is_left_but_those_that_mend_a_schema() -> None:
+    before = in_python()
+    assert "aten.upsample_bilinear2d.default" in before
+    with composites_of_eager():
+        left = in_python()
+    assert {name: set(kernels) for name, kernels in left.items()} == {
+        "aten.native_batch_norm.default": {DispatchKey.Autograd},
+        "aten.cudnn_batch_norm.default": {DispatchKey.Autograd},
+    }
+    assert in_python() == before
+
+
+def test_a_rule_of_ours_is_there_meanwhile() -> None:
+    def rule(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    with composites_of_eager({aten.hardshrink.default: rule}):
+        assert aten.hardshrink.default.py_kernels[DispatchKey.CompositeImplicitAutograd] is rule
+    assert DispatchKey.CompositeImplicitAutograd not in aten.hardshrink.default.py_kernels

@@ -1,0 +1,120 @@
+"""Hugging Face configurations: sizes, inputs, decode steps over a static cache, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tmmu.errors import InvalidConfig, TmmuError
+from tmmu.ir.graph import Graph
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.trace import capture
+from tmmu.passes.lowering.lower import lower
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+    "max_position_embeddings": 16384, "dtype": "bfloat16",
+}  # fmt: skip
+
+VIT: dict[str, Any] = {
+    "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "intermediate_size": 64, "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+T5: dict[str, Any] = {
+    "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 64,
+    "num_layers": 1, "num_heads": 4, "vocab_size": 100,
+}  # fmt: skip
+
+
+def planned(folder: Path, config: dict[str, Any] = LLAMA, **options: Any) -> Graph:
+    (folder / "config.json").write_text(json.dumps(config))
+    return lower(capture(CaptureRequest(target=f"hf:{folder}", **options)))
+
+
+def test_a_llama_at_8192_tokens_on_cuda_holds_nothing_of_the_size_of_its_scores(tmp_path: Path) -> None:
+    graph = planned(tmp_path, seq=8192)
+    scores = 8192 * 8192
+    assert max(b for b, r in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if r == "activation") < scores
+    assert graph.ops.target.count("aten._scaled_dot_product_flash_attention.default") == 2
+    assert set(graph.notes.ops.phase) == {"llm_prefill"}
+    assert set(graph.notes.ops.modality) == {"text"}
+
+
+def test_a_decode_step_updates_its_cache_where_it_lies(tmp_path: Path) -> None:
+    graph = planned(tmp_path, decode=True, cache_len=128, batch=3)
+    cache = [i for i, n in enumerate(graph.notes.buffers) if n.endswith((".keys", ".values"))]
+    assert [graph.buffers.role[i] for i in cache] == ["state"] * 4
+    assert [graph.buffers.bytes[i] for i in cache] == [3 * 2 * 128 * 16 * 2] * 4
+    written = {graph.values.buffer[v] for vs in graph.ops.writes for v in vs}
+    assert set(cache) <= written
+    copies = [b for b, r in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if r == "activation"]
+    assert max(copies) < graph.buffers.bytes[cache[0]]
+    assert set(graph.notes.ops.phase) == {"llm_decode"}
+
+
+def test_batch_sequence_and_dtype_reach_the_inputs(tmp_path: Path) -> None:
+    graph = planned(tmp_path, batch=3, seq=5, dtype="float32")
+    assert graph.values.shape[graph.inputs[0]] == (3, 5)
+    assert "float32" in graph.values.dtype
+    assert "bfloat16" not in graph.values.dtype
+
+
+def test_a_training_step_takes_labels(tmp_path: Path) -> None:
+    graph = planned(tmp_path, seq=16, mode="backward")
+    names = [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs]
+    assert names == ["input_ids", "labels"]
+    assert set(graph.notes.ops.phase) == {"training"}
+
+
+def test_tied_embeddings_are_one_buffer(tmp_path: Path) -> None:
+    untied, tied = (planned(tmp_path, LLAMA | {"tie_word_embeddings": tie}, seq=4) for tie in (False, True))
+    assert tied.buffers.role.count("parameter") == untied.buffers.role.count("parameter") - 1
+
+
+def test_an_encoder_decoder_gets_both_inputs(tmp_path: Path) -> None:
+    graph = planned(tmp_path, T5, seq=8)
+    assert [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs] == ["input_ids", "decoder_input_ids"]
+
+
+def test_a_vision_model_gets_pixels_of_its_size(tmp_path: Path) -> None:
+    graph = planned(tmp_path, VIT, batch=2)
+    assert graph.values.shape[graph.inputs[0]] == (2, 3, 32, 32)
+    assert set(graph.notes.ops.modality) == {"vision"}
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("{", {}),
+        ("[]", {}),
+        ('{"model_type": "no_such_model"}', {}),
+        (json.dumps(LLAMA), {"dtype": "float31"}),
+        (json.dumps(LLAMA), {"decode": True, "mode": "backward"}),
+        (json.dumps(LLAMA), {"settings": (("seq", "3"),)}),
+        (json.dumps(LLAMA), {"seq": 16385}),
+        (json.dumps(LLAMA), {"decode": True, "seq": 4}),
+        (json.dumps(VIT), {"seq": 4}),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InvalidConfig) as caught:
+        capture(CaptureRequest(target=f"hf:{tmp_path}", **options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TmmuError, match="no config"):
+        capture(CaptureRequest(target=f"hf:{tmp_path}"))
+
+
+def test_a_decode_step_of_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TmmuError, match="encoder-decoder"):
+        planned(tmp_path, T5, decode=True, cache_len=8)
+
+
+def test_a_prefill_keeps_no_cache(tmp_path: Path) -> None:
+    graph = planned(tmp_path, T5, seq=8)
+    assert not [line for line in graph.notes.ops.source if "cache_utils" in line]

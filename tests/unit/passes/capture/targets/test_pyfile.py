@@ -1,0 +1,343 @@
+"""Python files as targets: what they may define, what settings and inputs reach, and how failures point at the line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
+from tmmu.ir.graph import Graph
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.targets.pyfile import parse_input, parse_setting
+from tmmu.passes.capture.trace import capture
+from tmmu.passes.lowering.lower import lower
+
+LINEAR = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, width=4, depth=1):
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Linear(width, width) for _ in range(depth)])
+    def forward(self, x):
+        return self.layers(x)
+"""
+WHOLE = LINEAR + "model = Net\ndef inputs(batch=2, width=4):\n    return (torch.zeros(batch, width),)\n"
+
+
+def planned(folder: Path, text: str, name: str | None = None, **options: object) -> Graph:
+    path = folder / "net.py"
+    path.write_text(text)
+    target = f"{path}:{name}" if name else str(path)
+    return lower(capture(CaptureRequest(target=target, **options)))  # type: ignore[arg-type]
+
+
+def refused(folder: Path, text: str, name: str | None = None, **options: object) -> TmmuError:
+    with pytest.raises(TmmuError) as caught:
+        planned(folder, text, name, **options)
+    return caught.value
+
+
+def test_each_setting_goes_to_whichever_takes_it(tmp_path: Path) -> None:
+    graph = planned(tmp_path, WHOLE, settings=(("depth", "3"), ("batch", "7"), ("width", "8")))
+    assert graph.values.shape[graph.inputs[0]] == (7, 8)
+    assert graph.ops.target == ("aten.addmm.default",) * 3
+
+
+def test_a_setting_that_nothing_takes_is_refused(tmp_path: Path) -> None:
+    error = refused(tmp_path, WHOLE, settings=(("heads", "3"),))
+    assert isinstance(error, InvalidConfig)
+    assert "'heads'" in error.what
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "inputs = (torch.zeros(2, 4),)",
+        "inputs = [torch.zeros(2, 4)]",
+        "inputs = torch.zeros(2, 4)",
+        "inputs = {'x': torch.zeros(2, 4)}",
+        "inputs = lambda: {'x': torch.zeros(2, 4)}",
+    ],
+)
+def test_inputs_may_be_a_tensor_a_sequence_a_mapping_or_a_callable(tmp_path: Path, inputs: str) -> None:
+    graph = planned(tmp_path, f"{LINEAR}\nmodel = Net()\n{inputs}\n")
+    assert [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs] == ["x"]
+
+
+def test_any_class_of_a_file_is_planned_with_inputs_from_the_command_line(tmp_path: Path) -> None:
+    graph = planned(tmp_path, LINEAR, "Net", inputs=("x=float32[3,4]",), settings=(("depth", "2"),))
+    assert len(graph.ops) == 2
+    assert graph.values.shape[graph.inputs[0]] == (3, 4)
+
+
+def test_a_function_of_tensors_is_the_program_itself(tmp_path: Path) -> None:
+    text = "import torch\ndef step(x, y, scale=1.0):\n    return x * scale + y\n"
+    graph = planned(tmp_path, text, "step", inputs=("x=float32[2]", "y=float32[2]"), settings=(("scale", "2.0"),))
+    assert graph.ops.target == ("aten.mul.Tensor", "aten.add.Tensor")
+
+
+def test_a_function_that_makes_a_module_is_called_with_the_settings(tmp_path: Path) -> None:
+    text = f"{LINEAR}\ndef build(depth=1):\n    return Net(depth=depth)\n"
+    graph = planned(tmp_path, text, "build", inputs=("x=float32[2,4]",), settings=(("depth", "2"),))
+    assert len(graph.ops) == 2
+
+
+def test_a_file_inside_a_package_may_import_its_neighbours(tmp_path: Path) -> None:
+    package = tmp_path / "pack_of_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "parts.py").write_text(LINEAR)
+    (package / "net.py").write_text("from .parts import Net\nimport torch\nmodel = Net\ninputs = torch.zeros(2, 4)\n")
+    graph = lower(capture(CaptureRequest(target=str(package / "net.py"))))
+    assert graph.notes.ops.source == ("parts.py:9",)
+
+
+def test_tied_weights_are_one_buffer(tmp_path: Path) -> None:
+    text = (
+        LINEAR
+        + "def model():\n    net = Net(depth=2)\n    net.layers[1].weight = net.layers[0].weight\n    return net\n"
+    )
+    graph = planned(tmp_path, text + "inputs = torch.zeros(2, 4)\n")
+    assert graph.buffers.role.count("parameter") == 3
+
+
+@pytest.mark.parametrize("convert", [".to(torch.bfloat16)", ".half()", ".double()", ".cuda()", ".to('cuda:0')"])
+def test_conversions_keep_tied_weights_tied(tmp_path: Path, convert: str) -> None:
+    text = LINEAR + (
+        "def model():\n    net = Net(depth=2)\n    net.layers[1].weight = net.layers[0].weight\n"
+        f"    return net{convert}\n"
+        "def inputs():\n    return torch.zeros(2, 4, dtype=next(model().parameters()).dtype, device='cuda')\n"
+    )
+    graph = planned(tmp_path, text)
+    assert graph.buffers.role.count("parameter") == 3
+
+
+def test_source_lines_are_relative_and_name_the_users_line(tmp_path: Path) -> None:
+    graph = planned(tmp_path, WHOLE)
+    assert graph.notes.ops.source == ("net.py:9",)
+    assert graph.notes.ops.module == ("layers.0",)
+
+
+def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
+    graph = planned(tmp_path, WHOLE, settings=(("width", "1048576"), ("depth", "4")))
+    assert sum(graph.buffers.bytes) > 16 * 2**40
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import nowhere_to_be_found\n", "net.py:1: ModuleNotFoundError"),
+        ("model = 1 +\n", "net.py:1: invalid syntax"),
+        ("x = 1\n", "defines no `model`"),
+        (LINEAR + "model = Net\n", "defines no `inputs`"),
+        (LINEAR + "model = 3\ninputs = ()\n", "`model` is neither"),
+        (LINEAR + "model = Net\ninputs = 3\n", "`inputs` is no tensor"),
+        (LINEAR + "model = Net\ninputs = torch.zeros(2, 5)\n", "net.py:9: RuntimeError"),
+        (LINEAR + "model = Net\ninputs = (torch.zeros(2, 4), 1)\n", "TypeError"),
+        ("raise SystemExit(3)\n", "net.py:1: SystemExit"),
+        ("model = lambda: (lambda x: None)\ninputs = 1\n", "`inputs` is no tensor"),
+    ],
+)
+def test_what_cannot_be_traced_says_why_and_where(tmp_path: Path, text: str, says: str) -> None:
+    error = refused(tmp_path, text)
+    assert isinstance(error, CaptureFailed)
+    assert says in error.what
+    assert "\n" not in str(error)
+
+
+def test_control_flow_on_data_names_the_line(tmp_path: Path) -> None:
+    text = (
+        "import torch\ndef model():\n    def f(x):\n        if x.sum() > 0:\n            return x\n        return -x\n"
+    )
+    error = refused(tmp_path, text + "    return f\ninputs = torch.zeros(2)\n")
+    assert error.what.startswith("net.py:4: DataDependentOutputException")
+    assert "torch.where" in error.fix
+
+
+def test_a_scalar_that_constants_decide_is_known_while_tracing(tmp_path: Path) -> None:
+    text = (
+        "import torch\ndef model():\n    rates = [r.item() for r in torch.linspace(0, 1, 3)]\n    def f(x):\n"
+        "        mask = torch.zeros(4)\n        mask[2:] = 1\n"
+        "        return x * 2 if mask.sum() == 2 and rates == [0.0, 0.5, 1.0] else x\n    return f\n"
+    )
+    graph = planned(tmp_path, text + "inputs = torch.zeros(4)\n")
+    assert graph.ops.target[-1] == "aten.mul.Tensor"
+
+
+def test_a_model_without_tensor_outputs_is_refused(tmp_path: Path) -> None:
+    error = refused(tmp_path, "import torch\ndef model():\n    return lambda x: None\ninputs = torch.zeros(2)\n")
+    assert "returns no tensor" in error.what
+
+
+def test_nested_control_flow_operators_are_unsupported(tmp_path: Path) -> None:
+    text = (
+        "import torch\ndef model():\n    def f(x):\n"
+        "        return torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,))\n    return f\n"
+    )
+    error = refused(tmp_path, text + "inputs = torch.zeros(2)\n")
+    assert isinstance(error, UnsupportedOp), error
+
+
+def test_sparse_tensors_are_unsupported(tmp_path: Path) -> None:
+    text = "import torch\ndef model():\n    return lambda x: x.to_sparse()\ninputs = torch.zeros(2, 2)\n"
+    assert refused(tmp_path, text).code in ("UNSUPPORTED_OP", "CAPTURE_FAILED")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ids=int64[1,1024]", ("ids", torch.int64, (1, 1024))),
+        ("x=float32[]", ("x", torch.float32, ())),
+        (" x=bool[ 2 , 3 ]", ("x", torch.bool, (2, 3))),
+    ],
+)
+def test_inputs_are_parsed(text: str, expected: tuple[str, torch.dtype, tuple[int, ...]]) -> None:
+    assert parse_input(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["ids", "ids=int64", "ids=int63[1]", "ids=int64[-1]", "ids=int64[1 2]", "=int64[1]", "i=nn[1]"]
+)
+def test_malformed_inputs_are_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig):
+        parse_input(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("2.5", 2.5), ("True", True), ("gelu", "gelu"), ("[1, 2]", [1, 2]), ("None", None)]
+)
+def test_settings_are_python_literals_or_text(text: str, value: object) -> None:
+    assert parse_setting(text) == value
+
+
+def test_an_unknown_input_name_lists_what_the_model_takes(tmp_path: Path) -> None:
+    error = refused(tmp_path, LINEAR, "Net", inputs=("z=float32[2,4]",))
+    assert "'z'" in error.what
+    assert "x" in error.fix
+
+
+def test_modules_copied_deeply_are_modules_of_their_own(tmp_path: Path) -> None:
+    text = LINEAR + (
+        "import copy\ndef model():\n    net = Net()\n"
+        "    return nn.Sequential(net, copy.deepcopy(net), copy.copy(net))\n"
+        "inputs = torch.zeros(2, 4)\n"
+    )
+    graph = planned(tmp_path, text)
+    assert graph.buffers.role.count("parameter") == 4
+    assert len(graph.ops) == 3
+
+
+def test_copied_modules_keep_buffers_of_any_kind_and_what_they_share(tmp_path: Path) -> None:
+    text = (
+        "import copy, torch\nfrom torch import nn\ndef model():\n    norm = nn.BatchNorm1d(4)\n"
+        "    norm.register_buffer('count', torch.tensor(3))\n"
+        "    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))\n"
+        "    tied[1].weight = tied[0].weight\n    return nn.Sequential(copy.deepcopy(norm), *copy.deepcopy(tied))\n"
+        "inputs = torch.zeros(2, 4)\n"
+    )
+    graph = planned(tmp_path, text)
+    names = [n for n, r in zip(graph.notes.buffers, graph.buffers.role, strict=True) if r == "parameter"]
+    assert names == ["0.weight", "0.bias", "1.weight", "1.bias", "2.bias"]
+
+
+def test_a_compiled_module_is_planned_as_it_was(tmp_path: Path) -> None:
+    graph = planned(tmp_path, LINEAR + "def model():\n    return torch.compile(Net())\ninputs = torch.zeros(2, 4)\n")
+    assert graph.ops.target == ("aten.addmm.default",)
+
+
+def test_a_setting_that_the_constructor_needs_is_named(tmp_path: Path) -> None:
+    text = LINEAR.replace("width=4, depth=1", "width, depth=1")
+    error = refused(tmp_path, text, "Net", inputs=("x=float32[2,4]",))
+    assert isinstance(error, InvalidConfig)
+    assert "needs width" in error.what
+    assert "--set width=VALUE" in error.fix
+
+
+def test_an_unknown_setting_lists_the_known_ones(tmp_path: Path) -> None:
+    assert "batch, depth, width" in refused(tmp_path, WHOLE, settings=(("heads", "3"),)).fix
+
+
+THREADED = (
+    "from concurrent.futures import ThreadPoolExecutor as P\n        with P() as p:\n"
+    "            return p.submit(torch.add, x, x).result() + 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return x.to(torch.float16) @ w", "mixed dtypes"),
+        ("return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()", "quantized"),
+        (THREADED, "another thread"),
+        ("return x * 2 if torch.empty(1).item() > 0 else x", "DataDependent"),
+        ("return x * 2 if torch.nn.init.normal_(torch.zeros(1)).item() > 0 else x", "DataDependent"),
+    ],
+)
+def test_what_a_real_run_refuses_or_cannot_repeat_is_refused(tmp_path: Path, body: str, says: str) -> None:
+    text = f"import torch\ndef model():\n    def f(x, w):\n        {body}\n    return f\n"
+    assert says in refused(tmp_path, text + "inputs = (torch.zeros(4, 4), torch.zeros(4, 4))\n").what
+
+
+def test_constant_initializers_have_values(tmp_path: Path) -> None:
+    text = LINEAR + (
+        "def model():\n    width = torch.nn.init.constant_(torch.empty(1), 4.0)\n    return Net(int(width.item()))\n"
+        "inputs = torch.zeros(2, 4)\n"
+    )
+    assert planned(tmp_path, text).ops.target == ("aten.addmm.default",)
+
+
+def test_data_that_is_replaced_is_read_where_it_lies_now(tmp_path: Path) -> None:
+    text = (
+        "import torch\ndef model():\n    def f(x):\n        y = torch.zeros(4)\n        y.data = x[1] * 3\n"
+        "        return y * 2\n    return f\ninputs = torch.zeros(2, 4)\n"
+    )
+    graph = planned(tmp_path, text)
+    made = graph.values.buffer[graph.ops.writes[-2][0]]
+    assert [graph.values.buffer[v] for v in graph.ops.reads[-1]] == [made]
+
+
+def test_a_storage_that_grows_counts_at_its_largest(tmp_path: Path) -> None:
+    text = "import torch\ndef model():\n    return lambda x: torch.add(x, x, out=torch.empty(0))\n"
+    text += "inputs = torch.zeros(8)\n"
+    graph = planned(tmp_path, text)
+    assert graph.buffers.bytes[graph.values.buffer[graph.outputs[0]]] == 32
+
+
+def test_a_neighbour_may_be_imported_late(tmp_path: Path) -> None:
+    (tmp_path / "late_neighbour.py").write_text(LINEAR)
+    text = "import torch\ndef model():\n    from late_neighbour import Net\n    return Net()\n"
+    graph = planned(tmp_path, text + "inputs = torch.zeros(2, 4)\n")
+    assert len(graph.ops) == 1
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "raise GeneratorExit('leaving')",
+        "raise type('Rude', (BaseException,), {})('rude')",
+        "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()",
+    ],
+)
+def test_whatever_a_file_raises_ends_in_one_line(tmp_path: Path, raised: str) -> None:
+    error = refused(tmp_path, f"x = 1\n{raised}\n")
+    assert isinstance(error, CaptureFailed)
+    assert error.what.startswith("net.py:2: ")
+
+
+def test_parts_that_a_model_froze_stay_frozen_in_training(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n"
+        "def model():\n    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))\n    net[1].eval()\n    return net\n"
+        "inputs = torch.zeros(2, 4)\ndef loss(model, x):\n    return model(x).sum()\n"
+    )
+    graph = planned(tmp_path, text, mode="backward")
+    assert "state" not in graph.buffers.role
+
+
+def test_a_missing_file_and_a_missing_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig):
+        capture(CaptureRequest(target=str(tmp_path / "none.py")))
+    assert isinstance(refused(tmp_path, LINEAR, "Nat", inputs=("x=float32[1]",)), InvalidConfig)
+    with pytest.raises(InvalidConfig):
+        capture(CaptureRequest(target="model.onnx"))

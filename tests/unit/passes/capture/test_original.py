@@ -1,0 +1,62 @@
+"""The model itself takes values by their elements, or the bytes of a storage; what shares memory is there once."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tmmu.errors import InvalidConfig
+from tmmu.passes.capture.original import Original
+from tmmu.passes.capture.request import CaptureRequest
+
+NET = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3, 2).t())
+        self.c = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("part", self.w.detach()[0])
+        self.register_buffer("same", torch.ones(1).expand(4))
+    def forward(self, x, y):
+        return self.w * x, self.part + 0, self.c * 1, self.same * 1, x, x, y, x[:, :0], y[:, :0]
+model = Net
+inputs = (torch.zeros(0, 2, 3), torch.zeros(0, 2, 3))
+"""
+INPUTS = {"x": torch.zeros(0, 2, 3), "y": torch.zeros(0, 2, 3)}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Original:
+    (tmp_path / "net.py").write_text(NET)
+    return Original(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu"))
+
+
+def test_empty_tensors_are_apart_where_their_storages_are(model: Original) -> None:
+    assert model.names == ("x", "y")
+    assert len(model.run()) == 8  # x is given back twice
+
+
+def test_elements_go_by_their_place_in_the_shape_and_flat_bytes_by_memory(model: Original) -> None:
+    value = torch.arange(6.0).view(2, 3)
+    model.load({"w": value}, INPUTS)
+    assert model.run()[1].tolist() == [0, 1, 2]  # a view of the weight is no value of its own
+    model.load({"w": value.t().contiguous().t()}, INPUTS)
+    assert model.run()[1].tolist() == [0, 1, 2]
+    model.load({"w": torch.arange(6.0)}, INPUTS)
+    assert model.run()[1].tolist() == [0, 2, 4]
+    model.load({}, INPUTS)
+    assert model.run()[1].tolist() == [0, 0, 0]
+
+
+def test_pairs_are_complex_numbers_and_shared_elements_are_one(model: Original) -> None:
+    model.load({"c": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "same": torch.full((1,), 7.0).expand(4)}, INPUTS)
+    assert model.run()[2].tolist() == [1 + 2j, 3 + 4j]
+    assert model.run()[3].tolist() == [7] * 4
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 2), (1, 6), (5,), ()])
+def test_a_value_of_another_shape_is_refused(model: Original, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidConfig, match=r"w has shape \[.*\], and \[2, 3\] in the model"):
+        model.load({"w": torch.zeros(shape)}, INPUTS)

@@ -1,0 +1,116 @@
+"""The parts of the exact search, each with its answer by hand."""
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.planner.pack.exact.test_exact import problem
+from tmmu.planner.pack.exact import jit
+from tmmu.planner.pack.exact.instance import common_unit, prepare, sections_of
+from tmmu.planner.pack.exact.memory import neighbors, peers, twins
+from tmmu.planner.pack.exact.orders import CYCLE, by_width, ranks, shape_of
+from tmmu.planner.pack.exact.portfolio import luby, tries
+
+
+def test_sections_are_the_largest_sets_of_items_live_at_once() -> None:
+    lo, hi, count = sections_of([0, 1, 3, 3, 5], [4, 2, 6, 5, 7])
+    assert count == 3  # {0, 1}, {0, 2, 3}, {2, 4}
+    assert lo == (0, 0, 1, 1, 2)
+    assert hi == (2, 1, 3, 2, 3)
+
+
+def test_items_that_only_touch_share_no_section() -> None:
+    assert sections_of([0, 2], [2, 4]) == ((0, 1), (1, 2), 2)
+
+
+def test_parts_of_the_timeline_are_instances_in_the_order_of_time() -> None:
+    parts = prepare(problem([(5, 8, 9), (1, 0, 3), (2, 2, 4), (7, 4, 6), (0, 0, 9)]))
+    assert [part.row for part in parts] == [(1, 2), (3,), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "alignments", "fixed", "unit"),
+    [
+        ([12, 18], [1, 1], [-1, -1], 6),
+        ([12, 18], [1, 1], [4, -1], 2),
+        ([12, 18], [4, 1], [-1, -1], 2),
+        ([12, 24], [4, 3], [-1, -1], 12),
+        ([12, 24], [24, 1], [-1, -1], 12),
+        ([8, 24], [16, 3], [-1, 0], 1),
+    ],
+)
+def test_the_unit_divides_every_offset_worth_looking_at(
+    sizes: list[int], alignments: list[int], fixed: list[int], unit: int
+) -> None:
+    assert common_unit(sizes, alignments, fixed) == unit
+
+
+def test_the_bound_leaves_out_what_the_last_item_does_not_fill() -> None:
+    (part,) = prepare(problem([(5, 0, 2), (7, 1, 3), (2, 2, 3)], alignment=[4, 4, 4]))
+    assert (part.unit, part.room) == (4, (2, 2, 1))
+    assert part.loads == [4, 3]
+    assert part.bound == 16 - 3
+
+
+def test_the_bound_reaches_every_given_end() -> None:
+    (part,) = prepare(problem([(5, 0, 2)], fixed=[30]))
+    assert part.bound == 35
+
+
+def test_neighbors_twins_and_peers() -> None:
+    (part,) = prepare(problem([(5, 0, 4), (3, 0, 2), (3, 0, 2), (4, 0, 2), (2, 2, 4)]))
+    assert part.byte == (5, 4, 3, 3, 2)
+    assert [near.tolist() for near in neighbors(part)] == [[1, 2, 3, 4], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0]]
+    assert twins(part, [0, 1, 2, 3, 4]) == [-1, -1, -1, 2, -1]
+    assert twins(part, [0, 1, 3, 2, 4]) == [-1, -1, 3, -1, -1]
+    ring = peers(part)
+    assert sorted(ring[item] for item in (1, 2, 3)) == [1, 2, 3]
+    assert all(ring[item] != item for item in (1, 2, 3))
+    assert (ring[0], ring[4]) == (0, 4)
+
+
+def test_given_offsets_have_neither_twins_nor_peers() -> None:
+    (part,) = prepare(problem([(3, 0, 2), (3, 0, 2), (3, 0, 2)], fixed=[-1, 0, 3]))
+    assert twins(part, [0, 1, 2]) == [-1, -1, -1]
+    assert peers(part) == [0, 1, 2]
+
+
+def test_limits_follow_lubys_sequence() -> None:
+    assert [luby(turn) for turn in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
+    assert [one.nodes for one in islice(tries(50), 3)] == [200, 200, 400]
+
+
+def test_no_two_tries_of_an_order_are_disturbed_alike() -> None:
+    first = list(islice(tries(50), 3 * len(CYCLE)))
+    assert len({one.seed for one in first}) == len(first)
+
+
+def test_an_order_without_noise_is_exact_and_noise_is_repeatable() -> None:
+    (part,) = prepare(problem([(1, 0, 3), (1, 0, 9), (1, 2, 5), (1, 4, 7)]))
+    shape = shape_of(part)
+    assert shape.width == (2, 1, 2, 1)
+    assert ranks(shape, by_width, noise=0, seed=1) == [0, 2, 1, 3]
+    disturbed = [ranks(shape, by_width, noise=200, seed=seed) for seed in range(20)]
+    assert disturbed == [ranks(shape, by_width, noise=200, seed=seed) for seed in range(20)]
+    assert len({tuple(rank) for rank in disturbed}) > 1
+    assert all(sorted(rank) == [0, 1, 2, 3] for rank in disturbed)
+
+
+def test_compiled_code_is_kept_nowhere_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def njit(function: object = None, *, cache: bool = False) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return ("compiled", function)
+
+    monkeypatch.setattr(jit, "_NUMBA", SimpleNamespace(njit=njit))
+    assert jit.jit(len) == ("compiled", len)
+
+
+def test_importing_the_package_does_not_import_numba() -> None:
+    code = "import sys, tmmu.planner.pack.exact; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ}, cwd=Path(__file__).parents[3])

@@ -1,0 +1,167 @@
+"""Bounds, reductions, obstacles and layers, with answers worked out by hand."""
+
+import pytest
+
+from tests.problems import random_problem
+from tests.strategies import seeded
+from tests.unit.cli.commands.test_pack_processes import cut
+from tmmu.errors import InvalidConfig
+from tmmu.ir.problem import PackProblem
+from tmmu.judge.packing import packing_faults
+from tmmu.planner.pack.bounds import gap_bound, live_bound, lower_bound, padded_bound
+from tmmu.planner.pack.layers import HEURISTICS, SEARCH, State, run_layers
+from tmmu.planner.pack.obstacles import best_around, fit_rounds, prepare_board
+from tmmu.planner.pack.reduce import canonical, common_unit, components, droppable_rounds, take
+from tmmu.planner.pack.solve import pack
+
+Row = tuple[int, ...]
+
+
+def problem(rows: list[Row]) -> PackProblem:
+    """(birth, death, size[, alignment[, offset]])"""
+    full = [(*row, 1, -1)[:5] if len(row) == 3 else (*row, -1)[:5] for row in rows]
+    birth, death, size, alignment, fixed = zip(*full, strict=True) if full else ((),) * 5
+    return PackProblem(birth=birth, death=death, size=size, alignment=alignment, fixed=fixed)
+
+
+def test_live_bound_counts_half_open_spans() -> None:
+    assert live_bound(problem([(0, 2, 5), (2, 4, 6), (1, 2, 3)])) == 8
+    assert live_bound(problem([])) == 0
+
+
+def test_padding_is_wasted_below_all_but_the_topmost() -> None:
+    rows: list[Row] = [(0, 9, 5, 4), (0, 9, 6, 4), (0, 9, 4, 4), (9, 10, 15, 4)]
+    assert live_bound(problem(rows)) == 15
+    assert padded_bound(problem(rows)) == 8 + 8 + 4 - 3
+    assert pack(problem(rows)).peak == 17
+    assert padded_bound(problem([*rows, (20, 21, 1, 4, 2)])) == 0
+    assert padded_bound(problem([*rows, (20, 21, 1, 1)])) == 0
+
+
+def test_a_slack_that_has_died_does_not_count() -> None:
+    rows: list[Row] = [(0, 5, 1, 8), (1, 9, 7, 8), (6, 9, 8, 8)]
+    assert padded_bound(problem(rows)) == 8 + 8 - 1
+    assert pack(problem(rows)).peak == 15
+
+
+def test_gaps_that_hold_nothing_count() -> None:
+    rows: list[Row] = [(0, 9, 4, 1, 3), (0, 9, 4, 1, 12), (0, 9, 5, 1), (0, 9, 4, 1)]
+    assert live_bound(problem(rows)) == 17
+    assert gap_bound(problem(rows)) == 17 + 3
+    assert lower_bound(problem(rows)) == 20
+    assert gap_bound(problem(rows[2:])) == gap_bound(problem(rows[:2])) == 0
+    assert lower_bound(problem(rows[:2])) == 16
+
+
+def test_the_unit_divides_what_can_be_divided() -> None:
+    assert common_unit(problem([(0, 1, 12), (0, 1, 18)])) == 6
+    assert common_unit(problem([(0, 1, 12, 2), (0, 1, 18, 2)])) == 6
+    assert common_unit(problem([(0, 1, 12, 4), (0, 1, 18, 1)])) == 2
+    assert common_unit(problem([(0, 1, 16, 64), (0, 1, 48, 1)])) == 16
+    assert common_unit(problem([(0, 1, 16), (0, 1, 48, 1, 8)])) == 8
+    assert common_unit(problem([(0, 1, 16), (0, 1, 48, 1, 0)])) == 16
+
+
+def test_canonical_drops_what_holds_no_byte_and_ranks_wide_times() -> None:
+    far = 2**63
+    form = canonical(problem([(far, far + 9, 8), (3, 3, 8), (5, 6, 0), (-far, far + 1, 4)]))
+    assert form.item == (3, 0)
+    assert form.unit == 4
+    assert (form.problem.birth, form.problem.death, form.problem.size) == ((0, 1), (2, 3), (1, 2))
+
+
+def test_components_are_cut_where_nothing_lives() -> None:
+    rows: list[Row] = [(0, 5, 1), (1, 2, 1), (5, 7, 1), (6, 9, 1), (8, 9, 1), (10, 11, 1)]
+    assert components(problem(rows)) == (range(2), range(2, 5), range(5, 6))
+    assert components(problem([])) == ()
+
+
+def test_what_always_finds_room_is_dropped() -> None:
+    rows: list[Row] = [(0, 9, 10), (0, 9, 10), (0, 1, 2), (5, 6, 4)]
+    assert droppable_rounds(problem(rows), 26) == ([0, 1, 3], [[2]])
+    assert droppable_rounds(problem(rows), 30) == ([], [[2, 3], [0, 1]])
+    assert droppable_rounds(problem(rows), 20) == ([0, 1, 2, 3], [])
+    assert droppable_rounds(problem([(0, 9, 10), (0, 9, 2, 8), (0, 9, 2, 1)]), 20) == ([0, 1], [[2]])
+
+
+def test_what_was_dropped_goes_back_below_the_target() -> None:
+    pick = seeded(5)
+    for _ in range(200):
+        rows = [(b, b + 1 + pick(5), 1 + pick(9), 1 << pick(3)) for b in (pick(12) for _ in range(14))]
+        whole = problem(sorted(rows))
+        target = live_bound(whole) + pick(40)
+        core, rounds = droppable_rounds(whole, target)
+        packed = pack(take(whole, core), nodes=1_000)
+        offset = fit_rounds(whole, rounds, dict(zip(core, packed.offset, strict=True)))
+        peak = max(low + size for low, size in zip(offset, whole.size, strict=True))
+        assert peak <= max(packed.peak, target)
+        assert [*packing_faults(whole, offset, peak=peak, bound=peak)] == []
+
+
+@pytest.mark.parametrize("scale", [1, 2**57])
+def test_around_what_is_given(scale: int) -> None:
+    rows: list[Row] = [(0, 9, 2, 1, 4), (0, 9, 4, 1), (3, 9, 3, 8), (0, 3, 3, 2), (4, 5, 1, 1)]
+    scaled = [(row[0], row[1], row[2] * scale, row[3] * scale, row[4] * scale if len(row) == 5 else -1) for row in rows]
+    whole = problem(scaled)
+    method, offset = best_around(whole, prepare_board(whole, 11 * scale))
+    assert method == "size"
+    found = dict(zip(prepare_board(whole, 0).instance.item.tolist(), offset.tolist(), strict=True))
+    assert [found[item] // scale for item in range(5)] == [4, 0, 8, 6, 6]
+
+
+def test_layers_stop_where_nobody_asks_for_more() -> None:
+    hard = canonical(outer(60, 15, 2)).problem
+    free = run_layers(State(problem=hard, target=0, limit=2_000), HEURISTICS)
+    assert free.peak > free.bound
+    assert not free.done
+    asked = run_layers(State(problem=hard, target=free.peak, limit=2_000), HEURISTICS)
+    assert asked.done
+    assert run_layers(asked, SEARCH) == asked
+    found = run_layers(free, SEARCH)
+    assert found.peak < free.peak
+    assert found.nodes > 0
+
+
+def outer(items: int, live: int, seed: int) -> PackProblem:
+    plain = random_problem(items, live, seed)
+    return PackProblem(
+        size=plain.size, birth=plain.birth, death=plain.death, alignment=(256,) * items, fixed=(-1,) * items
+    )
+
+
+def test_each_part_is_searched_only_as_far_as_it_matters() -> None:
+    """The second part needs less than the first one's bound: what it could be packed to is nobody's concern."""
+    hard = outer(60, 15, 2)
+    after = max(hard.death)
+    form = canonical(hard)
+    tall = run_layers(State(problem=form.problem, target=0, limit=0), HEURISTICS).peak * form.unit
+    both = PackProblem(
+        size=(*hard.size, tall),
+        birth=(*hard.birth, after),
+        death=(*hard.death, after + 1),
+        alignment=(*hard.alignment, 256),
+        fixed=(*hard.fixed, -1),
+    )
+    found = pack(both)
+    assert (found.peak, found.bound, found.nodes) == (tall, tall, 0)
+    lower = pack(hard, nodes=2_000)
+    assert 0 < lower.nodes <= 2_000
+
+
+def test_conflicting_offsets_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match="items 0 and 2"):
+        pack(problem([(0, 9, 4, 1, 0), (0, 9, 4, 1), (8, 10, 1, 1, 3)]))
+    assert pack(problem([(0, 9, 4, 1, 0), (9, 10, 4, 1, 3)])).peak == 7
+
+
+def test_what_holds_nothing_lies_where_it_is_given() -> None:
+    found = pack(problem([(0, 0, 4, 1, 6), (3, 9, 0, 1), (3, 9, 0, 1, 8), (0, 9, 3, 1)]))
+    assert (found.offset, found.peak) == ((6, 0, 8, 0), 3)
+
+
+def test_the_search_finds_what_no_heuristic_does() -> None:
+    whole = problem(cut(60, 1000, 70, seed=1))
+    assert pack(whole, nodes=0).peak > 1000
+    found = pack(whole, nodes=100_000)
+    assert (found.peak, found.bound, found.proven, found.method) == (1000, 1000, True, "exact")
+    assert pack(whole, nodes=100_000, capacity=1000).peak == 1000

@@ -1,0 +1,60 @@
+"""The heuristics that the benchmark compares with are sound, differ, and are never below ours."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.pack import inner, outer
+from benchmarks.peers import PEERS, Peer
+from tests.problems import random_problem
+from tmmu.ir.problem import PackProblem, Problem
+from tmmu.judge.packing import packing_faults
+from tmmu.planner.layout import place_packed
+from tmmu.planner.pack.instance import prepare_instance
+from tmmu.planner.pack.solve import pack
+from tmmu.planner.slots import max_live_bytes
+
+# Items 1 and 3 live to the end; 0 and 2 leave holes of 4 and 2 beside them; 4 and then 5 come later.
+HOLES = Problem(birth=(0, 0, 0, 0, 2, 4), death=(2, 9, 2, 9, 9, 6), size=(4, 1, 2, 1, 2, 3))
+
+
+def offsets(peer: Peer, problem: PackProblem) -> list[int]:
+    instance = prepare_instance(inner(problem), max_live_bytes(inner(problem)))
+    found = dict(zip(instance.item.tolist(), peer.place(instance).tolist(), strict=True))
+    return [found.get(item, 0) for item in range(len(problem))]
+
+
+def peak(problem: PackProblem, offset: list[int]) -> int:
+    return max((low + size for low, size in zip(offset, problem.size, strict=True)), default=0)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8), st.integers(1, 9)), min_size=1, max_size=20))
+def test_peers_are_sound_and_never_below_ours(peer: Peer, rows: list[tuple[int, int, int]]) -> None:
+    problem = outer(
+        Problem(birth=tuple(r[0] for r in rows), death=tuple(r[0] + r[1] for r in rows), size=tuple(r[2] for r in rows))
+    )
+    low = offsets(peer, problem)
+    top = peak(problem, low)
+    assert [*packing_faults(problem, low, peak=top, bound=max_live_bytes(inner(problem)))] == []
+    assert pack(problem, nodes=2_000).peak <= top
+    assert place_packed(inner(problem)).peak <= top
+
+
+def test_each_does_what_its_description_says() -> None:
+    holes = outer(HOLES)
+    found = {peer.name: offsets(peer, holes) for peer in PEERS}
+    assert found["tflite"] == [2, 0, 6, 1, 5, 2]
+    assert found["tvm-size"] == [0, 6, 4, 7, 3, 0]
+    assert found["program-order"] == [0, 4, 5, 7, 0, 8]
+    assert found["executorch"] == [0, 7, 4, 6, 4, 0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_none_is_below_ours_on_larger_problems(seed: int) -> None:
+    problem = random_problem(300, 20, seed)
+    ours = place_packed(problem).peak
+    assert all(
+        peak(outer(problem), offsets(peer, outer(problem))) >= ours for peer in PEERS if peer.name != "tvm-climb"
+    )

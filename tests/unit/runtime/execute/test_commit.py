@@ -1,0 +1,52 @@
+"""A commit waits in arena order, then seals; without work it changes nothing."""
+
+from functools import partial
+
+import pytest
+from blake3 import blake3
+
+from tmmu.runtime.execute.commit import CommitState, Pending, commit_execution
+
+DIGEST = bytes(range(32))
+
+
+def nothing() -> None:
+    return None
+
+
+def test_nothing_pending_is_the_same_state() -> None:
+    state = CommitState(digest=b"\x07" * 32, batch=3)
+    assert commit_execution(state, DIGEST, []) is state
+
+
+def test_the_seal_covers_state_plan_and_batch() -> None:
+    state = CommitState(digest=b"\x07" * 32, batch=258)
+    sealed = commit_execution(state, DIGEST, [Pending(arena=0, wait=nothing)])
+    assert sealed.digest == blake3(b"\x07" * 32 + DIGEST + bytes([2, 1, 0, 0, 0, 0, 0, 0])).digest()
+    assert sealed.batch == 259
+    assert commit_execution(sealed, DIGEST, []) == sealed
+
+
+def test_waits_arena_by_arena() -> None:
+    seen: list[str] = []
+    work = [(3, "late"), (0, "first"), (2, "a"), (2, "b")]
+    pending = [Pending(arena=arena, wait=partial(seen.append, name)) for arena, name in work]
+    commit_execution(CommitState(), DIGEST, pending)
+    assert seen == ["first", "a", "b", "late"]
+
+
+def test_the_history_is_in_the_state() -> None:
+    one = [Pending(arena=0, wait=nothing)]
+    other = bytes(32)
+    ab = commit_execution(commit_execution(CommitState(), DIGEST, one), other, one)
+    ba = commit_execution(commit_execution(CommitState(), other, one), DIGEST, one)
+    assert ab != ba
+    assert ab == commit_execution(commit_execution(CommitState(), DIGEST, one), other, one)
+
+
+def test_a_failed_wait_seals_nothing() -> None:
+    def fail() -> None:
+        raise OSError("device lost")
+
+    with pytest.raises(OSError, match="device lost"):
+        commit_execution(CommitState(), DIGEST, [Pending(arena=1, wait=fail)])

@@ -1,0 +1,85 @@
+"""What a caller gives is what the plan was made for, or one clear line says what it is instead."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tests.runtime.harness import same_bits
+from tmmu.errors import InvalidConfig
+from tmmu.runtime.execute.inputs import Input, check_inputs
+from tmmu.runtime.memory.sizing import device_of
+
+CPU = torch.device("cpu")
+WANTED = (Input(name="x", value=0, shape=(2, 3), dtype=torch.float32, device=CPU),)
+
+
+def ones() -> torch.Tensor:
+    return torch.ones(2, 3)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "the inputs are a NoneType, not a mapping"),
+    "a list": ([torch.ones(2, 3)], "the inputs are a list, not a mapping"),
+    "a tensor": (torch.ones(2, 3), "the inputs are a Tensor, not a mapping"),
+    "a tensor for a name": ({torch.ones(2): torch.ones(2)}, "the name of an input is a Tensor"),
+    "another name": ({"a\nb": torch.ones(2)}, r"no input is called 'a\\nb' \(the inputs are x\)"),
+    "none of that name": ({}, r"input x is missing \(give x=float32\[2,3\]\)"),
+    "a list for a tensor": ({"x": [[1.0] * 3] * 2}, r"input x is no dense tensor \(list\)"),
+    "nothing for a tensor": ({"x": None}, r"input x is no dense tensor \(NoneType\)"),
+    "a number": ({"x": 3}, r"input x is no dense tensor \(int\)"),
+    "sparse": ({"x": torch.ones(2, 3).to_sparse()}, "input x is no dense tensor"),
+    "fake": ({"x": FakeTensorMode().from_tensor(torch.ones(2, 3))}, r"no dense tensor \(FakeTensor\)"),
+    "without bytes": ({"x": torch.ones(2, 3, device="meta")}, "input x has device meta, and the plan is for cpu"),
+    "another shape": ({"x": torch.ones(3, 2)}, r"input x has shape \(3, 2\), and the plan is for \(2, 3\)"),
+    "another dtype": ({"x": torch.ones(2, 3, dtype=torch.float64)}, "input x has dtype torch.float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_not_the_plans_is_one_clear_line(name: str) -> None:
+    given, line = BAD[name]
+    with pytest.raises(InvalidConfig, match=line) as caught:
+        check_inputs(WANTED, given)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_inside_a_transform_there_is_no_tensor_to_copy() -> None:
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        return check_inputs(WANTED, {"x": x})[0]
+
+    with pytest.raises(InvalidConfig, match="no dense tensor"):
+        torch.vmap(mapped)(torch.ones(5, 2, 3))
+
+
+def test_without_inputs_none_is_taken() -> None:
+    assert check_inputs((), {}) == []
+    with pytest.raises(InvalidConfig, match="there are no inputs"):
+        check_inputs((), {"x": ones()})
+
+
+@pytest.mark.parametrize(
+    "tensor", [ones(), torch.nn.Parameter(ones()), torch.ones(3, 2).t(), torch.ones(2, 3, device="cpu:0")]
+)
+def test_tensors_of_that_form_are_taken_as_they_are(tensor: torch.Tensor) -> None:
+    (found,) = check_inputs(WANTED, {"x": tensor})
+    assert found is tensor
+    assert same_bits(found.detach().contiguous(), ones())
+
+
+@pytest.mark.parametrize(
+    ("where", "device"),
+    [("cpu", CPU), ("cpu:0", CPU), (CPU, CPU), ("cuda", torch.device("cuda")), ("cuda:1", torch.device("cuda", 1))],
+)
+def test_a_device_has_one_name(where: Any, device: torch.device) -> None:
+    assert device_of(where) == device
+
+
+@pytest.mark.parametrize("where", ["nope", "", "cpu:1", "cpu:x", "cuda:-1", "cuda:0:0", "meta", "mps", None, [1]])
+def test_what_is_no_device_to_run_on_is_one_clear_line(where: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"device|there is no cpu:1") as caught:
+        device_of(where)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 120

@@ -1,0 +1,103 @@
+"""A product of one row is cut into columns for each thread, with the bits of the whole; any other is left alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.harness import same_bits
+from tmmu.ir.calls import Call, Ref
+from tmmu.runtime.kernels.code import Code, runner
+from tmmu.runtime.kernels.products import COLUMNS, GRAIN, product, product_added
+from tmmu.runtime.steps.build import compile_step
+
+aten = torch.ops.aten
+pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="other libraries cut by themselves")
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def matrix(rows: int, columns: int, *, turned: bool, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    made = torch.Generator().manual_seed(rows + columns)
+    whole = torch.randn((columns, rows) if turned else (rows, columns), generator=made, dtype=dtype)
+    return whole.t() if turned else whole
+
+
+def row(length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(1, length, generator=torch.Generator().manual_seed(7), dtype=dtype)
+
+
+def multiplied(x: torch.Tensor, weight: torch.Tensor) -> Code | None:
+    return product({"self": x, "mat2": weight}, torch.empty(x.shape[0], weight.shape[1], dtype=x.dtype))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "calls"), [(256, 768, 1), (300, 1000, 2), (1023, 1003, 2), (768, 50257, 2), (512, 385, 2)]
+)
+def test_the_bits_are_those_of_the_whole(rows: int, columns: int, calls: int, turned: bool) -> None:
+    x, weight, added = row(rows), matrix(rows, columns, turned=turned), row(columns)[0]
+    for operator, code_of, given in (
+        (aten.mm.default, product, {"self": x, "mat2": weight}),
+        (aten.addmm.default, product_added, {"self": added, "mat1": x, "mat2": weight}),
+        (aten.addmm.default, product_added, {"self": added, "mat1": x, "mat2": weight, "beta": 2, "alpha": 0.5}),
+    ):
+        scale: dict[str, Any] = {name: given[name] for name in ("beta", "alpha") if name in given}
+        whole = operator(*(value for name, value in given.items() if name not in scale), **scale)
+        view = torch.full_like(whole, float("nan"))
+        code = code_of(given, view)
+        assert code is not None
+        assert len(code) == calls
+        runner(code)()
+        assert same_bits(whole, view)
+
+
+def test_no_part_is_smaller_than_a_kernel_and_none_is_worth_less_than_its_thread() -> None:
+    found = 0
+    for columns in range(64, 1100, 37):
+        code = multiplied(row(512), matrix(512, columns, turned=True))
+        if code is not None:
+            found += 1
+            count, _, width = code[0].args[1].shape
+            rest = columns - count * width
+            assert width % COLUMNS == 0
+            assert rest == 0 or rest >= COLUMNS
+            assert 2 <= count <= min(3, 512 * columns * 4 // GRAIN)
+            assert width + rest < columns
+        else:
+            assert columns < 3 * COLUMNS
+    assert found > 20
+
+
+def test_other_products_are_left_to_the_library() -> None:
+    wide = matrix(256, 1024, turned=False)
+    assert multiplied(row(256), wide) is not None
+    assert multiplied(row(256).expand(2, 256), wide) is None
+    assert multiplied(row(256).bfloat16(), wide.bfloat16()) is None
+    assert multiplied(row(512)[:, ::2], wide) is None
+    assert multiplied(row(256), matrix(256, 2048, turned=False)[:, ::2]) is None
+    assert multiplied(row(16), matrix(16, 64, turned=False)) is None
+    assert multiplied(row(256, torch.float64), wide.double()) is not None
+    torch.set_num_threads(1)
+    assert multiplied(row(256), wide) is None
+
+
+@pytest.mark.parametrize("operator", [aten.mm.default, aten.addmm.default])
+def test_a_step_of_one_row_is_cut_and_one_thread_takes_it_whole(operator: Any) -> None:
+    row_, weight, added, out = row(256), matrix(256, 768, turned=True), row(768)[0], torch.empty(1, 768)
+    values = [out, row_, weight] if operator is aten.mm.default else [out, added, row_, weight]
+    args = tuple(Ref(value) for value in range(1, len(values)))
+    call = Call(operator=operator, args=args, kwargs=(), results=(0,))
+    made = [str(one.operator) for one in compile_step(call, values.__getitem__).code]
+    assert made == [f"aten.{'bmm' if operator is aten.mm.default else 'baddbmm'}.out"]
+    torch.set_num_threads(1)
+    assert [str(one.operator) for one in compile_step(call, values.__getitem__).code] == [
+        str(operator).replace("default", "out")
+    ]

@@ -1,0 +1,281 @@
+"""A call becomes a step that is right even where the result lies on an argument, and moves nothing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from tmmu.errors import InternalError
+from tmmu.ir.calls import Call, Ref
+from tmmu.runtime.kernels.code import Code, instruction, runner
+from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
+from tmmu.runtime.memory.slab import Slab, same_place
+from tmmu.runtime.steps.build import Step, View, compile_step
+from tmmu.runtime.steps.execution_stream import CpuLane
+from tmmu.runtime.steps.validate import Bench, tried
+
+aten = torch.ops.aten
+
+
+def step(operator: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor], *results: int | None, **kw: Any) -> Step:
+    call = Call(operator=operator, args=tuple(args), kwargs=tuple(kw.items()), results=results)
+    return compile_step(call, tensors.__getitem__)
+
+
+def grid(*rows: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(rows, dtype=dtype)
+
+
+def test_a_product_into_its_own_argument_is_copied() -> None:
+    x = grid([1, 2], [3, 4])
+    done = step(aten.mm.default, (Ref(0), Ref(0)), [x, x.detach()], 1)
+    runner(done.code)()
+    assert x.equal(grid([7, 10], [15, 22]))
+    assert done.code is done.copying
+
+
+def test_a_mask_that_is_taken_over_is_read_first() -> None:
+    flags, mask = torch.tensor([True, False, False]), torch.tensor([False, True, False])
+    runner(step(aten.masked_fill.Scalar, (Ref(0), Ref(1), True), [flags, mask, mask.detach()], 2).code)()
+    assert mask.equal(torch.tensor([True, True, False]))
+
+
+def test_elementwise_calls_run_where_their_argument_lies() -> None:
+    x = grid([1.0, 4.0])
+    done = step(aten.sqrt.default, (Ref(0),), [x, x.detach()], 1)
+    assert done.code is not done.copying
+    runner(done.code)()
+    assert x.equal(grid([1.0, 2.0]))
+
+
+def test_bytes_that_only_overlap_are_copied() -> None:
+    base = torch.arange(5.0)
+    done = step(aten.add.Tensor, (Ref(0), 7), [base[:4], base[1:]], 1)
+    assert done.code is done.copying
+    runner(done.code)()
+    assert base.tolist() == [0, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("operator", "written"),
+    [
+        (aten.mm.default, "aten.mm.out"),
+        (aten.mean.dim, "aten.mean.out"),
+        (aten.arange.start, "aten.arange.start_out"),
+        (aten.topk.default, "aten.topk.values"),
+        (aten.tanh_backward.default, "aten.tanh_backward.grad_input"),
+        (aten.sum.dim_IntList, "aten.sum.IntList_out"),
+        (aten.native_layer_norm.default, None),  # torch generates one, which allocates and copies
+        (aten.mul.Scalar, None),
+        (aten.argsort.default, None),  # the only one wants another argument
+        (aten.relu_.default, None),
+        (aten._foreach_add.Scalar, None),
+    ],
+)
+def test_the_overload_that_writes_takes_the_same_arguments(operator: Any, written: str | None) -> None:
+    found = out_overload(operator)
+    assert (found and str(found.operator)) == written
+
+
+def test_defaults_and_keywords_reach_the_overload() -> None:
+    x, out = grid([1, 2], [3, 4]), torch.empty(2, dtype=torch.float64)
+    runner(step(aten.sum.dim_IntList, (Ref(0), [1]), [x, out], 1, dtype=torch.float64).code)()
+    assert out.tolist() == [3, 7]
+    found = out_overload(aten.add.Tensor)
+    assert found is not None
+    given = found.arguments(arguments_by_name(aten.add.Tensor, (x, x), {"alpha": 3}), [out])
+    assert list(given) == ["self", "other", "alpha", "out"]
+
+
+def test_a_result_that_stands_still_and_one_that_is_none_are_right() -> None:
+    x, still = grid([1.0, 2.0]), torch.zeros(1, 1).expand(1, 2)
+    runner(step(aten.mul.Tensor, (Ref(0), 3), [x[:, :1].expand(1, 2), still], 1).code)()
+    assert still.tolist() == [[3, 3]]
+    grads = [torch.zeros(1, 1, 2), torch.ones(1, 1, 2), torch.ones(1, 1, 1), torch.zeros(1, 1, 1)]
+    args = (Ref(0), Ref(1), Ref(2), [0], [1], [0], [1], False, [0], 1, [False, True, False])
+    runner(step(aten.convolution_backward.default, args, grads, None, 3, None).code)()
+    assert grads[3].equal(torch.zeros(1, 1, 1))
+
+
+def test_another_number_of_results_is_our_fault() -> None:
+    x = grid([1.0, 2.0])
+    with pytest.raises(InternalError, match="2 results"):
+        runner(step(aten.aminmax.default, (Ref(0),), [x, torch.empty(())], 1).copying)()
+
+
+def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back() -> None:
+    slab = Slab(64, 64, torch.device("cpu"))
+    place = slab.view(16, (4,), (1,), torch.float32)
+    before = place.detach()
+
+    moving = (instruction(aten.set_.source_Tensor, place, torch.ones(4)),)
+    copying = (instruction(aten.fill_.Scalar, place, 3),)
+    kept, _ = tried([bare(moving, copying, place)], quiet())
+    assert same_place(place, before)
+    runner(kept[0].code)()
+    assert slab.view(16, (4,), (1,), torch.float32).tolist() == [3] * 4
+
+
+def test_a_step_that_fails_when_tried_copies_from_then_on() -> None:
+    failing = (instruction(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3)),)
+    copying = (instruction(aten.ones.default, [100]),)
+    kept, unplanned = tried([bare(failing, copying), bare(failing, failing)], quiet())
+    assert [one.settled for one in kept] == [True, False]
+    assert [one.code[0].operator for one in kept] == [aten.ones.default, aten.mm.default]
+    assert [(one.operator, one.calls, one.bytes) for one in unplanned] == [("m", 1, 400)]
+
+
+def test_copies_that_were_none_are_dropped() -> None:
+    x, out = grid([1.0, 2.0]), grid([0.0, 0.0])
+    one = instruction(aten.view.default, x, [2, 1], into=(x.view(2, 1),))
+    other = instruction(aten.neg.default, x, into=(out,))
+    kept, _ = tried([bare((one,)), bare((other,))], quiet())
+    assert [step.code[0].into for step in kept] == [(), (out,)]
+
+
+class Slabbed:
+    """Values side by side in a slab, as a plan puts them, with what one call is tried on."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.slab = Slab(1 << 14, 256, torch.device("cpu"))
+        self.tensors = [self.slab.view(512 * at, t.shape, t.stride(), t.dtype) for at, t in enumerate(tensors)]
+        for place, tensor in zip(self.tensors, tensors, strict=True):
+            place.copy_(tensor)
+        self.made = 0
+
+    def make(self, call: Call, view: View) -> Step:
+        self.made += 1
+        return compile_step(call, view)
+
+    def bench(self, **changes: Any) -> Bench:
+        given = {"view": self.tensors.__getitem__, "make": self.make, "lane": CpuLane(), "may_fill": lambda _: True}
+        return Bench(**given | changes)
+
+    def tried(self, *calls: Call, **changes: Any) -> list[Step]:
+        steps = [compile_step(call, self.tensors.__getitem__) for call in calls]
+        return tried(steps, self.bench(**changes))[0]
+
+
+def call(operator: Any, *args: Any, results: tuple[int | None, ...], **kwargs: Any) -> Call:
+    return Call(operator=operator, args=args, kwargs=tuple(kwargs.items()), results=results)
+
+
+def test_calls_of_one_form_are_tried_once() -> None:
+    x = torch.randn(2, 3)
+    there = Slabbed(x, x, x, x.t().contiguous(), x.t().contiguous())
+    calls = [call(aten.add.Tensor, Ref(a), 1.5, results=(b,)) for a, b in ((0, 1), (1, 2), (0, 2))]
+    kept = there.tried(
+        *calls, call(aten.add.Tensor, Ref(0), 2.5, results=(1,)), call(aten.neg.default, Ref(3), results=(4,))
+    )
+    assert there.made == 3
+    assert all(step.code is not step.copying and step.settled for step in kept)
+
+
+def test_calls_of_one_form_whose_results_others_read_are_tried_again() -> None:
+    x = torch.randn(4, 8)
+    there = Slabbed(x, x, torch.zeros(4, 1), torch.zeros(4, 1), x, torch.zeros(4, 1), torch.zeros(4, 1))
+    norm = partial(call, aten.native_layer_norm.default, Ref(0), [8], None, None, 1e-5)
+    norms = [norm(results=(1, 2, 3)), norm(results=(4, 5, 6))]
+    make = partial(compile_step, scratch=64, unread={2, 3})
+    steps = [make(one, there.tensors.__getitem__) for one in norms]
+    assert all(len(step.code) > 1 for step in steps)
+    tries: list[Call] = []
+
+    def counted(one: Call, view: View) -> Step:
+        tries.append(one)
+        return make(one, view)
+
+    tried(steps, there.bench(make=counted))
+    assert tries == norms
+
+
+def test_what_changes_a_bit_is_copied() -> None:
+    there = Slabbed(torch.randn(4), torch.zeros(4))
+    double = call(aten.mul.Tensor, Ref(0), 2.0, results=(1,))
+    near = call(aten.mul.Tensor, Ref(0), 2.0000002, results=(1,))
+    (kept,) = there.tried(double, make=lambda _, view: compile_step(near, view))
+    assert [one.operator for one in kept.code] == [aten.mul.Tensor]
+
+
+def test_what_writes_beyond_its_result_is_copied() -> None:
+    there = Slabbed(torch.randn(4), torch.zeros(4))
+
+    def wide(one: Call, view: View) -> Step:
+        step = compile_step(one, view)
+        place = view(1)
+        stray = place.as_strided((1,), (1,), int(place.storage_offset()) + 5)
+        return replace(step, code=(step.code[0], instruction(aten.fill_.Scalar, stray, 1.0)))  # nothing is masked
+
+    good = call(aten.masked_fill.Scalar, Ref(0), torch.zeros(4, dtype=torch.bool), 3.0, results=(1,))
+    assert len(there.tried(good)[0].code) == 2
+    (kept,) = there.tried(good, make=wide)
+    assert [one.operator for one in kept.code] == [aten.masked_fill.Scalar]
+
+
+@pytest.mark.parametrize(
+    "loss", ["binary_cross_entropy", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"]
+)
+def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss: str) -> None:
+    x, target = torch.rand(64), torch.rand(64)
+    there = Slabbed(x, target, torch.zeros(()), torch.full((64,), 7.0))
+    (kept,) = there.tried(call(getattr(aten, loss).default, Ref(0), Ref(1), reduction=1, results=(2,)))
+    there.tensors[0].copy_(x)
+    there.tensors[1].copy_(target)
+    there.tensors[3].fill_(7.0)
+    runner(kept.code)()
+    assert there.tensors[2].equal(getattr(aten, loss).default(x, target, reduction=1))
+    assert there.tensors[3].eq(7.0).all()
+    assert there.slab.storage.nbytes() == (1 << 14) + 256
+
+
+def test_the_gradient_of_a_reduced_loss_goes_where_it_belongs() -> None:
+    logits, target = torch.randn(3, 5), torch.tensor([1, 4, 0])
+    there = Slabbed(torch.ones(()), logits, target, torch.full((), 3.0), torch.zeros(3, 5))
+    backward = call(aten.nll_loss_backward.default, *map(Ref, range(3)), None, 1, -100, Ref(3), results=(4,))
+    (kept,) = there.tried(backward)
+    assert [one.operator for one in kept.code] == [aten.nll_loss_backward.grad_input]
+
+
+def test_a_kernel_that_minds_a_shared_storage_is_copied() -> None:
+    x = torch.randn(4, 4)
+    expected = torch.linalg.qr(x)
+    there = Slabbed(x, *expected)
+    (kept,) = there.tried(call(aten.linalg_qr.default, Ref(0), results=(1, 2)))
+    there.tensors[0].copy_(x)
+    runner(kept.code)()
+    assert all(map(torch.equal, there.tensors[1:], expected))
+
+
+def test_a_kernel_with_other_bits_in_place_is_copied() -> None:
+    x, y = torch.randn(64, dtype=torch.complex64), torch.randn(64, dtype=torch.complex64)
+    there = Slabbed(x, y)
+    there.tensors.append(there.tensors[0].detach())
+    (kept,) = there.tried(call(aten.div.Tensor, Ref(0), Ref(1), results=(2,)))
+    there.tensors[0].copy_(x)
+    there.tensors[1].copy_(y)
+    runner(kept.code)()
+    assert there.tensors[2].equal(x / y)
+
+
+def test_an_offset_counts_from_where_the_buffer_begins() -> None:
+    x, out = torch.arange(16.0), torch.zeros(3)
+    there = Slabbed(out, x, out)
+    one = call(aten.as_strided_copy.default, Ref(1), [3], [2], 5, results=(2,))
+    start = int(there.tensors[1].storage_offset())
+    runner(compile_step(one, there.tensors.__getitem__, start=lambda _: start).code)()
+    assert there.tensors[2].tolist() == [5, 7, 9]
+    runner(compile_step(replace(one, args=(Ref(1), [3], [2])), there.tensors.__getitem__, start=lambda _: start).code)()
+    assert there.tensors[2].tolist() == [0, 2, 4]
+
+
+def quiet() -> Bench:
+    """For steps that are on no trial."""
+    return Slabbed().bench()
+
+
+def bare(code: Code, copying: Code = (), *results: torch.Tensor, **fields: Any) -> Step:
+    fields = {"arguments": ()} | fields
+    return Step(name="m", code=code, copying=copying, results=results, **fields)

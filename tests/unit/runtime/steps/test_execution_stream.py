@@ -1,0 +1,210 @@
+"""A GPU's lane, on a stand-in for torch.cuda: streams in order, graphs where they can be, scratch within its limit."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
+from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE
+from tmmu.runtime.kernels.code import Code, instruction
+from tmmu.runtime.steps.build import Step
+from tmmu.runtime.steps.execution_stream import CpuLane, CudaLane, lane_of
+from tmmu.runtime.steps.launch_plan import tape_of
+
+aten = torch.ops.aten
+
+
+class Stream:
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+class Event:
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def record(self, stream: Stream) -> None:
+        self.log.append(f"event on {stream.name}")
+
+    def synchronize(self) -> None:
+        self.log.append("host waits")
+
+
+class Graph:
+    """Replays what was called while it was captured, as the real one does."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+class Cuda:
+    """What the lane uses of torch.cuda."""
+
+    def __init__(self, *, refuse: Any = None, reserved: int = 0) -> None:
+        self.log: list[str] = []
+        self.graphs: list[Graph] = []
+        self.refuse, self.reserved = refuse, reserved
+        self.stats = {"allocation.all.allocated": 0, "allocated_bytes.all.allocated": 0}
+        self.stats |= {"allocated_bytes.all.current": 0, "allocated_bytes.all.peak": 0}
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def Stream(self, device: torch.device) -> Stream:  # noqa: N802
+        return Stream(self.log, "own")
+
+    def Event(self) -> Event:  # noqa: N802
+        return Event(self.log)
+
+    def current_stream(self, device: torch.device) -> Stream:
+        return Stream(self.log, "caller")
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        self.log.append(f"on {stream.name}")
+        yield
+        self.log.append(f"off {stream.name}")
+
+    def graph_pool_handle(self) -> tuple[int, int]:
+        return (0, 7)
+
+    def CUDAGraph(self) -> Graph:  # noqa: N802
+        return Graph()
+
+    @contextmanager
+    def graph(self, graph: Graph, **options: Any) -> Iterator[None]:
+        assert options["pool"] == (0, 7)
+        assert options["stream"].name == "own"
+        yield
+        if self.refuse is not None and self.refuse():
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        self.graphs.append(graph)
+
+    def synchronize(self, device: torch.device) -> None:
+        self.log.append("synchronize")
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        other = {"total_size": 1000, "segment_pool_id": (0, 0)}
+        return [other, {"total_size": self.reserved, "segment_pool_id": (0, 7)}]
+
+    def reset_peak_memory_stats(self, device: torch.device) -> None:
+        self.stats["allocated_bytes.all.peak"] = self.stats["allocated_bytes.all.current"]
+
+    def memory_stats(self, device: torch.device) -> dict[str, int]:
+        return dict(self.stats)
+
+
+GPU = torch.device("cuda", 0)
+
+
+def step(*code: Any) -> Step:
+    return Step(name="s", code=code, copying=code, results=(), arguments=(), on_trial=False, settled=True)
+
+
+def steps(count: int, marks: list[torch.Tensor]) -> list[Step]:
+    return [step(instruction(aten.add_.Scalar, mark, 1)) for mark in marks[:count]]
+
+
+def test_a_run_comes_after_what_the_caller_issued_and_before_what_it_will() -> None:
+    cuda = Cuda()
+    lane = CudaLane(GPU, cuda=cuda)
+    with lane.entered():
+        cuda.log.append("work")
+    lane.mark()()
+    assert cuda.log == [
+        "own waits for caller", "on own", "work", "off own", "caller waits for own", "event on own", "host waits",
+    ]  # fmt: skip
+
+
+def test_the_caller_waits_for_a_run_that_fails_too() -> None:
+    cuda = Cuda()
+    with pytest.raises(ValueError, match="no"), CudaLane(GPU, cuda=cuda).entered():
+        raise ValueError("no")
+    assert cuda.log[-1] == "caller waits for own"
+
+
+def test_a_whole_run_of_calls_is_one_graph() -> None:
+    cuda = Cuda()
+    marks = [torch.zeros(1) for _ in range(8)]
+    (piece,) = tape_of(steps(8, marks), CudaLane(GPU, cuda=cuda), replay=True)
+    assert (piece.first, piece.last) == (0, 8)
+    piece.run()
+    assert [graph.replays for graph in cuda.graphs] == [1]
+    assert all(mark.item() == 1 for mark in marks)  # while it was captured, and not by the stand-in's replay
+
+
+def test_what_cannot_be_captured_is_called_and_the_rest_is_graphs() -> None:
+    marks = [torch.zeros(1) for _ in range(16)]
+    captured: list[float] = []
+
+    def refuse() -> bool:
+        """The call of step 5 waits for the device, and nothing that holds it can be captured."""
+        touched = marks[5].item() != sum(captured)
+        captured[:] = [marks[5].item()]
+        return touched
+
+    cuda = Cuda(refuse=refuse)
+    lane = CudaLane(GPU, cuda=cuda)
+    tape = tape_of(steps(16, marks), lane, replay=True)
+    assert (tape[0].first, tape[0].last) == (0, 4)
+    assert (tape[-1].first, tape[-1].last) == (8, 16)
+    assert [at for one in tape for at in range(one.first, one.last)] == list(range(16))
+    assert len(cuda.graphs) == 2
+    assert lane.refused[0] == "operation not permitted when stream is capturing"
+
+
+@pytest.mark.parametrize("call", [(RANDOM_STATE, "cuda"), (SET_RANDOM_STATE, torch.zeros(16, dtype=torch.uint8))])
+def test_the_random_state_is_read_and_set_between_graphs_and_never_tried_in_one(call: tuple[Any, ...]) -> None:
+    marks = [torch.zeros(1) for _ in range(8)]
+    cuda = Cuda()
+    lane = CudaLane(GPU, cuda=cuda)
+    around = steps(8, marks)
+    tape = tape_of([*around[:4], step(instruction(*call)), *around[4:]], lane, replay=True)
+    assert [(piece.first, piece.last) for piece in tape] == [(0, 4), (4, 5), (5, 9)]
+    assert len(cuda.graphs) == 2
+    assert lane.refused == []
+
+
+def test_graphs_that_need_more_than_the_scratch_are_refused_with_the_numbers() -> None:
+    code: Code = (instruction(aten.zero_.default, torch.zeros(1)),)
+    assert CudaLane(GPU, 4096, cuda=Cuda(reserved=4096)).composed(code) is not None
+    with pytest.raises(DeviceMemory, match="allocate 4097 bytes beside the plan, and the scratch is 4096"):
+        CudaLane(GPU, 4096, cuda=Cuda(reserved=4097)).composed(code)
+
+
+def test_the_allocator_of_a_gpu_is_read_around_each_step() -> None:
+    cuda = Cuda()
+    with CudaLane(GPU, cuda=cuda).counting() as seen:
+        for index, sizes in enumerate([(), (100, 50)]):
+            with seen.of_step(index):
+                cuda.stats["allocation.all.allocated"] += len(sizes)
+                cuda.stats["allocated_bytes.all.allocated"] += sum(sizes)
+                cuda.stats["allocated_bytes.all.peak"] += sum(sizes)
+    (found,) = seen.by_operator(["none", "some"])
+    assert (found.operator, found.calls, found.bytes, found.peak) == ("some", 1, 150, 150)
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    assert isinstance(lane_of(torch.device("cpu")), CpuLane)
+    with pytest.raises(InvalidConfig, match="plans are not run on meta"):
+        lane_of(torch.device("meta"))
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceMissing, match=r"there is no cuda:0: torch .* sees 0 GPUs"):
+            lane_of(GPU)
+    with pytest.raises(DeviceMissing, match=r"there is no cuda:3: torch .* sees 1 GPUs"):
+        CudaLane(torch.device("cuda", 3), cuda=Cuda())

@@ -1,0 +1,141 @@
+"""Code in torch's interpreter makes the very calls that were written, in their order, with their bits; or none."""
+
+from collections.abc import Sequence
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import torch
+
+from tmmu.runtime.kernels.code import Code, instruction, runner
+from tmmu.runtime.steps.interpreter import as_written, interpreted, speakable
+
+aten = torch.ops.aten
+
+
+def tensors(seed: int) -> list[torch.Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    return [torch.randn(4, 6, generator=made) for _ in range(4)]
+
+
+def many(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, other: torch.Tensor) -> list[tuple[Any, ...]]:
+    """Every kind of argument there is: (code, what it changes)."""
+    mean, deviation = torch.empty(4, 1), torch.empty(4, 1)
+    wide, counts = torch.empty(4, 12), torch.zeros(10, dtype=torch.int64)
+    half = torch.empty(4, 6, dtype=torch.float16)
+    rows = torch.tensor([1, 3])
+    return [
+        (instruction(aten.add.out, x, y, alpha=2, out=out), out),
+        (instruction(aten.mul.out, x, 2.5, out=out), out),
+        (instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(out, mean, deviation)), mean),
+        (instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(other, None, None)), other),
+        (instruction(aten.sum.IntList_out, x, [1], True, dtype=None, out=mean), mean),
+        (instruction(aten.cat.out, [x, y], 1, out=wide), wide),
+        (instruction(aten.arange.start_out, 0, 10, 1, out=counts), counts),
+        (instruction(aten.index_put_.default, out, [None, rows], torch.zeros(4, 2), False), out),
+        (instruction(aten._to_copy.default, x, dtype=torch.float16, into=(half,)), half),
+        (instruction(aten.clone.default, x, memory_format=torch.contiguous_format, into=(out,)), out),
+        (instruction(aten.add_.Tensor, counts, 1), counts),
+        (instruction(aten.gelu.out, x, approximate="tanh", out=out), out),
+        (instruction(aten.split_copy.Tensor, x, 3, 1), x),
+        (instruction(aten.bernoulli_.float, out, 0.5), out),
+        (instruction(aten.full.default, [4, 6], 3, into=(out,)), out),
+    ]
+
+
+@pytest.mark.parametrize("at", range(15))
+def test_a_call_does_what_python_makes_it_do(at: int) -> None:
+    results = []
+    for run_of in (_call, _run):
+        code, changed = many(*tensors(0))[at]
+        torch.manual_seed(4)
+        run_of((code,))
+        results.append(changed.clone())
+    assert results[0].equal(results[1])
+
+
+def _call(code: Code) -> None:
+    runner(code)()
+
+
+def _run(code: Code) -> None:
+    run = interpreted(code)
+    assert run is not None
+    run()
+
+
+def test_order_is_kept_and_nothing_is_folded() -> None:
+    x, _, _, _ = tensors(1)
+    one, two = torch.zeros(3), torch.zeros(3)
+    code = (
+        instruction(aten.fill_.Scalar, one, 2.0),
+        instruction(aten.mul.out, one, 3.0, out=two),  # equal contents at first: no constant may stand for both
+        instruction(aten.fill_.Scalar, one, 5.0),
+        instruction(aten.add.out, two, one, out=two),
+        instruction(aten.neg.default, x),  # nobody wants it
+    )
+    run = interpreted(code)
+    assert run is not None
+    for _ in range(3):
+        run()
+        assert two.tolist() == [11.0] * 3
+
+
+def test_what_it_cannot_say_it_leaves() -> None:
+    flags, out = torch.tensor([True, False]), torch.zeros(2)
+    unsayable: Sequence[Any] = [
+        instruction(aten.masked_fill_.Scalar, flags, flags, True),
+        instruction(aten.split_copy.Tensor, out, 1, into=(out[:1], out[1:])),
+        instruction(aten.neg.default, out, into=(torch.zeros(1).expand(2),)),
+        instruction(aten.bernoulli_.float, out, 0.5, generator=torch.Generator()),
+    ]
+    assert [speakable((one,)) for one in unsayable] == [False] * 4
+    assert interpreted((instruction(aten.zero_.default, out), unsayable[0])) is None
+
+
+def test_the_switch_is_this_threads_and_back_when_the_last_one_leaves() -> None:
+    seen: list[bool] = []
+
+    def look() -> None:
+        thread = Thread(target=lambda: seen.append(torch._C._get_graph_executor_optimize()))
+        thread.start()
+        thread.join()
+        seen.append(torch._C._get_graph_executor_optimize())
+
+    as_written(as_written(look))()
+    assert seen == [True, False]  # another thread turns its own
+    assert torch._C._get_graph_executor_optimize()
+
+
+def test_graphs_are_run_as_written_while_another_thread_runs_one() -> None:
+    """Of two threads inside at once, neither folds what its tensors held when the graph was first run."""
+    inside, over = Event(), Event()
+
+    def wait() -> None:
+        inside.set()
+        assert over.wait(60)
+
+    other = Thread(target=as_written(wait))
+    other.start()
+    assert inside.wait(60)
+    x, y, out = torch.ones(3), torch.ones(3), torch.zeros(3)
+    found = []
+    try:
+        run = interpreted((instruction(aten.add.Tensor, x, y, into=(out,)),))
+        assert run is not None
+        for number in range(4):
+            x.fill_(number)
+            run()
+            found.append(out.tolist())
+    finally:
+        over.set()
+        other.join()
+    assert found == [[number + 1.0] * 3 for number in range(4)]
+
+
+def test_the_switch_is_back_after_a_failure() -> None:
+    run = interpreted((instruction(aten.index_select.out, torch.ones(2), 0, torch.tensor([5]), out=torch.ones(1)),))
+    assert run is not None
+    with pytest.raises(RuntimeError, match="index out of range"):
+        run()
+    assert torch._C._get_graph_executor_optimize()

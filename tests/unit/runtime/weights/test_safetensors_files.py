@@ -1,0 +1,165 @@
+"""A safetensors file is what it says, to the byte, or refused with the reason."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import _TYPES, save_file
+
+from tmmu.errors import InvalidConfig
+from tmmu.runtime.weights.safetensors_files import read_stored, stored_tensors
+
+TENSORS = {"a": torch.arange(6, dtype=torch.float32).view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
+
+
+def written(path: Path, header: Any, data: bytes = b"", *, size: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
+    return path
+
+
+def row(dtype: Any = "U8", shape: Any = (2,), low: Any = 0, high: Any = 2) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape, "data_offsets": [low, high]}
+
+
+def test_it_says_what_was_saved(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file(TENSORS, path, {"format": "pt"})
+    found = stored_tensors(path)
+    assert set(found) == {"a", "b"}
+    for name, tensor in TENSORS.items():
+        one = found[name]
+        assert (one.dtype, one.shape, one.size) == (str(tensor.dtype)[6:], tuple(tensor.shape), tensor.nbytes)
+        data = bytearray(one.size)
+        read_stored(one, memoryview(data))
+        assert bytes(data) == tensor.view(torch.uint8).numpy().tobytes()
+        part = bytearray(3)
+        read_stored(one, memoryview(part), 2)
+        assert part == data[2:5]
+
+
+def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
+    for name, tensor in TENSORS.items():
+        save_file({name: tensor}, tmp_path / f"{name}.safetensors")
+    assert set(stored_tensors(tmp_path)) == {"a", "b"}
+    save_file({"a": TENSORS["a"]}, tmp_path / "again.safetensors")
+    with pytest.raises(InvalidConfig, match=r"a is in a\.safetensors too"):
+        stored_tensors(tmp_path)
+
+
+def test_every_dtype_of_the_format_is_known_by_torch_s_name(tmp_path: Path) -> None:
+    for dtype in _TYPES.values():
+        save_file({"t": torch.zeros(4, dtype=dtype)}, tmp_path / "w.safetensors")
+        assert stored_tensors(tmp_path / "w.safetensors")["t"].dtype == str(dtype)[6:]
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "reason"),
+    [
+        ({"t": row(high=3)}, b"abc", "has 3 bytes, and its shape and dtype make 2"),
+        ({"t": row(shape=(1 << 62, 4), high=8)}, b"a" * 8, "shape and dtype make"),
+        ({"t": row()}, b"a", "end at byte 70, and the file at 69"),
+        ({"t": row()}, b"abc", "end at byte 70, and the file at 71"),
+        ({"t": row(low=1, high=3)}, b"abc", "starts at byte"),
+        ({"t": row(), "u": row()}, b"ab", "u starts at byte"),
+        ({"t": row(), "u": row(low=1, high=3)}, b"abc", "u starts at byte"),
+        ({"t": row(dtype="X9")}, b"ab", "dtype 'X9', which is unknown"),
+        ({"t": row(dtype=["U8"])}, b"ab", "which is unknown"),
+        ({"t": row(shape=(-2,))}, b"ab", "has shape"),
+        ({"t": row(shape=(2.0,))}, b"ab", "has shape"),
+        ({"t": row(shape=(True, 2))}, b"ab", "has shape"),
+        ({"t": row(shape="2")}, b"ab", "has shape"),
+        ({"t": row(shape=(1,) * 65, high=1)}, b"a", "has shape"),
+        ({"t": row(low=-2, high=0)}, b"ab", "offsets"),
+        ({"t": {"dtype": "U8", "shape": [2]}}, b"ab", "not described by"),
+        ({"t": row() | {"more": 1}}, b"ab", "not described by"),
+        ({"t": 3}, b"", "not described by"),
+        ([], b"", "its header is no map"),
+        (b"{", b"", "no JSON"),
+        (b"\xff", b"", "no JSON"),
+        (b"[" * 100_000, b"", "no JSON"),
+        (b'{"t": 1, "t": 2}', b"", "a name is there twice"),
+    ],
+)  # fmt: skip
+def test_anything_odd_is_refused_with_the_reason(tmp_path: Path, header: Any, data: bytes, reason: str) -> None:
+    with pytest.raises(InvalidConfig, match="is no whole safetensors file") as caught:
+        stored_tensors(written(tmp_path / "w.safetensors", header, data))
+    assert reason in caught.value.what
+
+
+@pytest.mark.parametrize("size", [1, 99, 1 << 40, (1 << 64) - 1])
+def test_a_header_that_is_longer_than_the_file_is_refused(tmp_path: Path, size: int) -> None:
+    with pytest.raises(InvalidConfig, match=f"a header of {size} bytes in a file of 8"):
+        stored_tensors(written(tmp_path / "w.safetensors", b"", size=size))
+
+
+def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="cannot read"):
+        stored_tensors(tmp_path / "none.safetensors")
+    with pytest.raises(InvalidConfig, match="no safetensors file at"):
+        stored_tensors(tmp_path)
+    (tmp_path / "empty.safetensors").touch()
+    with pytest.raises(InvalidConfig, match="it has no header"):
+        stored_tensors(tmp_path)
+    with pytest.raises(InvalidConfig, match="no regular file"):
+        stored_tensors(Path("/dev/zero"))
+    (tmp_path / "empty.safetensors").unlink()
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(InvalidConfig, match=r"folder.safetensors is a folder"):
+        stored_tensors(tmp_path)
+
+
+def test_a_file_that_the_system_does_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = written(tmp_path / "w.safetensors", {"t": row()}, b"ab")
+    monkeypatch.setattr(os, "pread", refuse)
+    with pytest.raises(InvalidConfig, match=r"cannot read .*w.safetensors: Input/output error"):
+        stored_tensors(path)
+
+
+def test_a_file_that_is_cut_after_it_was_opened_is_refused_where_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file(TENSORS, path)
+    one = stored_tensors(path)["a"]
+    with path.open("r+b") as file:
+        file.truncate(one.offset + 5)
+    with pytest.raises(InvalidConfig, match=rf"ends at byte {one.offset + 5}, inside a"):
+        read_stored(one, memoryview(bytearray(one.size)))
+    with path.open("r+b") as file:
+        file.truncate(one.offset)
+    with pytest.raises(InvalidConfig, match=rf"ends at byte {one.offset}, inside a"):
+        read_stored(one, memoryview(bytearray(one.size)))
+    path.unlink()
+    with pytest.raises(InvalidConfig, match="cannot read"):
+        read_stored(one, memoryview(bytearray(one.size)))
+
+
+def accepted(reader: Callable[[Path], Any], path: Path) -> Any:
+    try:
+        return reader(path)
+    except InvalidConfig:
+        return None
+
+
+@given(st.data())
+def test_whatever_a_file_is_changed_to_is_read_inside_it_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.safetensors"
+    save_file(TENSORS, path)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    found = accepted(stored_tensors, path)
+    for one in (found or {}).values():
+        assert 8 <= one.offset <= one.offset + one.size <= path.stat().st_size

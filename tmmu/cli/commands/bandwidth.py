@@ -1,0 +1,70 @@
+"""``tmmu bandwidth``: what copies cost on this machine, for the planner and for whoever wonders."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from tmmu.cli.boundary import print_json
+from tmmu.cli.options import named
+from tmmu.cli.output import render
+from tmmu.planner.arenas import parse_size
+
+if TYPE_CHECKING:
+    from tmmu.runtime.device.bandwidth import Bandwidth, Rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthJob:
+    """One run of ``tmmu bandwidth``, every option checked."""
+
+    device: str | None
+    size: int
+    tries: int
+    json: bool
+
+
+def bandwidth_job(*, device: str | None, size: str, tries: int, as_json: bool) -> BandwidthJob:
+    """The job that the options ask for."""
+    return BandwidthJob(device=device, size=named("--size", lambda: parse_size(size)), tries=tries, json=as_json)
+
+
+def run_bandwidth(job: BandwidthJob) -> int:
+    """The copies are timed and the report is printed; 0."""
+    from tmmu.runtime.device.bandwidth import measure_bandwidth
+
+    found = measure_bandwidth(job.device, job.size, job.tries)
+    if job.json:
+        print_json(record(found))
+        return 0
+    render.print_lines(render.console(), lines(found))
+    return 0
+
+
+def record(found: "Bandwidth") -> dict[str, Any]:
+    """The report as one JSON object."""
+    rates = [asdict(rate) | {"bytes_per_second": rate.bytes_per_second} for rate in found.rates]
+    return asdict(found) | {"rates": rates}
+
+
+def lines(found: "Bandwidth") -> Iterator[str]:
+    """The report as a person reads it."""
+    yield f"{found.device}: {found.name}"
+    yield ""
+    heading = ("from", "to", "bytes", "rate", "one of 4 KiB")
+    yield from render.aligned("<<>>>", heading, [_row(rate) for rate in found.rates])
+    yield ""
+    if found.device == "cpu":
+        yield "no GPU: copies within the host's memory, which a ring on the CPU is made of; there is no link to measure"
+    elif found.unpinned:
+        yield f"memory cannot be pinned: {found.unpinned}; raise the limit of locked memory (ulimit -l)"
+    if found.link is not None:
+        link = found.link
+        most = f"at most {link.max_speed}, {link.max_width} lanes"
+        yield f"link {link.address}: {link.speed}, {link.width} lanes, {most}"
+
+
+def _row(rate: "Rate") -> tuple[str, ...]:
+    tenths = rate.bytes_per_second // 10**8
+    gigabytes = f"{tenths // 10}.{tenths % 10} GB/s"
+    microseconds = f"{rate.small_ns / 1000:.1f} us"
+    return (rate.source, rate.target, render.size(rate.bytes), gigabytes, microseconds)

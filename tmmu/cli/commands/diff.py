@@ -1,0 +1,109 @@
+"""``tmmu diff``: what a second plan needs that a first did not, and which line of the model makes the difference."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tmmu.cli.boundary import conclude, print_json
+from tmmu.cli.diff_inputs import Options, Spec, parse_side, plan_sides, require_use
+from tmmu.cli.options import named
+from tmmu.cli.output import render
+from tmmu.cli.output.diff_report import Figure, Limit, Report, blame, compare, over
+from tmmu.cli.output.diff_text import code, markdown, markdown_sections, print_report, print_sections, setting
+from tmmu.cli.output.new_model_report import (
+    Arrival,
+    arrival_headline,
+    arrival_record,
+    arrival_sections,
+    arrival_verdict,
+    arrive,
+)
+from tmmu.errors import InvalidConfig, PeakOverLimit, error_record
+from tmmu.planner.arenas import parse_size, readable_size
+
+PERCENT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,4}))?\s*%", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffJob:
+    """One run of ``tmmu diff``, every option checked."""
+
+    sides: tuple[Spec, Spec]
+    options: Options
+    limit: Limit | None
+    json: bool
+    markdown: bool
+
+
+def diff_job(  # noqa: PLR0913 - one parameter per option
+    *, before: str, after: str, options: Mapping[str, object], fail_over: str | None, as_json: bool, as_markdown: bool
+) -> DiffJob:
+    """The job that the options ask for; refuses what makes no sense before anything slow starts."""
+    if as_json and as_markdown:
+        raise InvalidConfig("--json and --markdown both say how to print", fix="give one of them")
+    sides = (parse_side(before), parse_side(after))
+    given = {option: _texts(value) for option, value in options.items()}
+    require_use(given, sides)
+    return DiffJob(sides=sides, options=given, limit=parse_limit(fail_over), json=as_json, markdown=as_markdown)
+
+
+def _texts(value: object) -> list[str]:
+    """An option's values as they are written on a command line; none where it is not given."""
+    if value is None or value is False:
+        return []
+    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+
+
+def parse_limit(text: str | None) -> Limit | None:
+    """``1%``, ``0.5 %`` or a size such as ``64MiB``."""
+    if text is None:
+        return None
+    found = PERCENT.fullmatch(text.strip())
+    if found:
+        whole, part = found[1], (found[2] or "").ljust(4, "0")
+        return Limit(text=text.strip(), bytes=None, ppm=int(whole + part))
+    return Limit(text=text.strip(), bytes=named("--fail-over", lambda: parse_size(text)), ppm=0)
+
+
+def run_diff(job: DiffJob) -> int:
+    """The report printed; 0, or 3 where a limit is passed. A model that is new passes none."""
+    before, after = plan_sides(job.sides, job.options)
+    names = [side.text for side in job.sides]
+    if before is None:
+        return _say_new(job, arrive(after, absent=names[0], name=names[1]))
+    report = compare(before, after, names=names)
+    passed = over(report, job.limit)
+    error = _refusal(report, passed, job.limit) if passed and job.limit else None
+    if job.json:
+        print_json(asdict(report) | {"over": [one.name for one in passed], "error": error and error_record(error)})
+    elif job.markdown:
+        render.print_lines(render.console(), markdown(report))
+    else:
+        print_report(render.console(), report)
+    return conclude(error)
+
+
+def _say_new(job: DiffJob, arrival: Arrival) -> int:
+    """The report of a model that is new; 0."""
+    if job.json:
+        print_json(arrival_record(arrival) | {"over": [], "error": None})
+    elif job.markdown:
+        about = f"{code(arrival.after.name)}: {setting(arrival.after)}"
+        parts = arrival_sections(arrival)
+        render.print_lines(render.console(), markdown_sections(arrival_verdict(arrival), about, parts))
+    else:
+        print_sections(render.console(), arrival_headline(arrival), arrival_sections(arrival))
+    return 0
+
+
+def _refusal(report: Report, passed: Sequence[Figure], limit: Limit) -> PeakOverLimit:
+    grown = " and ".join(f"{one.name} by {one.change} bytes ({readable_size(one.change)})" for one in passed)
+    found = blame(report)
+    by = f", most of it by {found[0].source or found[0].op}" if found else ""
+    return PeakOverLimit(
+        f"{report.after.name} needs more than {report.before.name}: {grown}, limit {limit.text}{by}",
+        fix="make it smaller, or accept it: raise the limit once, or record the new plan",
+        over={one.name: one.change for one in passed},
+        limit=limit.text,
+    )

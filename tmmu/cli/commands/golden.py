@@ -1,0 +1,229 @@
+"""``tmmu golden``: check, record or show what plans of fixed graphs must say."""
+
+import gc
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import starmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tmmu.cli.boundary import conclude, print_json
+from tmmu.cli.options import require_count
+from tmmu.cli.output import render
+from tmmu.cli.output.progress import progress_bar
+from tmmu.codec.files import read_ordinary
+from tmmu.codec.text import print_plan
+from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
+from tmmu.golden import store
+from tmmu.golden.cases import CONFIGS, Case, Config, graph_of, load, read_cases
+from tmmu.golden.check import Finding, check_case, check_files, unplannable
+from tmmu.golden.digests import KINDS
+from tmmu.golden.replay import Replay, replay
+from tmmu.golden.update import Updated, update
+
+if TYPE_CHECKING:
+    from tmmu.passes.capture.request import Progress
+
+SAFE_PATH: Final = "PYTHONSAFEPATH"
+LISTED: Final = 8
+"""How many seeds a line names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenJob:
+    """One run of ``tmmu golden``, every option checked. ``chosen`` are the cases that are planned again."""
+
+    folder: Path
+    cases: tuple[Case, ...]
+    chosen: tuple[Case, ...]
+    jobs: int
+    json: bool
+
+
+def golden_job(
+    *,
+    folder: Path,
+    names: Sequence[str],
+    jobs: int,
+    as_json: bool,
+    read: Callable[[Path], tuple[Case, ...]] = read_cases,
+) -> GoldenJob:
+    """The job that the options ask for; refuses names of no case."""
+    cases = read(folder)
+    known = [case.name for case in cases]
+    for name in names:
+        if name not in known:
+            raise InvalidConfig(f"no case {name!r} in {folder}", fix=f"use {', '.join(known)}")
+    chosen = tuple(case for case in cases if not names or case.name in names)
+    return GoldenJob(folder=folder, cases=cases, chosen=chosen, jobs=require_count(jobs, "--jobs") or 1, json=as_json)
+
+
+def run_check(job: GoldenJob) -> int:
+    """0 where everything is as it was recorded; otherwise what is not, and 3. Writes nothing."""
+    findings = [*check_files(job.folder, job.cases), *unplannable(job.folder, job.chosen)]
+    known = {one.case for one in findings}
+    job = replace(job, chosen=tuple(case for case in job.chosen if case.name not in known))
+    with progress_bar() as progress:
+        for case, replays in zip(job.chosen, _replays(job, progress), strict=True):
+            findings += check_case(job.folder, case, replays)
+    plans = _plans(job)
+    error = _mismatch(job, findings) if findings else None
+    if job.json:
+        listed = [_record(one) for one in findings]
+        print_json(
+            {"cases": len(job.chosen), "plans": plans, "findings": listed, "error": error and error_record(error)}
+        )
+    else:
+        lines = map(_line, findings) if findings else [f"golden: {len(job.chosen)} cases, {plans} plans as recorded"]
+        render.print_lines(render.console(), lines)
+    return conclude(error)
+
+
+def _mismatch(job: GoldenJob, findings: Sequence[Finding]) -> GoldenMismatch:
+    where = ", ".join(dict.fromkeys(one.case for one in findings))
+    return GoldenMismatch(
+        f"{job.folder} is not as recorded, in {where}",
+        fix="if that is meant, run tmmu golden update and raise the version as it says",
+        findings=len(findings),
+    )
+
+
+def run_update(job: GoldenJob) -> int:
+    """The folder records what the planner says now; what moved is said. 0."""
+    with progress_bar() as progress:
+        replays = dict(zip((case.name for case in job.chosen), _replays(job, progress), strict=True))
+    done = update(job.folder, job.cases, replays)
+    if job.json:
+        print_json(asdict(done) | {"moved": [_record(one) for one in done.moved], "version": _version(done.moved)})
+        return 0
+    render.print_lines(render.console(), _update_lines(job, done))
+    return 0
+
+
+def _update_lines(job: GoldenJob, done: Updated) -> Iterator[str]:
+    yield from dict.fromkeys(f"{one.case}: new" if one.new else _line(one) for one in done.moved)
+    yield from (f"wrote {job.folder / name}" for name in done.written)
+    yield from (f"removed {job.folder / name}" for name in done.removed)
+    version = _version(done.moved)
+    if version == "major":
+        yield "major version: liveness, slots or addresses moved, so a token no longer replays what it did"
+    elif version == "minor":
+        yield "minor version: only offsets or figures moved; a token still replays the same slots and addresses"
+    elif not done.written:
+        yield f"golden: {len(job.chosen)} cases as recorded, nothing written"
+
+
+def _version(moved: Sequence[Finding]) -> str:
+    """What a change needs: the version to raise, or nothing where cases were only added or taken away."""
+    if any(one.major for one in moved):
+        return "major"
+    return "minor" if any(one.kind == "plan" for one in moved) else ""
+
+
+def run_list(job: GoldenJob) -> int:
+    """The cases and why they are there; 0."""
+    if job.json:
+        rows = [{"case": c.name, "reason": c.reason, "made": c.made, "seeds": len(c.seeds)} for c in job.cases]
+        print_json({"cases": rows})
+        return 0
+    texts = [(case.name, *_counts(job.folder, case), case.reason) for case in job.cases]
+    render.print_lines(render.console(), render.aligned("<>><", ("case", "ops", "buffers", "reason"), texts))
+    return 0
+
+
+def run_show(job: GoldenJob, *, mode: str | None, preset: str | None) -> int:
+    """Of the one case chosen, its graph and plan for a reader, or the plan asked for; 0."""
+    config = _config_asked(mode, preset)
+    (one,) = job.chosen
+    if config is None and not one.recipe:
+        text = read_ordinary(job.folder / store.review_file(one)).decode("utf-8", errors="replace")
+    elif config is None:
+        text = f"# {one.name}: {one.reason}\n# made by the recipe {one.recipe}; only digests are kept\n"
+    else:
+        text = _plan_text(job, one, config)
+    if job.json:
+        print_json({"case": one.name, "reason": one.reason, "text": text})
+    else:
+        render.print_lines(render.console(), text.rstrip("\n").split("\n"))
+    return 0
+
+
+def _config_asked(mode: str | None, preset: str | None) -> Config | None:
+    if mode is None and preset is None:
+        return None
+    mode = mode or "inference"
+    return Config(mode=mode, preset=preset or ("inference" if mode == "inference" else "train_full"))
+
+
+def _plan_text(job: GoldenJob, case: Case, config: Config) -> str:
+    plans = {} if case.recipe else load(job.folder / store.plans_file(case), store.decode_plans)
+    if config not in plans:
+        raise InvalidConfig(
+            f"no plan of {case.name} is kept in {config}", fix="it is refused there, or only digests are kept"
+        )
+    return print_plan(plans[config])
+
+
+def _counts(folder: Path, case: Case) -> tuple[str, str]:
+    """Ops and buffers; of a recipe, nothing is made to count them."""
+    if case.recipe:
+        return "recipe", "recipe"
+    graph = graph_of(folder, case)
+    return str(len(graph.ops)), str(len(graph.buffers))
+
+
+def _plans(job: GoldenJob) -> int:
+    """How many plans the chosen cases have."""
+    return sum(len(case.seeds) * len(CONFIGS) for case in job.chosen)
+
+
+def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[Config, Replay]]:
+    """Every chosen case planned again, in the order of the cases, by as many processes as were asked for."""
+    tasks = [(job.folder, case, config) for case in job.chosen for config in CONFIGS]
+    if job.jobs == 1:
+        yield from _by_case(job, starmap(replay, tasks), progress)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with _safe_path(), ProcessPoolExecutor(job.jobs, spawn, initializer=gc.disable) as pool:
+        yield from _by_case(job, pool.map(replay, *zip(*tasks, strict=True)), progress)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes that start here find no module in the present folder, whose ``pickle.py`` is not Python's."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+        if before is not None:
+            os.environ[SAFE_PATH] = before
+
+
+def _by_case(job: GoldenJob, replays: Iterator[Replay], progress: "Progress") -> Iterator[dict[Config, Replay]]:
+    done, plans = 0, _plans(job)
+    for case in job.chosen:
+        found: dict[Config, Replay] = {}
+        for config in CONFIGS:
+            progress(f"planning {case.name}: {done} of {plans} plans", 0)
+            found[config] = next(replays)
+            done += len(case.seeds)
+        yield found
+
+
+def _record(one: Finding) -> dict[str, object]:
+    return asdict(one) | {"seeds": [str(seed) for seed in one.seeds]}
+
+
+def _line(one: Finding) -> str:
+    where = f"{one.case}: " + (f"{one.config}: " if one.config else "")
+    seeds = [str(seed) for seed in one.seeds[:LISTED]]
+    more = [f"and {len(one.seeds) - LISTED} more"] if len(one.seeds) > LISTED else []
+    under = f" (seed {', '.join([*seeds, *more])})" if seeds else ""
+    verb = f"{one.kind} moved: " if one.kind in KINDS else f"{one.kind}: "
+    return f"{where}{verb}{one.what}{under}"

@@ -1,0 +1,132 @@
+"""``tmmu pack``: offsets for the intervals of a CSV file, and what is proven about their peak."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tmmu.cli.boundary import print_json
+from tmmu.cli.options import named, require_nodes, require_writable
+from tmmu.cli.output.render import aligned, console, print_lines, size
+from tmmu.codec.files import write_atomic
+from tmmu.errors import AlignmentViolation, AllocationOverflow, ArenaTooSmall, InvalidConfig
+from tmmu.ir.fault import U64_MAX
+from tmmu.judge.packing import require_sound_packing
+from tmmu.planner.arenas import parse_size
+from tmmu.planner.intervals import Intervals, intervals_with_offsets, read_intervals
+from tmmu.planner.pack.solve import Packed, pack
+
+PPM: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackJob:
+    """One run of ``tmmu pack``, every option checked; ``capacity`` 0: none."""
+
+    intervals: Path
+    capacity: int
+    alignment: int
+    nodes: int | None
+    output: Path | None
+    json: bool
+
+
+def pack_job(  # noqa: PLR0913 - one parameter per option
+    *,
+    intervals: Path,
+    capacity: str | None,
+    alignment: str | None,
+    nodes: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> PackJob:
+    """The job that these options name; ``InvalidConfig`` or ``AlignmentViolation`` where one makes no sense."""
+    room = 0 if capacity is None else named("--capacity", lambda: parse_size(capacity))
+    if capacity is not None and not room:
+        raise InvalidConfig("--capacity: 0 holds nothing", fix="give a size, or leave it out to minimize")
+    step = 1 if alignment is None else named("--alignment", lambda: parse_size(alignment))
+    if step < 1 or step & (step - 1):
+        raise AlignmentViolation(f"--alignment: {step} is no power of two", fix="use 1, 2, 4, 8, …")
+    return PackJob(
+        intervals=intervals,
+        capacity=room,
+        alignment=step,
+        nodes=require_nodes(nodes),
+        output=None if output is None else require_writable(output, "--output", never=intervals),
+        json=as_json,
+    )
+
+
+def run_pack(job: PackJob) -> int:
+    """0 for a sound packing, written where one is asked for; ``ArenaTooSmall`` where the capacity does not hold it."""
+    intervals = read_intervals(job.intervals, alignment=job.alignment)
+    packed = pack(intervals.problem, nodes=job.nodes, capacity=job.capacity)
+    require_sound_packing(intervals.problem, packed.offset, peak=packed.peak, bound=packed.bound)
+    _demand_room(job, packed)
+    if job.output is not None:
+        write_atomic(job.output, intervals_with_offsets(intervals, packed.offset))
+    _report(job, intervals, packed)
+    return 0
+
+
+def _demand_room(job: PackJob, packed: Packed) -> None:
+    if packed.peak > U64_MAX:
+        raise AllocationOverflow(f"the packing found ends at {packed.peak}, past 64 bits", fix="use larger units")
+    if not job.capacity or packed.peak <= job.capacity:
+        return
+    impossible = packed.bound > job.capacity
+    if impossible:
+        what = f"no packing fits in {job.capacity} bytes: every one needs at least {packed.bound}"
+        fix = f"give it {packed.peak} bytes, the least found"
+    else:
+        what = f"no packing in {job.capacity} bytes was found with {packed.nodes} nodes, nor shown to be impossible"
+        fix = f"give it {packed.peak} bytes, the least found, or more --nodes"
+    raise ArenaTooSmall(
+        what,
+        fix=fix,
+        capacity=job.capacity,
+        peak=packed.peak,
+        bound=packed.bound,
+        impossible=impossible,
+        nodes=packed.nodes,
+        short=packed.peak - job.capacity,
+    )
+
+
+def _report(job: PackJob, intervals: Intervals, packed: Packed) -> None:
+    ratio = ratio_ppm(packed)
+    if job.json:
+        print_json(
+            {
+                "items": len(intervals.rows),
+                "peak": packed.peak,
+                "live": packed.live,
+                "bound": packed.bound,
+                "ratio_ppm": ratio,
+                "proven": packed.proven,
+                "method": packed.method,
+                "nodes": packed.nodes,
+                "capacity": job.capacity,
+                "output": None if job.output is None else str(job.output),
+            }
+        )
+        return
+    cells = (
+        str(len(intervals.rows)),
+        str(packed.peak),
+        str(packed.bound),
+        f"{ratio // PPM}.{ratio % PPM:06d}",
+        "yes" if packed.proven else "no",
+        packed.method,
+        str(packed.nodes),
+    )
+    out = console()
+    print_lines(out, aligned(">>>><<>", ("items", "peak", "bound", "ratio", "proven", "method", "nodes"), [cells]))
+    if packed.bound > packed.live:
+        out.print(f"most live at once: {packed.live} bytes ({size(packed.live)}); no packing is that low")
+    if job.output is not None:
+        out.print(f"wrote {job.output}")
+
+
+def ratio_ppm(packed: Packed) -> int:
+    """Peak by bound in parts per million, rounded up: a million only where they are equal."""
+    return -(-packed.peak * PPM // packed.bound) if packed.bound else PPM

@@ -1,0 +1,93 @@
+"""``tmmu show``: what stands in a plan file, without torch and without planning anything."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from tmmu.cli.boundary import print_json
+from tmmu.cli.load import load_judged, load_plan
+from tmmu.cli.options import ir_path
+from tmmu.cli.output import render
+from tmmu.cli.output.summary import LARGEST, OperatorRow, Summary, operators, summarize
+from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.planner.trace import Record, trace_records
+
+ALONE: Final = "names, operators and inputs are in the graph, which is not here: put it beside the plan as"
+HEXADECIMAL: Final = frozenset({"ir_hash", "replay_token_prefix", "plan_digest", "virtual_address"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowJob:
+    """One run of ``tmmu show``, every option checked."""
+
+    plan: Path
+    ir: Path | None
+    trace: bool
+    peak: bool
+    ops: bool
+    reserve: int
+    json: bool
+
+
+def run_show(job: ShowJob) -> int:
+    """The summary, or the trace, or the operators; 0."""
+    plan = load_plan(job.plan)
+    graph = _graph_of(job, plan)
+    if job.json:
+        print_json(_record(job, plan, graph))
+        return 0
+    if job.trace:
+        for record in trace_records(plan):
+            print_json(_readable(record))
+        return 0
+    table = render.op_table(_operators(graph, plan)) if job.ops else []
+    out = render.console()
+    summary = _summary(job, plan, graph)
+    render.print_summary(out, summary, peaks=len(summary.peaks) if job.peak else 1)
+    if graph is None:
+        render.print_lines(out, [f"{ALONE} {ir_path(None, job.plan)}, or name it with --ir"])
+    if table:
+        render.print_lines(out, ["", *table])
+    return 0
+
+
+def _graph_of(job: ShowJob, plan: Plan) -> Graph | None:
+    """The graph named, or the one beside the plan where there is one; the plan is sound for it."""
+    path = ir_path(job.ir, job.plan)
+    if job.ir is None and not path.exists():
+        return None
+    return load_judged(plan, path, None, plan_name=str(job.plan))
+
+
+def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
+    if graph is None:
+        raise InvalidConfig("--ops: a plan alone does not name its operators", fix="name its graph with --ir")
+    from tmmu.passes.operators.table import facts_of
+
+    return operators(graph, plan, lambda name: facts_of(name).known)
+
+
+def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:
+    return summarize(plan, graph, reserve=job.reserve, listed=None if job.peak else LARGEST)
+
+
+def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
+    record: dict[str, object] = asdict(_summary(job, plan, graph))
+    if job.trace:
+        record["trace"] = [_readable(one) for one in trace_records(plan)]
+    if job.ops:
+        record["operators"] = [asdict(row) for row in _operators(graph, plan)]
+    return record
+
+
+def _readable(record: Record) -> dict[str, object]:
+    """A trace record for JSON: bytes as hexadecimal text, and addresses too, whose 64 bits JSON readers round."""
+    return {name: _text(content) if name in HEXADECIMAL else content for name, content in record.items()}
+
+
+def _text(content: object) -> object:
+    if isinstance(content, bytes):
+        return content.hex()
+    return f"0x{content:016x}" if isinstance(content, int) else content

@@ -1,0 +1,174 @@
+"""Text from a ``Summary``: plain ASCII, the same on a terminal and in a pipe but for colour."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rich.console import Console
+
+from tmmu.cli.output.printable import printable
+from tmmu.cli.output.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorRow, Peak, Summary
+from tmmu.ir.plan import JOINT
+from tmmu.planner.arenas import readable_size
+
+size: Final = readable_size
+INPUTS: Final = 4
+"""How many of the caller's inputs a line names."""
+STATE_NAMES: Final = {
+    "weights": "weights that the step updates",
+    "optimizer": "optimizer",
+    "cache": "KV cache",
+    "buffers": "buffers that the model updates",
+}
+BOUNDED: Final = "exact: all bytes above. Not planned, only bounded by the reserve: device context, library workspaces"
+
+
+class _Console(Console):
+    """Rich answers a reader that went away with an exit code of its own; ours is decided at the edge."""
+
+    def on_broken_pipe(self) -> None:
+        """The error that says so goes on."""
+        raise BrokenPipeError
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that wraps and colours nothing away from a terminal."""
+    probe = Console(stderr=stderr)
+    plain = not probe.is_terminal
+    return _Console(
+        stderr=stderr,
+        width=10_000 if plain else None,
+        color_system=None if plain else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+    )
+
+
+def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
+    """The summary, with the ``peaks`` fullest of its peaks."""
+    out.print(printable(headline(summary)), style="bold")
+    print_lines(out, [*inputs_line(summary), "", *arena_table(summary), ""])
+    for peak in summary.peaks[:peaks]:
+        print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
+    print_lines(out, [memory_line(summary), *ring_line(summary), *state_line(summary), fit_line(summary), BOUNDED])
+
+
+def print_lines(out: Console, lines: Iterable[str]) -> None:
+    """Each on a line of its own; what cannot be seen is escaped."""
+    for line in lines:
+        out.print(printable(line))
+
+
+def headline(summary: Summary) -> str:
+    """Model, target, mode, preset, how many ops and buffers."""
+    what = f"{summary.model or 'plan'}: {summary.mode}"
+    where = f" on {summary.target}" if summary.target else ""
+    return f"{what}{where}, preset {summary.preset}, {summary.ops} ops, {summary.buffers} buffers"
+
+
+def inputs_line(summary: Summary) -> list[str]:
+    """The workload: name, type and shape of the first inputs, and how many more there are."""
+    texts = [f"{one.name} {one.dtype}[{', '.join(map(str, one.shape))}]".strip() for one in summary.inputs]
+    more = [f"and {len(texts) - INPUTS} more"] if len(texts) > INPUTS else []
+    return [f"inputs: {', '.join([*texts[:INPUTS], *more])}"] if texts else []
+
+
+def arena_table(summary: Summary) -> list[str]:
+    """One line for each arena that holds anything, under a heading; several of the stack stand below its own line."""
+    held = [arena for arena in summary.arenas if arena.slots]
+    rows = [_arena_row(arena) for arena in held if arena.segment != STACK]
+    stack = [arena for arena in held if arena.segment == STACK]
+    if len(stack) > 1:
+        line = summary.stack
+        rows.append((STACK, size(line.peak), size(line.bound), "yes" if line.proven else "no", ""))
+        shared = sum(arena.layout == JOINT for arena in stack) > 1
+        rows += [_arena_row(arena, indent="  ", shared=shared and arena.layout == JOINT) for arena in stack]
+    else:
+        rows += [_arena_row(arena) for arena in stack]
+    return aligned("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
+
+
+def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> tuple[str, ...]:
+    """In a shared slab an arena has no peak or proof of its own to speak of, only what it has live at once."""
+    peak, proven = ("", "") if shared else (size(arena.peak), "yes" if arena.proven else "no")
+    return (indent + arena.name, peak, size(arena.bound), proven, str(arena.slots))
+
+
+def peak_line(peak: Peak) -> str:
+    """Where an arena is fullest, and how much of that the table below shows."""
+    shown = f"the largest {len(peak.buffers)} of {peak.live}" if len(peak.buffers) < peak.live else f"all {peak.live}"
+    where = f" ({peak.op})" if peak.op else ""
+    what = "the stack is" if peak.arena == STACK else f"{peak.arena} are"
+    return f"{what} fullest at position {peak.position}{where}: {size(peak.bytes)}, {shown} buffers:"
+
+
+def live_table(buffers: Iterable[LiveBuffer]) -> list[str]:
+    """One line for each buffer, under a heading."""
+    heading, *rows = live_rows(buffers)
+    return aligned(">><<<<", heading, rows)
+
+
+def live_rows(buffers: Iterable[LiveBuffer]) -> list[tuple[str, ...]]:
+    """A heading, then of each buffer size, id, what made it, and where in the model."""
+    rows = [(size(one.bytes), str(one.id), one.role, one.op or one.name, one.module, one.source) for one in buffers]
+    return [("size", "buffer", "role", "made by", "module", "source"), *rows]
+
+
+def memory_line(summary: Summary) -> str:
+    """The plan's bytes by segment, then the caller's own."""
+    memory = summary.memory
+    inputs = "" if memory.inputs is None else f" + inputs {size(memory.inputs)} (the caller's)"
+    parts = f"text {size(memory.text)} + data {size(memory.data)} + stack {size(memory.stack)}{inputs}"
+    return f"total {size(memory.total)} = {parts}"
+
+
+def ring_line(summary: Summary) -> list[str]:
+    """How the weights stream, where they do."""
+    ring = summary.ring
+    if ring is None:
+        return []
+    stays = f"text {size(ring.bytes)} = {size(ring.resident)} that stays"
+    return [f"{stays} + a {ring.policy} ring for the rest of {size(ring.weights)} of weights"]
+
+
+def state_line(summary: Summary) -> list[str]:
+    """What the data segment holds, where it holds anything and the graph says what."""
+    parts = " + ".join(f"{STATE_NAMES[part.kind]} {size(part.bytes)}" for part in summary.state)
+    return [f"data {size(summary.memory.data)} = {parts}"] if parts else []
+
+
+def fit_line(summary: Summary) -> str:
+    """Which devices hold the total beside the reserve, and the first that does not by how much."""
+    held = [str(fit.gb) for fit in summary.fits if fit.fits]
+    short = [fit for fit in summary.fits if not fit.fits]
+    fits = f"fits {' '.join(held)} GB" if held else "fits none of the listed devices"
+    return f"{fits}{_shortage(short)}, with {size(summary.reserve)} in reserve"
+
+
+def _shortage(short: Sequence[Fit]) -> str:
+    if not short:
+        return ""
+    names = " ".join(str(fit.gb) for fit in short)
+    return f"; not {names} GB ({size(-short[-1].left)} short of the largest)"
+
+
+def seconds_line(seconds: Mapping[str, float]) -> str:
+    """Stages in the order they ran."""
+    return ", ".join(f"{stage} {taken:.2f} s" for stage, taken in seconds.items())
+
+
+def op_table(rows: Iterable[OperatorRow]) -> list[str]:
+    """Operators by name: how many calls, floating-point operations, and what the operator table says."""
+    texts = [(row.operator, str(row.calls), str(row.flops), "known" if row.known else "default") for row in rows]
+    return aligned("<>><", ("operator", "calls", "flops", "rule"), texts)
+
+
+def aligned(justify: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of columns two blanks apart, each as wide as its widest cell; ``justify`` has one of ``<>`` per column."""
+    lines = [heading, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, justify, widths, strict=True)).rstrip()
+        for line in lines
+    ]

@@ -1,0 +1,193 @@
+"""What ``tmmu ring`` says, as values: text and JSON are two renderings of one ``Report``."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from tmmu.cli.output.render import aligned, size
+from tmmu.driver import Compiled
+from tmmu.errors import InternalError, PlanError
+from tmmu.ir.ring import POLICIES, Block, Ring
+from tmmu.planner.ring.figures import PPM, Figures, Turn, figures_of, first_pass_ns, simulate
+from tmmu.planner.ring.least import least_busy_capacity, least_capacity
+from tmmu.planner.ring.prepare import RingRequest, plan_ring, problem_of
+from tmmu.planner.ring.problem import RingProblem
+from tmmu.planner.ring.profile import Profile
+
+STEADY: Final = 3
+"""Passes that are simulated; the last one is shown, by which the first one's head start is used up."""
+LIMITS: Final = {"link": "the link", "compute": "computing", "capacity": "capacity: copies wait for room"}
+POLICY_HEADING: Final = ("policy", "time per pass", "moved", "bandwidth", "depth", "limit")
+TURN_HEADING: Final = ("steady pass", "copy from", "to", "ops from", "to")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A ring and its figures, those of every policy that fits, the least budgets, and simulated passes if any."""
+
+    model: str
+    ring: Ring
+    figures: Figures
+    policies: tuple[tuple[str, Ring, Figures], ...]
+    first_pass_ns: int
+    least: int | None
+    busy: int
+    profile: Profile
+    turns: tuple[Turn, ...]
+
+
+def report_of(made: Compiled, request: RingRequest, *, simulated: bool) -> Report:
+    """The report on the ring of a plan, which was made on this request."""
+    problem, ring = problem_of(made.graph, made.plan, request.profile), made.plan.ring
+    if ring is None:
+        raise InternalError("a plan that was given a ring has none")
+    return Report(
+        model=made.graph.notes.name,
+        ring=ring,
+        figures=figures_of(problem, ring),
+        policies=tuple(_policies(problem, request, ring)),
+        first_pass_ns=first_pass_ns(problem, ring),
+        least=least_capacity(problem, request.policy, request.depth),
+        busy=least_busy_capacity(problem, request.depth),
+        profile=request.profile,
+        turns=simulate(problem, ring, STEADY) if simulated else (),
+    )
+
+
+def _policies(problem: RingProblem, request: RingRequest, ring: Ring) -> Iterator[tuple[str, Ring, Figures]]:
+    """The schedule of every policy that has one in this budget."""
+    for policy in POLICIES:
+        try:
+            found = ring if policy == ring.policy else plan_ring(problem, replace(request, policy=policy))
+        except PlanError:
+            continue
+        yield policy, found, figures_of(problem, found)
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The report as a person reads it."""
+    yield from _summary(report)
+    yield ""
+    yield from aligned("<>>>><", POLICY_HEADING, [_policy_row(*row) for row in report.policies])
+    yield ""
+    yield from aligned("<>>>", ("layer", "bytes", "address", ""), _block_rows(report.ring))
+    if report.turns:
+        yield ""
+        yield from aligned("<>>>>", TURN_HEADING, list(_turn_rows(report)))
+    yield ""
+    least = "none" if report.least is None else f"{size(report.least)} ({report.least} bytes)"
+    yield f"least budget: {least}; {size(report.busy)} ({report.busy} bytes) never to wait for room"
+    profile = report.profile
+    yield (
+        f"predicted for a link of {rate(profile.link)} with {profile.copy_ns} ns per copy, "
+        f"{rate(profile.flops, 'FLOP')} and {rate(profile.memory)} of memory"
+    )
+
+
+def _summary(report: Report) -> Iterator[str]:
+    ring, figures = report.ring, report.figures
+    moving, ringed = sum(not block.resident for block in ring.blocks), ring.bytes - ring.resident_bytes
+    stays = f"{size(ring.resident_bytes)}, {percent(_resident_ppm(ring))} of the weights"
+    yield f"{report.model}: {len(ring.blocks)} layers, {size(ring.model_bytes)} of weights"
+    yield (
+        f"{ring.policy} ring in {size(ring.capacity)}: {len(ring.blocks) - moving} layers stay ({stays}), "
+        f"{moving} stream through {size(ringed)}, depth {ring.depth}"
+    )
+    passes = f"a pass takes {duration(figures.time)}, the first one {duration(report.first_pass_ns)}"
+    yield f"{passes}: limited by {LIMITS[figures.limit]}"
+    yield (
+        f"moves {size(figures.bytes_per_pass)} per pass in {duration(figures.link_ns)}, "
+        f"computes for {duration(figures.compute_ns)}; overlap {percent(figures.overlap_ppm)}, "
+        f"link busy {percent(figures.utilization_ppm)}"
+    )
+    yield f"effective bandwidth {rate(figures.bandwidth)} over a link of {rate(report.profile.link)}"
+
+
+def _policy_row(policy: str, ring: Ring, figures: Figures) -> tuple[str, ...]:
+    moved = size(figures.bytes_per_pass)
+    return (policy, duration(figures.time), moved, rate(figures.bandwidth), str(ring.depth), figures.limit)
+
+
+def _block_rows(ring: Ring) -> list[tuple[str, ...]]:
+    return [
+        (block.name, size(block.bytes), str(block.address), "stays" if block.resident else "streams")
+        for block in ring.blocks
+    ]
+
+
+def _turn_rows(report: Report) -> Iterator[tuple[str, ...]]:
+    """The last of the simulated passes, times from the start of its first copy."""
+    steady = [turn for turn in report.turns if turn.turn == STEADY - 1]
+    origin = min(turn.copy_start for turn in steady)
+    for turn in steady:
+        block = report.ring.blocks[report.ring.visits[turn.visit].block]
+        moments = (turn.copy_start, turn.copy_end, turn.start, turn.end)
+        yield (block.name, *(duration(at - origin) for at in moments))
+
+
+def record(report: Report) -> dict[str, Any]:
+    """The report as one JSON object; times in nanoseconds, shares in parts per million."""
+    ring = report.ring
+    return {
+        "model": report.model,
+        "policy": ring.policy,
+        "budget": ring.capacity,
+        "bytes": ring.bytes,
+        "depth": ring.depth,
+        "resident_bytes": ring.resident_bytes,
+        "resident_ppm": _resident_ppm(ring),
+        **_figures(report.figures),
+        "first_pass_ns": report.first_pass_ns,
+        "least_budget": report.least,
+        "busy_budget": report.busy,
+        "policies": {policy: _figures(figures) for policy, _, figures in report.policies},
+        "profile": asdict(report.profile),
+        "blocks": [_block(block) for block in ring.blocks],
+        "visits": [asdict(visit) for visit in ring.visits],
+        "copies": [asdict(copy) for copy in ring.copies],
+        "simulated": [asdict(turn) for turn in report.turns],
+    }
+
+
+def _block(block: Block) -> dict[str, Any]:
+    columns = {name: getattr(block, name) for name in ("name", "bytes", "resident", "address")}
+    return columns | {"buffers": [member.buffer for member in block.members]}
+
+
+def _figures(figures: Figures) -> dict[str, int | str]:
+    return {
+        "time_per_pass_ns": figures.time,
+        "limit": figures.limit,
+        "compute_ns": figures.compute_ns,
+        "link_ns": figures.link_ns,
+        "model_bytes": figures.model_bytes,
+        "bytes_per_pass": figures.bytes_per_pass,
+        "bandwidth": figures.bandwidth,
+        "link_utilization_ppm": figures.utilization_ppm,
+        "overlap_ppm": figures.overlap_ppm,
+    }
+
+
+def _resident_ppm(ring: Ring) -> int:
+    return ring.resident_bytes * PPM // max(ring.model_bytes, 1)
+
+
+def percent(ppm: int) -> str:
+    """A share as a person reads it."""
+    return f"{ppm // 10_000}.{ppm // 1000 % 10} %"
+
+
+def duration(nanoseconds: int) -> str:
+    """A time as a person reads it."""
+    for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if abs(nanoseconds) >= scale:
+            return f"{nanoseconds / scale:.3f} {unit}"
+    return f"{nanoseconds} ns"
+
+
+def rate(count: int, unit: str = "B") -> str:
+    """A rate as a person reads it, in decimal units."""
+    for prefix, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {prefix}{unit}/s"
+    return f"{count} {unit}/s"

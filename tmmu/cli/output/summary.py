@@ -1,0 +1,301 @@
+"""What a plan says to a person, as values: text and JSON are two renderings of one ``Summary``."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tmmu.cli.output.plan_contents import CallerInput, StatePart, caller_inputs, state_parts
+from tmmu.compare.timeline import Place, fullest, holders, places
+from tmmu.ir.graph import INPUT, Graph
+from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
+
+DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
+"""Memory of common devices, in the makers' GB; read as 10**9 bytes, the smaller reading."""
+
+LARGEST: Final = 5
+STACK: Final = "stack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaLine:
+    """One arena, in bytes; ``capacity`` 0 is no limit. Of a joint arena, ``peak`` is where it ends in the slab."""
+
+    name: str
+    segment: str
+    layout: str
+    peak: int
+    bound: int
+    proven: bool
+    slots: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackLine:
+    """The slabs of the stack, added up: what they take, the least that they could, whether all are minimal."""
+
+    peak: int
+    bound: int
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBuffer:
+    """A buffer that is live at the peak, and the op that made it. Texts are empty where no graph is at hand."""
+
+    id: int
+    bytes: int
+    birth: int
+    death: int
+    role: str
+    name: str
+    op: str
+    module: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The first position at which most bytes of a slab are live; ``live`` buffers there, the largest listed.
+
+    ``arena`` is the one that holds anything in the slab, or ``stack`` where several do.
+    """
+
+    arena: str
+    position: int
+    op: str
+    bytes: int
+    live: int
+    buffers: tuple[LiveBuffer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes by segment and all together. ``inputs`` are the caller's, beside the plan; unknown without a graph.
+
+    Where weights stream, ``text`` is the range that they stream through.
+    """
+
+    text: int
+    data: int
+    stack: int
+    inputs: int | None
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingLine:
+    """How the weights stream: bytes of all of them, of those that stay, and of the range that holds what is there."""
+
+    policy: str
+    capacity: int
+    bytes: int
+    resident: int
+    weights: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a device of ``gb`` * 10**9 bytes holds the total and the reserve; ``left`` is below 0 where not."""
+
+    gb: int
+    fits: bool
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A plan in one screen. ``peaks`` are of the slabs of the stack that hold anything, fullest first.
+
+    ``inputs`` are the workload, and ``state`` is what the data segment holds; both are empty without a graph.
+    """
+
+    model: str
+    target: str
+    mode: str
+    preset: str
+    ops: int
+    buffers: int
+    ir_hash: str
+    digest: str
+    token_prefix: str
+    arenas: tuple[ArenaLine, ...]
+    stack: StackLine
+    peaks: tuple[Peak, ...]
+    inputs: tuple[CallerInput, ...]
+    memory: Memory
+    ring: RingLine | None
+    state: tuple[StatePart, ...]
+    reserve: int
+    fits: tuple[Fit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """One operator of a plan: how often it runs, what that costs, and whether the operator table has a row for it."""
+
+    operator: str
+    calls: int
+    flops: int
+    known: bool
+
+
+def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | None = LARGEST) -> Summary:
+    """The summary of ``plan``; without its ``graph``, names and the caller's inputs are left out.
+
+    ``listed`` buffers of the peak are named, or all of them for ``None``.
+    """
+    memory = memory_of(plan, graph)
+    return Summary(
+        model=graph.notes.name if graph else "",
+        target=graph.target if graph else "",
+        mode=plan.mode,
+        preset=plan.preset,
+        ops=len(plan.order),
+        buffers=len(plan.buffers),
+        ir_hash=plan.ir_hash.hex(),
+        digest=plan.digest.hex(),
+        token_prefix=plan.token_prefix.hex(),
+        arenas=arena_lines(plan),
+        stack=stack_line(plan),
+        peaks=stack_peaks(plan, graph, listed),
+        inputs=caller_inputs(graph) if graph else (),
+        memory=memory,
+        ring=ring_line(plan),
+        state=state_parts(plan, graph) if graph else (),
+        reserve=reserve,
+        fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
+    )
+
+
+def fit(gb: int, needed: int) -> Fit:
+    """How ``needed`` bytes sit on a device of ``gb`` GB."""
+    left = gb * 10**9 - needed
+    return Fit(gb=gb, fits=left >= 0, left=left)
+
+
+def arena_lines(plan: Plan) -> tuple[ArenaLine, ...]:
+    """One line per arena, in the plan's order."""
+    arenas = plan.arenas
+    return tuple(
+        ArenaLine(
+            name=arenas.name[i],
+            segment=arenas.segment[i],
+            layout=arenas.layout[i],
+            peak=arenas.peak[i],
+            bound=arenas.bound[i],
+            proven=arenas.proven[i],
+            slots=arenas.slots[i],
+            capacity=arenas.capacity[i],
+        )
+        for i in range(len(arenas))
+    )
+
+
+def memory_of(plan: Plan, graph: Graph | None) -> Memory:
+    """Slabs added up by segment, and the bytes of the caller's inputs."""
+    by_segment = {segment: segment_bytes(plan.arenas, segment) for segment in ("text", "data", STACK)}
+    if plan.ring:
+        by_segment["text"] = plan.ring.bytes
+    inputs = _input_bytes(graph) if graph else None
+    return Memory(inputs=inputs, total=sum(by_segment.values()) + (inputs or 0), **by_segment)
+
+
+def ring_line(plan: Plan) -> RingLine | None:
+    """The plan's ring, where it has one."""
+    ring = plan.ring
+    if ring is None:
+        return None
+    return RingLine(
+        policy=ring.policy,
+        capacity=ring.capacity,
+        bytes=ring.bytes,
+        resident=ring.resident_bytes,
+        weights=ring.model_bytes,
+    )
+
+
+def _input_bytes(graph: Graph) -> int:
+    return sum(size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == INPUT)
+
+
+def _slabs(arenas: Arenas) -> Iterator[tuple[int, ...]]:
+    """The slabs of the stack, each as its arenas."""
+    return (slab for slab in slabs_of(arenas.segment, arenas.layout) if arenas.segment[slab[0]] == STACK)
+
+
+def stack_line(plan: Plan) -> StackLine:
+    """Peak, bound and proof of the whole stack; by the tables, since nobody may have judged the metrics."""
+    arenas = plan.arenas
+    slabs = tuple(_slabs(arenas))
+    return StackLine(
+        peak=segment_bytes(arenas, STACK),
+        bound=sum(_slab_bound(plan, slab) for slab in slabs),
+        proven=all(arenas.proven[arena] for slab in slabs for arena in slab),
+    )
+
+
+def _slab_bound(plan: Plan, slab: tuple[int, ...]) -> int:
+    """An arena alone has its own; joint arenas, what all of them have live at once."""
+    if plan.arenas.layout[slab[0]] != JOINT:
+        return plan.arenas.bound[slab[0]]
+    return fullest(tuple(places(plan, slab)))[1]
+
+
+def stack_peaks(plan: Plan, graph: Graph | None, listed: int | None) -> tuple[Peak, ...]:
+    """The peak of each slab of the stack that holds anything, fullest first. What takes over a place counts once."""
+    slabs = (tuple(places(plan, slab)) for slab in _slabs(plan.arenas))
+    peaks = (_peak(plan, graph, held, listed) for held in slabs if held)
+    return tuple(sorted(peaks, key=lambda peak: -peak.bytes))
+
+
+def _peak(plan: Plan, graph: Graph | None, slab: tuple[Place, ...], listed: int | None) -> Peak:
+    held = sorted({plan.buffers.arena[place.rows[0]] for place in slab})
+    position, size = fullest(slab)
+    row_of = {buffer: row for row, buffer in enumerate(plan.buffers.id)}
+    rows = [row_of[buffer] for buffer in holders(plan, slab, position)]
+    rows.sort(key=lambda row: (-plan.buffers.bytes[row], plan.buffers.id[row]))
+    return Peak(
+        arena=plan.arenas.name[held[0]] if len(held) == 1 else STACK,
+        position=position,
+        op=graph.ops.target[plan.order[position]] if graph else "",
+        bytes=size,
+        live=len(rows),
+        buffers=tuple(live_buffer(plan, graph, row) for row in rows[:listed]),
+    )
+
+
+def live_buffer(plan: Plan, graph: Graph | None, row: int) -> LiveBuffer:
+    """The buffer of one row of the plan, with where it comes from in the model."""
+    placed = plan.buffers
+    buffer, birth = placed.id[row], placed.birth[row]
+    op = module = source = name = ""
+    role = plan.arenas.name[placed.arena[row]]
+    if graph is not None:
+        maker = plan.order[birth]
+        role, name, op = graph.buffers.role[buffer], graph.notes.buffers[buffer], graph.ops.target[maker]
+        module, source = graph.notes.ops.module[maker], graph.notes.ops.source[maker]
+    return LiveBuffer(
+        id=buffer,
+        bytes=placed.bytes[row],
+        birth=birth,
+        death=placed.death[row],
+        role=role,
+        name=name,
+        op=op,
+        module=module,
+        source=source,
+    )
+
+
+def operators(graph: Graph, plan: Plan, known: Callable[[str], bool]) -> tuple[OperatorRow, ...]:
+    """The operators that the plan runs, most calls first; ``known`` says which have a row in the operator table."""
+    calls: Counter[str] = Counter()
+    flops: Counter[str] = Counter()
+    for op in plan.order:
+        name = graph.ops.target[op]
+        calls[name] += 1
+        flops[name] += graph.notes.ops.flops[op]
+    names = sorted(calls, key=lambda name: (-calls[name], name))
+    return tuple(OperatorRow(operator=name, calls=calls[name], flops=flops[name], known=known(name)) for name in names)

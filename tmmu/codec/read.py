@@ -1,0 +1,162 @@
+"""Files back into values. Every byte may be hostile: what comes out is a whole graph or plan, or ``PlanCorrupt``.
+
+A reader decides by type and range, column by column, and demands that the file be the one canonical spelling of what
+it says. Ids are known to exist in the tables beside them; what a graph means is for ``rules``, whether a plan is
+sound for ``check``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tmmu.codec.files import read_file
+from tmmu.errors import PlanCorrupt
+from tmmu.ir import cbor, graph, plan
+from tmmu.ir.columns import bools, columns, fixed, kind, pairs, refuse, rows, table, text, texts, uints
+from tmmu.ir.fault import Fault
+from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
+from tmmu.ir.plan import Arenas, Placements, Plan, Slots
+from tmmu.judge import schema as form
+from tmmu.judge.ring_schema import parse_ring
+from tmmu.judge.rules import check_form
+
+GRAPH_KEYS: Final = ("format", "version", "target", "buffers", "values", "ops", "inputs", "outputs", "notes")
+PLAN_KEYS: Final = (
+    *("format", "version", "spec", "ir_hash", "mode", "preset", "token_prefix", "order"),
+    *("arenas", "slots", "buffers", "metrics", "digest"),
+)
+PLAN_OPTIONAL: Final = ("ring",)
+
+T = TypeVar("T")
+
+
+def read_graph(source: bytes | Path) -> Graph:
+    """The graph of an IR file, its bytes or its path; ``PlanCorrupt`` unless it is one, whole and canonical."""
+    return _read(source, _graph)
+
+
+def read_plan(source: bytes | Path) -> Plan:
+    """The plan of a file, its bytes or its path; ``PlanCorrupt`` unless it is one, whole, canonical, digest and all."""
+    return _read(source, _plan)
+
+
+def _read(source: bytes | Path, parse: Callable[[bytes], T]) -> T:
+    if isinstance(source, bytes):
+        return parse(source)
+    data = read_file(source)
+    try:
+        return parse(data)
+    except PlanCorrupt as error:
+        fields = {"path": str(source)} | dict(error.fields)
+        raise PlanCorrupt(f"{source}: {error.what}", fix=error.fix, **fields) from error
+
+
+def _graph(data: bytes) -> Graph:
+    top = _open(data, graph.FORMAT, graph.VERSION, GRAPH_KEYS)
+    buffers = table(top["buffers"], "buffers", Buffers.__slots__)
+    values = table(top["values"], "values", Values.__slots__)
+    ops = table(top["ops"], "ops", Ops.__slots__)
+    found = Graph(
+        target=text(top["target"], "target"),
+        buffers=Buffers(bytes=uints(buffers["bytes"], "buffers.bytes"), role=texts(buffers["role"], "buffers.role")),
+        values=Values(
+            buffer=uints(values["buffer"], "values.buffer"),
+            offset=uints(values["offset"], "values.offset"),
+            shape=rows(values["shape"], "values.shape"),
+            stride=rows(values["stride"], "values.stride"),
+            dtype=texts(values["dtype"], "values.dtype"),
+        ),
+        ops=Ops(
+            target=texts(ops["target"], "ops.target"),
+            reads=rows(ops["reads"], "ops.reads"),
+            writes=rows(ops["writes"], "ops.writes"),
+            overwrites=pairs(ops["overwrites"], "ops.overwrites"),
+            saves=rows(ops["saves"], "ops.saves"),
+            recompute=bools(ops["recompute"], "ops.recompute"),
+            stage=texts(ops["stage"], "ops.stage"),
+        ),
+        inputs=uints(top["inputs"], "inputs"),
+        outputs=uints(top["outputs"], "outputs"),
+        notes=_notes(top["notes"]),
+    )
+    _demand(check_form(found))
+    return found
+
+
+def _notes(value: object) -> Notes:
+    top = table(value, "notes", ("name", "buffers", "ops"))
+    names = table(top["buffers"], "notes.buffers", ("name",))
+    ops = table(top["ops"], "notes.ops", OpNotes.__slots__)
+    return Notes(
+        name=text(top["name"], "notes.name"),
+        buffers=texts(names["name"], "notes.buffers.name"),
+        ops=OpNotes(
+            phase=texts(ops["phase"], "notes.ops.phase"),
+            modality=texts(ops["modality"], "notes.ops.modality"),
+            flops=uints(ops["flops"], "notes.ops.flops"),
+            module=texts(ops["module"], "notes.ops.module"),
+            source=texts(ops["source"], "notes.ops.source"),
+        ),
+    )
+
+
+def _plan(data: bytes) -> Plan:
+    top = _open(data, plan.FORMAT, plan.VERSION, PLAN_KEYS, PLAN_OPTIONAL)
+    if top["spec"] != plan.SPEC:
+        refuse("spec", f"is {top['spec']!r:.80}, not {plan.SPEC}")
+    found = Plan(
+        ir_hash=fixed(top["ir_hash"], "ir_hash", 32),
+        mode=text(top["mode"], "mode"),
+        preset=text(top["preset"], "preset"),
+        token_prefix=fixed(top["token_prefix"], "token_prefix", 8),
+        order=uints(top["order"], "order"),
+        arenas=_arenas(top["arenas"]),
+        slots=Slots(**columns(top["slots"], "slots", Slots.__slots__)),
+        buffers=Placements(**columns(top["buffers"], "buffers", Placements.__slots__)),
+        metrics=_metrics(top["metrics"]),
+        ring=parse_ring(top["ring"]) if "ring" in top else None,
+    )
+    _demand(form.faults(found))
+    if fixed(top["digest"], "digest", 32) != found.digest:
+        refuse("digest", "is not that of the rest of the file")
+    return found
+
+
+def _arenas(value: object) -> Arenas:
+    top = table(value, "arenas", Arenas.__slots__)
+    words = {name: texts(top[name], f"arenas.{name}") for name in ("name", "segment", "layout")}
+    numbers = ("alignment", "page", "capacity", "slots", "peak", "bound")
+    return Arenas(
+        name=words["name"],
+        segment=words["segment"],
+        layout=words["layout"],
+        proven=bools(top["proven"], "arenas.proven"),
+        **{name: uints(top[name], f"arenas.{name}") for name in numbers},
+    )
+
+
+def _metrics(value: object) -> Mapping[str, int]:
+    if not isinstance(value, dict):
+        refuse("metrics", f"is {kind(value)}, not a map")
+    return dict(zip(texts(list(value), "metrics"), uints(list(value.values()), "metrics"), strict=True))
+
+
+def _open(
+    data: bytes, name: str, version: int, keys: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Mapping[str, object]:
+    """The top map of a file of this format and version."""
+    top = cbor.decode(data)
+    if not isinstance(top, dict) or top.get("format") != name:
+        refuse("format", f"is {kind(top)}, not {name}" if not isinstance(top, dict) else f"is not {name}")
+    found = top.get("version")
+    if type(found) is not int or found < 1:
+        refuse("version", f"is {found!r:.80}, not a version")
+    if found > version:
+        fix = "read it with a newer tmmu"
+        raise PlanCorrupt(f"{name} version {found} is newer than this program's {version}", fix=fix, where="version")
+    return table(top, name, (*keys, *(key for key in optional if key in top)))
+
+
+def _demand(faults: Iterator[Fault] | tuple[Fault, ...]) -> None:
+    for fault in faults:
+        refuse(fault.rule, fault.what)

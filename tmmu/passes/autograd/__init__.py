@@ -1,0 +1,1 @@
+"""Graphs of AOTAutograd: forward and backward of a compiled step recorded as one graph in two halves."""

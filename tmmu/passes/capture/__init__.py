@@ -1,0 +1,1 @@
+"""Capture: one run of a model over fake tensors, every operator call recorded."""

@@ -1,0 +1,1 @@
+"""Operators, modules and devices as the target has them, on fake tensors."""

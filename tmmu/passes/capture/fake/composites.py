@@ -1,0 +1,113 @@
+"""Composite operators that CUDA builds of torch take apart in another way than CPU builds do.
+
+The trace runs on CPU tensors. An operator without a kernel of its own is taken apart by a C++ function that looks at
+the device, so on the ``cuda`` target the few that differ are given the rule that a GPU would follow. Python's
+decompositions, which torch keeps for its compiler, are hidden meanwhile: eager does not use them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch._C import DispatchKey
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload, OpOverloadPacket
+
+from tmmu.passes.capture.fake.attention import cuda_attention
+
+_aten: Final = torch.ops.aten
+_HALF: Final = (torch.float16, torch.bfloat16)
+_COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
+_KEYS: Final = (_COMPOSITE, DispatchKey.Autograd)
+"""Where torch's compiler looks for rules in Python: in place of a composite, and in place of autograd's own formula."""
+
+_UNDECLARED: Final = frozenset({_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default})
+"""Operators whose schemas do not say that they write running statistics: autograd's rule names one that does."""
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FBT001 - torch's own signature
+    """One fused kernel that keeps a boolean mask."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    if p == 1:
+        return x.mul(torch.zeros((), dtype=x.dtype))
+    return _aten.native_dropout.default(x, p, train)[0]  # type: ignore[no-any-return]
+
+
+def _softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Half precision in, single out, without a copy between."""
+    return _normalized(_aten._softmax.default, x, dim, dtype)
+
+
+def _log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return _normalized(_aten._log_softmax.default, x, dim, dtype)
+
+
+def _normalized(kernel: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
+    if dtype is None and torch.is_autocast_enabled("cpu") and x.dtype in _HALF:
+        dtype = torch.float32
+    fused = x.dtype in _HALF and dtype is torch.float32
+    if dtype is not None and not fused:
+        x = x.to(dtype)
+    return kernel(x, dim, fused)  # type: ignore[no-any-return]
+
+
+def _rms_norm(
+    x: torch.Tensor, shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """One fused kernel that keeps a reciprocal per row."""
+    return _aten._fused_rms_norm.default(x, shape, weight, eps)[0]  # type: ignore[no-any-return]
+
+
+CUDA_RULES: Final[Mapping[OpOverload, Callable[..., Any]]] = {
+    _aten.scaled_dot_product_attention.default: cuda_attention,
+    _aten.dropout.default: _dropout,
+    _aten.softmax.int: _softmax,
+    _aten.log_softmax.int: _log_softmax,
+    _aten.rms_norm.default: _rms_norm,
+}
+
+
+@contextmanager
+def composites_of(device: str) -> Iterator[None]:
+    """While inside, composite operators are taken apart as on ``device``."""
+    if device != "cuda":
+        yield
+        return
+    with composites_of_eager(CUDA_RULES), enable_python_dispatcher():
+        yield
+
+
+@contextmanager
+def composites_of_eager(rules: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
+    """While inside, no operator is taken apart in Python, but for those that ``rules`` stand in for."""
+    hidden = _with_python_kernels() | dict.fromkeys(rules)
+    saved = {op: dict(op.py_kernels) for op in hidden}
+    for op in hidden:
+        for key in _KEYS[:1] if op in _UNDECLARED else _KEYS:
+            op.py_kernels.pop(key, None)
+    for op, rule in rules.items():
+        op.py_kernels[_COMPOSITE] = rule
+    _forget(saved)
+    try:
+        yield
+    finally:
+        for op, kernels in saved.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+        _forget(saved)
+
+
+def _forget(ops: Mapping[OpOverload, Any]) -> None:
+    """Let the operators look their kernels up again."""
+    for op in ops:
+        op._dispatch_cache.clear()
+
+
+def _with_python_kernels() -> dict[OpOverload, None]:
+    """Operators that torch's compiler would take apart in Python."""
+    packets = [packet for packet in list(vars(_aten).values()) if isinstance(packet, OpOverloadPacket)]
+    overloads = [op for packet in packets for op in list(vars(packet).values()) if isinstance(op, OpOverload)]
+    return {op: None for op in overloads if any(key in op.py_kernels for key in _KEYS)}

@@ -1,0 +1,164 @@
+"""An exported program (``.pt2``): its graph is run once over fake tensors, its weights stay unread."""
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._export.serde.serialize import deserialize_scalar_type
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.export.pt2_archive import _package
+from torch.export.pt2_archive.constants import WEIGHTS_DIR
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tmmu.errors import CaptureFailed, InvalidConfig
+from tmmu.passes.capture.modules import ModuleStack
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.sources import display_name
+from tmmu.passes.capture.workload import Owned, Workload
+
+_ROLES = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "constant", InputKind.CONSTANT_TENSOR: "constant"}
+_WRITES_BACK = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def load_exported(request: CaptureRequest, path: Path, fake: FakeTensorMode) -> Workload:
+    """The program of a ``.pt2`` file, with the inputs that it was exported for."""
+    _refuse_options(request)
+    exported = _read(path)
+    signature = exported.graph_signature
+    tensors: list[tuple[str, Any]] = []
+    owned: list[Owned] = []
+    names = [n for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
+    for spec, node in zip(signature.input_specs, names, strict=True):
+        value = _placeholder(spec, node, exported, fake)
+        tensors.append((node.name, value))
+        if spec.kind in _ROLES and isinstance(value, torch.Tensor):
+            owned.append(Owned(role=_ROLES[spec.kind], name=spec.target or node.name, tensor=value))
+    mine = {id(entry.tensor) for entry in owned}
+    given = {name: value for name, value in tensors if isinstance(value, torch.Tensor) and id(value) not in mine}
+    modules = ModuleStack()
+    program = _Program(exported.graph_module, signature, dict(tensors), modules)
+    return Workload(name=path.stem, folder="", run=program, kwargs=given, owned=tuple(owned), modules=modules)
+
+
+def _refuse_options(request: CaptureRequest) -> None:
+    if request.settings or request.inputs or request.mode != "inference":
+        raise InvalidConfig(
+            "an exported program has its inputs and its mode fixed",
+            fix="drop --set, --input and --mode, or export again",
+        )
+
+
+def _read(path: Path) -> torch.export.ExportedProgram:
+    if not path.is_file():
+        raise InvalidConfig(f"no file {str(path)!r}", fix="check the path")
+    if not zipfile.is_zipfile(path):
+        raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
+    with _disable_current_modes(), _weights_unread():
+        try:
+            return torch.export.load(path)
+        except Exception as error:
+            raise InvalidConfig(
+                f"{str(path)!r} cannot be read: {' '.join(str(error).split())[:200]}",
+                fix="export it again with this torch",
+            ) from error
+
+
+@contextmanager
+def _weights_unread() -> Iterator[None]:
+    """While inside, reading an archive reserves room for weights but leaves their bytes in the file."""
+    original = _package._build_file_map
+
+    def unread(reader: Any, config: Any, base_dir: str) -> dict[str, torch.Tensor]:
+        if base_dir != WEIGHTS_DIR:
+            return original(reader, config, base_dir)
+        payloads = [p for p in config.config.values() if not p.use_pickle and p.tensor_meta is not None]
+        return {p.path_name: _reserved(reader, base_dir + p.path_name, p.tensor_meta) for p in payloads}
+
+    _package._build_file_map = unread  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _package._build_file_map = original
+
+
+def _reserved(reader: Any, record: str, meta: Any) -> torch.Tensor:
+    dtype = deserialize_scalar_type(meta.dtype)
+    return torch.empty(_record_size(reader, record) // dtype.itemsize, dtype=dtype)
+
+
+def _record_size(reader: Any, record: str) -> int:
+    """Bytes of a record. Torch 2.11 tells only by reading it; one weight at a time is kept then."""
+    size = getattr(reader.archive_file, "get_record_size", None)
+    return int(size(record)) if size is not None else len(reader.read_bytes(record))
+
+
+def _placeholder(spec: Any, node: fx.Node, exported: torch.export.ExportedProgram, fake: FakeTensorMode) -> Any:
+    """What stands for one input: a fake tensor, or the constant that was exported."""
+    stored = exported.state_dict if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) else exported.constants
+    if spec.kind is not InputKind.USER_INPUT and spec.target in stored:
+        value = stored[spec.target]
+        constant = spec.kind is InputKind.CONSTANT_TENSOR or not isinstance(value, torch.Tensor)
+        return value if constant else _faked(value, fake)
+    example = node.meta.get("val")
+    if not isinstance(example, torch.Tensor):
+        return example
+    if any(not isinstance(size, int) for size in (*example.shape, *example.stride())):
+        raise CaptureFailed(f"input {node.name!r} has a dynamic shape", fix="export it with static shapes")
+    return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype)
+
+
+def _faked(value: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return fake.from_tensor(value)
+
+
+class _Program:
+    """The exported graph as a callable of its user inputs; what it mutates is written back where it lies."""
+
+    def __init__(
+        self, module: fx.GraphModule, signature: ExportGraphSignature, values: Mapping[str, Any], modules: ModuleStack
+    ) -> None:
+        self._runner = _Runner(module, modules)
+        self._signature = signature
+        self._values = values
+
+    def __call__(self, **given: torch.Tensor) -> list[Any]:
+        results = self._runner.run(*(given.get(name, value) for name, value in self._values.items()))
+        targets = {spec.target: name for spec, name in zip(self._signature.input_specs, self._values, strict=True)}
+        kept = []
+        for spec, result in zip(self._signature.output_specs, results, strict=True):
+            if spec.kind in _WRITES_BACK:
+                home = targets.get(spec.target, spec.target)
+                self._values[home or ""].copy_(result)
+            elif spec.kind is not OutputKind.TOKEN:
+                kept.append(result)
+        return kept
+
+
+class _Runner(fx.Interpreter):
+    """Runs node by node, so that each op gets the module path and source line that the export recorded."""
+
+    def __init__(self, module: fx.GraphModule, modules: ModuleStack) -> None:
+        super().__init__(module)
+        self._modules = modules
+
+    def run_node(self, n: fx.Node) -> Any:
+        self._modules.path, self._modules.source = _path(n), _source(n)
+        return super().run_node(n)
+
+
+def _path(node: fx.Node) -> str:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(stack[-1][0]).removeprefix("L['self'].").removeprefix("L['self']") if stack else ""
+
+
+def _source(node: fx.Node) -> str:
+    frames = [f for f in _FRAME.findall(node.meta.get("stack_trace") or "") if "/torch/" not in f[0]]
+    return f"{display_name(frames[-1][0], '')}:{frames[-1][1]}" if frames else ""

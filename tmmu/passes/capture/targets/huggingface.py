@@ -1,0 +1,257 @@
+"""A Hugging Face configuration, offline: the architecture it names, at its own sizes, with inputs that it takes."""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tmmu.errors import CaptureFailed, InvalidConfig
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.workload import Owned, Workload
+
+_DTYPES: Final = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+_CACHE_NAMES: Final = ("cache", "past_key_values")
+_DEFAULT_SEQUENCE: Final = 512
+
+
+def load_huggingface(request: CaptureRequest, path: Path) -> Workload:
+    """The model of a ``config.json`` or of the folder that holds one."""
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").is_file() or (path.is_file() and path.name != "config.json"):
+        raise InvalidConfig(
+            f"no config.json at {str(path)!r}", fix="give the folder that holds config.json, or the file"
+        )
+    return workload_of(read_config(folder), request, name=_name(folder))
+
+
+def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
+    """The workload of a configuration object."""
+    if request.settings or request.inputs:
+        raise InvalidConfig("--set and --input are for Python files", fix="use --batch, --seq and --dtype")
+    dtype = _dtype(request, config)
+    if request.decode:
+        return _decode(config, request, dtype, name)
+    training = request.mode != "inference"
+    model = build(config, dtype)
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False
+    kwargs = example_inputs(model, config, request, dtype, training=training)
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        kwargs["use_cache"] = False
+    return Workload(name=name, folder="", run=model, module=model, kwargs=kwargs)
+
+
+def read_config(folder: Path) -> Any:
+    """The configuration of a folder, without a network and without code from it."""
+    from transformers import AutoConfig  # noqa: PLC0415 - seconds to import, and only this target needs it
+
+    try:
+        json.loads((folder / "config.json").read_text())
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise InvalidConfig(
+            f"{folder / 'config.json'}: {said}", fix="give a configuration that transformers knows"
+        ) from error
+
+
+def build(config: Any, dtype: torch.dtype) -> torch.nn.Module:
+    """The architecture that the configuration names, without weights."""
+    import transformers  # noqa: PLC0415
+
+    for name in config.architectures or ():
+        made = getattr(transformers, name, None)
+        if made is not None:
+            return _made(made, config, dtype)
+    for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM, transformers.AutoModel):
+        if type(config) in auto._model_mapping:
+            return _made(auto._model_mapping[type(config)], config, dtype)
+    raise CaptureFailed(f"transformers has no model for {type(config).__name__}", fix="name one in `architectures`")
+
+
+def _made(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Module:
+    from transformers.initialization import no_init_weights  # noqa: PLC0415
+
+    made = model_class[0] if isinstance(model_class, (tuple, list)) else model_class
+    with no_init_weights():
+        model: torch.nn.Module = made._from_config(config, dtype=dtype)
+    tie: Any = model.tie_weights
+    tie()  # initialization would have done it
+    return model
+
+
+def _name(folder: Path) -> str:
+    return folder.resolve().name or "model"
+
+
+def _dtype(request: CaptureRequest, config: Any) -> torch.dtype:
+    if request.dtype is not None:
+        if request.dtype not in _DTYPES:
+            raise InvalidConfig(f"no dtype {request.dtype!r}", fix=f"choose one of {', '.join(_DTYPES)}")
+        return _DTYPES[request.dtype]
+    own = getattr(config, "dtype", None)
+    return own if isinstance(own, torch.dtype) else torch.float32
+
+
+# -- inputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What decides the shape of an input."""
+
+    config: Any
+    batch: int
+    sequence: int
+    dtype: torch.dtype
+
+
+def example_inputs(
+    model: torch.nn.Module, config: Any, request: CaptureRequest, dtype: torch.dtype, *, training: bool
+) -> dict[str, Any]:
+    """One tensor for each input that the architecture's ``forward`` requires, by the table below."""
+    names = inspect.signature(model.forward).parameters
+    wanted = _Wanted(config, request.batch, _sequence(request, config), dtype)
+    main = getattr(model, "main_input_name", "input_ids")
+    kept = [name for name in names if name == main or name in _needed(config, names)]
+    inputs: dict[str, Any] = {name: _INPUTS[name](wanted) for name in kept if name in _INPUTS}
+    if request.seq is not None and not any(name.endswith("input_ids") for name in inputs):
+        raise InvalidConfig(f"{type(model).__name__} takes no tokens", fix="drop --seq")
+    if not inputs:
+        raise CaptureFailed(f"no inputs are known for {type(model).__name__}", fix="plan it from a file: FILE.py:NAME")
+    if training:
+        inputs |= _supervision(names, wanted, inputs)
+    return inputs
+
+
+def _supervision(names: Mapping[str, Any], wanted: _Wanted, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """What makes the architecture return its own loss: labels, or the flag of contrastive models."""
+    if "labels" in names:
+        return {"labels": _labels(wanted, inputs)}
+    return {"return_loss": True} if "return_loss" in names else {}
+
+
+def _needed(config: Any, names: Mapping[str, Any]) -> set[str]:
+    """Inputs beside the main one that the architecture cannot do without."""
+    needed = set()
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in names:
+        needed.add("decoder_input_ids")
+    if hasattr(config, "vision_config") and "pixel_values" in names:
+        needed |= {"pixel_values", "input_ids"} & set(names)
+    return needed
+
+
+def _sequence(request: CaptureRequest, config: Any) -> int:
+    longest = _longest(config)
+    if request.seq is not None and longest and request.seq > longest:
+        raise InvalidConfig(f"the model has positions for {longest} tokens, not {request.seq}", fix="lower --seq")
+    return request.seq or min(_DEFAULT_SEQUENCE, longest or _DEFAULT_SEQUENCE)
+
+
+def _longest(config: Any) -> int:
+    """How many tokens the configuration has positions for; 0 where it does not say."""
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    found = [getattr(text, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")]
+    return next((size for size in found if isinstance(size, int) and size > 0), 0)
+
+
+def _ids(wanted: _Wanted) -> torch.Tensor:
+    return torch.empty((wanted.batch, wanted.sequence), dtype=torch.int64)
+
+
+def _pixels(wanted: _Wanted) -> torch.Tensor:
+    vision = getattr(wanted.config, "vision_config", None) or wanted.config
+    size = getattr(vision, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    channels = getattr(vision, "num_channels", None) or 3
+    return torch.empty((wanted.batch, channels, height, width), dtype=wanted.dtype)
+
+
+def _features(wanted: _Wanted) -> torch.Tensor:
+    bins = getattr(wanted.config, "num_mel_bins", 80)
+    frames = 2 * getattr(wanted.config, "max_source_positions", 1500)
+    return torch.empty((wanted.batch, bins, frames), dtype=wanted.dtype)
+
+
+def _waveform(wanted: _Wanted) -> torch.Tensor:
+    return torch.empty((wanted.batch, 16000), dtype=wanted.dtype)
+
+
+_INPUTS: Final[Mapping[str, Callable[[_Wanted], torch.Tensor]]] = {
+    "input_ids": _ids,
+    "decoder_input_ids": _ids,
+    "pixel_values": _pixels,
+    "input_features": _features,
+    "input_values": _waveform,
+}
+
+
+def _labels(wanted: _Wanted, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if any("Segmentation" in name for name in wanted.config.architectures or ()) and "pixel_values" in inputs:
+        batch, _, height, width = inputs["pixel_values"].shape
+        return torch.empty((batch, height, width), dtype=torch.int64)
+    decides = inputs.get("decoder_input_ids", inputs.get("input_ids"))
+    shape = decides.shape if decides is not None else (wanted.batch,)
+    return torch.empty(tuple(shape), dtype=torch.int64)
+
+
+# -- one decode step
+
+
+def _decode(config: Any, request: CaptureRequest, dtype: torch.dtype, name: str) -> Workload:
+    """One token per sequence against a static cache of ``cache_len`` positions, updated where it lies."""
+    from transformers import StaticCache  # noqa: PLC0415
+
+    if request.mode != "inference":
+        raise InvalidConfig("a decode step is inference", fix="drop --mode, or drop --decode")
+    if getattr(config, "is_encoder_decoder", False):
+        raise CaptureFailed("a decode step of an encoder-decoder is not modelled", fix="plan it without --decode")
+    if request.seq is not None:
+        raise InvalidConfig("a decode step is one token", fix="drop --seq; --cache-len says how many came before")
+    length = request.cache_len or _sequence(request, config)
+    model = build(config, dtype)
+    names = inspect.signature(model.forward).parameters
+    slot = next((cache for cache in _CACHE_NAMES if cache in names), None)
+    if slot is None:
+        raise CaptureFailed(f"{type(model).__name__} takes no cache", fix="plan it without --decode")
+    cache = StaticCache(config=config, max_cache_len=length)
+    _fill(cache, model, config, request.batch, dtype)
+    kwargs = {
+        "input_ids": torch.empty((request.batch, 1), dtype=torch.int64),
+        "attention_mask": torch.empty((request.batch, length), dtype=torch.int64),
+        slot: cache,
+        "use_cache": True,
+    }
+
+    def logits(**given: Any) -> Any:
+        """The cache is state, not output."""
+        return model(**given).logits
+
+    return Workload(name=f"{name}-decode", folder="", run=logits, module=model, kwargs=kwargs, owned=_states(cache))
+
+
+def _fill(cache: Any, model: torch.nn.Module, config: Any, batch: int, dtype: torch.dtype) -> None:
+    """Allocate every layer of the cache as its own attention module will fill it."""
+    text = config.get_text_config(decoder=True)
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    del model
+    cache.early_initialization(batch, heads, size, dtype, torch.device("cpu"))
+
+
+def _states(cache: Any) -> tuple[Owned, ...]:
+    return tuple(
+        Owned(role="state", name=f"cache.{index}.{key}", tensor=value)
+        for index, layer in enumerate(cache.layers)
+        for key, value in vars(layer).items()
+        if isinstance(value, torch.Tensor)
+    )

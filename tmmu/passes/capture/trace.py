@@ -1,0 +1,216 @@
+"""From a request to a program: make the model on fake tensors, run it once, keep every call.
+
+One pass: the model runs as in eager PyTorch, forward, backward and update, over fake tensors that have shapes and
+storages but no bytes, so neither time nor memory grows with the weights.
+"""
+
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
+from tmmu.passes.capture import targets
+from tmmu.passes.capture.fake.autocast import autocast_of
+from tmmu.passes.capture.fake.compatibility import real_looking_fakes
+from tmmu.passes.capture.fake.composites import composites_of
+from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
+from tmmu.passes.capture.fake.devices import OneDevice
+from tmmu.passes.capture.fake.initialization import quick_initialization
+from tmmu.passes.capture.program import Program, Window
+from tmmu.passes.capture.recorder import Recorder
+from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
+from tmmu.passes.capture.sources import failing_source
+from tmmu.passes.capture.training import train_step
+from tmmu.passes.capture.tree import named_tensors
+from tmmu.passes.capture.workload import Workload
+
+_NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
+"""What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A model that was made and not yet run. ``build`` is what was called while it was made."""
+
+    workload: Workload
+    build: Recorder
+    request: CaptureRequest
+
+    def trace(
+        self, progress: Progress = no_progress, *, watch: AbstractContextManager[object] | None = None
+    ) -> Program:
+        """The program; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced.
+
+        ``watch`` is entered while the model runs, by the thread that runs it.
+        """
+        with translated(self.workload.folder), real_looking_fakes(), watch or nullcontext():
+            return trace(self.workload, self.request, progress)
+
+
+def capture(request: CaptureRequest, progress: Progress = no_progress) -> Program:
+    """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
+    with opened(request, progress) as model:
+        return model.trace(progress)
+
+
+@contextmanager
+def opened(request: CaptureRequest, progress: Progress = no_progress) -> Iterator[Opened]:
+    """While inside, the model that the request describes can be looked at and traced."""
+    folder = targets.folder_of(request.target)
+    with importable(folder), fake_world(request.device) as fake:
+        progress("building", 0)
+        build = Recorder(folder=folder)
+        with translated(folder), build, quick_initialization():
+            workload = targets.load(request, fake)
+        yield Opened(workload=workload, build=build, request=request)
+
+
+@contextmanager
+def importable(folder: str) -> Iterator[None]:
+    """While inside, the model's file may import its neighbours, at any time."""
+    before = list(sys.path)
+    sys.path[:0] = [folder] if folder else []
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
+def _plain_layers() -> Iterator[None]:
+    """While inside, recurrent layers are operators that run everywhere, not one of a CPU library's own."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # noqa: FBT003
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
+def fake_world(device: str) -> Iterator[FakeTensorMode]:
+    """While inside, tensors have no bytes, any device exists, and operators behave as on ``device``."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with (
+        warnings.catch_warnings(),
+        fake,
+        OneDevice(),
+        composites_of(device),
+        convertible_modules(),
+        copyable_tensors(),
+        autocast_of(device),
+        _plain_layers(),
+    ):
+        warnings.simplefilter("ignore")  # about a run that does not take place
+        with torch.compiler.set_stance("force_eager"):
+            yield fake
+
+
+def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Program:
+    """The calls of one step of the workload, in order."""
+    recorder = Recorder(
+        folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
+    )
+    inputs = _declare(workload, recorder, training=request.mode != "inference")
+    with workload.modules.following(), recorder, recorder.randomness.followed():
+        results = _step(workload, request, recorder)
+    outputs = tuple(dict.fromkeys(recorder.window_of(tensor) for _, tensor in named_tensors(results)))
+    if not outputs:
+        raise CaptureFailed("the model returns no tensor", fix="return at least one tensor from forward")
+    return recorder.finish(name=workload.name, device=request.device, inputs=inputs, outputs=outputs)
+
+
+def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple[Window, ...]:
+    """Inputs, weights, buffers and states become known under their names; the windows of the inputs."""
+    module = workload.module
+    if module is not None:
+        if module.training != training:  # a model made to train may freeze parts of itself
+            module.train(training)
+        workload.modules.name_all(module)
+        for name, parameter in module.named_parameters():
+            recorder.declare(parameter, role="parameter", name=name)
+        for name, buffer in module.named_buffers():
+            recorder.declare(buffer, role="constant", name=name)
+    for entry in workload.owned:
+        recorder.declare(entry.tensor, role=entry.role, name=entry.name)
+    owned = {id(entry.tensor) for entry in workload.owned}
+    return tuple(
+        dict.fromkeys(
+            recorder.declare(tensor, role="input", name=name)
+            for name, tensor in named_tensors(inputs_by_name(workload))
+            if id(tensor) not in owned
+        )
+    )
+
+
+def inputs_by_name(workload: Workload) -> dict[str, Any]:
+    """The inputs under the names that the program gives them."""
+    run = workload.run.forward if isinstance(workload.run, torch.nn.Module) else workload.run
+    try:
+        names = [p.name for p in inspect.signature(run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    except (TypeError, ValueError):
+        names = []
+    names += [f"input_{i}" for i in range(len(names), len(workload.args))]
+    return dict(zip(names, workload.args, strict=False)) | dict(workload.kwargs)
+
+
+def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> Any:
+    if request.mode != "inference":
+        return train_step(workload, recorder, optimizer=request.optimizer)
+    if request.optimizer is not None:
+        raise InvalidConfig("an optimizer needs a training step", fix="add --mode backward")
+    with torch.no_grad():
+        return workload.run(*workload.args, **workload.kwargs)
+
+
+@contextmanager
+def translated(folder: str) -> Iterator[None]:
+    """Whatever the user's code raises becomes one ``CaptureFailed`` with the user's own file and line."""
+    try:
+        yield
+    except TmmuError:
+        raise
+    except SyntaxError as error:
+        where = f"{targets.shown(error.filename, folder)}:{error.lineno}"
+        raise CaptureFailed(f"{where}: {error.msg}", fix="correct the file", where=where) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        said = _said(error)
+        if _NESTED.search(said):
+            raise UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart") from error
+        where = failing_source(error.__traceback__, folder)
+        raise CaptureFailed(
+            f"{where + ': ' if where else ''}{type(error).__name__}: {said}", fix=advice(error), where=where
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:300]
+    except Exception:  # noqa: BLE001 - a user's exception may do anything
+        return "its message cannot be printed"
+
+
+def advice(error: BaseException) -> str:
+    """What the model's author can do about the failure."""
+    kind = type(error).__name__
+    return _ADVICE.get(kind, "the model must run on these inputs; see the line named")
+
+
+_ADVICE = {
+    "DataDependentOutputException": "control flow depends on tensor data: use torch.where, or pass a Python number",
+    "DynamicOutputShapeException": "a shape depends on tensor data: use a fixed-size form, such as torch.where",
+    "UnsupportedOperatorException": "the operator has no fake kernel: register one with torch.library.register_fake",
+    "UnsupportedFakeTensorException": "only dense tensors can be traced",
+    "ModuleNotFoundError": "install what the file imports, or run from its environment",
+    "TypeError": "check the inputs against the signature of forward",
+}

@@ -1,0 +1,42 @@
+"""What is traced: a model, its inputs, and how it is trained; made on fake tensors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tmmu.passes.capture.modules import ModuleStack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """A tensor that the program keeps between steps, its role (``parameter``, ``constant``, ``state``) and its name."""
+
+    role: str
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """``run(*args, **kwargs)`` is the program; ``loss`` (of the model and the inputs) trains it.
+
+    ``module`` owns the weights and gives ops their paths; ``owned`` are tensors that outlive a step beside the
+    module's parameters and buffers, such as KV caches. ``modules`` tells which module is running.
+    """
+
+    name: str
+    folder: str
+    run: Callable[..., Any]
+    module: torch.nn.Module | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[..., Any] | None = None
+    owned: tuple[Owned, ...] = ()
+    modules: ModuleStack = field(default_factory=ModuleStack)
+
+
+def module_of(run: Callable[..., Any]) -> torch.nn.Module | None:
+    """The program as the module that owns its weights, where it is one."""
+    return run if isinstance(run, torch.nn.Module) else None

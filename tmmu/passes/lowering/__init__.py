@@ -1,0 +1,1 @@
+"""From a captured program to ``ir.Graph``: one file is one pass."""

@@ -1,0 +1,49 @@
+"""Values for a run that nobody gave any: drawn by seed and name."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from blake3 import blake3
+
+from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
+from tmmu.runtime.execute.inputs import Input
+
+SPREAD: Final = 0.05
+"""Of random weights: small enough that deep models stay finite."""
+
+
+def random_inputs(wanted: Sequence[Input], seed: int) -> dict[str, torch.Tensor]:
+    """A tensor for each input, by (seed, name)."""
+    return {one.name: _drawn(f"input:{one.name}", one.shape, one.dtype, seed).to(one.device) for one in wanted}
+
+
+def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, torch.Tensor]:
+    """The bytes of each of these weights that is read, flat, by (seed, name); ``INVALID_CONFIG`` for whole numbers."""
+    dtypes: dict[int, str] = {}
+    for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
+        dtypes.setdefault(buffer, dtype)
+    found: dict[str, torch.Tensor] = {}
+    wanted = frozenset(names)
+    for buffer, name in enumerate(graph.notes.buffers):
+        weight = graph.buffers.role[buffer] in (PARAMETER, CONSTANT, STATE)  # an input may have the same name
+        if not weight or name not in wanted or buffer not in dtypes:
+            continue
+        dtype = getattr(torch, dtypes[buffer])
+        if not (dtype.is_floating_point or dtype.is_complex):
+            raise InvalidConfig(f"{name} is {dtype} and depends on more than numbers", fix="give it with --weights")
+        count = graph.buffers.bytes[buffer] // dtype.itemsize
+        found[name] = _drawn(f"weight:{name}", (count,), dtype, seed)
+    return found
+
+
+def _drawn(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Normal around 0 for weights and floating or complex inputs; 0 or 1 for whole numbers, which index something."""
+    digest = blake3(f"{seed}:{name}".encode()).digest(length=8)
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    if dtype.is_floating_point or dtype.is_complex:
+        scale = 1.0 if name.startswith("input:") else SPREAD
+        drawn = torch.complex64 if dtype.is_complex else torch.float32
+        return (torch.randn(shape, generator=generator, dtype=drawn) * scale).to(dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(dtype)

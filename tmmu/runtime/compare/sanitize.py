@@ -1,0 +1,227 @@
+"""The sanitizer: a planned run beside a plain one, an op at a time, in memory where every mistake shows.
+
+What nothing wrote is filled with a pattern of (token, address); bytes that are nobody's, between buffers or left by
+one that died, with another that no op may touch. After each op every buffer that is still to be read must hold, byte
+for byte, what it holds in a run where each buffer has memory of its own; the first that does not is reported with what
+happened to it. Nothing here trusts the plan's spans: who is still to be read is counted from the graph.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tmmu.errors import InvalidConfig, PlanUnsound
+from tmmu.ir.calls import Program
+from tmmu.ir.graph import PERSISTENT_ROLES
+from tmmu.runtime.compare.reference import Plain
+from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.memory.zero import BLOCK_BYTES, fill_pattern
+from tmmu.runtime.weights.load import Weight
+
+EMPTY: Final = ("aten.empty", "aten.new_empty")
+"""Operators that promise no contents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sanitized:
+    """What a clean run was held to: its outputs, and how many ops and comparisons of a buffer that took."""
+
+    outputs: tuple[torch.Tensor, ...]
+    ops: int
+    compared: int
+
+
+def sanitized_run(
+    program: Program,
+    executor: Executor,
+    weights: Mapping[str, Weight],
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    token: bytes,
+) -> Sanitized:
+    """One run of a freshly bound executor that was watched throughout; ``PLAN_UNSOUND`` names the op that breaks it.
+
+    ``INVALID_CONFIG`` where the model itself reads what it never wrote. Takes the model's memory a second time, and a
+    comparison of all that lives for each op.
+    """
+    watch = _Watch(program, executor, Plain(program, weights), token)
+    watch.plain.load({name: tensor.clone() for name, tensor in inputs.items()})
+    executor.attach({at: lambda at=at: watch.at(at) for at in range(watch.end + 1)}, replay=False)  # type: ignore[misc]
+    try:
+        outputs = executor.run(inputs)
+    finally:
+        executor.attach({})
+    return Sanitized(outputs=outputs, ops=watch.end, compared=watch.compared)
+
+
+class _Watch:
+    """Called before each op, and after the last."""
+
+    def __init__(self, program: Program, executor: Executor, plain: Plain, token: bytes) -> None:
+        self.graph, self.places, self.plain, self.token = program.graph, executor.bound.places, plain, token
+        plan = executor.bound.plan
+        self.order, self.end, self.compared = plan.order, len(plan.order), 0
+        rows = plan.buffers
+        self.takes = dict(zip(rows.id, rows.takes_over, strict=True))
+        named = {
+            (a, s): address for a, s, address in zip(plan.slots.arena, plan.slots.slot, plan.slots.address, strict=True)
+        }
+        self.pattern = {
+            buffer: self._pattern(buffer, named[arena, slot])
+            for buffer, arena, slot in zip(rows.id, rows.arena, rows.slot, strict=True)
+            if self.graph.buffers.role[buffer] not in PERSISTENT_ROLES
+        }
+        self.births: dict[int, list[int]] = {}
+        self.deaths: dict[int, list[int]] = {}
+        for buffer, birth, death in zip(rows.id, rows.birth, rows.death, strict=True):
+            if buffer in self.pattern:
+                self.births.setdefault(birth, []).append(buffer)
+                self.deaths.setdefault(death, []).append(buffer)
+        self.slab, self.base = executor.segments.slabs["stack"], executor.bound.holding.stack_offset
+        self.canary = self._made(0, executor.bound.holding.stack_bytes)
+        self.generators = executor.bound.lane.generators
+        self.held: set[int] = set()
+        self.last = self._last_use()
+        self.live: set[int] = set()
+        self.unwritten: set[int] = set()
+
+    def _pattern(self, buffer: int, address: int) -> torch.Tensor:
+        """What fills a buffer before anything does, here and in plain memory."""
+        made = self._made(address, self.graph.buffers.bytes[buffer])
+        self.plain.bytes(buffer).copy_(made)
+        return made
+
+    def _made(self, address: int, size: int) -> torch.Tensor:
+        return torch.from_numpy(fill_pattern(self.token, address, size)).to(self.graph.target)
+
+    def _last_use(self) -> dict[int, int]:
+        """By buffer, the last position that reads it, after which nobody may; the end for what is kept."""
+        values, ops, last = self.graph.values, self.graph.ops, dict[int, int]()
+        for at, op in enumerate(self.order):
+            last |= {values.buffer[value]: at for value in ops.reads[op]}
+            last |= {values.buffer[value]: self.end for value in ops.saves[op]}
+        return last | {values.buffer[value]: self.end for value in self.graph.outputs}
+
+    def at(self, position: int) -> None:
+        """The op before this position did what it should; the one at it finds its memory as it should."""
+        if position:
+            self._after(position - 1)
+        else:
+            self.slab.bytes(self.base, len(self.canary)).copy_(self.canary)
+        self._end(position)
+        if position < self.end:
+            self._begin(position)
+            self._read(position)
+            op = self.order[position]
+            if not self.graph.ops.target[op].startswith(EMPTY):
+                with torch.random.fork_rng(devices=self.generators):
+                    self.plain.step(op)
+
+    def _after(self, position: int) -> None:
+        op = self.order[position]
+        written = {self.graph.values.buffer[value] for value in self.graph.ops.writes[op]}
+        self.live |= {buffer for buffer in written if buffer in self.pattern}
+        self.live = {buffer for buffer in self.live if self.last.get(buffer, -1) > position}
+        for buffer in sorted(written):
+            if self.last.get(buffer, -1) > position:
+                self._demand(buffer, position, "leaves {} other than the operator makes it")
+        self._others(position, "changes {}, which it does not write", besides=written)
+        self._canaries(position)
+
+    def _end(self, position: int) -> None:
+        """What the plan lets die before this position is gone."""
+        for buffer in self.deaths.get(position, ()):
+            heir = any(self.takes[one] == buffer for one in self.births.get(position - 1, ()) if one != buffer)
+            self.held.discard(buffer)
+            if not heir and position < self.end:
+                low, high = self._range(buffer)
+                self.places.bytes(buffer).copy_(self.canary[low:high])
+                self._others(position - 1, f"is the last that may read {self._name(buffer)}; its end destroys {{}}")
+
+    def _begin(self, position: int) -> None:
+        """What the plan makes live at this position holds nothing yet."""
+        for buffer in self.births.get(position, ()):
+            self.held.add(buffer)
+            if self.takes[buffer] == buffer:
+                self.places.bytes(buffer).copy_(self.pattern[buffer])
+                self._others(position, f"writes {self._name(buffer)} for the first time, on the bytes of {{}}")
+
+    def _canaries(self, position: int) -> None:
+        """Every byte that the plan gives to nobody is as it was."""
+        end = 0
+        for low, high in (*sorted(map(self._range, self.held)), (len(self.canary),) * 2):
+            gap = self.slab.bytes(self.base + end, max(low - end, 0))
+            if not torch.equal(gap, self.canary[end : max(low, end)]):
+                raise self._fault(
+                    position, f"writes outside of all buffers, between bytes {end} and {low} of the stack"
+                )
+            end = max(end, high)
+
+    def _range(self, buffer: int) -> tuple[int, int]:
+        low = self.places.homes[buffer][1] - self.base
+        return low, low + self.graph.buffers.bytes[buffer]
+
+    def _read(self, position: int) -> None:
+        """An op that changes a buffer in place may find nothing there; what it leaves alone is seen by the next."""
+        ops, buffers = self.graph.ops, self.graph.values.buffer
+        op = self.order[position]
+        changed = {buffers[value] for value in ops.writes[op]}
+        for value in ops.reads[op]:
+            buffer = buffers[value]
+            if buffer in self.pattern and buffer not in changed and self._never_written(value, buffer):
+                self._unwritten(position, buffer)
+
+    def _never_written(self, value: int, buffer: int) -> bool:
+        """Whether the window shows the pattern: sixteen bytes of it at least, which nothing else would leave there."""
+        values = self.graph.values
+        low = values.offset[value]
+        window = self.plain.value(value)
+        if window.numel() * window.element_size() < BLOCK_BYTES or not window.is_contiguous():
+            return False
+        found = window.reshape(-1).view(torch.uint8)
+        same = found == self.pattern[buffer][low : low + found.numel()]
+        blocks = same[: found.numel() // BLOCK_BYTES * BLOCK_BYTES].view(-1, BLOCK_BYTES).all(1)
+        return bool(blocks.any())
+
+    def _unwritten(self, position: int, buffer: int) -> None:
+        if not any(self.graph.ops.target[op].startswith(EMPTY) for op in self._writers(buffer)):
+            raise self._fault(position, f"reads {self._name(buffer)}, which no op has written")
+        raise InvalidConfig(
+            f"{self._op(position)} reads {self._name(buffer)}, which the model makes empty and does not fill",
+            fix="fill it in the model",
+        )
+
+    def _writers(self, buffer: int) -> list[int]:
+        values = self.graph.values
+        return [op for op in self.order if any(values.buffer[v] == buffer for v in self.graph.ops.writes[op])]
+
+    def _others(self, position: int, how: str, besides: frozenset[int] | set[int] = frozenset()) -> None:
+        for buffer in sorted(self.live - set(besides)):
+            self._demand(buffer, position, how)
+
+    def _demand(self, buffer: int, position: int, how: str) -> None:
+        self.compared += 1
+        if not torch.equal(self.places.bytes(buffer), self.plain.bytes(buffer)):
+            raise self._fault(position, how.format(self._name(buffer)), buffer)
+
+    def _fault(self, position: int, what: str, buffer: int | None = None) -> PlanUnsound:
+        reader = "" if buffer is None else self._reader(buffer, position)
+        return PlanUnsound(f"{self._op(position)} {what}{reader}", fix="make the plan again; report it if it stays")
+
+    def _reader(self, buffer: int, position: int) -> str:
+        values, reads = self.graph.values, self.graph.ops.reads
+        for at in range(position + 1, self.end):
+            if any(values.buffer[value] == buffer for value in reads[self.order[at]]):
+                return f"; {self._op(at)} reads it next"
+        return "; it is kept to the end"
+
+    def _op(self, position: int) -> str:
+        op, notes = self.order[position], self.graph.notes.ops
+        source = f" ({notes.source[op]})" if notes.source[op] else ""
+        return f"op {op} {self.graph.ops.target[op]}{source}"
+
+    def _name(self, buffer: int) -> str:
+        name = self.graph.notes.buffers[buffer]
+        return f"buffer {buffer}" + (f" {name}" if name else "")

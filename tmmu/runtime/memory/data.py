@@ -1,0 +1,116 @@
+"""The data segment: one arena for each session, reserved whole, filled by a bump pointer, reclaimed in one go."""
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import Final
+
+from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, check_alignment, check_size, round_up
+
+NO_QUOTA: Final = 0
+
+
+@dataclass(slots=True)
+class _Arena:
+    base: int
+    size: int
+    used: int = 0
+
+
+class DataSegment:
+    """Sessions by name. A reservation gets the lowest gap that is long enough; what one leaves another can have.
+
+    Gaps are not kept, but are what lies between arenas, so neighbouring ones are always one. ``quota`` bounds the
+    arena of each session; 0 is no bound beyond the capacity. Reserving takes time linear in the sessions.
+    """
+
+    def __init__(self, capacity: int, quota: int = NO_QUOTA, alignment: int = DEFAULT_ALIGNMENT) -> None:
+        self.capacity = check_size("data segment", capacity)
+        self.quota = check_size("session quota", quota)
+        self.alignment = check_alignment(alignment)
+        self._arenas: dict[str, _Arena] = {}
+        self._order: list[tuple[int, int, str]] = []
+        self._used = 0
+        self._peak = 0
+
+    def reserve(self, session: str, size: int) -> int:
+        """The offset of the session's arena of ``size`` bytes, rounded up to the alignment; nothing is in it yet."""
+        padded = round_up(check_size(f"session {session!r}", size), self.alignment)
+        if session in self._arenas:
+            raise InvalidConfig(f"session {session!r} has its arena already", fix="reclaim it first", session=session)
+        if self.quota and padded > self.quota:
+            raise self._full(f"session {session!r} asks for {padded} bytes, above its quota of {self.quota}", padded)
+        base = next((low for low, high in self._gaps() if high - low >= padded), None)
+        if base is None:
+            usage = self.usage
+            what = (
+                f"the data segment has no {padded} bytes in one piece for session {session!r}: "
+                f"{usage.free} of {self.capacity} are free, {usage.largest_free} at most together"
+            )
+            raise self._full(what, padded)
+        self._arenas[session] = _Arena(base=base, size=padded)
+        insort(self._order, (base, base + padded, session))
+        self._used += padded
+        self._peak = max(self._peak, self._used)
+        return base
+
+    def bump(self, session: str, size: int, alignment: int = 1) -> int:
+        """The offset of ``size`` more bytes of the session's arena, which stay until it is reclaimed."""
+        arena = self._arena(session)
+        start = round_up(arena.base + arena.used, check_alignment(alignment))
+        end = start + check_size(f"session {session!r}", size)
+        if end > arena.base + arena.size:
+            free = arena.size - arena.used
+            what = f"session {session!r} has {free} of its {arena.size} bytes left, and {size} are asked for"
+            raise self._full(what, size)
+        arena.used = end - arena.base
+        return start
+
+    def reclaim(self, session: str) -> int:
+        """Everything of the session is free again; how many bytes that is."""
+        arena = self._arena(session)
+        del self._arenas[session]
+        self._order.remove((arena.base, arena.base + arena.size, session))
+        self._used -= arena.size
+        return arena.size
+
+    def used(self, session: str) -> int:
+        """Bytes of the session's arena that are taken."""
+        return self._arena(session).used
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The open sessions, by name."""
+        return tuple(sorted(self._arenas))
+
+    @property
+    def usage(self) -> Usage:
+        """Used is what is reserved; the free bytes may be in several pieces."""
+        largest = max((high - low for low, high in self._gaps()), default=0)
+        return Usage(capacity=self.capacity, used=self._used, peak=self._peak, largest_free=largest)
+
+    def _gaps(self) -> list[tuple[int, int]]:
+        """The free runs, lowest first; an empty run at the end, so that nothing at all can be reserved anywhere."""
+        low, found = 0, []
+        for base, end, _ in self._order:
+            if base > low:
+                found.append((low, base))
+            low = end
+        return [*found, (low, self.capacity)]
+
+    def _arena(self, session: str) -> _Arena:
+        if session not in self._arenas:
+            raise SessionUnknown(f"no session {session!r} is open", fix="reserve its arena first", session=session)
+        return self._arenas[session]
+
+    def _full(self, what: str, size: int) -> SegmentFull:
+        usage = self.usage
+        return SegmentFull(
+            what,
+            fix="end a session, or give data a larger share",
+            segment="data",
+            bytes=size,
+            free=usage.free,
+            largest_free=usage.largest_free,
+            capacity=self.capacity,
+        )

@@ -1,0 +1,42 @@
+"""The three segments of a device together: their books, their bytes, and whose turn it is."""
+
+import torch
+
+from tmmu.runtime.memory.data import NO_QUOTA, DataSegment
+from tmmu.runtime.memory.exclusive import Turn
+from tmmu.runtime.memory.sizing import SegmentSizes, Sizing, device_memory, device_of, segment_sizes
+from tmmu.runtime.memory.slab import Slab
+from tmmu.runtime.memory.stack import StackSegment
+from tmmu.runtime.memory.text import TextSegment
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage
+
+
+class Segments:
+    """Text, data and stack of one device, allocated and zero. Executors that share them run one at a time."""
+
+    def __init__(
+        self,
+        sizes: SegmentSizes,
+        device: torch.device | str = "cpu",
+        *,
+        quota: int = NO_QUOTA,
+        alignment: int = DEFAULT_ALIGNMENT,
+    ) -> None:
+        self.device = device_of(device)
+        self.alignment = alignment
+        self.text = TextSegment(sizes.text, alignment=alignment)
+        self.data = DataSegment(sizes.data, quota=quota, alignment=alignment)
+        self.stack = StackSegment(sizes.stack, alignment=alignment)
+        self.slabs = {name: Slab(getattr(sizes, name), alignment, self.device) for name in ("text", "data", "stack")}
+        self.turn = Turn()
+
+    @classmethod
+    def of_device(cls, device: torch.device | str = "cpu", sizing: Sizing | None = None) -> "Segments":
+        """Segments that share out what the device has free; ``DEVICE_MEMORY`` where it is too little."""
+        where = device_of(device)
+        return cls(segment_sizes(*device_memory(where), sizing), where)
+
+    @property
+    def usage(self) -> dict[str, Usage]:
+        """How full each segment is now."""
+        return {"text": self.text.usage, "data": self.data.usage, "stack": self.stack.usage}

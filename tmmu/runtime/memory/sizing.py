@@ -1,0 +1,138 @@
+"""How much of a device each segment gets: decided once from what is free, and refused before anything is allocated."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, PPM
+
+GIB: Final = 2**30
+_MEMINFO: Final = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """What to leave to others, the least that is worth starting with, and each segment's share in parts per million."""
+
+    os_reserve: int = 2 * GIB
+    margin: int = GIB
+    minimum: int = 8 * GIB
+    text_ppm: int = 500_000
+    data_ppm: int = 350_000
+    stack_ppm: int = 150_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSizes:
+    """Bytes of each segment, multiples of the alignment."""
+
+    text: int
+    data: int
+    stack: int
+
+
+def segment_sizes(free: int, total: int, sizing: Sizing | None = None) -> SegmentSizes:
+    """The three capacities: shares of what is free less reserve and margin, and never of the reserve itself.
+
+    ``DEVICE_MEMORY`` where that is less than the minimum, ``INVALID_CONFIG`` for shares that are more than the whole.
+    """
+    rules = _checked(sizing or Sizing())
+    usable = min(free - rules.os_reserve - rules.margin, total - rules.os_reserve)
+    if usable < rules.minimum:
+        raise DeviceMemory(
+            f"the device has {free} of {total} bytes free: {usable} after a reserve of {rules.os_reserve} "
+            f"and a margin of {rules.margin}, and {rules.minimum} are the least to start with",
+            fix="free memory on the device, or lower reserve, margin or minimum",
+            free=free,
+            total=total,
+            usable=usable,
+            os_reserve=rules.os_reserve,
+            margin=rules.margin,
+            minimum=rules.minimum,
+        )
+    return SegmentSizes(
+        text=_share(usable, rules.text_ppm), data=_share(usable, rules.data_ppm), stack=_share(usable, rules.stack_ppm)
+    )
+
+
+def _share(usable: int, ppm: int) -> int:
+    return usable * ppm // PPM // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT
+
+
+def _checked(rules: Sizing) -> Sizing:
+    shares = (rules.text_ppm, rules.data_ppm, rules.stack_ppm)
+    if min(shares) < 0 or sum(shares) > PPM:
+        raise InvalidConfig(
+            f"the shares of text, data and stack are {shares} parts per million",
+            fix=f"make them add up to {PPM} or less",
+            shares=list(shares),
+        )
+    for name in ("os_reserve", "margin", "minimum"):
+        if getattr(rules, name) < 0:
+            raise InvalidConfig(f"{name} is {getattr(rules, name)} bytes", fix="give a size of 0 or more")
+    return rules
+
+
+def require_free(size: int, device: torch.device) -> None:
+    """``DEVICE_MEMORY`` where the device has less than ``size`` bytes free: better now than when they are touched."""
+    free, total = device_memory(device)
+    if size > free:
+        raise DeviceMemory(
+            f"the plan needs {size} bytes, and {device} has {free} of {total} free",
+            fix="free memory on the device, or plan a smaller model, batch or sequence",
+            bytes=size,
+            free=free,
+            total=total,
+            device=str(device),
+        )
+
+
+def device_of(where: torch.device | str) -> torch.device:
+    """The device of this name; ``INVALID_CONFIG`` for what is none, and for a CPU other than the first."""
+    try:
+        device = torch.device(where)
+    except (RuntimeError, TypeError) as error:
+        shown = repr(where) if isinstance(where, str) else f"a {type(where).__name__}"
+        raise InvalidConfig(f"{shown} is no device", fix="use cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidConfig(f"nothing runs on device {device}", fix="use cpu, cuda or cuda:N", device=str(device))
+    if device.type == "cpu" and device.index not in (None, 0):
+        raise InvalidConfig(f"there is no {device}: all cores are one device", fix="use cpu", device=str(device))
+    return torch.device("cpu") if device.type == "cpu" else device
+
+
+def require_device(where: torch.device | str, cuda: Any = torch.cuda) -> None:
+    """``DEVICE_MISSING`` where the device is not there."""
+    device = torch.device(where)
+    if device.type != "cuda" or (cuda.is_available() and (device.index or 0) < cuda.device_count()):
+        return
+    seen = cuda.device_count() if cuda.is_available() else 0
+    raise DeviceMissing(
+        f"there is no {device}: torch {torch.__version__} sees {seen} GPUs",
+        fix="use --device cpu, or a build of torch for CUDA on a machine with a GPU",
+        device=str(device),
+    )
+
+
+def device_memory(device: torch.device) -> tuple[int, int]:
+    """(free, total) bytes of the device now; of the host, free is what can be had without swapping."""
+    if device.type == "cuda":
+        require_device(device)
+        return torch.cuda.mem_get_info(device)
+    if device.type != "cpu":
+        raise InvalidConfig(f"no memory is known of device {device}", fix="use cpu or cuda", device=str(device))
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return _available(), total
+
+
+def _available() -> int:
+    """What the kernel says is available, or else its free pages, which leave out what caches could give back."""
+    if _MEMINFO.exists():
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,0 +1,77 @@
+"""Bytes on a device, and tensors that are windows on them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from tmmu.errors import AlignmentViolation, DeviceMemory
+from tmmu.runtime.memory.zero import zero_tensor
+
+LEAST_ALIGNMENT: Final = 64
+
+
+class Slab:
+    """``size`` zero bytes whose first address is a multiple of ``alignment``. One allocation, never resized."""
+
+    def __init__(self, size: int, alignment: int, device: torch.device) -> None:
+        self.size = size
+        alignment = max(alignment, LEAST_ALIGNMENT)
+        try:
+            whole = torch.empty(size + alignment, dtype=torch.uint8, device=device)
+        except RuntimeError as error:
+            raise DeviceMemory(
+                f"{device} does not give {size} bytes in one piece",
+                fix="free memory on the device, or plan a smaller batch or sequence",
+                bytes=size,
+                device=str(device),
+            ) from error
+        self.storage = whole.untyped_storage()
+        self.base = -whole.data_ptr() % alignment
+        zero_tensor(self.bytes(0, size))
+
+    @classmethod
+    def over(cls, tensor: torch.Tensor) -> "Slab":
+        """The memory of ``tensor`` from its first element on, as it is: somebody else's, and kept while this lives."""
+        slab = cls.__new__(cls)
+        slab.storage = tensor.untyped_storage()
+        slab.base = int(tensor.storage_offset()) * tensor.element_size()
+        slab.size = slab.storage.nbytes() - slab.base
+        return slab
+
+    def bytes(self, offset: int, size: int) -> torch.Tensor:
+        """``uint8[size]`` at a byte offset of the slab."""
+        return self.view(offset, (size,), (1,), torch.uint8)
+
+    def view(self, offset: int, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The window at a byte offset; ``shape`` and ``stride`` in elements. Allocates nothing."""
+        at = self.base + offset
+        if at % dtype.itemsize:
+            raise AlignmentViolation(
+                f"offset {offset} is not aligned for {dtype}",
+                fix=f"plan with an alignment of at least {dtype.itemsize}",
+                offset=offset,
+            )
+        empty = torch.empty(0, dtype=dtype, device=self.storage.device)
+        return empty.set_(self.storage, at // dtype.itemsize, tuple(shape), tuple(stride))
+
+
+def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same window on the same storage."""
+    return (
+        one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        and one.storage_offset() == other.storage_offset()
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.dtype == other.dtype
+    )
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their extent, each byte once, in some order of the axes."""
+    step = 1
+    for stride, n in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
+        if stride != step:
+            return tensor.numel() == 0
+        step *= n
+    return True

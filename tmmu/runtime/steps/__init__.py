@@ -1,0 +1,1 @@
+"""From calls to steps: built, validated against the operator, launched on an execution stream."""

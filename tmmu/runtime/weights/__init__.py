@@ -1,0 +1,1 @@
+"""Weights from files and tensors into the bytes of their buffers."""

@@ -1,0 +1,172 @@
+"""Safetensors files, read as something that a stranger wrote: where each tensor's bytes lie, and the bytes."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tmmu.codec.files import is_special
+from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import DTYPE_BYTES
+
+HEADER_MAX: Final = 100 << 20
+"""Bytes of a header: what the format's own reader accepts."""
+RANK_MAX: Final = 64
+DTYPES: Final = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "U16": "uint16",
+    "I16": "int16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "U32": "uint32",
+    "I32": "int32",
+    "F32": "float32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F64": "float64",
+    "C64": "complex64",
+}
+"""Torch's name of each dtype of the format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A tensor in a file: ``size`` bytes from byte ``offset`` on, row-major. ``dtype`` is torch's name."""
+
+    path: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+def stored_tensors(path: Path) -> dict[str, Stored]:
+    """The tensors of a file, or of every ``*.safetensors`` in a folder, by name; ``INVALID_CONFIG`` for anything odd.
+
+    Odd is a missing, cut or oversized file, a header that is none, a size that is not shape times dtype, bytes outside
+    the file, two tensors on one byte, a byte of no tensor, a name in two files.
+    """
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise InvalidConfig(f"no safetensors file at {path}", fix="name a file, or a folder that has some")
+    found: dict[str, Stored] = {}
+    for file in files:
+        for name, one in _tensors(file).items():
+            if name in found:
+                raise _odd(file, f"{name} is in {found[name].path.name} too")
+            found[name] = one
+    return found
+
+
+def read_stored(one: Stored, target: memoryview, skip: int = 0) -> None:
+    """``target`` holds the tensor's bytes from byte ``skip`` on; ``INVALID_CONFIG`` if the file has fewer by now."""
+    handle = _open(one.path)
+    try:
+        done = 0
+        while done < len(target):
+            got = os.preadv(handle, [target[done:]], one.offset + skip + done)
+            if not got:
+                at = one.offset + skip + done
+                raise _odd(one.path, f"it ends at byte {at}, inside {one.name}; it was longer when it was opened")
+            done += got
+    except OSError as error:
+        raise _odd(one.path, f"{one.name} cannot be read: {error.strerror}") from error
+    finally:
+        os.close(handle)
+
+
+def _tensors(path: Path) -> dict[str, Stored]:
+    handle = _open(path)
+    try:
+        length = os.fstat(handle).st_size
+        start, header = _header(path, handle, length)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(handle)
+    found = {name: _stored(path, name, row, start) for name, row in header.items() if name != "__metadata__"}
+    at = start
+    for one in sorted(found.values(), key=lambda stored: (stored.offset, stored.size, stored.name)):
+        if one.offset != at:
+            gap = f"{one.name} starts at byte {one.offset}, and what comes before ends at {at}"
+            raise _odd(path, gap)
+        at += one.size
+    if at != length:
+        raise _odd(path, f"its tensors end at byte {at}, and the file at {length}")
+    return found
+
+
+def _open(path: Path) -> int:
+    if is_special(path):
+        raise InvalidConfig(f"{path} is no regular file", fix="name a safetensors file")
+    if path.is_dir():
+        raise InvalidConfig(f"{path} is a folder", fix="name a safetensors file, or the folder that has such files")
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidConfig:
+    return InvalidConfig(
+        f"cannot read {path}: {error.strerror}", fix="check the name, or fetch the file", path=str(path)
+    )
+
+
+def _header(path: Path, handle: int, length: int) -> tuple[int, dict[str, object]]:
+    """Where the data starts, and the header's map."""
+    head = os.pread(handle, 8, 0)
+    size = int.from_bytes(head, "little")
+    if len(head) < 8 or size > min(HEADER_MAX, length - 8):
+        raise _odd(path, f"a header of {size} bytes in a file of {length}" if len(head) == 8 else "it has no header")
+    text = os.pread(handle, size, 8)
+    try:
+        header = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise _odd(path, f"its header is no JSON of one spelling: {error}") from error
+    if not isinstance(header, dict):
+        raise _odd(path, "its header is no map")
+    return 8 + size, header
+
+
+def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _stored(path: Path, name: str, row: object, start: int) -> Stored:
+    if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
+        raise _odd(path, f"{name} is not described by dtype, shape and data_offsets")
+    dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise _odd(path, f"{name} has dtype {dtype!r}, which is unknown")
+    if not _counts(shape) or len(shape) > RANK_MAX or not _counts(offsets) or len(offsets) != 2:
+        raise _odd(path, f"{name} has shape {shape!r} and offsets {offsets!r}")
+    size = DTYPE_BYTES[DTYPES[dtype]]
+    for extent in shape:
+        size *= extent
+    if offsets[1] - offsets[0] != size:
+        raise _odd(path, f"{name} has {offsets[1] - offsets[0]} bytes, and its shape and dtype make {size}")
+    offset = start + offsets[0]
+    return Stored(path=path, name=name, dtype=DTYPES[dtype], shape=tuple(shape), offset=offset, size=size)
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, list) and all(type(one) is int and 0 <= one < 1 << 63 for one in value)
+
+
+def _odd(path: Path, what: str) -> InvalidConfig:
+    said = " ".join(what.split())[:300]
+    return InvalidConfig(f"{path} is no whole safetensors file: {said}", fix="fetch it again", path=str(path))
