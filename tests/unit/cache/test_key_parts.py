@@ -102,9 +102,9 @@ def test_another_python_is_another_part(monkeypatch: pytest.MonkeyPatch, what: s
 
 def test_our_own_code_is_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def planning(text: str) -> bytes:
-        for name in ("compile.py", "errors.py", "__init__.py"):
+        for name in ("driver.py", "errors.py", "__init__.py"):
             (tmp_path / name).write_text("")
-        for name in ("ir", "passes", "planner/pack"):
+        for name in ("ir", "judge", "passes", "planner/pack"):
             (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / "planner" / "pack" / "best.py").write_text(text)
         return parts._planning.__wrapped__()
