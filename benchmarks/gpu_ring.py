@@ -28,8 +28,8 @@ from tmmu.planner.ring.problem import RingProblem
 from tmmu.runtime.device.bandwidth import measure_bandwidth
 from tmmu.runtime.device.choose import memory_device
 from tmmu.runtime.device.memory import MemoryDevice
-from tmmu.runtime.device.order import races
-from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.races import races
+from tmmu.runtime.device.command_log import Recording
 from tmmu.runtime.ring.modules import Options, stream_module
 
 ALIGNMENT = 512

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.rings import Placed, Point, assignments, compute, in_slots, issued, lacking, points_of, ring_at, without
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.explorer import ExplorerDevice
-from tmmu.runtime.device.order import races
+from tmmu.runtime.device.races import races
 from tmmu.runtime.device.virtual import Link, VirtualDevice
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.ring.loop import Loop, NoImage

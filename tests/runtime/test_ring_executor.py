@@ -14,11 +14,11 @@ from tests.rings import lacking
 from tests.runtime.harness import TOKEN, Tensors, captured, planned, randomize, same_bits, weights_of
 from tests.runtime.test_ring_models import blank, model, tokens
 from tmmu.errors import InvalidConfig, PlanMismatch
-from tmmu.ir.calls import Program
+from tmmu.ir.program import Program
 from tmmu.ir.plan import Plan
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
-from tmmu.runtime.device.order import races
-from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.races import races
+from tmmu.runtime.device.command_log import Recording
 from tmmu.runtime.device.tags import Tags
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
 from tmmu.runtime.execute.bind import bind

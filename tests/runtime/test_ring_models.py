@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.runtime.harness import Tensors, ids, randomize, same_bits
 from tests.runtime.streamed import outputs, streamed
-from tmmu.runtime.device.order import races
-from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.races import races
+from tmmu.runtime.device.command_log import Recording
 from tmmu.runtime.device.tags import Tags
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
 from tmmu.runtime.ring.modules import Options, stream_module

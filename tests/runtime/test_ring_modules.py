@@ -18,13 +18,13 @@ from tests.rings import lacking
 from tests.runtime.harness import randomize, same_bits
 from tests.runtime.streamed import by_hand
 from tmmu.errors import DeviceMemory, InvalidConfig
-from tmmu.runtime.device.order import races
+from tmmu.runtime.device.races import races
 from tmmu.runtime.device.pinning import PinningRefused
-from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.command_log import Recording
 from tmmu.runtime.device.tags import Tags
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
 from tmmu.runtime.ring.fences import Fence
-from tmmu.runtime.ring.host import Filling
+from tmmu.runtime.ring.host_image import Filling
 from tmmu.runtime.ring.modules import Options, Streaming, stream_module
 
 WIDTH, LAYERS = 16, 6

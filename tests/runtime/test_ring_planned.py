@@ -13,7 +13,7 @@ from tmmu.planner.ring.prepare import RingRequest, plan_ring
 from tmmu.planner.ring.problem import RingProblem
 from tmmu.runtime.device.explorer import ExplorerDevice
 from tmmu.runtime.device.interface import Device, Work
-from tmmu.runtime.device.order import races
+from tmmu.runtime.device.races import races
 from tmmu.runtime.device.virtual import SECOND, Link, VirtualDevice
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.ring.loop import Loop, NoImage

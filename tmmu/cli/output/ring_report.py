@@ -9,7 +9,7 @@ from tmmu.driver import Compiled
 from tmmu.errors import InternalError, PlanError
 from tmmu.ir.ring import POLICIES, Block, Ring
 from tmmu.planner.ring.figures import PPM, Figures, Turn, figures_of, first_pass_ns, simulate
-from tmmu.planner.ring.least import least_busy_capacity, least_capacity
+from tmmu.planner.ring.least_capacity import least_busy_capacity, least_capacity
 from tmmu.planner.ring.prepare import RingRequest, plan_ring, problem_of
 from tmmu.planner.ring.problem import RingProblem
 from tmmu.planner.ring.profile import Profile

@@ -10,7 +10,7 @@ from tmmu.ir.ring import POLICIES, Ring
 from tmmu.planner.arenas import readable_size
 from tmmu.planner.ring.assemble import assemble
 from tmmu.planner.ring.layers import ring_problem
-from tmmu.planner.ring.least import least_capacity
+from tmmu.planner.ring.least_capacity import least_capacity
 from tmmu.planner.ring.policies import POLICY
 from tmmu.planner.ring.problem import RingProblem
 from tmmu.planner.ring.profile import Profile

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.device.interface import Range
-from tmmu.runtime.device.record import Command, PaperDevice, Program, Recorded, Settled, Submitted, Waited
+from tmmu.runtime.device.command_log import Command, PaperDevice, Program, Recorded, Settled, Submitted, Waited
 from tmmu.runtime.device.tags import NEVER, TORN, Intent, Mismatch, Tag, Tagged, mismatch
 
 NODES: Final = 1_000_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.device.interface import Observer, Stream
-from tmmu.runtime.device.record import PaperDevice, Program, Recorded, Settled, Submitted, Waited
+from tmmu.runtime.device.command_log import PaperDevice, Program, Recorded, Settled, Submitted, Waited
 from tmmu.runtime.device.tags import Mismatch, Tags
 
 SECOND = 1_000_000_000

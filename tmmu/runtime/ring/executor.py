@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import torch
 
 from tmmu.errors import InvalidConfig
-from tmmu.ir.calls import Program
+from tmmu.ir.program import Program
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.execute.bind import bind_program
 from tmmu.runtime.execute.executor import Bound, Executor
-from tmmu.runtime.kernels.code import Run
+from tmmu.runtime.kernels.code import Runnable
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.fences import Stands, always
-from tmmu.runtime.ring.host import Filling, HostImage
+from tmmu.runtime.ring.host_image import Filling, HostImage
 from tmmu.runtime.ring.loop import Loop
 from tmmu.runtime.steps.launch_plan import Hooks
 from tmmu.runtime.weights.load import Weight, check_weights
@@ -152,7 +152,7 @@ def _hooks(loop: Loop, steps: int) -> Hooks:
         enters.setdefault(visit.first, []).append(index)
         leaves.setdefault(visit.last + 1, []).append(index)
     turn = _Turn(loop)
-    hooks: dict[int, Run] = {}
+    hooks: dict[int, Runnable] = {}
     for at in sorted({0, steps, *enters, *leaves}):
         hooks[at] = turn.hook(leaves.get(at, ()), enters.get(at, ()), begins=at == 0, ends=at == steps)
     return hooks
@@ -164,7 +164,7 @@ class _Turn:
     def __init__(self, loop: Loop) -> None:
         self._loop, self._under_way = loop, False
 
-    def hook(self, leaves: Sequence[int], enters: Sequence[int], *, begins: bool, ends: bool) -> Run:
+    def hook(self, leaves: Sequence[int], enters: Sequence[int], *, begins: bool, ends: bool) -> Runnable:
         """What runs at a position."""
         loop = self._loop
 

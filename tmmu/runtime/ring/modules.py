@@ -18,11 +18,11 @@ from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.device.pinning import Registrar
 from tmmu.runtime.ring.anchors import anchors
 from tmmu.runtime.ring.fences import Stands, always
-from tmmu.runtime.ring.host import Filling, HostImage
+from tmmu.runtime.ring.host_image import Filling, HostImage
 from tmmu.runtime.ring.loop import Counts, Loop
-from tmmu.runtime.ring.passes import Passes
-from tmmu.runtime.ring.walk import Walk
-from tmmu.runtime.ring.windows import Window, named_tensors, placed, windows_of
+from tmmu.runtime.ring.hooks import Passes
+from tmmu.runtime.ring.cursor import Walk
+from tmmu.runtime.ring.module_tensors import Window, named_tensors, placed, windows_of
 from tmmu.runtime.weights.safetensors_files import stored_tensors
 from tmmu.runtime.weights.sources import Source, file_source, tensor_source
 

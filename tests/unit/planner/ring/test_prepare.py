@@ -13,7 +13,7 @@ from tmmu.ir.plan import encode_plan
 from tmmu.ir.ring import POLICIES
 from tmmu.judge.check import judge
 from tmmu.planner.ring.figures import figures_of, first_pass_ns, simulate
-from tmmu.planner.ring.least import least_busy_capacity, least_capacity
+from tmmu.planner.ring.least_capacity import least_busy_capacity, least_capacity
 from tmmu.planner.ring.policies import POLICY
 from tmmu.planner.ring.prepare import RingRequest, plan_ring, prepare_ring, problem_of
 from tmmu.planner.ring.problem import RingProblem

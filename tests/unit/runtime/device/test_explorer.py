@@ -8,7 +8,7 @@ from tests.unit.runtime.device.programs import HERE, THERE, Script
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.device.explorer import explore
 from tmmu.runtime.device.interface import Range
-from tmmu.runtime.device.order import races
+from tmmu.runtime.device.races import races
 
 
 def test_streams_that_share_nothing_meet_in_every_combination() -> None:

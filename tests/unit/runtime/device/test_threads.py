@@ -9,8 +9,8 @@ import torch
 
 from tests.rings import drive, in_slots, issued, lacking, ring_at
 from tmmu.runtime.device.interface import Access, Range, Work
-from tmmu.runtime.device.order import races
-from tmmu.runtime.device.record import Recording
+from tmmu.runtime.device.races import races
+from tmmu.runtime.device.command_log import Recording
 from tmmu.runtime.device.tags import Tags
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
 from tmmu.runtime.ring.fences import Fence

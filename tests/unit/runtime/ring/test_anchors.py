@@ -9,7 +9,7 @@ from torch import nn
 from tests.rings import ring_at
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.ring.anchors import anchors
-from tmmu.runtime.ring.windows import named_tensors
+from tmmu.runtime.ring.module_tensors import named_tensors
 
 
 class Layer(nn.Module):

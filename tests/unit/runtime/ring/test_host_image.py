@@ -14,8 +14,8 @@ from tests.rings import ring_at
 from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.ring import Block, Member, Ring
 from tmmu.runtime.device.pinning import CudaRegistrar, PinningRefused, pin
-from tmmu.runtime.ring import host
-from tmmu.runtime.ring.host import Filling, HostImage
+from tmmu.runtime.ring import host_image as host
+from tmmu.runtime.ring.host_image import Filling, HostImage
 from tmmu.runtime.weights.safetensors_files import stored_tensors
 from tmmu.runtime.weights.sources import OfFile, OfTensor, file_source, tensor_source
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.ring.anchors import Anchor
-from tmmu.runtime.ring.walk import Walk
+from tmmu.runtime.ring.cursor import Walk
 
 
 class Passes:

@@ -10,8 +10,8 @@ from torch import nn
 from tests.runtime.streamed import by_hand
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.memory.slab import Slab
-from tmmu.runtime.ring import windows
-from tmmu.runtime.ring.windows import named_tensors, placed, reach, windows_of
+from tmmu.runtime.ring import module_tensors as windows
+from tmmu.runtime.ring.module_tensors import named_tensors, placed, reach, windows_of
 
 CPU = torch.device("cpu")
 

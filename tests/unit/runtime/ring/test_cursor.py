@@ -7,9 +7,9 @@ import pytest
 from tests.rings import in_slots, ring_at
 from tmmu.errors import InvalidConfig
 from tmmu.ir.ring import Ring, Visit
-from tmmu.runtime.device.record import PaperDevice
+from tmmu.runtime.device.command_log import PaperDevice
 from tmmu.runtime.ring.loop import Loop, NoImage
-from tmmu.runtime.ring.walk import Walk
+from tmmu.runtime.ring.cursor import Walk
 
 
 class Told(Loop):

@@ -2,7 +2,7 @@
 
 from tests.unit.runtime.device.programs import HERE, OVER_BOTH, THERE, Script
 from tmmu.runtime.device.interface import Access, Range, Work
-from tmmu.runtime.device.order import Race, races
+from tmmu.runtime.device.races import Race, races
 
 
 def found(script: Script) -> list[tuple[int, int]]:

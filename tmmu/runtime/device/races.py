@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tmmu.runtime.device.interface import Range, Work
-from tmmu.runtime.device.record import Program, Recorded, Settled, Submitted, Waited
+from tmmu.runtime.device.command_log import Program, Recorded, Settled, Submitted, Waited
 from tmmu.runtime.device.shadow import Shadow
 
 Clock: TypeAlias = tuple[int, ...]
