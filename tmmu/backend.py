@@ -24,7 +24,7 @@ from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
-    from tmmu.passes.autograd.halves import Step, Traced
+    from tmmu.passes.autograd.halves import SplitStep, TracedStep
     from tmmu.runtime.execute.step_memory import Frame
     from tmmu.runtime.execute.step_memory_pool import Frames
 
@@ -79,7 +79,7 @@ def reports() -> tuple[Report, ...]:
 class _Form:
     """One form of arguments: its trace, its plan, and the frames in which that runs."""
 
-    traced: "Traced"
+    traced: "TracedStep"
     plan: Plan
     frames: "Frames"
 
@@ -87,7 +87,7 @@ class _Form:
 class Planned:
     """The halves of one graph, each run in a frame of its plan, or by torch where there is none."""
 
-    def __init__(self, step: "Step", static: frozenset[int]) -> None:
+    def __init__(self, step: "SplitStep", static: frozenset[int]) -> None:
         self._step, self._static = step, static
         self._forms: dict[tuple[Any, ...], _Form | str] = {}
         self._planned, self._plain, self._plans = 0, Counter[str](), Counter[str]()
@@ -104,27 +104,27 @@ class Planned:
                 return frame.first(args)
         except _Plain as plain:
             self._count(plain.why)
-        return run_plain(self._step.first, args)
+        return run_plain(self._step.forward, args)
 
     def second(self, args: Sequence[Any]) -> list[Any]:
         """What the second graph returns."""
         from tmmu.passes.autograd.joint_graph import run_plain
 
-        if self._step.second is None:
+        if self._step.backward is None:
             raise InternalError("a graph without a backward half was asked for one")
         try:
             with self._frame_of_saved(args) as (frame, loaded):
                 return frame.second(args, loaded=loaded)
         except _Plain as plain:
             self._count(plain.why)
-        return run_plain(self._step.second, args)
+        return run_plain(self._step.backward, args)
 
     def report(self) -> Report:
         """How it has run so far."""
         sizes = tuple(size for form in self._known() for size in form.frames.stack_bytes)
         with self._lock:
             return Report(
-                trains=self._step.second is not None,
+                trains=self._step.backward is not None,
                 stack_bytes=sizes,
                 plans=dict(self._plans),
                 planned=self._planned,
@@ -187,17 +187,17 @@ class Planned:
 
     def _made(self, args: Sequence[Any]) -> "_Form | str":
         """What was traced and planned, or why nothing can be."""
-        from tmmu.passes.autograd.halves import trace_halves
+        from tmmu.passes.autograd.halves import trace_joint
         from tmmu.runtime.execute.step_memory_pool import Frames
 
         try:
-            traced = trace_halves(self._step, args, name="torch.compile")
-            compiled = _planned(traced.halves.program.graph, _TRAINING if self._step.second is not None else _INFERENCE)
+            traced = trace_joint(self._step, args, name="torch.compile")
+            compiled = _planned(traced.program.graph, _TRAINING if self._step.backward is not None else _INFERENCE)
         except UserError as error:
             return str(error)
         if compiled.found is not None:
             self._plans[compiled.found.origin] += 1
-        return _Form(traced=traced, plan=compiled.plan, frames=Frames(traced.halves))
+        return _Form(traced=traced, plan=compiled.plan, frames=Frames(traced.program))
 
     def _bound(self, form: "_Form", args: Sequence[Any]) -> "Frame":
         """A frame in memory of its own; a refusal is why there is none, unless the plan itself is wrong."""
@@ -209,7 +209,7 @@ class Planned:
             raise _Plain(why)
         try:
             return bind_frame(
-                form.traced.halves,
+                form.traced.program,
                 form.plan,
                 args,
                 static=self._static,

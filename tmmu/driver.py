@@ -105,7 +105,7 @@ def compile_model(
     Without ``key`` the model is made and looked at for one; so it is made in any case, and seldom traced.
     """
     from tmmu.passes.capture.trace import opened
-    from tmmu.passes.lowering.lower import lower
+    from tmmu.passes.pipeline import lower_program
 
     watch = Stopwatch()
     with uncollected(), ExitStack() as stack:
@@ -120,7 +120,7 @@ def compile_model(
             if kept is not None:
                 return kept
             program = watch.run("capture", lambda: model.trace(progress, watch=watched))
-            return watch.run("lower", lambda: lower(program))
+            return watch.run("lower", lambda: lower_program(program).graph)
 
         unkept = (lambda: watched.seen) if watched else _kept
         return _found(graph, plan_request, watch, cache=cache, key=found, unkept=unkept)
@@ -219,7 +219,7 @@ def run_model(
     from tmmu.passes.capture.constants import constant_values, weight_forms, weight_names
     from tmmu.passes.capture.original import Original, stored_weights
     from tmmu.passes.capture.trace import capture
-    from tmmu.passes.lowering.lower import lower_with_calls
+    from tmmu.passes.pipeline import lower_program
     from tmmu.runtime.compare.run import Rehearsing, rehearse
     from tmmu.runtime.memory.sizing import require_device
 
@@ -227,7 +227,7 @@ def run_model(
     watch = Stopwatch()
     with uncollected():
         traced = watch.run("capture", lambda: capture(capture_request, progress))
-        program = watch.run("lower", lambda: lower_with_calls(traced))
+        program = watch.run("lower", lambda: lower_program(traced))
         compiled = _given(program.graph, run_request.plan, watch)
         if compiled is None:
             key = traced_key(program.graph, plan_request) if cache else _UNNAMED

@@ -47,7 +47,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class When:
+class VisitRef:
     """A visit of the pass of the copy that names it (``lag`` 0), or of the pass before (``lag`` 1)."""
 
     visit: int
@@ -65,8 +65,8 @@ class Copy:
     """
 
     visit: int
-    start: When
-    waits: tuple[When, ...]
+    start: VisitRef
+    waits: tuple[VisitRef, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

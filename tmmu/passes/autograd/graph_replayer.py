@@ -26,7 +26,7 @@ _NOWHERE: Final = "autograd"
 """The source of what no line of the user's stands for."""
 
 
-class Following(fx.Interpreter):
+class GraphReplayer(fx.Interpreter):
     """Calls ``made`` with each node and its value."""
 
     def __init__(

@@ -6,7 +6,7 @@ something out, a call that does nothing reads it: until then it must be there, a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -15,12 +15,11 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tmmu.errors import UnsupportedOp
-from tmmu.ir.calls import Program, Ref
 from tmmu.ir.graph import DTYPE_BYTES, STATE
-from tmmu.ir.halves import Delivery, Given, Half, Halves, Handed
+from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, Output, OutputDelivery, Program, ValueRef
 from tmmu.passes.autograd.graph_replayer import (
     DRAWN_AGAIN,
-    Following,
+    GraphReplayer,
     form_of,
     is_state_made,
     is_state_taken,
@@ -31,7 +30,8 @@ from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.recorder import Recorder
 from tmmu.passes.capture.trace import translated
-from tmmu.passes.lowering.lower import lower_with_calls
+from tmmu.passes.lowering.lower import lower
+from tmmu.passes.pipeline import LOWERED, PASSES, run_passes
 
 
 def _nothing(values: Sequence[torch.Tensor]) -> None:
@@ -49,27 +49,27 @@ EARLY: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SplitStep:
     """A step as autograd splits it: graphs of ATen operators.
 
     The first returns ``results`` values for the caller, then all that the second takes by the names of the nodes; what
     else the second takes are gradients of results. ``second`` is ``None`` where nothing is trained.
     """
 
-    first: fx.GraphModule
-    second: fx.GraphModule | None
-    results: int
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None
+    user_outputs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """The halves, and the values of constants by buffer name."""
+class TracedStep:
+    """The program with its joint graph, and the values of constants by buffer name."""
 
-    halves: Halves
+    program: Program
     constants: Mapping[str, torch.Tensor]
 
 
-def trace_halves(step: Step, args: Sequence[Any], *, name: str) -> Traced:
+def trace_joint(step: SplitStep, args: Sequence[Any], *, name: str) -> TracedStep:
     """The step for arguments of these shapes, strides and dtypes; a number is taken as what it is.
 
     Errors: ``UNSUPPORTED_OP``, ``CAPTURE_FAILED``.
@@ -92,38 +92,38 @@ class _Recorded:
     names: list[str | None]
     given: list[Any]
     found: list[Any]
-    handed: list[Handed | Window]
+    handed: list[Output | Window]
     deliveries: list[tuple[int, ...]]
 
 
 class _Tracer:
     """One recording of both halves. Results of ``early`` bytes or more leave when they are made, the others last."""
 
-    def __init__(self, step: Step, args: Sequence[Any], *, early: int | None) -> None:
+    def __init__(self, step: SplitStep, args: Sequence[Any], *, early: int | None) -> None:
         self.step, self.args, self.early = step, args, early
         self.modules = ModuleStack()
         self.recorder = Recorder(modules=self.modules, device="cpu")
         self.inputs: list[Window] = []
-        self.known = known_sizes(step.first, args)
+        self.known = known_sizes(step.forward, args)
 
-    def trace(self, name: str) -> Traced:
+    def trace(self, name: str) -> TracedStep:
         """The program in halves."""
         second: _Recorded | None = None
         returned: tuple[int, ...] = ()
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with torch.inference_mode(mode=False), torch.no_grad(), torch._C._DisableAutocast(), fake:
             first = self._first()
-            if self.step.second is not None:
-                returned = _returned(self.step.first, self.step.second)
+            if self.step.backward is not None:
+                returned = _returned(self.step.forward, self.step.backward)
                 with self.recorder.in_stage("backward"):
-                    second = self._second(self.step.second, first, returned)
+                    second = self._second(self.step.backward, first, returned)
         return self._finish(name, first, second, returned)
 
     def _first(self) -> _Recorded:
-        graph, names = self.step.first, list[str | None]()
+        graph, names = self.step.forward, list[str | None]()
         nodes = graph.graph.find_nodes(op="placeholder")
         fakes = [self._declared(node.name, arg, names) for node, arg in zip(nodes, self.args, strict=True)]
-        return self._recorded(graph, names, fakes, results=self.step.results)
+        return self._recorded(graph, names, fakes, results=self.step.user_outputs)
 
     def _second(self, graph: fx.GraphModule, first: _Recorded, returned: tuple[int, ...]) -> _Recorded:
         """On what the first saved, and on fakes of the gradients."""
@@ -159,7 +159,7 @@ class _Tracer:
         with translated(""), self.recorder:
             random = self.recorder.randomness
             random.lost()
-            half.found = _listed(Following(graph, self.modules, made, self.known, random).run(*given))
+            half.found = _listed(GraphReplayer(graph, self.modules, made, self.known, random).run(*given))
             random.settle()
             half.handed = self._handed(graph, half)
             early = {at for places in half.deliveries for at in places}
@@ -179,7 +179,7 @@ class _Tracer:
         window = self.recorder.window_of(tensor)
         return all(home.storage != window.storage for home in self.inputs)
 
-    def _handed(self, graph: fx.GraphModule, half: _Recorded) -> list[Handed | Window]:
+    def _handed(self, graph: fx.GraphModule, half: _Recorded) -> list[Output | Window]:
         at = {node: position for position, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
         homes = [self.recorder.window_of(arg) if isinstance(arg, torch.Tensor) else None for arg in half.given]
         return [
@@ -187,7 +187,7 @@ class _Tracer:
             for node, leaf in zip(_outputs(graph), half.found, strict=True)
         ]
 
-    def _left(self, leaf: Any, homes: Sequence[Window | None]) -> Handed | Window:
+    def _left(self, leaf: Any, homes: Sequence[Window | None]) -> Output | Window:
         """A window on an argument that is an input of the program, or one that the program makes."""
         if not isinstance(leaf, torch.Tensor):
             return leaf  # type: ignore[no-any-return]
@@ -197,35 +197,37 @@ class _Tracer:
         for position, home in enumerate(homes):
             if home is not None and home.storage == window.storage and home.dtype == window.dtype:
                 offset = (window.offset - home.offset) // DTYPE_BYTES[window.dtype]
-                return Given(position=position, whole=False, shape=window.shape, stride=window.stride, offset=offset)
+                return ArgumentView(
+                    argument=position, whole=False, shape=window.shape, stride=window.stride, offset=offset
+                )
         raise UnsupportedOp("a result is an argument seen as another dtype", fix="clone it in the model")
 
-    def _finish(self, name: str, first: _Recorded, second: _Recorded | None, returned: tuple[int, ...]) -> Traced:
+    def _finish(self, name: str, first: _Recorded, second: _Recorded | None, returned: tuple[int, ...]) -> TracedStep:
         """The recording, lowered; what was handed out, by its values there."""
         traced = self.recorder.finish(name=name, device="cpu", inputs=tuple(self.inputs), outputs=())
-        program = lower_with_calls(traced)
+        program = lower(traced)
         _require_stateless(program)
         calls = iter([(op, call.args[0]) for op, call in enumerate(program.calls) if call.operator is HAND_OUT])
-        halves = Halves(
-            program=program,
-            border=program.graph.ops.stage.count("forward"),
-            results=self.step.results,
-            first=_by_value(first, calls),
-            second=None if second is None else _by_value(second, calls),
-            returned=returned,
+        joint = JointGraph(
+            forward_ops=program.graph.ops.stage.count("forward"),
+            user_outputs=self.step.user_outputs,
+            forward=_by_value(first, calls),
+            backward=None if second is None else _by_value(second, calls),
+            residuals=returned,
         )
-        return Traced(halves=halves, constants=constant_values(traced))
+        program = run_passes(replace(program, joint=joint), PASSES, LOWERED)
+        return TracedStep(program=program, constants=constant_values(traced))
 
 
-def _by_value(half: _Recorded, calls: Iterator[tuple[int, Sequence[Ref]]]) -> Half:
+def _by_value(half: _Recorded, calls: Iterator[tuple[int, Sequence[ValueRef]]]) -> GraphHalf:
     """What the half hands out, by the values that its calls for that read."""
     handed: list[Any] = list(half.handed)
     deliveries = []
     for places, (op, refs) in zip(half.deliveries, calls, strict=False):
-        deliveries.append(Delivery(after=op + 1, places=places))
+        deliveries.append(OutputDelivery(after=op + 1, outputs=places))
         for at, ref in zip(places, refs, strict=True):
             handed[at] = ref
-    return Half(arguments=tuple(half.names), handed=tuple(handed), deliveries=tuple(deliveries))
+    return GraphHalf(arguments=tuple(half.names), outputs=tuple(handed), deliveries=tuple(deliveries))
 
 
 def _require_together(half: _Recorded) -> None:
@@ -247,8 +249,8 @@ def _returned(first: fx.GraphModule, second: fx.GraphModule) -> tuple[int, ...]:
     return tuple(next(states) if is_state_taken(node) else saved.get(node.name, -1) for node in taken)
 
 
-def _whole(position: int, tensor: torch.Tensor) -> Given:
-    return Given(position=position, whole=True, shape=tuple(tensor.shape), stride=tensor.stride(), offset=0)
+def _whole(position: int, tensor: torch.Tensor) -> ArgumentView:
+    return ArgumentView(argument=position, whole=True, shape=tuple(tensor.shape), stride=tensor.stride(), offset=0)
 
 
 def _outputs(graph: fx.GraphModule) -> list[Any]:
@@ -259,8 +261,8 @@ def _listed(returned: Any) -> list[Any]:
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
 
 
-def _require_plain(step: Step) -> None:
-    for graph in (step.first, step.second):
+def _require_plain(step: SplitStep) -> None:
+    for graph in (step.forward, step.backward):
         for node in graph.graph.nodes if graph is not None else ():
             if isinstance(node.target, HigherOrderOperator) and node.target not in DRAWN_AGAIN:
                 raise UnsupportedOp(

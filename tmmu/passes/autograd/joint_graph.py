@@ -20,10 +20,10 @@ from torch._guards import TracingContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from tmmu.passes.autograd.graph_replayer import draw_in_place, is_state_taken
-from tmmu.passes.autograd.halves import Step
+from tmmu.passes.autograd.halves import SplitStep
 from tmmu.passes.capture.fake.composites import composites_of_eager
 
-Callback: TypeAlias = Callable[[Step, frozenset[int]], "Runner"]
+Callback: TypeAlias = Callable[[SplitStep, frozenset[int]], "Runner"]
 
 
 class Runner(Protocol):
@@ -44,14 +44,14 @@ class _Split:
 
     make: Callback
     recompute: bool
-    step: Step | None = None
+    step: SplitStep | None = None
     runners: list[Runner] = field(default_factory=list)
 
     def partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward as eager runs them, or with what is cheap to compute again not saved."""
         partition = min_cut_rematerialization_partition if self.recompute else default_partition
         first, second = partition(joint, inputs, **options)
-        self.step = Step(first=first, second=second, results=options["num_fwd_outputs"])
+        self.step = SplitStep(forward=first, backward=second, user_outputs=options["num_fwd_outputs"])
         return first, second
 
     def forward(self, graph: fx.GraphModule, inputs: Any) -> Callable[[list[Any]], list[Any]]:
@@ -61,7 +61,9 @@ class _Split:
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
         static = frozenset(metadata.static_input_indices if metadata is not None else ())
-        step = Step(first=graph, second=self.step.second if self.step else None, results=_results(self.step, graph))
+        step = SplitStep(
+            forward=graph, backward=self.step.backward if self.step else None, user_outputs=_results(self.step, graph)
+        )
         self.runners.append(self.make(step, static))
         return _boxed(self.runners[-1].first)
 
@@ -104,9 +106,9 @@ def run_plain(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
     return list(found) if isinstance(found, (tuple, list)) else [found]
 
 
-def _results(step: Step | None, graph: fx.GraphModule) -> int:
+def _results(step: SplitStep | None, graph: fx.GraphModule) -> int:
     returned = graph.graph.output_node().args[0]
-    return step.results if step is not None else len(returned) if isinstance(returned, (tuple, list)) else 1
+    return step.user_outputs if step is not None else len(returned) if isinstance(returned, (tuple, list)) else 1
 
 
 def _boxed(run: Callable[[Sequence[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 import torch
 from torch import fx
 
-from tmmu.passes.capture.program import Program, Window
+from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.values import evaluate
 
 
-def constant_values(program: Program) -> dict[str, torch.Tensor]:
+def constant_values(program: CapturedProgram) -> dict[str, torch.Tensor]:
     """By buffer name, the value that each tensor has which numbers alone decide, before anything is loaded.
 
     A tensor lies as the program sees it; its storage may hold more.
@@ -55,7 +55,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def weight_forms(program: Program) -> dict[str, torch.Tensor]:
+def weight_forms(program: CapturedProgram) -> dict[str, torch.Tensor]:
     """By buffer name, the shape, stride and dtype in which the model declares what it starts from, on no memory."""
     found: dict[str, torch.Tensor] = {}
     for node in program.graph.nodes:
@@ -68,6 +68,6 @@ def weight_forms(program: Program) -> dict[str, torch.Tensor]:
     return found
 
 
-def weight_names(program: Program) -> tuple[str, ...]:
+def weight_names(program: CapturedProgram) -> tuple[str, ...]:
     """The parameters and constants of the model by buffer name, whether or not the program changes them."""
     return tuple(storage.name for storage in program.storages if storage.role in ("parameter", "constant"))

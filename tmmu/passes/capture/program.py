@@ -33,7 +33,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class CapturedProgram:
     """What was traced: the calls in order, the storages behind them, what comes in and what goes out."""
 
     name: str

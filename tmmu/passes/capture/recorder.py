@@ -22,7 +22,7 @@ from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.corrections import corrected, done_at_once, refused_by_fakes, require_real
 from tmmu.passes.capture.memo import CallMemo
 from tmmu.passes.capture.modules import ModuleStack
-from tmmu.passes.capture.program import Program, Storage, Window
+from tmmu.passes.capture.program import CapturedProgram, Storage, Window
 from tmmu.passes.capture.randomness import Place, Randomness
 from tmmu.passes.capture.request import Progress, no_progress
 from tmmu.passes.capture.sources import calling_source
@@ -111,9 +111,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 node.meta["made"] = made  # what it starts as; the trace itself may not count on it
             return self._window(tensor)
 
-    def finish(self, *, name: str, device: str, inputs: tuple[Window, ...], outputs: tuple[Window, ...]) -> Program:
+    def finish(self, *, name: str, device: str, inputs: tuple[Window, ...], outputs: tuple[Window, ...]) -> CapturedProgram:
         """The program recorded so far."""
-        return Program(
+        return CapturedProgram(
             name=name,
             device=device,
             graph=self.graph,

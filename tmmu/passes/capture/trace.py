@@ -24,7 +24,7 @@ from tmmu.passes.capture.fake.composites import composites_of
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
-from tmmu.passes.capture.program import Program, Window
+from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
 from tmmu.passes.capture.sources import failing_source
@@ -46,7 +46,7 @@ class Opened:
 
     def trace(
         self, progress: Progress = no_progress, *, watch: AbstractContextManager[object] | None = None
-    ) -> Program:
+    ) -> CapturedProgram:
         """The program; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced.
 
         ``watch`` is entered while the model runs, by the thread that runs it.
@@ -55,7 +55,7 @@ class Opened:
             return trace(self.workload, self.request, progress)
 
 
-def capture(request: CaptureRequest, progress: Progress = no_progress) -> Program:
+def capture(request: CaptureRequest, progress: Progress = no_progress) -> CapturedProgram:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
     with opened(request, progress) as model:
         return model.trace(progress)
@@ -114,7 +114,7 @@ def fake_world(device: str) -> Iterator[FakeTensorMode]:
             yield fake
 
 
-def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Program:
+def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> CapturedProgram:
     """The calls of one step of the workload, in order."""
     recorder = Recorder(
         folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True

@@ -1,27 +1,27 @@
-"""From a program to ``ir.Graph``: views dissolve into windows, mutations become versions of a buffer.
+"""From a captured program to a graph and its calls: views dissolve into windows, mutations become versions of a buffer.
 
-A call is an op when it makes a storage or changes one; a call that only makes another window of a storage is
-none. A window gets its value id when something reads it, and is written by the op that last changed the
-storage, so every reader names the version that it means.
+A call is an op when it makes a storage or changes one; a call that only makes another window of a storage is none. A
+window gets its value id when something reads it, and is written by the op that last changed the storage, so every
+reader names the version that it means. State of the walk: per storage, the op that made its current version and the
+values on that version; both change together, when an op writes.
+
+What the graph says beyond that is left to the passes of ``tmmu.passes.pipeline``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 from torch._ops import OpOverload
 
-from tmmu.ir import calls
-from tmmu.ir.calls import Call, Ref
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
-from tmmu.passes.capture.program import Program, Storage, Window
-from tmmu.passes.lowering.overwrites import overwrite_pairs, spans_storage
-from tmmu.passes.lowering.phases import label
-from tmmu.passes.lowering.saves import mark_saves
+from tmmu.ir.program import Call, Program, ValueRef
+from tmmu.passes.capture import program as captured
+from tmmu.passes.capture.program import Storage, Window
+from tmmu.passes.lowering.overwrites import spans_storage
 from tmmu.passes.operators.flops import count_flops
 from tmmu.passes.operators.schema import signature
-from tmmu.passes.operators.table import facts_of
 
 
 @dataclass(slots=True)
@@ -31,33 +31,21 @@ class OpDraft:
     target: str
     reads: list[int]
     writes: list[int]
-    overwrites: tuple[tuple[int, int], ...]
     stage: str
     flops: int
     module: str
     source: str
-    sequence: int
-    saves: list[int] = field(default_factory=list)
-    recompute: bool = False
 
 
-def lower(program: Program) -> Graph:
-    """The program as a graph in which every buffer, window, read and write is explicit."""
+def lower(program: captured.CapturedProgram) -> Program:
+    """The program as a graph in which every buffer, window, read and write is explicit, with the call of each op."""
     return _Lowering(program).run()
-
-
-def lower_with_calls(program: Program) -> calls.Program:
-    """The same graph, and the call behind each of its ops."""
-    lowering = _Lowering(program)
-    lowering.calls = []
-    graph = lowering.run()
-    return calls.Program(graph=graph, calls=tuple(lowering.calls))
 
 
 class _Lowering:
     """The walk over the nodes; buffers are numbered like storages, values in order of first mention."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: captured.CapturedProgram) -> None:
         self.program = program
         self.windows: list[Window] = []
         self.ops: list[OpDraft] = []
@@ -65,16 +53,15 @@ class _Lowering:
         self.writer: list[int | None] = [None] * len(program.storages)
         self.initial: set[int] = {i for i, s in enumerate(program.storages) if s.role is not None}
         self.mutated: set[int] = set()
-        self.calls: list[Call] | None = None
+        self.calls: list[Call] = []
 
-    def run(self) -> Graph:
+    def run(self) -> Program:
         inputs = tuple(dict.fromkeys(self.value(window) for window in self.program.inputs))
         for node in self.program.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, OpOverload):
                 self.visit(node)
         outputs = tuple(dict.fromkeys(self.value(window) for window in self.program.outputs))
-        mark_saves(self.ops, self.windows, self.initial)
-        return self.graph(inputs, outputs)
+        return Program(graph=self.graph(inputs, outputs), calls=tuple(self.calls))
 
     def value(self, window: Window) -> int:
         """The id of a window at its storage's current version, made now if nothing named it before."""
@@ -93,16 +80,21 @@ class _Lowering:
         changed: tuple[Window, ...] = node.meta["mutates"]
         if not fresh and not changed and results:
             return
-        reads = [self.value(window) for window in _arguments(node)]
+        reads = [self.value(window) for window in _argument_windows(node)]
         reads += [self.value(self._whole(window)) for window in changed if not self._spans(window)]
         reads = list(dict.fromkeys(reads))
         self.ops.append(self._draft(node, reads))
-        given = None if self.calls is None else self._given(node)
+        args, kwargs = self._arguments(node)
         self._write(fresh, changed)
-        if self.calls is not None and given is not None:
-            named = tuple(None if w is None else self.value(w) for w in node.meta["windows"])
-            self.calls.append(Call(operator=node.target, args=given[0], kwargs=given[1], results=named))
-        self.ops[-1].overwrites = self._pairs(node, reads)
+        call = Call(
+            operator=node.target,
+            args=args,
+            kwargs=kwargs,
+            results=tuple(None if window is None else self.value(window) for window in node.meta["windows"]),
+            sequence=node.meta["sequence"],
+            origin=len(self.calls),
+        )
+        self.calls.append(call)
 
     def _draft(self, node: fx.Node, reads: list[int]) -> OpDraft:
         meta = node.meta
@@ -110,19 +102,17 @@ class _Lowering:
             target=signature(node.target).name,
             reads=reads,
             writes=[],
-            overwrites=(),
             stage=meta["stage"],
             flops=count_flops(node),
             module=meta["module"],
             source=meta["source"],
-            sequence=meta["sequence"],
         )
 
-    def _given(self, node: fx.Node) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    def _arguments(self, node: fx.Node) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
         """The arguments of the call, tensors by their values before it."""
 
-        def named(argument: fx.Node) -> Ref:
-            return Ref(self.value(argument.meta["windows"][0]))
+        def named(argument: fx.Node) -> ValueRef:
+            return ValueRef(self.value(argument.meta["windows"][0]))
 
         kwargs = {key: fx.node.map_aggregate(value, _by_value(named)) for key, value in node.kwargs.items()}
         return tuple(fx.node.map_aggregate(arg, _by_value(named)) for arg in node.args), tuple(kwargs.items())
@@ -137,13 +127,6 @@ class _Lowering:
         self.mutated.update(window.storage for window in changed)
         for window in (*fresh, *changed):
             self.value(window)
-
-    def _pairs(self, node: fx.Node, reads: list[int]) -> tuple[tuple[int, int], ...]:
-        name = self.ops[-1].target
-        if not facts_of(name).elementwise or node.meta["mutates"]:
-            return ()
-        sizes = self.program.storages
-        return overwrite_pairs(self.ops[-1].writes, reads, self.windows, lambda s: sizes[s].bytes, self.initial)
 
     def _spans(self, window: Window) -> bool:
         """Whether the window is dense and covers its whole storage."""
@@ -161,7 +144,7 @@ class _Lowering:
         program, ops, windows = self.program, self.ops, self.windows
         made = _first_stage(ops, windows)
         roles = tuple(self._role(i, storage, made) for i, storage in enumerate(program.storages))
-        graph = Graph(
+        return Graph(
             target=program.device,
             buffers=Buffers(bytes=tuple(s.bytes for s in program.storages), role=roles),
             values=Values(
@@ -175,16 +158,15 @@ class _Lowering:
                 target=tuple(op.target for op in ops),
                 reads=tuple(tuple(op.reads) for op in ops),
                 writes=tuple(tuple(op.writes) for op in ops),
-                overwrites=tuple(op.overwrites for op in ops),
-                saves=tuple(tuple(op.saves) for op in ops),
-                recompute=tuple(op.recompute for op in ops),
+                overwrites=((),) * len(ops),
+                saves=((),) * len(ops),
+                recompute=(False,) * len(ops),
                 stage=tuple(op.stage for op in ops),
             ),
             inputs=inputs,
             outputs=outputs,
             notes=_notes(program, ops, windows),
         )
-        return label(graph)
 
     def _role(self, index: int, storage: Storage, made: dict[int, str]) -> str:
         if storage.role is None:
@@ -194,11 +176,11 @@ class _Lowering:
         return storage.role
 
 
-def _by_value(named: Callable[[fx.Node], Ref]) -> Callable[[Any], Any]:
+def _by_value(named: Callable[[fx.Node], ValueRef]) -> Callable[[Any], Any]:
     return lambda argument: named(argument) if isinstance(argument, fx.Node) else argument
 
 
-def _arguments(node: fx.Node) -> list[Window]:
+def _argument_windows(node: fx.Node) -> list[Window]:
     """The windows that the call is given, in order."""
     found: list[Window] = []
 
@@ -221,7 +203,7 @@ def _first_stage(ops: list[OpDraft], windows: list[Window]) -> dict[int, str]:
     return first
 
 
-def _notes(program: Program, ops: list[OpDraft], windows: list[Window]) -> Notes:
+def _notes(program: captured.CapturedProgram, ops: list[OpDraft], windows: list[Window]) -> Notes:
     names = [storage.name for storage in program.storages]
     for op in ops:
         for value in op.writes:

@@ -1,39 +1,73 @@
 """Which results an elementwise op could compute in the very bytes of an argument."""
 
-from collections.abc import Callable, Set
+from collections.abc import Sequence
 
-from tmmu.ir.graph import DTYPE_BYTES, Pair
+from tmmu.ir.edit import with_columns
+from tmmu.ir.graph import DTYPE_BYTES, PERSISTENT_ROLES, Graph, Pair
+from tmmu.ir.program import Program
+from tmmu.ir.windows import same_window
 from tmmu.passes.capture.program import Window
+from tmmu.passes.operators.table import facts_of
 
 
-def overwrite_pairs(
-    writes: list[int],
-    reads: list[int],
-    windows: list[Window],
-    bytes_of: Callable[[int], int],
-    persistent: Set[int],
-) -> tuple[Pair, ...]:
-    """(written, read) pairs of one elementwise op: same dtype, shape and stride, dense, each spanning its buffer.
+def mark_overwrites(program: Program) -> Program:
+    """Per elementwise op that makes new buffers, the (written, read) pairs that may share their bytes.
 
-    An argument that lies on a persistent storage is never overwritten, nor one whose storage the op reads
-    through another window too.
+    A pair has one dtype, shape and stride, is dense, and each of its values spans its buffer. An argument on a
+    persistent buffer is never overwritten, nor one whose buffer the op reads through another window too.
     """
-    pairs: list[Pair] = []
-    for written in writes:
-        result = windows[written]
-        if not spans_storage(result, bytes_of(result.storage)):
-            continue
-        for read in reads:
-            argument = windows[read]
-            if (
-                argument[2:] == result[2:]
-                and argument.storage not in persistent
-                and argument.storage != result.storage
-                and spans_storage(argument, bytes_of(argument.storage))
-                and all(windows[other] == argument for other in reads if windows[other].storage == argument.storage)
-            ):
-                pairs.append((written, read))
-    return tuple(pairs)
+    graph = program.graph
+    made = _first_writers(graph)
+    columns = [
+        _pairs(graph, op, [v for v in program.calls[op].results if v is not None])
+        if facts_of(target).elementwise and _makes_all(graph, op, made)
+        else ()
+        for op, target in enumerate(graph.ops.target)
+    ]
+    return with_columns(program, overwrites=tuple(columns))
+
+
+def _first_writers(graph: Graph) -> dict[int, int]:
+    """Per buffer that ops make, the op that does."""
+    first: dict[int, int] = {}
+    for op, writes in enumerate(graph.ops.writes):
+        for value in writes:
+            first.setdefault(graph.values.buffer[value], op)
+    return first
+
+
+def _makes_all(graph: Graph, op: int, made: dict[int, int]) -> bool:
+    """Whether the op changes no buffer that was there before it."""
+    buffers = {graph.values.buffer[value] for value in graph.ops.writes[op]}
+    return all(made[buffer] == op and graph.buffers.role[buffer] not in PERSISTENT_ROLES for buffer in buffers)
+
+
+def _pairs(graph: Graph, op: int, results: Sequence[int]) -> tuple[Pair, ...]:
+    buffer, role, reads = graph.values.buffer, graph.buffers.role, graph.ops.reads[op]
+    return tuple(
+        (written, read)
+        for written in dict.fromkeys(results)
+        if _spans_buffer(graph, written)
+        for read in reads
+        if _same_form(graph, written, read)
+        and role[buffer[read]] not in PERSISTENT_ROLES
+        and buffer[read] != buffer[written]
+        and _spans_buffer(graph, read)
+        and all(same_window(graph, other, read) for other in reads if buffer[other] == buffer[read])
+    )
+
+
+def _same_form(graph: Graph, written: int, read: int) -> bool:
+    values = graph.values
+    return all(column[written] == column[read] for column in (values.shape, values.stride, values.dtype))
+
+
+def _spans_buffer(graph: Graph, value: int) -> bool:
+    values = graph.values
+    window = Window(
+        values.buffer[value], values.offset[value], values.shape[value], values.stride[value], values.dtype[value]
+    )
+    return spans_storage(window, graph.buffers.bytes[values.buffer[value]])
 
 
 def spans_storage(window: Window, size: int) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from tmmu.ir.graph import STATE, Graph
+from tmmu.ir.program import Program
 
 _WORDS: Final = re.compile(r"[a-z]+")
 
@@ -17,12 +18,13 @@ _MODALITY_WORDS: Final = (
 """Words of a module path and the modality that they name; the first rule that matches wins."""
 
 
-def label(graph: Graph) -> Graph:
-    """The graph with phase and modality of every op."""
+def label_phases(program: Program) -> Program:
+    """The program with phase and modality noted for every op."""
+    graph = program.graph
     modality = _modalities(graph)
     phase = _phases(graph, modality)
     ops = replace(graph.notes.ops, phase=phase, modality=modality)
-    return replace(graph, notes=replace(graph.notes, ops=ops))
+    return replace(program, graph=replace(graph, notes=replace(graph.notes, ops=ops)))
 
 
 def modality_of_path(path: str) -> str | None:

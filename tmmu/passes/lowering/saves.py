@@ -1,37 +1,41 @@
 """What a forward op saves for its gradient: the values of the forward half that the backward half reads."""
 
-from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from tmmu.passes.capture.program import Window
+from tmmu.ir.edit import with_columns
+from tmmu.ir.graph import PERSISTENT_ROLES, Graph
+from tmmu.ir.program import Call, Program
 from tmmu.passes.operators.table import facts_of
 
-if TYPE_CHECKING:
-    from tmmu.passes.lowering.lower import OpDraft
 
+def mark_saves(program: Program) -> Program:
+    """Each saved value given to the op that saves it, and what is cheap to compute again marked ``recompute``.
 
-def mark_saves(ops: "Sequence[OpDraft]", windows: Sequence[Window], persistent: Set[int]) -> None:
-    """Give each saved value to the op that saved it, and mark what is cheap to compute again.
-
-    The saver is the forward op with the gradient's autograd number, where that op reads or writes the value;
-    else the op that wrote it.
+    The saver is the forward op with the gradient's autograd number, where that op reads or writes the value; else the
+    op that writes it. Persistent buffers are not saved: they live throughout. Linear.
     """
-    writer = {value: index for index, op in enumerate(ops) if op.stage == "forward" for value in op.writes}
-    by_number: dict[int, list[int]] = {}
-    for index, op in enumerate(ops):
-        if op.stage == "forward":
-            by_number.setdefault(op.sequence, []).append(index)
-    saved: list[dict[int, None]] = [{} for _ in ops]
-    trains = False
-    for op in ops:
-        if op.stage != "backward":
-            continue
-        trains = True
-        for value in op.reads:
-            if value in writer and windows[value].storage not in persistent:
-                near = (i for i in by_number.get(op.sequence, ()) if value in ops[i].reads or value in ops[i].writes)
-                saved[next(near, writer[value])][value] = None
-    for op, values in zip(ops, saved, strict=True):
-        op.saves = list(values)
-        facts = facts_of(op.target)
-        op.recompute = trains and op.stage == "forward" and facts.elementwise and not facts.random
+    graph, ops = program.graph, program.graph.ops
+    trains = "backward" in ops.stage
+    saves = _saved_values(graph, program.calls) if trains else ((),) * len(ops)
+    recompute = tuple(
+        trains and stage == "forward" and facts_of(target).elementwise and not facts_of(target).random
+        for target, stage in zip(ops.target, ops.stage, strict=True)
+    )
+    return with_columns(program, saves=saves, recompute=recompute)
+
+
+def _saved_values(graph: Graph, calls: Sequence[Call]) -> tuple[tuple[int, ...], ...]:
+    ops, buffer, role = graph.ops, graph.values.buffer, graph.buffers.role
+    forward = [op for op, stage in enumerate(ops.stage) if stage == "forward"]
+    writer = {value: op for op in forward for value in ops.writes[op]}
+    by_sequence: dict[int, list[int]] = {}
+    for op in forward:
+        by_sequence.setdefault(calls[op].sequence, []).append(op)
+    saved: list[dict[int, None]] = [{} for _ in ops.target]
+    for op, stage in enumerate(ops.stage):
+        for value in ops.reads[op] if stage == "backward" else ():
+            if value in writer and role[buffer[value]] not in PERSISTENT_ROLES:
+                partners = by_sequence.get(calls[op].sequence, ())
+                touching = (near for near in partners if value in ops.reads[near] or value in ops.writes[near])
+                saved[next(touching, writer[value])][value] = None
+    return tuple(tuple(values) for values in saved)

@@ -8,8 +8,7 @@ from typing import Any, Final
 import torch
 from torch._C import _autograd, _functorch
 
-from tmmu.ir.calls import Ref
-from tmmu.ir.halves import Given, Halves
+from tmmu.ir.program import ArgumentView, Program, ValueRef, joint_graph
 from tmmu.runtime.execute.step_memory import Frame
 
 FRAMES: Final = 4
@@ -21,8 +20,9 @@ Make = Callable[[], Frame]
 class Frames:
     """Safe between threads. A frame is handed to one caller at a time, and only while nobody holds what lies in it."""
 
-    def __init__(self, halves: Halves) -> None:
-        self.halves = halves
+    def __init__(self, program: Program) -> None:
+        self.joint = joint_graph(program)
+        self._values = program.graph.values
         self._frames: list[Frame] = []
         self._lock = Lock()
 
@@ -55,15 +55,15 @@ class Frames:
 
     def accepts(self, args: Sequence[Any]) -> bool:
         """Whether these are arguments of the second half."""
-        return len(args) == len(self.halves.returned) and all(map(self._alike, args, range(len(args))))
+        return len(args) == len(self.joint.residuals) and all(map(self._alike, args, range(len(args))))
 
     def _alike(self, arg: Any, at: int) -> bool:
-        of = self.halves.returned[at]
-        form = self.halves.first.handed[of] if of >= 0 else None
-        values = self.halves.program.graph.values
-        if isinstance(form, Ref):
+        of = self.joint.residuals[at]
+        form = self.joint.forward.outputs[of] if of >= 0 else None
+        values = self._values
+        if isinstance(form, ValueRef):
             return tuple(arg.shape) == values.shape[form.value] and str(arg.dtype)[6:] == values.dtype[form.value]
-        if isinstance(form, Given):
+        if isinstance(form, ArgumentView):
             return tuple(arg.shape) == form.shape
         return of < 0 or bool(arg == form)
 

@@ -48,7 +48,7 @@ def planned(name: str, mode: str) -> Graph:
             name=name, folder="", run=model, module=model, args=tuple(example(*i) for i in inputs), loss=loss
         )
         request = CaptureRequest(target=name, device="cpu", mode=mode)
-        return lower(trace(workload, request, no_progress))
+        return lower(trace(workload, request, no_progress)).graph
 
 
 def witnessed(name: str, mode: str) -> tuple[Witness, int]:

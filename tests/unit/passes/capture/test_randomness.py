@@ -13,7 +13,7 @@ from tmmu.ir.graph import Graph
 from tmmu.passes.capture.randomness import Randomness
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
-from tmmu.passes.lowering.lower import lower
+from tmmu.passes.pipeline import lower_program
 
 HEAD = """
 import torch
@@ -40,7 +40,7 @@ AGAIN = "return checkpoint(self.body, x, use_reentrant=False).square().mean()"
 def graph_of(folder: Path, forward: str, *, device: str = "cpu", head: str = HEAD) -> Graph:
     file = folder / "net.py"
     file.write_text(head.format(forward), "utf-8")
-    return lower(capture(CaptureRequest(target=str(file), device=device, mode="backward")))
+    return lower_program(capture(CaptureRequest(target=str(file), device=device, mode="backward"))).graph
 
 
 def states(graph: Graph) -> list[str]:

@@ -8,7 +8,7 @@ from tmmu.errors import TmmuError
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
-from tmmu.passes.lowering.lower import lower
+from tmmu.passes.pipeline import lower_program
 
 NET = """
 import torch
@@ -29,7 +29,7 @@ LOSS = "def loss(model, x):\n    return model(x).square().mean()\n"
 def step(folder: Path, text: str = NET + LOSS, **options: object) -> Graph:
     path = folder / "net.py"
     path.write_text(text)
-    return lower(capture(CaptureRequest(target=str(path), **{"mode": "backward", **options})))  # type: ignore[arg-type]
+    return lower_program(capture(CaptureRequest(target=str(path), **{"mode": "backward", **options}))).graph  # type: ignore[arg-type]
 
 
 def names(graph: Graph, role: str) -> list[str]:

@@ -10,7 +10,7 @@ from tmmu.passes.capture.fake.attention import efficient_applies, flash_applies
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.capture.trace import fake_world, trace
 from tmmu.passes.capture.workload import Workload
-from tmmu.passes.lowering.lower import lower
+from tmmu.passes.pipeline import lower_program
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
@@ -75,7 +75,7 @@ def attended(
         inputs = tuple(torch.empty(1, 4, 256, 64, dtype=dtype, requires_grad=training) for _ in range(3))
         workload = Workload(name="attend", folder="", run=run, args=inputs, loss=lambda f, *a: f(*a).float().sum())
         request = CaptureRequest(target="attend", device=device, mode="backward" if training else "inference")
-        return lower(trace(workload, request, no_progress))
+        return lower_program(trace(workload, request, no_progress)).graph
 
 
 def largest(graph: Graph) -> int:
@@ -122,7 +122,9 @@ def test_dropout_on_cuda_keeps_a_boolean_mask_and_on_the_cpu_a_scaled_one() -> N
                 args=(x,),
                 loss=lambda f, x: f(x).sum(),
             )
-            return lower(trace(work, CaptureRequest(target="d", device=device, mode="backward"), no_progress))
+            return lower_program(
+                trace(work, CaptureRequest(target="d", device=device, mode="backward"), no_progress)
+            ).graph
 
     cuda, cpu = graph_of("cuda"), graph_of("cpu")
     assert "aten.native_dropout.default" in cuda.ops.target
@@ -149,5 +151,5 @@ def test_fused_attention_modules_reach_the_rule_too(tmp_path: Path) -> None:
     )
     from tmmu.passes.capture.trace import capture  # noqa: PLC0415
 
-    graph = lower(capture(CaptureRequest(target=str(path), device="cuda")))
+    graph = lower_program(capture(CaptureRequest(target=str(path), device="cuda"))).graph
     assert "aten._scaled_dot_product_flash_attention.default" in graph.ops.target

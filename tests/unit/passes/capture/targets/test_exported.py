@@ -9,7 +9,7 @@ from tests.unit.passes.models import Convolutional
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
-from tmmu.passes.lowering.lower import lower
+from tmmu.passes.pipeline import lower_program
 
 
 class Tied(torch.nn.Module):
@@ -34,7 +34,9 @@ def exported(folder: Path, module: torch.nn.Module, *inputs: torch.Tensor, decom
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("decompose", [False, True])
 def test_roles_names_and_mutation_survive_export(tmp_path: Path, decompose: bool) -> None:
-    graph = lower(capture(CaptureRequest(target=exported(tmp_path, Tied(), torch.zeros(2, 8), decompose=decompose))))
+    graph = lower_program(
+        capture(CaptureRequest(target=exported(tmp_path, Tied(), torch.zeros(2, 8), decompose=decompose)))
+    ).graph
     roles = dict(zip(graph.notes.buffers, graph.buffers.role, strict=True))
     assert roles["a.weight"] == "parameter"
     assert roles["count"] == "state"
@@ -44,7 +46,7 @@ def test_roles_names_and_mutation_survive_export(tmp_path: Path, decompose: bool
 
 def test_batch_statistics_in_training_mode_are_state(tmp_path: Path) -> None:
     path = exported(tmp_path, Convolutional().train(), torch.zeros(2, 3, 8, 8))
-    graph = lower(capture(CaptureRequest(target=path, device="cpu")))
+    graph = lower_program(capture(CaptureRequest(target=path, device="cpu"))).graph
     roles = dict(zip(graph.notes.buffers, graph.buffers.role, strict=True))
     assert roles["norm.running_mean"] == roles["norm.running_var"] == roles["calls"] == "state"
 

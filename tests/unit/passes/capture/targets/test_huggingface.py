@@ -10,7 +10,7 @@ from tmmu.errors import InvalidConfig, TmmuError
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
-from tmmu.passes.lowering.lower import lower
+from tmmu.passes.pipeline import lower_program
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
@@ -30,7 +30,7 @@ T5: dict[str, Any] = {
 
 def planned(folder: Path, config: dict[str, Any] = LLAMA, **options: Any) -> Graph:
     (folder / "config.json").write_text(json.dumps(config))
-    return lower(capture(CaptureRequest(target=f"hf:{folder}", **options)))
+    return lower_program(capture(CaptureRequest(target=f"hf:{folder}", **options))).graph
 
 
 def test_a_llama_at_8192_tokens_on_cuda_holds_nothing_of_the_size_of_its_scores(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.pyfile import parse_input, parse_setting
 from tmmu.passes.capture.trace import capture
-from tmmu.passes.lowering.lower import lower
+from tmmu.passes.pipeline import lower_program
 
 LINEAR = """
 import torch
@@ -29,7 +29,7 @@ def planned(folder: Path, text: str, name: str | None = None, **options: object)
     path = folder / "net.py"
     path.write_text(text)
     target = f"{path}:{name}" if name else str(path)
-    return lower(capture(CaptureRequest(target=target, **options)))  # type: ignore[arg-type]
+    return lower_program(capture(CaptureRequest(target=target, **options))).graph  # type: ignore[arg-type]
 
 
 def refused(folder: Path, text: str, name: str | None = None, **options: object) -> TmmuError:
@@ -89,7 +89,7 @@ def test_a_file_inside_a_package_may_import_its_neighbours(tmp_path: Path) -> No
     (package / "__init__.py").write_text("")
     (package / "parts.py").write_text(LINEAR)
     (package / "net.py").write_text("from .parts import Net\nimport torch\nmodel = Net\ninputs = torch.zeros(2, 4)\n")
-    graph = lower(capture(CaptureRequest(target=str(package / "net.py"))))
+    graph = lower_program(capture(CaptureRequest(target=str(package / "net.py")))).graph
     assert graph.notes.ops.source == ("parts.py:9",)
 
 

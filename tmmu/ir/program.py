@@ -1,0 +1,129 @@
+"""A program: a graph, the operator call behind each of its ops, and, for a step under autograd, its two halves.
+
+The graph says what memory an op touches; the call at the same position says how to run it; the joint graph says what
+crosses between the halves, by the same op and value ids. The three are one value: ``tmmu.ir.edit`` changes them
+together. Calls hold operators as objects, so a program is in no file; its graph is.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tmmu.errors import InternalError
+from tmmu.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRef:
+    """Stands for a tensor in an argument list: the value with this id."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One operator call. ``results`` has a value per tensor of the flattened result, ``None`` for anything else.
+
+    ``sequence`` is the number by which autograd pairs a forward op with its gradient, ``origin`` the position of the
+    call among those that were captured, which lasts through every edit; -1 where there is none.
+    """
+
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    results: tuple[int | None, ...]
+    sequence: int = -1
+    origin: int = -1
+
+    def refs(self) -> Iterator[ValueRef]:
+        """The tensors among the arguments, in order, with repetitions."""
+        found: list[ValueRef] = []
+
+        def visit(ref: ValueRef) -> ValueRef:
+            found.append(ref)
+            return ref
+
+        map_refs((self.args, dict(self.kwargs)), visit)
+        return iter(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentView:
+    """A window on argument number ``argument`` of a half, in elements; ``whole``: the argument itself."""
+
+    argument: int
+    whole: bool
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+Output: TypeAlias = ValueRef | ArgumentView | int | float | bool | None
+"""One output of a half: a tensor of the program, a window on an argument, or what is no tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDelivery:
+    """The outputs that a half hands to its caller after the first ``after`` ops of the program have run."""
+
+    after: int
+    outputs: tuple[int, ...]
+    """Positions in ``GraphHalf.outputs``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphHalf:
+    """The signature of a half. Tensors of the program among ``outputs`` leave by ``deliveries``, in order."""
+
+    arguments: tuple[str | None, ...]
+    """Names of the program's inputs; ``None`` for a number, and for a residual of the forward half."""
+    outputs: tuple[Output, ...]
+    deliveries: tuple[OutputDelivery, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointGraph:
+    """Forward and backward of one step in one order of ops, as AOTAutograd cuts it.
+
+    Residuals stay where the plan puts them between the halves. ``backward`` is ``None`` where nothing is trained.
+    """
+
+    forward_ops: int
+    """So many ops of the program, the first ones, are the forward half."""
+    user_outputs: int
+    """So many outputs of the forward half, the first ones, are the caller's; the others are residuals."""
+    forward: GraphHalf
+    backward: GraphHalf | None
+    residuals: tuple[int, ...]
+    """Per argument of the backward half, its position among the forward outputs; -1 for an input of the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """All that an executor needs beside a plan and the weights."""
+
+    graph: Graph
+    calls: tuple[Call, ...]
+    """One for each op of the graph, in its order."""
+    joint: JointGraph | None = None
+    """``None`` for a program that runs whole."""
+
+
+def joint_graph(program: Program) -> JointGraph:
+    """The halves of a program that was cut in two; ``INTERNAL`` for one that was not."""
+    if program.joint is None:
+        raise InternalError("a program that runs whole was asked for its halves")
+    return program.joint
+
+
+def map_refs(argument: Any, rename: Callable[[ValueRef], ValueRef]) -> Any:
+    """The same argument with every tensor in it replaced; lists, tuples, dicts and slices are walked."""
+    if isinstance(argument, ValueRef):
+        return rename(argument)
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(map_refs(item, rename) for item in argument)
+    if isinstance(argument, dict):
+        return type(argument)((key, map_refs(item, rename)) for key, item in argument.items())
+    if isinstance(argument, slice):
+        return slice(*(map_refs(part, rename) for part in (argument.start, argument.stop, argument.step)))
+    return argument

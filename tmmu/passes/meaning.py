@@ -1,0 +1,174 @@
+"""What a pass may change: each row of the pass table declares it, and the graph that comes out is held against that.
+
+A rule of meaning takes the program before and after, and gives every breach as a fault. It shares no code with the
+pass that it judges. Calls keep the position at which they were captured (``Call.origin``), so that which op came from
+which need not be guessed. Linear in the program.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, zip_longest
+
+from tmmu.ir.fault import Fault
+from tmmu.ir.graph import PERSISTENT_ROLES, Ops
+from tmmu.ir.program import Call, GraphHalf, Program, ValueRef, map_refs
+from tmmu.ir.windows import windows, writers
+from tmmu.passes.operators.table import facts_of
+
+Meaning = Callable[[Program, Program], Iterator[Fault]]
+
+
+def changes_only(*columns: str) -> Meaning:
+    """Nothing changes but these columns of the ops; notes are free."""
+
+    def check(before: Program, after: Program) -> Iterator[Fault]:
+        old, new = before.graph, after.graph
+        for name in ("target", "buffers", "values", "inputs", "outputs"):
+            if getattr(old, name) != getattr(new, name):
+                yield Fault(rule="meaning", what=f"{name} changed")
+        for name in Ops.__slots__:
+            if name not in columns and getattr(old.ops, name) != getattr(new.ops, name):
+                yield Fault(rule="meaning", what=f"ops.{name} changed")
+        if before.calls != after.calls or before.joint != after.joint:
+            yield Fault(rule="meaning", what="calls or halves changed")
+
+    return check
+
+
+def drops_without_effect(before: Program, after: Program) -> Iterator[Fault]:
+    """Some ops go that have no effect; all others compute the same of the same, and the same leaves."""
+    position = {call.origin: op for op, call in enumerate(before.calls)}
+    match = _Correspondence(before, after)
+    last, kept = -1, set[int]()
+    for op, call in enumerate(after.calls):
+        old = position.get(call.origin, -1)
+        if old <= last:
+            yield Fault(rule="meaning", what=f"op {op} was not there, or has moved", op=op)
+            return
+        last = old
+        kept.add(old)
+        if not match.same_op(old, op):
+            yield Fault(rule="meaning", what=f"op {op} ({call.operator}) is another one now", op=op)
+    for op in range(len(before.calls)):
+        if op not in kept and _has_effect(before, op):
+            yield Fault(rule="meaning", what=f"op {op} has an effect, and is gone", op=op)
+    if not match.same_values(before.graph.outputs, after.graph.outputs):
+        yield Fault(rule="meaning", what="the outputs are others")
+    if not match.same_halves(kept):
+        yield Fault(rule="meaning", what="the halves hand out other values, or elsewhere")
+
+
+def _has_effect(program: Program, op: int) -> bool:
+    """Whether more comes of an op than values: it draws, changes what outlives the step, or nobody knows."""
+    graph = program.graph
+    facts = facts_of(graph.ops.target[op])
+    roles = {graph.buffers.role[graph.values.buffer[value]] for value in graph.ops.writes[op]}
+    return not facts.known or facts.random or not roles or not roles.isdisjoint(PERSISTENT_ROLES)
+
+
+class _Correspondence:
+    """Which value of one program is which of another.
+
+    A value is its window, its buffer, and the op that wrote it, which the call's origin names. Buffers correspond one
+    to one as they are met, with the same bytes, role and name.
+    """
+
+    def __init__(self, before: Program, after: Program) -> None:
+        self.before, self.after = before, after
+        self.writers = writers(before.graph), writers(after.graph)
+        self.ranges = windows(before.graph), windows(after.graph)
+        self.forth: dict[int, int] = {}
+        self.back: dict[int, int] = {}
+
+    def same_values(self, old: Iterable[int], new: Iterable[int]) -> bool:
+        """Whether two lists of values correspond one by one."""
+        pairs = list(zip_longest(old, new))
+        return all(o is not None and n is not None and self.same_value(o, n) for o, n in pairs)
+
+    def same_value(self, old: int, new: int) -> bool:
+        """Whether they are one value."""
+        a, b = self.before.graph.values, self.after.graph.values
+        columns = ((a.offset, b.offset), (a.shape, b.shape), (a.stride, b.stride), (a.dtype, b.dtype))
+        return (
+            all(x[old] == y[new] for x, y in columns)
+            and self._origin(self.before, self.writers[0][old]) == self._origin(self.after, self.writers[1][new])
+            and self._same_buffer(a.buffer[old], b.buffer[new])
+        )
+
+    def same_op(self, old: int, new: int) -> bool:
+        """Whether they call one operator on the same values, and write the same bytes."""
+        a, b = self.before, self.after
+        one, other = a.calls[old], b.calls[new]
+        return (
+            one.operator is other.operator
+            and a.graph.ops.stage[old] == b.graph.ops.stage[new]
+            and self.same_values(a.graph.ops.reads[old], b.graph.ops.reads[new])
+            and self.same_values((r.value for r in one.refs()), (r.value for r in other.refs()))
+            and _plain(one) == _plain(other)
+            and [r is None for r in one.results] == [r is None for r in other.results]
+            and self.same_values(_values(one.results), _values(other.results))
+            and self._same_bytes(a.graph.ops.writes[old], b.graph.ops.writes[new])
+        )
+
+    def same_halves(self, kept: set[int]) -> bool:
+        """Whether each half hands out what it did, where it did."""
+        old, new = self.before.joint, self.after.joint
+        if old is None or new is None:
+            return old is new
+        count = list(accumulate((op in kept for op in range(len(self.before.calls))), initial=0))
+        halves = ((old.forward, new.forward), (old.backward, new.backward))
+        same = all(self._same_half(a, b, count) for a, b in halves)
+        sizes = (count[old.forward_ops], old.user_outputs, old.residuals)
+        return same and sizes == (new.forward_ops, new.user_outputs, new.residuals)
+
+    def _same_half(self, old: GraphHalf | None, new: GraphHalf | None, count: list[int]) -> bool:
+        if old is None or new is None:
+            return old is new
+        moved = [(count[delivery.after], delivery.outputs) for delivery in old.deliveries]
+        return (
+            old.arguments == new.arguments
+            and moved == [(delivery.after, delivery.outputs) for delivery in new.deliveries]
+            and len(old.outputs) == len(new.outputs)
+            and all(
+                self.same_value(a.value, b.value) if isinstance(a, ValueRef) and isinstance(b, ValueRef) else a == b
+                for a, b in zip(old.outputs, new.outputs, strict=True)
+            )
+        )
+
+    def _same_bytes(self, old: Iterable[int], new: Iterable[int]) -> bool:
+        """Whether every new write is an old one, and every old one lies within a new one."""
+        before, after = list(old), list(new)
+        home, there = self.before.graph.values.buffer, self.after.graph.values.buffer
+        known = all(any(self.same_value(o, n) for o in before) for n in after)
+        return known and all(
+            any(
+                self.forth.get(home[o]) == there[n]
+                and self.ranges[1][n][0] <= self.ranges[0][o][0]
+                and self.ranges[0][o][1] <= self.ranges[1][n][1]
+                for n in after
+            )
+            for o in before
+        )
+
+    def _same_buffer(self, old: int, new: int) -> bool:
+        if self.forth.setdefault(old, new) != new or self.back.setdefault(new, old) != old:
+            return False
+        a, b = self.before.graph, self.after.graph
+        columns = (
+            (a.buffers.bytes, b.buffers.bytes),
+            (a.buffers.role, b.buffers.role),
+            (a.notes.buffers, b.notes.buffers),
+        )
+        return all(x[old] == y[new] for x, y in columns)
+
+    @staticmethod
+    def _origin(program: Program, writer: int) -> int:
+        return -1 if writer < 0 else program.calls[writer].origin
+
+
+def _plain(call: Call) -> object:
+    """The arguments with every tensor blank."""
+    return map_refs((call.args, call.kwargs), lambda _: ValueRef(-1))
+
+
+def _values(results: Iterable[int | None]) -> Iterator[int]:
+    return (value for value in results if value is not None)
