@@ -27,10 +27,10 @@ from tmmu.planner.ring.prepare import RingRequest, plan_ring
 from tmmu.planner.ring.problem import RingProblem
 from tmmu.runtime.device.bandwidth import measure_bandwidth
 from tmmu.runtime.device.choose import memory_device
+from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.device.races import races
-from tmmu.runtime.device.command_log import Recording
-from tmmu.runtime.ring.modules import Options, stream_module
+from tmmu.runtime.ring.modules import StreamOptions, stream_module
 
 ALIGNMENT = 512
 SHARE = 4
@@ -150,14 +150,14 @@ def row_of(way: Way, subject: Subject) -> Row:
     plain, x, wanted, passes = subject.plain, subject.x, subject.wanted, subject.passes
     module = deepcopy(plain)
     ring, graph = ring_of(module, way.policy)
-    recording = Recording()
+    recording = CommandRecorder()
     device = memory_device(x.device, (recording,) if way.poison else ())
     try:
-        options = Options(prefetch=way.prefetch, poison=way.poison)
+        options = StreamOptions(prefetch=way.prefetch, poison=way.poison)
         with stream_module(module, ring, graph, device, options) as stream:
             wrong = sum(not module(x).equal(wanted) for _ in range(passes))
             ns = _timed(module, x, device, passes)
-            pinned = stream.image.pinning.pinned == stream.image.size
+            pinned = stream.image.pinning.pinned_bytes == stream.image.size
     finally:
         device.close()
     speed = ring.bytes_per_pass * passes * 10**9 // ns
@@ -169,17 +169,17 @@ def row_of(way: Way, subject: Subject) -> Row:
         bytes_per_second=speed,
         share_ppm=speed * 10**6 // subject.rate,
         wrong=wrong,
-        races=len(races(recording.program)),
+        races=len(races(recording.log)),
         pinned=pinned,
     )
 
 
 def _timed(module: nn.Module, x: torch.Tensor, device: MemoryDevice, passes: int) -> int:
-    device.settle()
+    device.synchronize()
     start = perf_counter_ns()
     for _ in range(passes):
         module(x)
-    device.settle()
+    device.synchronize()
     return perf_counter_ns() - start
 
 

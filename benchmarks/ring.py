@@ -31,7 +31,7 @@ from torch._C import _autograd, _profiler
 
 from tests.runtime.streamed import Streamed, ring_in, streamed
 from tmmu.runtime.device.threads import ThreadsDevice
-from tmmu.runtime.ring.modules import Options, stream_module
+from tmmu.runtime.ring.modules import StreamOptions, stream_module
 
 SHARE = 4
 OURS = (("double", "double", True), ("cyclic", "cyclic", True), ("no prefetch", "cyclic", False))
@@ -138,10 +138,12 @@ def contestants(plain: nn.Module, found: Streamed, stack: ExitStack) -> Iterator
         module = deepcopy(plain)
         ring = found.ring if policy == "cyclic" else ring_in(found.program, found.weights // SHARE, policy)
         device = stack.enter_context(closing_device())
-        options = Options(prefetch=prefetch)
+        options = StreamOptions(prefetch=prefetch)
         stream = stack.enter_context(stream_module(module, ring, found.program.graph, device, options))
         yield Contestant(
-            name=name, module=module, copied=lambda stream=stream: (stream.counts.copies, stream.counts.moved)
+            name=name,
+            module=module,
+            copied=lambda stream=stream: (stream.counters.copies, stream.counters.copied_bytes),
         )
 
 

@@ -64,7 +64,7 @@ def rows(found: dict[str, tuple[int, Figures, float]]) -> Iterator[str]:
     for name, (depth, figures, seconds) in found.items():
         times = f"{figures.bandwidth / pure:14.2f}" if pure else " " * 13 + "-"
         yield (
-            f"{name:9}{depth:5}{figures.time / GB:12.4f}{figures.utilization_ppm / 10_000:10.2f}%"
+            f"{name:9}{depth:5}{figures.pass_ns / GB:12.4f}{figures.utilization_ppm / 10_000:10.2f}%"
             f"{figures.bandwidth / GB:6.1f}  {times}  {figures.limit:9}{seconds:7.2f}"
         )
 
@@ -77,8 +77,8 @@ def sequences(count: int) -> Iterator[str]:
         ours = POLICY["cyclic"](problem, room, 0)
         for policy in POLICIES:
             other = POLICY[policy](problem, room, 0)
-            if other and ours and ours.pace.time:
-                slower[policy].append(other.pace.time / ours.pace.time)
+            if other and ours and ours.pass_time.ns:
+                slower[policy].append(other.pass_time.ns / ours.pass_time.ns)
     for policy, ratios in slower.items():
         worse, faster = sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios)
         yield (

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tmmu.ir.ring import Block, Copy, Ring, Visit, When
+from tmmu.ir.ring import Block, Copy, Ring, Visit, VisitRef
 from tmmu.runtime.device.explorer import ExplorerDevice
 from tmmu.runtime.device.interface import Device
 from tmmu.runtime.ring.fences import Fence
-from tmmu.runtime.ring.loop import Loop, NoImage
+from tmmu.runtime.ring.loop import PlaceholderBlocks, StreamingLoop
 
 Placed = tuple[int, int]
 """A block's address and the end of its bytes."""
@@ -52,8 +52,8 @@ def _copy(places: Sequence[Placed], order: Sequence[int], at: int, depth: int, *
     return Copy(visit=at, start=_when(start, n), waits=tuple(_when(j, n) for j in waits))
 
 
-def _when(at: int, n: int) -> When:
-    return When(visit=at % n, lag=int(at < 0))
+def _when(at: int, n: int) -> VisitRef:
+    return VisitRef(visit=at % n, lag=int(at < 0))
 
 
 def in_slots(slots: Sequence[int]) -> list[Placed]:
@@ -74,7 +74,9 @@ def assignments(layers: int, slots: int) -> Iterator[tuple[int, ...]]:
     return longer(())
 
 
-def drive(loop: Loop, passes: int, *, cost: int = 0, before: Callable[[int, int], object] | None = None) -> None:
+def drive(
+    loop: StreamingLoop, passes: int, *, cost: int = 0, before: Callable[[int, int], object] | None = None
+) -> None:
     """The loop over all visits so often, with a work in each that reads the whole block."""
     for turn in range(passes):
         for visit in range(len(loop.ring.visits)):
@@ -85,9 +87,9 @@ def drive(loop: Loop, passes: int, *, cost: int = 0, before: Callable[[int, int]
             loop.leave(visit)
 
 
-def compute(loop: Loop, turn: int, visit: int, *, cost: int = 0) -> None:
+def compute(loop: StreamingLoop, turn: int, visit: int, *, cost: int = 0) -> None:
     """What the caller does with the block of a visit that is entered."""
-    loop.device.submit(loop.device.caller(), loop.read(visit, name=f"pass {turn} visit {visit}", cost=cost))
+    loop.device.submit(loop.device.caller_stream(), loop.read_task(visit, name=f"pass {turn} visit {visit}", cost=cost))
 
 
 def without(*points: Point) -> Callable[[Fence, int, int], bool]:
@@ -108,7 +110,7 @@ def points_of(ring: Ring, passes: int, **options: Any) -> list[Point]:
         met[fence, visit, turn] = None
         return True
 
-    issued(ring, passes, stands=spy, **options)
+    issued(ring, passes, fence_filter=spy, **options)
     return list(met)
 
 
@@ -117,6 +119,6 @@ def issued(ring: Ring, passes: int = 3, *, piece: int = 0, device: Device | None
     device = device or ExplorerDevice()
     before = options.pop("before", None)
     cost = options.pop("cost", 0)
-    loop = Loop(device, ring, NoImage(ring, piece), **options)
+    loop = StreamingLoop(device, ring, PlaceholderBlocks(ring, piece), **options)
     drive(loop, passes, cost=cost, before=None if before is None else lambda turn, visit: before(loop, turn, visit))
     return device

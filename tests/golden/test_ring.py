@@ -16,7 +16,7 @@ from tmmu.golden import replay, store
 from tmmu.golden.cases import CONFIGS, Config, read_cases
 from tmmu.golden.difference import first_difference
 from tmmu.ir.plan import Plan
-from tmmu.ir.ring import Copy, When
+from tmmu.ir.ring import Copy, VisitRef
 from tmmu.judge.check import check_plan
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
@@ -105,7 +105,7 @@ def test_a_ring_that_comes_or_goes_is_named() -> None:
 
 LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "an address": (lambda plan: with_block(plan, 10, address=0), "[ring-"),
-    "a copy too early": (lambda plan: with_copy(plan, 3, start=When(visit=1, lag=0)), "[ring-starts]"),
+    "a copy too early": (lambda plan: with_copy(plan, 3, start=VisitRef(visit=1, lag=0)), "[ring-starts]"),
     "a wait for nobody": (lambda plan: with_copy(plan, 3, waits=()), "[ring-"),
 }
 

@@ -16,12 +16,12 @@ from tmmu.ir.plan import encode_plan
 from tmmu.ir.ring import POLICIES, Visit
 from tmmu.judge.check import check_plan
 from tmmu.planner.ring.assemble import assemble
-from tmmu.planner.ring.cyclic import Choice, choice_of, choose_cyclic, least_time
+from tmmu.planner.ring.cyclic import Candidate, choose_cyclic, evaluate_addresses, pass_time_bound
 from tmmu.planner.ring.figures import simulate
 from tmmu.planner.ring.policies import POLICY
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
-from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
-from tmmu.planner.ring.residency import streams
+from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
+from tmmu.planner.ring.residency import residency_candidates
 
 FEW, MANY = 200, 10_000
 OTHERS = tuple(policy for policy in POLICIES if policy != "cyclic")
@@ -61,13 +61,13 @@ def there_and_back(seed: int) -> RingProblem:
 def hold(seed: int, problem: RingProblem) -> None:
     """Three budgets, in order: no other policy is faster or fits where ours does not, and no step makes it slower."""
     pick = random.Random(-seed)
-    before: Choice | None = None
+    before: Candidate | None = None
     for room in sorted(pick.randint(max(problem.bytes), sum(problem.bytes) + 2) for _ in range(3)):
         ours = choose_cyclic(problem, room, 0)
         for policy in OTHERS:
             other = POLICY[policy](problem, room, 0)
-            assert other is None or (ours and ours.pace.time <= other.pace.time), (seed, room, policy)
-        assert before is None or (ours and ours.pace.time <= before.pace.time), (seed, room)
+            assert other is None or (ours and ours.pass_time.ns <= other.pass_time.ns), (seed, room, policy)
+        assert before is None or (ours and ours.pass_time.ns <= before.pass_time.ns), (seed, room)
         before = ours or before
 
 
@@ -88,12 +88,12 @@ def shortest(problem: RingProblem, room: int) -> int | None:
     """The least time per pass over all sets that stay and all addresses of the others."""
     best: int | None = None
     for streamed in product((False, True), repeat=len(problem.bytes)):
-        stream = stream_of(problem, streamed)
+        stream = streamed_blocks(problem, streamed)
         left = room - stream.resident_bytes
-        if left >= stream.largest and (best is None or stream.floor_ns < best):
+        if left >= stream.largest_bytes and (best is None or stream.floor_ns < best):
             for address in product(*(range(left - problem.bytes[block] + 1) for block in stream.blocks)):
-                found = choice_of(stream, address)
-                best = found.pace.time if found and (best is None or found.pace.time < best) else best
+                found = evaluate_addresses(stream, address)
+                best = found.pass_time.ns if found and (best is None or found.pass_time.ns < best) else best
     return best
 
 
@@ -107,7 +107,7 @@ def test_small_rings_are_as_fast_as_any_addresses_allow(seed: int) -> None:
     room = pick.randint(max(sizes), min(sum(sizes), max(sizes) + 6))
     ours = choose_cyclic(problem, room, 0)
     assert ours
-    assert ours.pace.time == shortest(problem, room)
+    assert ours.pass_time.ns == shortest(problem, room)
 
 
 @pytest.mark.parametrize("count", [5, 12, 33, 80])
@@ -122,56 +122,59 @@ def test_equal_layers_move_what_does_not_fit_and_no_more(count: int, compute: in
         pairs = moved + moved % 2
         even = max(copy * pairs, compute * count) if pairs <= count else sys.maxsize
         odd = max(copy * moved, compute * count) + min(compute, copy)
-        assert max(copy * (moved - 1), compute * count) <= ours.pace.time <= min(even, odd)
+        assert max(copy * (moved - 1), compute * count) <= ours.pass_time.ns <= min(even, odd)
 
 
-def whole_stream(seed: int) -> tuple[Stream, tuple[int, ...]]:
+def whole_stream(seed: int) -> tuple[StreamedBlocks, tuple[int, ...]]:
     """All layers of a random sequence, at random addresses."""
     problem, pick = random_layers(seed), random.Random(-seed)
     room = pick.randint(max(problem.bytes), sum(problem.bytes))
-    stream = stream_of(problem, [True] * len(problem.bytes))
+    stream = streamed_blocks(problem, [True] * len(problem.bytes))
     return stream, tuple(pick.randint(0, room - size) for size in problem.bytes)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_time_of_a_pass_is_what_passes_come_to(seed: int) -> None:
     stream, address = whole_stream(seed)
-    choice = choice_of(stream, address)
+    choice = evaluate_addresses(stream, address)
     assert choice
     problem = replace(stream.problem, pinned=(False,) * len(address))
     ring = assemble(problem, choice, policy="cyclic", capacity=sum(problem.bytes) * 2)
     passes, count = 40, len(stream.visits)
     starts = [turn.start for turn in simulate(problem, ring, passes)]
     ends = starts[count - 1 :: count]
-    assert ends[-1] - ends[-2] == choice.pace.time
-    assert all(later - earlier <= choice.pace.time for earlier, later in pairwise(ends))
+    assert ends[-1] - ends[-2] == choice.pass_time.ns
+    assert all(later - earlier <= choice.pass_time.ns for earlier, later in pairwise(ends))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_time_of_a_step_there_and_back_is_what_steps_come_to(seed: int) -> None:
     problem = there_and_back(seed)
     choice = choose_cyclic(problem, max(problem.bytes) + sum(problem.bytes) // 2, 0)
-    if choice and choice.stream.visits:
-        ring, count = assemble(problem, choice, policy="cyclic", capacity=sum(problem.bytes)), len(choice.stream.visits)
+    if choice and choice.streamed.visits:
+        ring, count = (
+            assemble(problem, choice, policy="cyclic", capacity=sum(problem.bytes)),
+            len(choice.streamed.visits),
+        )
         ends = [turn.start for turn in simulate(problem, ring, 40)][count - 1 :: count]
-        assert ends[-1] - ends[-2] == choice.pace.time
+        assert ends[-1] - ends[-2] == choice.pass_time.ns
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_addresses_beat_the_bound(seed: int) -> None:
     stream, address = whole_stream(seed)
-    choice = choice_of(stream, address)
+    choice = evaluate_addresses(stream, address)
     room = max(at + size for at, size in zip(address, stream.problem.bytes, strict=True))
-    bound = least_time(stream, room)
+    bound = pass_time_bound(stream, room)
     assert choice
     assert bound is not None
-    assert bound <= choice.pace.time
+    assert bound <= choice.pass_time.ns
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_sets_to_try_depend_on_no_budget_and_hold_the_extremes(seed: int) -> None:
     problem = random_layers(seed)
-    found = [stream.blocks for stream in streams(problem)]
+    found = [stream.blocks for stream in residency_candidates(problem)]
     assert len(set(found)) == len(found)
     assert () in found
     assert tuple(block for block, pinned in enumerate(problem.pinned) if not pinned) in found
@@ -182,7 +185,7 @@ def test_many_layers_of_many_sizes_are_tried_in_few_sets() -> None:
     pick = random.Random(0)
     sizes = [pick.randint(5, 60) * 1000 for _ in range(60)]
     sizes.append(1)
-    found = streams(layers(sizes, [1] * 61, sizes))
+    found = residency_candidates(layers(sizes, [1] * 61, sizes))
     assert tuple(range(61)) in [stream.blocks for stream in found]
     resident = sorted(stream.resident_bytes for stream in found)
     assert len(found) <= 4096

@@ -12,12 +12,12 @@ from tests.rings import Placed, Point, assignments, compute, in_slots, issued, l
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.explorer import ExplorerDevice
 from tmmu.runtime.device.races import races
-from tmmu.runtime.device.virtual import Link, VirtualDevice
+from tmmu.runtime.device.virtual import LinkSpeed, VirtualDevice
 from tmmu.runtime.ring.fences import Fence
-from tmmu.runtime.ring.loop import Loop, NoImage
+from tmmu.runtime.ring.loop import PlaceholderBlocks, StreamingLoop
 
 DEPTHS = (1, 2, 99)
-SINGLE = frozenset({Fence.READY, Fence.REUSE, Fence.FRESH})
+SINGLE = frozenset({Fence.COPY_LANDED, Fence.READERS_DONE, Fence.ARENA_CLEARED})
 """Fences of which each single one is needed, in every schedule that has it."""
 Check = Callable[[ExplorerDevice], bool]
 
@@ -35,20 +35,20 @@ def interval_rings(layers: int, units: int) -> Iterator[Ring]:
 
 
 def tags_find(device: ExplorerDevice) -> bool:
-    return bool(device.explore(first_only=True).faults)
+    return bool(device.explore(first_only=True).counterexamples)
 
 
 def order_finds(device: ExplorerDevice) -> bool:
-    return bool(races(device.program))
+    return bool(races(device.log))
 
 
 def require_sound(device: ExplorerDevice) -> int:
     """No interleaving is wrong and none is stuck; how many states that took."""
     found = device.explore()
     assert found.complete
-    assert not found.faults, found.faults[0]
-    assert not found.stuck
-    assert not races(device.program), races(device.program)[0]
+    assert not found.counterexamples, found.counterexamples[0]
+    assert not found.deadlocked
+    assert not races(device.log), races(device.log)[0]
     return found.states
 
 
@@ -89,7 +89,7 @@ def gate(ring: Ring, passes: int = 3, kinds: frozenset[Fence] = SINGLE) -> Itera
     """The ring without each single fence in turn; the last pass is left out, after which nobody reads."""
     for point in points_of(ring, passes):
         if point[0] in kinds and point[2] < passes - 1:
-            yield point, issued(ring, passes, stands=without(point))
+            yield point, issued(ring, passes, fence_filter=without(point))
 
 
 def missed(rings: Iterator[Ring]) -> int:
@@ -117,17 +117,17 @@ STAYS = ring_at(((0, 1), (1, 2), (1, 2)), resident=[0])
 OVER_TWO: tuple[Placed, ...] = ((0, 1), (1, 2), (0, 2))
 
 
-def handed_over(loop: Loop, turn: int, visit: int) -> None:
+def handed_over(loop: StreamingLoop, turn: int, visit: int) -> None:
     """The caller goes on on another stream in the middle of the second pass."""
     if (turn, visit) == (1, 1):
-        loop.device.call_from(loop.device.stream("another"))  # type: ignore[attr-defined]
+        loop.device.set_caller_stream(loop.device.create_stream("another"))  # type: ignore[attr-defined]
 
 
 def closed(**options: Any) -> ExplorerDevice:
     """A ring that is closed with copies for the next pass under way."""
     device = ExplorerDevice()
     ring = ring_at(in_slots((0, 1)))
-    loop = Loop(device, ring, NoImage(ring), declare=True, **options)
+    loop = StreamingLoop(device, ring, PlaceholderBlocks(ring), declare=True, **options)
     for visit in (0, 1, 0, 1):
         loop.enter(visit)
         loop.leave(visit)
@@ -136,32 +136,32 @@ def closed(**options: Any) -> ExplorerDevice:
 
 
 GATE: dict[Fence, Callable[..., ExplorerDevice]] = {
-    Fence.FRESH: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
-    Fence.LOADED: lambda **options: issued(STAYS, **options),
-    Fence.READY: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
-    Fence.WHOLE: lambda **options: issued(ring_at(((0, 2), (0, 2))), piece=1, **options),
-    Fence.REUSE: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
-    Fence.NEWEST: lambda **options: issued(ring_at(OVER_TWO), **options),
-    Fence.OWNER: lambda **options: issued(ring_at(in_slots((0, 1, 0, 1, 0)), ahead=2), **options),
-    Fence.HANDOFF: lambda **options: issued(ring_at(in_slots((0, 1, 0))), before=handed_over, **options),
-    Fence.CLOSE: closed,
+    Fence.ARENA_CLEARED: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
+    Fence.RESIDENT_LOADED: lambda **options: issued(STAYS, **options),
+    Fence.COPY_LANDED: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
+    Fence.LAST_PIECE: lambda **options: issued(ring_at(((0, 2), (0, 2))), piece=1, **options),
+    Fence.READERS_DONE: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
+    Fence.NEWEST_READER: lambda **options: issued(ring_at(OVER_TWO), **options),
+    Fence.READERS_ISSUED: lambda **options: issued(ring_at(in_slots((0, 1, 0, 1, 0)), ahead=2), **options),
+    Fence.CALLER_SWITCH: lambda **options: issued(ring_at(in_slots((0, 1, 0))), before=handed_over, **options),
+    Fence.DRAIN: closed,
 }
 
 
 @pytest.mark.parametrize("fence", Fence)
 def test_both_oracles_notice_when_a_kind_of_fence_is_gone(fence: Fence) -> None:
     require_sound(GATE[fence]())
-    device = GATE[fence](stands=lacking(fence))
+    device = GATE[fence](fence_filter=lacking(fence))
     assert order_finds(device)
-    assert fence is Fence.CLOSE or tags_find(device)  # nobody reads what is given back
+    assert fence is Fence.DRAIN or tags_find(device)  # nobody reads what is given back
 
 
-def draining(loop: Loop, turn: int, visit: int) -> None:
+def draining(loop: StreamingLoop, turn: int, visit: int) -> None:
     """The consumer waits for all that the link was given, not for its own copy alone."""
     del turn, visit
-    event = loop.device.event()
-    loop.device.record(event, loop.link)
-    loop.device.wait(loop.device.caller(), event)
+    event = loop.device.create_event()
+    loop.device.record(event, loop.copy_stream)
+    loop.device.wait(loop.device.caller_stream(), event)
 
 
 @pytest.mark.parametrize("layers", range(3, 10))
@@ -171,7 +171,7 @@ def test_slots_that_belong_to_nobody_go_wrong_when_layers_are_no_multiple_of_the
     ring = ring_at(in_slots([layer % slots for layer in range(layers)]), ahead=slots - 1)
     require_sound(issued(ring))
     uneven = layers % slots != 0 and layers > slots
-    device = issued(ring, stands=lacking(Fence.OWNER))
+    device = issued(ring, fence_filter=lacking(Fence.READERS_ISSUED))
     assert (tags_find(device), order_finds(device)) == (uneven, uneven)
 
 
@@ -180,7 +180,7 @@ def test_they_go_wrong_without_a_race_when_the_consumer_drains_the_link(layers: 
     """Nothing is unordered any more, and the wrong blocks are read: only the second oracle sees it."""
     ring = ring_at(in_slots([layer % slots for layer in range(layers)]), ahead=slots - 1)
     device = ExplorerDevice()
-    loop = Loop(device, ring, NoImage(ring), stands=lacking(Fence.OWNER))
+    loop = StreamingLoop(device, ring, PlaceholderBlocks(ring), fence_filter=lacking(Fence.READERS_ISSUED))
     for turn, visit in product(range(3), range(layers)):
         loop.enter(visit)
         draining(loop, turn, visit)
@@ -191,30 +191,30 @@ def test_they_go_wrong_without_a_race_when_the_consumer_drains_the_link(layers: 
     assert tags_find(device)
 
 
-def settle_link(loop: Loop) -> None:
+def settle_link(loop: StreamingLoop) -> None:
     """The link waits for the consumer's last step, as one that is drained does for whoever drains it."""
-    event = loop.device.event()
-    loop.device.record(event, loop.device.caller())
-    loop.device.wait(loop.link, event)
+    event = loop.device.create_event()
+    loop.device.record(event, loop.device.caller_stream())
+    loop.device.wait(loop.copy_stream, event)
 
 
-@pytest.mark.parametrize("fence", [Fence.READY, Fence.REUSE])
+@pytest.mark.parametrize("fence", [Fence.COPY_LANDED, Fence.READERS_DONE])
 def test_virtual_time_sees_what_goes_wrong_at_its_speeds(fence: Fence) -> None:
     ring = ring_at(in_slots((0, 1, 0, 1)))
 
     def run(**options: Any) -> VirtualDevice:
-        found: VirtualDevice = issued(ring, device=VirtualDevice(Link(10**9)), cost=3, **options)
+        found: VirtualDevice = issued(ring, device=VirtualDevice(LinkSpeed(10**9)), cost=3, **options)
         return found
 
     assert not run().mismatches()
-    assert run(stands=lacking(fence)).mismatches()
+    assert run(fence_filter=lacking(fence)).mismatches()
 
 
 def test_a_pass_that_broke_off_leaves_nothing_behind() -> None:
     ring = ring_at(in_slots((0, 1, 0, 1, 0)))
     for stop in range(6):
         device = ExplorerDevice()
-        loop = Loop(device, ring, NoImage(ring))
+        loop = StreamingLoop(device, ring, PlaceholderBlocks(ring))
         for turn, visits in enumerate((5, stop, 5)):
             for visit in range(visits):
                 loop.enter(visit)

@@ -10,8 +10,8 @@ from torch import nn
 
 from tests.rings import ring_at
 from tests.runtime.harness import Make, captured, planned
-from tmmu.ir.calls import Program
 from tmmu.ir.graph import CONSTANT, PARAMETER, Buffers, Graph, Notes, OpNotes, Ops, Values
+from tmmu.ir.program import Program
 from tmmu.ir.ring import Member, Ring
 from tmmu.planner.ring.assemble import assemble
 from tmmu.planner.ring.layers import ring_problem

@@ -14,15 +14,15 @@ from tests.rings import lacking
 from tests.runtime.harness import TOKEN, Tensors, captured, planned, randomize, same_bits, weights_of
 from tests.runtime.test_ring_models import blank, model, tokens
 from tmmu.errors import InvalidConfig, PlanMismatch
-from tmmu.ir.program import Program
 from tmmu.ir.plan import Plan
+from tmmu.ir.program import Program
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
+from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.races import races
-from tmmu.runtime.device.command_log import Recording
-from tmmu.runtime.device.tags import Tags
+from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
 from tmmu.runtime.execute.bind import bind
-from tmmu.runtime.ring.executor import StreamedExecutor, Streaming, bind_ring
+from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.weights.safetensors_files import stored_tensors
 
@@ -81,14 +81,14 @@ def stack() -> tuple[Program, Plan, nn.Module]:
 
 
 def jittery(*observers: Any) -> ThreadsDevice:
-    return ThreadsDevice(observers, jitter=Jitter(seed=2, longest=0.0003))
+    return ThreadsDevice(observers, jitter=Jitter(seed=2, max_seconds=0.0003))
 
 
 def streamed_executor(stack: tuple[Program, Plan, nn.Module], device: ThreadsDevice, **how: Any) -> StreamedExecutor:
     program, plan, module = stack
     given = how.pop("weights", None) or weights_of(module)
-    streaming = Streaming(**{"poison": True, **how})
-    return bind_ring(program, plan, token=TOKEN, weights=given, device=device, streaming=streaming)
+    streaming = RingOptions(**{"poison": True, **how})
+    return bind_ring(program, plan, token=TOKEN, weights=given, device=device, options=streaming)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
@@ -100,9 +100,9 @@ def test_models_say_what_they_say_resident_a_hundred_times(name: str) -> None:
     plan = with_ring(program)
     resident = bind(program, planned(program), token=TOKEN, weights=weights)
     expected = [resident(**tokens(seed)) for seed in range(3)]
-    tags, recording = Tags(), Recording()
+    tags, recording = TagChecker(), CommandRecorder()
     device = jittery(tags, recording)
-    executor = bind_ring(program, plan, token=TOKEN, weights=weights, device=device, streaming=Streaming(poison=True))
+    executor = bind_ring(program, plan, token=TOKEN, weights=weights, device=device, options=RingOptions(poison=True))
     assert plan.ring is not None
     assert device.memory(executor.loop.arena).size * 4 <= resident.segments.usage["text"].used
     assert executor.segments.usage["text"].used == 0
@@ -110,11 +110,11 @@ def test_models_say_what_they_say_resident_a_hundred_times(name: str) -> None:
         found = executor(**tokens(run % 3))
         assert len(found) == len(expected[run % 3])
         assert all(map(same_bits, found, expected[run % 3])), run
-    assert executor.loop.counts.passes == 100
+    assert executor.loop.counters.passes == 100
     executor.close()
     device.close()
     assert not tags.mismatches
-    assert not races(recording.program)
+    assert not races(recording.log)
 
 
 @pytest.mark.parametrize("replay", [True, False])
@@ -201,16 +201,16 @@ def test_a_run_that_breaks_off_spoils_no_later_one(stack: tuple[Program, Plan, n
 
 
 def test_without_its_fence_it_is_wrong_and_seen_to_be(stack: tuple[Program, Plan, nn.Module]) -> None:
-    tags, recording = Tags(), Recording()
-    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=2, longest=0.02))
-    executor = streamed_executor(stack, device, stands=lacking(Fence.READY))
+    tags, recording = TagChecker(), CommandRecorder()
+    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=2, max_seconds=0.02))
+    executor = streamed_executor(stack, device, fence_filter=lacking(Fence.COPY_LANDED))
     with torch.no_grad():
         expected = stack[2](**INPUTS)
     assert not all(same_bits(executor(**INPUTS)[0], expected) for _ in range(5))
     executor.close()
     device.close()
     assert tags.mismatches
-    assert races(recording.program)
+    assert races(recording.log)
 
 
 def test_what_does_not_belong_together_is_refused(stack: tuple[Program, Plan, nn.Module], tmp_path: Path) -> None:

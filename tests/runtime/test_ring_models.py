@@ -9,11 +9,11 @@ from torch import nn
 
 from tests.runtime.harness import Tensors, ids, randomize, same_bits
 from tests.runtime.streamed import outputs, streamed
+from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.races import races
-from tmmu.runtime.device.command_log import Recording
-from tmmu.runtime.device.tags import Tags
+from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
-from tmmu.runtime.ring.modules import Options, stream_module
+from tmmu.runtime.ring.modules import StreamOptions, stream_module
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.initialization")
@@ -68,10 +68,10 @@ def test_generating_with_a_cache_gives_the_same_tokens() -> None:
     asked = {**tokens(1), "max_new_tokens": 12, "do_sample": False, "use_cache": True}
     asked["attention_mask"] = torch.ones_like(asked["input_ids"])
     expected = real.generate(**asked)
-    device = ThreadsDevice(jitter=Jitter(seed=1, longest=0.0003))
-    with stream_module(real, case.ring, case.program.graph, device, Options(poison=True)) as stream:
+    device = ThreadsDevice(jitter=Jitter(seed=1, max_seconds=0.0003))
+    with stream_module(real, case.ring, case.program.graph, device, StreamOptions(poison=True)) as stream:
         assert real.generate(**asked).equal(expected)
-        assert stream.counts.passes == 12
+        assert stream.counters.passes == 12
         assert stream.skipped == 0
     device.close()
 
@@ -82,16 +82,16 @@ def test_logits_are_those_of_the_resident_run_a_hundred_times(name: str) -> None
     assert case.ring.bytes * 4 <= case.weights
     real = randomize(model(name))
     expected = [outputs(real, tokens(seed)) for seed in range(3)]
-    tags, recording = Tags(), Recording()
-    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=1, longest=0.0003))
+    tags, recording = TagChecker(), CommandRecorder()
+    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=1, max_seconds=0.0003))
     try:
-        with stream_module(real, case.ring, case.program.graph, device, Options(poison=True)) as stream:
+        with stream_module(real, case.ring, case.program.graph, device, StreamOptions(poison=True)) as stream:
             for run in range(RUNS):
                 assert same_bits(outputs(real, tokens(run % 3)), expected[run % 3]), run
-            assert stream.counts.passes == RUNS
+            assert stream.counters.passes == RUNS
             assert stream.skipped == 0
-            assert stream.counts.moved >= RUNS * case.ring.bytes_per_pass
+            assert stream.counters.copied_bytes >= RUNS * case.ring.bytes_per_pass
     finally:
         device.close()
     assert not tags.mismatches
-    assert not races(recording.program)
+    assert not races(recording.log)

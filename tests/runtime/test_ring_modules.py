@@ -18,14 +18,14 @@ from tests.rings import lacking
 from tests.runtime.harness import randomize, same_bits
 from tests.runtime.streamed import by_hand
 from tmmu.errors import DeviceMemory, InvalidConfig
-from tmmu.runtime.device.races import races
+from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.pinning import PinningRefused
-from tmmu.runtime.device.command_log import Recording
-from tmmu.runtime.device.tags import Tags
+from tmmu.runtime.device.races import races
+from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
 from tmmu.runtime.ring.fences import Fence
-from tmmu.runtime.ring.host_image import Filling
-from tmmu.runtime.ring.modules import Options, Streaming, stream_module
+from tmmu.runtime.ring.host_image import HostImageOptions
+from tmmu.runtime.ring.modules import StreamedModule, StreamOptions, stream_module
 
 WIDTH, LAYERS = 16, 6
 PARTS = [f"layers.{n}" for n in range(LAYERS)]
@@ -70,19 +70,19 @@ class Stack(nn.Module):
 @contextmanager
 def streaming(
     module: nn.Module, parts: list[str] = PARTS, *, slots: int = 2, resident: Any = (), **options: Any
-) -> Iterator[Streaming]:
+) -> Iterator[StreamedModule]:
     """The module in so many slots, on threads that dawdle, without gradients; both oracles must be content."""
     ring, graph = by_hand(module, parts, slots=slots, resident=resident)
-    tags, recording = Tags(), Recording()
-    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=3, longest=0.0005))
+    tags, recording = TagChecker(), CommandRecorder()
+    device = ThreadsDevice((tags, recording), jitter=Jitter(seed=3, max_seconds=0.0005))
     try:
-        how = Options(**{"poison": True, **options})
+        how = StreamOptions(**{"poison": True, **options})
         with stream_module(module, ring, graph, device, how) as stream, torch.no_grad():
             yield stream
     finally:
         device.close()
     assert not tags.mismatches, tags.mismatches[0]
-    assert not races(recording.program)
+    assert not races(recording.log)
 
 
 def stack(layer: Callable[[], nn.Module] = Layer) -> tuple[nn.Module, nn.Module]:
@@ -104,8 +104,8 @@ def test_it_says_what_it_says_resident(slots: int, prefetch: bool) -> None:
     with streaming(module, slots=slots, prefetch=prefetch) as stream:
         for _ in range(5):
             assert same_bits(module(X), said(plain, X))
-        assert stream.counts.passes == 5
-        ahead = stream.counts.copies - 5 * LAYERS
+        assert stream.counters.passes == 5
+        ahead = stream.counters.copies - 5 * LAYERS
         assert ahead == (slots - 1 if prefetch else 0)
         assert stream.skipped == 0
 
@@ -309,8 +309,8 @@ def test_tensors_on_one_storage_stay_together() -> None:
     module = randomize(Stack(Tied)).eval()
     expected = said(module, X)
     ring, graph = by_hand(module, PARTS)
-    device = ThreadsDevice(jitter=Jitter(seed=1, longest=0.0005))
-    with stream_module(module, ring, graph, device, Options(poison=True)), torch.no_grad():
+    device = ThreadsDevice(jitter=Jitter(seed=1, max_seconds=0.0005))
+    with stream_module(module, ring, graph, device, StreamOptions(poison=True)), torch.no_grad():
         for _ in range(3):
             assert same_bits(module(X), expected)
         one: Any = module.layers[0]  # type: ignore[index]
@@ -353,7 +353,7 @@ def test_parts_that_stay_are_there_from_the_first_pass_on() -> None:
         for _ in range(3):
             assert same_bits(module(X), said(plain, X))
         assert stream.skipped == 0
-        assert stream.counts.copies == 3 + 3 * 3 + 2
+        assert stream.counters.copies == 3 + 3 * 3 + 2
 
 
 def test_a_ring_for_another_module_is_refused() -> None:
@@ -389,22 +389,22 @@ class Slow(ThreadsDevice):
     """Copies come late, so that whoever does not wait for them reads what lay there before."""
 
     def __init__(self, *args: Any) -> None:
-        super().__init__(*args, jitter=Jitter(seed=1, longest=0.02))
+        super().__init__(*args, jitter=Jitter(seed=1, max_seconds=0.02))
 
 
 def test_without_a_fence_outputs_are_wrong_and_both_oracles_say_so() -> None:
     """The control: what these tests pass on is not that nothing could go wrong."""
     module, plain = stack()
     ring, graph = by_hand(module, PARTS)
-    tags, recording = Tags(), Recording()
+    tags, recording = TagChecker(), CommandRecorder()
     device = Slow((tags, recording))
-    how = Options(poison=True, stands=lacking(Fence.READY))
+    how = StreamOptions(poison=True, fence_filter=lacking(Fence.COPY_LANDED))
     with stream_module(module, ring, graph, device, how), torch.no_grad():
         wrong = [not same_bits(module(X), said(plain, X)) for _ in range(5)]
     device.close()
     assert any(wrong)
     assert tags.mismatches
-    assert races(recording.program)
+    assert races(recording.log)
 
 
 def test_weights_come_from_files_into_a_module_that_has_none(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_what_the_ring_does_not_hold_stays_and_keeps_what_was_written() -> None:
 
 def test_the_host_s_budget_and_a_refused_pinning_are_the_caller_s_to_know() -> None:
     module, plain = stack()
-    with pytest.raises(DeviceMemory, match="bytes of the host"), streaming(module, filling=Filling(budget=100)):
+    with pytest.raises(DeviceMemory, match="bytes of the host"), streaming(module, image=HostImageOptions(budget=100)):
         pass
 
     class Refusing:
@@ -484,5 +484,5 @@ def test_the_host_s_budget_and_a_refused_pinning_are_the_caller_s_to_know() -> N
         warnings.simplefilter("always")
         with streaming(module, registrar=Refusing()) as stream:
             assert same_bits(module(X), said(plain, X))
-            assert stream.image.pinning.pinned == 0
+            assert stream.image.pinning.pinned_bytes == 0
     assert [one.category for one in heard] == [PinningRefused]

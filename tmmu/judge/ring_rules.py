@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.ring import Block, Ring, Visit, When
+from tmmu.ir.ring import Block, Ring, Visit, VisitRef
 from tmmu.judge.ring_schema import ring_form
 from tmmu.judge.spans import retained
 
@@ -56,11 +56,11 @@ class RingCase:
             found[visit.block].append(visit)
         return tuple(map(tuple, found))
 
-    def ends(self, when: When, turn: int) -> int:
+    def ends(self, when: VisitRef, turn: int) -> int:
         """The position of the last op of a visit named in pass ``turn``, counted on from pass to pass."""
         return (turn - when.lag) * len(self.plan.order) + self.ring.visits[when.visit].last
 
-    def starts(self, when: When, turn: int) -> int:
+    def starts(self, when: VisitRef, turn: int) -> int:
         """As ``ends``, of its first op."""
         return (turn - when.lag) * len(self.plan.order) + self.ring.visits[when.visit].first
 
@@ -191,7 +191,7 @@ def lands(case: RingCase) -> Iterator[Fault]:
                     span = (max(low, start), min(high, end))
                     yield _fault("lands", f"{what}, which is still read", span, by=_op(case, visit))
             held = [part for old in held for part in _left(old, low, high)]
-            held.append((low, high, case.ends(When(visit=copy.visit, lag=0), turn), visit.block, turn))
+            held.append((low, high, case.ends(VisitRef(visit=copy.visit, lag=0), turn), visit.block, turn))
 
 
 Held: TypeAlias = tuple[int, int, int, int, int]

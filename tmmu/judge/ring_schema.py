@@ -5,7 +5,7 @@ from typing import Final
 
 from tmmu.ir.columns import bools, columns, pairs, refuse, rows, table, text, texts, uints
 from tmmu.ir.fault import U64_MAX, Fault
-from tmmu.ir.ring import POLICIES, VERSION, Block, Copy, Member, Ring, Visit, When
+from tmmu.ir.ring import POLICIES, VERSION, Block, Copy, Member, Ring, Visit, VisitRef
 
 KEYS: Final = ("version", "policy", "capacity", "alignment", "depth", "blocks", "visits", "copies")
 BLOCK_KEYS: Final = ("name", "bytes", "resident", "address", "buffer", "offset")
@@ -113,8 +113,8 @@ def _copies(value: object) -> tuple[Copy, ...]:
     )
 
 
-def _when(pair: tuple[int, int]) -> When:
-    return When(visit=pair[0], lag=pair[1])
+def _when(pair: tuple[int, int]) -> VisitRef:
+    return VisitRef(visit=pair[0], lag=pair[1])
 
 
 def _demand_even(where: str, first: Sequence[object], *others: Sequence[object], rows: bool = False) -> None:

@@ -11,7 +11,7 @@ from tests.layered import layered, planned
 from tmmu.errors import PlanUnsound
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.ring import Copy, Ring, Visit, When
+from tmmu.ir.ring import Copy, Ring, Visit, VisitRef
 from tmmu.judge.check import check_plan, judge
 from tmmu.judge.ring_rules import NAMES
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
@@ -124,7 +124,7 @@ def _key(visit: Visit) -> tuple[int, int, int]:
 def early() -> Ring:
     """The last copy is issued a whole pass before the one ahead of it is."""
     copies: list[Copy] = list(ring().copies)
-    copies[-1] = replace(copies[-1], start=When(visit=0, lag=1))
+    copies[-1] = replace(copies[-1], start=VisitRef(visit=0, lag=1))
     return replace(ring(), copies=tuple(copies))
 
 
@@ -135,7 +135,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Ring]], ...] = (
     ("form", "an address below zero", lambda: block(0, address=-64)),
     ("form", "a visit of a block that is none", lambda: visit(0, block=99)),
     ("form", "a copy for a visit that is none", lambda: copy(0, visit=99)),
-    ("form", "a lag of two passes", lambda: copy(0, waits=(When(visit=0, lag=2),))),
+    ("form", "a lag of two passes", lambda: copy(0, waits=(VisitRef(visit=0, lag=2),))),
     ("members", "a weight in no block", lambda: block(1, members=ring().blocks[1].members[:1])),
     ("members", "a weight in two blocks", lambda: block(1, members=ring().blocks[2].members)),
     ("members", "the caller's buffer in a block", lambda: member(1, 0, buffer=0)),
@@ -158,7 +158,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Ring]], ...] = (
     ("copies", "a copy dropped", lambda: replace(ring(), copies=ring().copies[1:])),
     ("copies", "a copy too many", lambda: replace(ring(), copies=ring().copies + ring().copies[-1:])),
     ("copies", "a copy for what stays", lambda: block(streamed()[0], resident=True)),
-    ("starts", "a copy issued after its visit", lambda: copy(0, start=When(visit=ring().copies[0].visit + 1, lag=0))),
+    ("starts", "a copy issued after its visit", lambda: copy(0, start=VisitRef(visit=ring().copies[0].visit + 1, lag=0))),
     ("starts", "a copy issued before its readers", lambda: copy(0, start=ring().copies[0].waits[0])),
     ("starts", "a copy issued before the one ahead of it", early),
     ("starts", "waits oldest first", oldest_first),
@@ -196,7 +196,7 @@ def test_copies_are_issued_in_the_order_of_the_link() -> None:
     total, turns = len(made.visits), [one.start.visit - one.start.lag * len(made.visits) for one in made.copies]
     free = [one.waits[0].visit + 1 - one.waits[0].lag * total for one in made.copies]
     at = next(i for i, (turn, least) in enumerate(zip(turns, free, strict=True)) if least < turn)
-    start = When(visit=free[at] % total, lag=-(free[at] // total))
+    start = VisitRef(visit=free[at] % total, lag=-(free[at] // total))
     found = check_plan(graph(), replace(plan(), ring=copy(at, "skip_end", start=start)))
     assert {fault.what for fault in found if fault.rule == "ring-starts"} == {
         f"the copy for visit {made.copies[at].visit} is issued before the one ahead of it"

@@ -10,7 +10,7 @@ from tmmu.cli.output import render
 from tmmu.planner.arenas import parse_size
 
 if TYPE_CHECKING:
-    from tmmu.runtime.device.bandwidth import Bandwidth, Rate
+    from tmmu.runtime.device.bandwidth import Bandwidth, CopyRate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def lines(found: "Bandwidth") -> Iterator[str]:
         yield f"link {link.address}: {link.speed}, {link.width} lanes, {most}"
 
 
-def _row(rate: "Rate") -> tuple[str, ...]:
+def _row(rate: "CopyRate") -> tuple[str, ...]:
     tenths = rate.bytes_per_second // 10**8
     gigabytes = f"{tenths // 10}.{tenths % 10} GB/s"
     microseconds = f"{rate.small_ns / 1000:.1f} us"

@@ -8,7 +8,7 @@ from tmmu.cli.output.render import aligned, size
 from tmmu.driver import Compiled
 from tmmu.errors import InternalError, PlanError
 from tmmu.ir.ring import POLICIES, Block, Ring
-from tmmu.planner.ring.figures import PPM, Figures, Turn, figures_of, first_pass_ns, simulate
+from tmmu.planner.ring.figures import PPM, Figures, VisitTiming, figures_of, first_pass_ns, simulate
 from tmmu.planner.ring.least_capacity import least_busy_capacity, least_capacity
 from tmmu.planner.ring.prepare import RingRequest, plan_ring, problem_of
 from tmmu.planner.ring.problem import RingProblem
@@ -33,7 +33,7 @@ class Report:
     least: int | None
     busy: int
     profile: Profile
-    turns: tuple[Turn, ...]
+    turns: tuple[VisitTiming, ...]
 
 
 def report_of(made: Compiled, request: RingRequest, *, simulated: bool) -> Report:
@@ -93,7 +93,7 @@ def _summary(report: Report) -> Iterator[str]:
         f"{ring.policy} ring in {size(ring.capacity)}: {len(ring.blocks) - moving} layers stay ({stays}), "
         f"{moving} stream through {size(ringed)}, depth {ring.depth}"
     )
-    passes = f"a pass takes {duration(figures.time)}, the first one {duration(report.first_pass_ns)}"
+    passes = f"a pass takes {duration(figures.pass_ns)}, the first one {duration(report.first_pass_ns)}"
     yield f"{passes}: limited by {LIMITS[figures.limit]}"
     yield (
         f"moves {size(figures.bytes_per_pass)} per pass in {duration(figures.link_ns)}, "
@@ -105,7 +105,7 @@ def _summary(report: Report) -> Iterator[str]:
 
 def _policy_row(policy: str, ring: Ring, figures: Figures) -> tuple[str, ...]:
     moved = size(figures.bytes_per_pass)
-    return (policy, duration(figures.time), moved, rate(figures.bandwidth), str(ring.depth), figures.limit)
+    return (policy, duration(figures.pass_ns), moved, rate(figures.bandwidth), str(ring.depth), figures.limit)
 
 
 def _block_rows(ring: Ring) -> list[tuple[str, ...]]:
@@ -117,7 +117,7 @@ def _block_rows(ring: Ring) -> list[tuple[str, ...]]:
 
 def _turn_rows(report: Report) -> Iterator[tuple[str, ...]]:
     """The last of the simulated passes, times from the start of its first copy."""
-    steady = [turn for turn in report.turns if turn.turn == STEADY - 1]
+    steady = [turn for turn in report.turns if turn.pass_index == STEADY - 1]
     origin = min(turn.copy_start for turn in steady)
     for turn in steady:
         block = report.ring.blocks[report.ring.visits[turn.visit].block]
@@ -145,7 +145,7 @@ def record(report: Report) -> dict[str, Any]:
         "blocks": [_block(block) for block in ring.blocks],
         "visits": [asdict(visit) for visit in ring.visits],
         "copies": [asdict(copy) for copy in ring.copies],
-        "simulated": [asdict(turn) for turn in report.turns],
+        "simulated": [_simulated(timing) for timing in report.turns],
     }
 
 
@@ -154,9 +154,14 @@ def _block(block: Block) -> dict[str, Any]:
     return columns | {"buffers": [member.buffer for member in block.members]}
 
 
+def _simulated(timing: VisitTiming) -> dict[str, int]:
+    row: dict[str, int] = asdict(timing)
+    return {"turn": row.pop("pass_index"), **row}
+
+
 def _figures(figures: Figures) -> dict[str, int | str]:
     return {
-        "time_per_pass_ns": figures.time,
+        "time_per_pass_ns": figures.pass_ns,
         "limit": figures.limit,
         "compute_ns": figures.compute_ns,
         "link_ns": figures.link_ns,

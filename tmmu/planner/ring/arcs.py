@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tmmu.planner.ring.problem import Stream
+from tmmu.planner.ring.problem import StreamedBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,23 +20,25 @@ class Arcs:
     spans: tuple[tuple[int, int], ...]
 
 
-def arcs_ahead(stream: Stream, depth: int, *, cut: int | None = None) -> Arcs:
+def lookahead_arcs(stream: StreamedBlocks, depth: int, *, cut: int | None = None) -> Arcs:
     """Each copy starts ``depth`` visits ahead of its own; none of them across the start of visit ``cut``."""
     count = len(stream.visits)
     spans = []
     for i in range(count):
         reach = depth if cut is None else min(depth, (i - cut) % count)
-        spans.append((i - reach, stream.ends[i][0] + 1))
+        spans.append((i - reach, stream.visit_ends[i][0] + 1))
     return Arcs(length=count, spans=tuple(spans))
 
 
-def arcs_filling(stream: Stream, room: int) -> Arcs:
+def capacity_arcs(stream: StreamedBlocks, room: int) -> Arcs:
     """Each copy starts as many visits ahead as all that is held by then fits in ``room`` together."""
-    spans = [(turn + 1, end + 1) for turn, (end, _) in zip(too_far_back(stream, room), stream.ends, strict=True)]
+    spans = [
+        (turn + 1, end + 1) for turn, (end, _) in zip(nearest_conflicts(stream, room), stream.visit_ends, strict=True)
+    ]
     return Arcs(length=len(stream.visits), spans=tuple(spans))
 
 
-def too_far_back(stream: Stream, room: int) -> list[int]:
+def nearest_conflicts(stream: StreamedBlocks, room: int) -> list[int]:
     """Back from each visit, the turn of the first one whose block comes twice or no longer fits in ``room``."""
     blocks = [stream.problem.visits[visit].block for visit in stream.visits]
     size, count = stream.problem.bytes, len(blocks)
@@ -53,12 +55,15 @@ def too_far_back(stream: Stream, room: int) -> list[int]:
     return found[count:]
 
 
-def arcs_paced(stream: Stream, time: int) -> Arcs:
+def alap_arcs(stream: StreamedBlocks, time: int) -> Arcs:
     """The shortest arcs for a pass of ``time``, which is at least the stream's floor: copies as late as they can be."""
     problem, count = stream.problem, len(stream.visits)
     visits = [problem.visits[visit] for visit in stream.visits]
     takes = [problem.copy_ns[visit.block] for visit in visits]
-    since = [problem.reached[visit.first] - problem.reached[visits[i - 1].first] for i, visit in enumerate(visits)]
+    since = [
+        problem.compute_before_ns[visit.first] - problem.compute_before_ns[visits[i - 1].first]
+        for i, visit in enumerate(visits)
+    ]
     since[0] += problem.compute_ns
     arrives, start = list(accumulate(takes)), [0] * count
     for turn in range(2 * count):
@@ -71,12 +76,12 @@ def arcs_paced(stream: Stream, time: int) -> Arcs:
         arrives[i] = min(start[i], after - takes[(i + 1) % count]) if turn < 2 * count - 1 else start[i]
     spans = []
     for i in range(count):
-        from_start, after_it = stream.ends[i]
+        from_start, after_it = stream.visit_ends[i]
         spans.append((arrives[i] - takes[i], start[from_start] + after_it))
     return Arcs(length=time, spans=tuple(spans))
 
 
-def holds(stream: Stream, arcs: Arcs) -> tuple[int, ...]:
+def occupancy_masks(stream: StreamedBlocks, arcs: Arcs) -> tuple[int, ...]:
     """Per block of ``stream`` the stretches of the circle that it is held in, as bits: they meet where these do."""
     ends = sorted({point % arcs.length for span in arcs.spans for point in span})
     index, count = {point: i for i, point in enumerate(ends)}, len(ends)
@@ -90,7 +95,7 @@ def holds(stream: Stream, arcs: Arcs) -> tuple[int, ...]:
     return tuple(bits.values())
 
 
-def most_held(stream: Stream, held: Sequence[int]) -> int:
+def peak_occupancy(stream: StreamedBlocks, held: Sequence[int]) -> int:
     """The most bytes held at once: no placement of these arcs takes less."""
     size = [stream.problem.bytes[block] for block in stream.blocks]
     change: dict[int, int] = {}
@@ -107,7 +112,7 @@ def most_held(stream: Stream, held: Sequence[int]) -> int:
     return most
 
 
-def first_fit(stream: Stream, held: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def first_fit(stream: StreamedBlocks, held: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Per block of ``stream`` the lowest address that its neighbours on the circle leave, in this order of blocks."""
     size = [stream.problem.bytes[block] for block in stream.blocks]
     address = [0] * len(size)
@@ -123,7 +128,7 @@ def first_fit(stream: Stream, held: Sequence[int], order: Sequence[int]) -> tupl
     return tuple(address)
 
 
-def orders(stream: Stream, depth: int) -> Iterator[tuple[int, ...]]:
+def placement_orders(stream: StreamedBlocks, depth: int) -> Iterator[tuple[int, ...]]:
     """Orders for first fit: in runs of blocks that are held together, by time from some points on, by size."""
     count = len(stream.blocks)
     runs = max(1, count // (depth + 1))

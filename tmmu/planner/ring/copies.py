@@ -3,15 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from tmmu.ir.ring import Copy, When
-from tmmu.planner.ring.problem import RingProblem, Stream
+from tmmu.ir.ring import Copy, VisitRef
+from tmmu.planner.ring.problem import RingProblem, StreamedBlocks
 from tmmu.planner.ring.timing import Wait
 
 Fragment = tuple[int, int, int]
 """Bytes from, to, and whose: the turn of a visit, counted on from pass to pass."""
 
 
-def overwritten(stream: Stream, address: Sequence[int]) -> tuple[tuple[Wait, ...], ...]:
+def overwritten_visits(stream: StreamedBlocks, address: Sequence[int]) -> tuple[tuple[Wait, ...], ...]:
     """Per visit of ``stream``, whose bytes its copy overwrites once passes repeat, newest reader first.
 
     ``address`` is per block of the problem.
@@ -44,7 +44,7 @@ def _outside(fragment: Fragment, low: int, high: int) -> Iterator[Fragment]:
         yield high, end, whose
 
 
-def derive_copies(stream: Stream, waits: Sequence[Sequence[Wait]]) -> tuple[Copy, ...]:
+def derive_copies(stream: StreamedBlocks, waits: Sequence[Sequence[Wait]]) -> tuple[Copy, ...]:
     """One copy per visit of ``stream``, issued at the first visit by which all readers that it waits for have ended.
 
     Copies keep the order of their visits, so none is issued before the one ahead of it.
@@ -56,13 +56,13 @@ def derive_copies(stream: Stream, waits: Sequence[Sequence[Wait]]) -> tuple[Copy
     copies = []
     for i in range(count):
         newest = max(newest, starts[i])
-        start = When(visit=newest % total, lag=-(newest // total))
-        named = tuple(When(visit=stream.visits[index], lag=lag) for index, lag in waits[i])
+        start = VisitRef(visit=newest % total, lag=-(newest // total))
+        named = tuple(VisitRef(visit=stream.visits[index], lag=lag) for index, lag in waits[i])
         copies.append(Copy(visit=stream.visits[i], start=start, waits=named))
     return tuple(copies)
 
 
-def _rows(stream: Stream, waits: Sequence[Sequence[Wait]]) -> Iterator[tuple[int, Sequence[Wait]]]:
+def _rows(stream: StreamedBlocks, waits: Sequence[Sequence[Wait]]) -> Iterator[tuple[int, Sequence[Wait]]]:
     return zip(stream.visits, waits, strict=True)
 
 
@@ -74,13 +74,13 @@ def _start(problem: RingProblem, other: int, lag: int, own: int) -> int:
     return min(turn - lag * len(problem.visits), own)
 
 
-def visits_ahead(stream: Stream, copies: Sequence[Copy]) -> list[int]:
+def prefetch_distances(stream: StreamedBlocks, copies: Sequence[Copy]) -> list[int]:
     """How many visits of ``stream`` ahead of its own each copy is issued."""
     count = len(stream.visits)
     return [i - bisect_left(stream.visits, copy.start.visit) + copy.start.lag * count for i, copy in enumerate(copies)]
 
 
-def visits_since(stream: Stream) -> list[int]:
+def max_prefetch_distances(stream: StreamedBlocks) -> list[int]:
     """Per visit of ``stream``, how many others start after the last readers of its block's visit before have ended."""
     visits = [stream.problem.visits[visit] for visit in stream.visits]
     count, since = len(visits), dict[int, int]()

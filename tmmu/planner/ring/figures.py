@@ -5,9 +5,9 @@ from typing import Final
 
 from tmmu.errors import InternalError
 from tmmu.ir.ring import Ring
-from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
-from tmmu.planner.ring.profile import NANO
-from tmmu.planner.ring.timing import Pace, Wait, pace_of
+from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
+from tmmu.planner.ring.profile import NS_PER_SECOND
+from tmmu.planner.ring.timing import PassTime, Wait, steady_pass_time
 
 PPM: Final = 1_000_000
 
@@ -16,7 +16,7 @@ PPM: Final = 1_000_000
 class Figures:
     """Of one schedule, as docs/spec/ring.md defines them. Times are of a pass, in nanoseconds, once passes repeat."""
 
-    time: int
+    pass_ns: int
     limit: str
     compute_ns: int
     link_ns: int
@@ -26,25 +26,25 @@ class Figures:
     @property
     def bandwidth(self) -> int:
         """Bytes of all blocks per second."""
-        return self.model_bytes * NANO // self.time if self.time else 0
+        return self.model_bytes * NS_PER_SECOND // self.pass_ns if self.pass_ns else 0
 
     @property
     def utilization_ppm(self) -> int:
         """Of the time, the share in which the link copies."""
-        return self.link_ns * PPM // self.time if self.time else 0
+        return self.link_ns * PPM // self.pass_ns if self.pass_ns else 0
 
     @property
     def overlap_ppm(self) -> int:
         """Of the time that computing and copying at once can save, the share that it does."""
         most = min(self.compute_ns, self.link_ns)
-        return (self.compute_ns + self.link_ns - self.time) * PPM // most if most else PPM
+        return (self.compute_ns + self.link_ns - self.pass_ns) * PPM // most if most else PPM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class VisitTiming:
     """One visit of a streamed block in one pass: when its copy runs, and when its ops do, in nanoseconds."""
 
-    turn: int
+    pass_index: int
     visit: int
     copy_start: int
     copy_end: int
@@ -55,11 +55,11 @@ class Turn:
 def figures_of(problem: RingProblem, ring: Ring) -> Figures:
     """The figures of ``ring``, which is a sound schedule of ``problem``."""
     stream, waits = streamed_part(problem, ring)
-    pace: Pace | None = pace_of(stream, [row[0] for row in waits])
+    pace: PassTime | None = steady_pass_time(stream, [row[0] for row in waits])
     if pace is None:
         raise InternalError("a ring that was judged sound waits for itself")
     return Figures(
-        time=pace.time,
+        pass_ns=pace.ns,
         limit=pace.limit,
         compute_ns=problem.compute_ns,
         link_ns=stream.link_ns,
@@ -68,19 +68,19 @@ def figures_of(problem: RingProblem, ring: Ring) -> Figures:
     )
 
 
-def streamed_part(problem: RingProblem, ring: Ring) -> tuple[Stream, list[tuple[Wait, ...]]]:
+def streamed_part(problem: RingProblem, ring: Ring) -> tuple[StreamedBlocks, list[tuple[Wait, ...]]]:
     """The stream of ``ring``, and whom the copy of each of its visits waits for."""
-    stream = stream_of(problem, [not block.resident for block in ring.blocks])
+    stream = streamed_blocks(problem, [not block.resident for block in ring.blocks])
     index = {visit: i for i, visit in enumerate(stream.visits)}
     return stream, [tuple((index[wait.visit], wait.lag) for wait in copy.waits) for copy in ring.copies]
 
 
-def simulate(problem: RingProblem, ring: Ring, passes: int) -> tuple[Turn, ...]:
+def simulate(problem: RingProblem, ring: Ring, passes: int) -> tuple[VisitTiming, ...]:
     """So many passes, the first with nothing loaded but what stays: every event as early as its waits allow."""
     stream, waits = streamed_part(problem, ring)
-    visits, reached = [problem.visits[visit] for visit in stream.visits], problem.reached
+    visits, reached = [problem.visits[visit] for visit in stream.visits], problem.compute_before_ns
     link = lane = position = 0
-    found: list[Turn] = []
+    found: list[VisitTiming] = []
     for turn in range(passes * len(visits)):
         i, passed = turn % len(visits), turn // len(visits)
         began = turn - i
@@ -90,13 +90,17 @@ def simulate(problem: RingProblem, ring: Ring, passes: int) -> tuple[Turn, ...]:
         at = passed * problem.compute_ns + reached[visits[i].first]
         lane, position = max(lane + at - position, link), at
         end = lane + reached[visits[i].last + 1] - reached[visits[i].first]
-        found.append(Turn(turn=passed, visit=stream.visits[i], copy_start=begins, copy_end=link, start=lane, end=end))
+        found.append(
+            VisitTiming(
+                pass_index=passed, visit=stream.visits[i], copy_start=begins, copy_end=link, start=lane, end=end
+            )
+        )
     return tuple(found)
 
 
-def _end(stream: Stream, found: list[Turn], began: int, index: int) -> int:
+def _end(stream: StreamedBlocks, found: list[VisitTiming], began: int, index: int) -> int:
     """When the ops of visit ``index`` in the pass that ``began`` so many turns ago have run."""
-    from_start, after = stream.ends[index]
+    from_start, after = stream.visit_ends[index]
     return found[began + from_start].start + after
 
 
@@ -105,4 +109,4 @@ def first_pass_ns(problem: RingProblem, ring: Ring) -> int:
     turns = simulate(problem, ring, 1)
     if not turns:
         return problem.compute_ns
-    return turns[-1].start + problem.compute_ns - problem.reached[problem.visits[turns[-1].visit].first]
+    return turns[-1].start + problem.compute_ns - problem.compute_before_ns[problem.visits[turns[-1].visit].first]

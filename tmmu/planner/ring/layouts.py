@@ -7,9 +7,18 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Final
 
-from tmmu.planner.ring.arcs import Arcs, arcs_ahead, arcs_filling, arcs_paced, first_fit, holds, most_held, orders
-from tmmu.planner.ring.problem import Stream
-from tmmu.planner.ring.timing import pace_of
+from tmmu.planner.ring.arcs import (
+    Arcs,
+    alap_arcs,
+    capacity_arcs,
+    first_fit,
+    lookahead_arcs,
+    occupancy_masks,
+    peak_occupancy,
+    placement_orders,
+)
+from tmmu.planner.ring.problem import StreamedBlocks
+from tmmu.planner.ring.timing import steady_pass_time
 
 DEPTHS: Final = (8, 6, 4, 3, 2, 1)
 """How far ahead copies are tried to start, in visits: past four nothing was gained on any model of the corpus."""
@@ -37,7 +46,7 @@ def extent(sizes: Sequence[int], address: Sequence[int]) -> int:
     return max((at + size for at, size in zip(address, sizes, strict=True)), default=0)
 
 
-def layouts(stream: Stream, room: int, *, bare: bool) -> Iterator[tuple[int, ...]]:
+def candidate_layouts(stream: StreamedBlocks, room: int, *, bare: bool) -> Iterator[tuple[int, ...]]:
     """Addresses, one per block of ``stream``, each layout once, of those that end within ``room``.
 
     ``bare``: nothing stays that may stream, so ``skip_end`` with any ring up to ``room`` is among them.
@@ -50,31 +59,31 @@ def layouts(stream: Stream, room: int, *, bare: bool) -> Iterator[tuple[int, ...
             yield address
 
 
-def _packed(stream: Stream, sizes: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
+def _packed(stream: StreamedBlocks, sizes: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
     """First fit of each kind of arcs, in several orders."""
     seen: set[tuple[Arcs, int]] = set()
     for kind in _arcs(stream, sizes):
         if kind not in seen:
             seen.add(kind)
             arcs, depth = kind
-            held = holds(stream, arcs)
-            if most_held(stream, held) <= room:
-                yield from (first_fit(stream, held, order) for order in orders(stream, depth))
+            held = occupancy_masks(stream, arcs)
+            if peak_occupancy(stream, held) <= room:
+                yield from (first_fit(stream, held, order) for order in placement_orders(stream, depth))
 
 
-def _arcs(stream: Stream, sizes: Sequence[int]) -> Iterator[tuple[Arcs, int]]:
+def _arcs(stream: StreamedBlocks, sizes: Sequence[int]) -> Iterator[tuple[Arcs, int]]:
     """Arcs to pack, and how many of them are held at once: all ahead, of a pace, cut open somewhere, filling a ring."""
     count = len(stream.visits)
     depths = sorted({min(depth, count - 1) for depth in DEPTHS} - {0}, reverse=True)
-    yield from ((arcs_ahead(stream, depth), depth) for depth in depths)
-    paces = [pace_of(stream, [_ahead(i, depth, count) for i in range(count)]) for depth in depths]
-    times = {stream.floor_ns, *(pace.time for pace in paces if pace)} - {0}
-    yield from ((arcs_paced(stream, time), 1) for time in sorted(times))
+    yield from ((lookahead_arcs(stream, depth), depth) for depth in depths)
+    paces = [steady_pass_time(stream, [_ahead(i, depth, count) for i in range(count)]) for depth in depths]
+    times = {stream.floor_ns, *(pace.ns for pace in paces if pace)} - {0}
+    yield from ((alap_arcs(stream, time), 1) for time in sorted(times))
     for depth in depths:
         for cut in range(0, count, -(-count // CUTS)):
-            yield arcs_ahead(stream, depth, cut=cut), depth
+            yield lookahead_arcs(stream, depth, cut=cut), depth
     windows = _windows(sizes)
-    yield from ((arcs_filling(stream, ring), 1) for ring in windows[:: -(-len(windows) // RINGS)])
+    yield from ((capacity_arcs(stream, ring), 1) for ring in windows[:: -(-len(windows) // RINGS)])
 
 
 def _in_turn(sizes: Sequence[int], room: int, *, bare: bool) -> Iterator[tuple[int, ...]]:

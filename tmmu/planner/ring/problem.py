@@ -26,17 +26,17 @@ class RingProblem:
     alignment: int
 
     @cached_property
-    def reached(self) -> tuple[int, ...]:
+    def compute_before_ns(self) -> tuple[int, ...]:
         """Per position, and once more for the end, how long the ops before it compute."""
         return tuple(accumulate(self.op_ns, initial=0))
 
     @cached_property
     def compute_ns(self) -> int:
         """What all ops take, one after another."""
-        return self.reached[-1]
+        return self.compute_before_ns[-1]
 
     @cached_property
-    def moved(self) -> tuple[int, ...]:
+    def visit_counts(self) -> tuple[int, ...]:
         """Per block, how often it moves in a pass if it streams."""
         count = [0] * len(self.bytes)
         for visit in self.visits:
@@ -45,7 +45,7 @@ class RingProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class StreamedBlocks:
     """The streamed part of a problem: some of its visits, in their order, and their blocks."""
 
     problem: RingProblem
@@ -64,9 +64,9 @@ class Stream:
         return max(self.link_ns, self.problem.compute_ns)
 
     @cached_property
-    def ends(self) -> tuple[tuple[int, int], ...]:
+    def visit_ends(self) -> tuple[tuple[int, int], ...]:
         """Per visit, the last visit to start before it ends, and how long after that start it ends."""
-        visits, reached = [self.problem.visits[visit] for visit in self.visits], self.problem.reached
+        visits, reached = [self.problem.visits[visit] for visit in self.visits], self.problem.compute_before_ns
         found = []
         for visit in visits:
             index = bisect_right(visits, visit.last, key=lambda other: other.first) - 1
@@ -74,7 +74,7 @@ class Stream:
         return tuple(found)
 
     @cached_property
-    def largest(self) -> int:
+    def largest_bytes(self) -> int:
         """The bytes of its largest block."""
         return max((self.problem.bytes[block] for block in self.blocks), default=0)
 
@@ -89,9 +89,9 @@ class Stream:
         return sum(self.problem.bytes[self.problem.visits[visit].block] for visit in self.visits)
 
 
-def stream_of(problem: RingProblem, streamed: Sequence[bool]) -> Stream:
+def streamed_blocks(problem: RingProblem, streamed: Sequence[bool]) -> StreamedBlocks:
     """The part of ``problem`` whose blocks are ``streamed``."""
-    return Stream(
+    return StreamedBlocks(
         problem=problem,
         visits=tuple(i for i, visit in enumerate(problem.visits) if streamed[visit.block]),
         blocks=tuple(block for block, moves in enumerate(streamed) if moves),

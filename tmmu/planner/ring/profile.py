@@ -9,7 +9,7 @@ from tmmu.ir.graph import DTYPE_BYTES, Graph
 
 PREFIXES: Final = ("", "k", "m", "g", "t", "p")
 RATE_MAX: Final = 10**21
-NANO: Final = 10**9
+NS_PER_SECOND: Final = 10**9
 LOOKS_UP: Final = ("aten.embedding.", "aten.index.", "aten.index_select.", "aten.gather.")
 """Operators that read of a tensor about as much as they write, however large it is."""
 _RATE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)([a-z]+)/s", re.IGNORECASE | re.ASCII)
@@ -41,7 +41,7 @@ def parse_rate(text: str, unit: str) -> int:
 
 def copy_time(profile: Profile, size: int) -> int:
     """Nanoseconds of one copy of ``size`` bytes."""
-    return profile.copy_ns + -(-size * NANO // profile.link)
+    return profile.copy_ns + -(-size * NS_PER_SECOND // profile.link)
 
 
 def op_time(profile: Profile, graph: Graph, op: int) -> int:
@@ -51,8 +51,8 @@ def op_time(profile: Profile, graph: Graph, op: int) -> int:
     read = [_bytes(graph, value) for value in dict.fromkeys(ops.reads[op]) if values.shape[value]]
     if ops.target[op].startswith(LOOKS_UP):
         read = [min(size, written) for size in read]
-    touched = -(-(written + sum(read)) * NANO // profile.memory)
-    return max(touched, -(-graph.notes.ops.flops[op] * NANO // profile.flops))
+    touched = -(-(written + sum(read)) * NS_PER_SECOND // profile.memory)
+    return max(touched, -(-graph.notes.ops.flops[op] * NS_PER_SECOND // profile.flops))
 
 
 def _bytes(graph: Graph, value: int) -> int:

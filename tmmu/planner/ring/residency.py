@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Final
 
-from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
+from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
 
 FEW_BLOCKS: Final = 8
 FEW_SETS: Final = 4096
@@ -20,12 +20,13 @@ LIMITS: Final = 6
 Kind = tuple[int, int]
 
 
-def streams(problem: RingProblem) -> tuple[Stream, ...]:
+def residency_candidates(problem: RingProblem) -> tuple[StreamedBlocks, ...]:
     """Streams by (least time of a pass, bytes moved); the one of nothing and the one of all that may are among them."""
     free = [block for block, pinned in enumerate(problem.pinned) if not pinned]
     found = dict.fromkeys(_sets(problem, free))
     made = [
-        stream_of(problem, [streamed >> block & 1 > 0 for block in range(len(problem.bytes))]) for streamed in found
+        streamed_blocks(problem, [streamed >> block & 1 > 0 for block in range(len(problem.bytes))])
+        for streamed in found
     ]
     return tuple(sorted(made, key=lambda stream: (stream.floor_ns, stream.bytes_per_pass, stream.blocks)))
 
@@ -36,7 +37,7 @@ def _sets(problem: RingProblem, free: Sequence[int]) -> Iterator[int]:
     yield every
     kinds: dict[Kind, list[int]] = {}
     for block in free:
-        kinds.setdefault((problem.bytes[block], problem.moved[block]), []).append(block)
+        kinds.setdefault((problem.bytes[block], problem.visit_counts[block]), []).append(block)
     if len(free) <= FEW_BLOCKS:
         yield from (sum(1 << block for block in chosen if block >= 0) for chosen in product(*((-1, b) for b in free)))
     elif prod(len(blocks) + 1 for blocks in kinds.values()) <= FEW_SETS:
@@ -65,7 +66,7 @@ def _table(problem: RingProblem, blocks: Sequence[int]) -> list[int]:
     step = max(1, sum(problem.bytes[block] for block in blocks) // STEPS)
     best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}
     for block in blocks:
-        size, saves = problem.bytes[block], problem.bytes[block] * problem.moved[block]
+        size, saves = problem.bytes[block], problem.bytes[block] * problem.visit_counts[block]
         for saved, total, chosen in sorted(best.values()):
             row = (saved + saves, total + size, chosen | 1 << block)
             best[row[1] // step] = max(best.get(row[1] // step, row), row)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from tmmu.planner.ring.problem import Stream
+from tmmu.planner.ring.problem import StreamedBlocks
 
 Wait: TypeAlias = tuple[int, int]
 """A visit of a stream, by its index there, in this pass (0) or the one before (1)."""
@@ -23,14 +23,14 @@ CAPACITY: Final = "capacity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PassTime:
     """Nanoseconds per pass, and what limits them: ``link``, ``compute``, or ``capacity`` where copies lack room."""
 
-    time: int
+    ns: int
     limit: str
 
 
-def pace_of(stream: Stream, waits: Sequence[Wait]) -> Pace | None:
+def steady_pass_time(stream: StreamedBlocks, waits: Sequence[Wait]) -> PassTime | None:
     """The pace at which the copy for each visit of ``stream`` waits for one visit; exact.
 
     A copy may land once that visit's last op has run, and once the copy before it is through. ``None`` where one would
@@ -41,24 +41,24 @@ def pace_of(stream: Stream, waits: Sequence[Wait]) -> Pace | None:
         if not lag and visits[stream.visits[other]].last >= visits[own].first:
             return None
     if not stream.visits:
-        return Pace(time=compute, limit=COMPUTE)
+        return PassTime(ns=compute, limit=COMPUTE)
     edges = _edges(stream, waits)
     floor = max(compute, link)
     time = floor
     while cycle := _slower_cycle(edges, time):
         time = cycle
     limit = CAPACITY if time > floor else COMPUTE if compute >= link else LINK
-    return Pace(time=time, limit=limit)
+    return PassTime(ns=time, limit=limit)
 
 
-def _edges(stream: Stream, waits: Sequence[Wait]) -> list[tuple[Edge, ...]]:
+def _edges(stream: StreamedBlocks, waits: Sequence[Wait]) -> list[tuple[Edge, ...]]:
     """What each event waits for: ``2 i`` is the end of copy i, ``2 i + 1`` the start of its visit."""
     visits = [stream.problem.visits[visit] for visit in stream.visits]
-    reached, count = stream.problem.reached, len(visits)
+    reached, count = stream.problem.compute_before_ns, len(visits)
     into: list[tuple[Edge, ...]] = []
     for i, (visit, (other, lag)) in enumerate(zip(visits, waits, strict=True)):
         takes, wraps = stream.problem.copy_ns[visit.block], i == 0
-        from_start, after = stream.ends[other]
+        from_start, after = stream.visit_ends[other]
         into.append(((2 * ((i - 1) % count), takes, int(wraps)), (2 * from_start + 1, after + takes, lag)))
         since = reached[visit.first] - reached[visits[i - 1].first] + wraps * reached[-1]
         into.append(((2 * i, 0, 0), (2 * ((i - 1) % count) + 1, since, int(wraps))))

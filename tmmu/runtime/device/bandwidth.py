@@ -25,7 +25,7 @@ PCI: Final = Path("/sys/bus/pci/devices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class CopyRate:
     """One kind of copy: the best time of ``bytes``, and of one of many copies of 4 KiB, in ns."""
 
     source: str
@@ -57,7 +57,7 @@ class Bandwidth:
 
     device: str
     name: str
-    rates: tuple[Rate, ...]
+    rates: tuple[CopyRate, ...]
     link: PciLink | None
     unpinned: str
 
@@ -78,7 +78,7 @@ def measure_bandwidth(device: str | None, size: int, tries: int) -> Bandwidth:
     gpu = CudaDevice(where.index or 0)
     require_free(size, gpu.device)
     try:
-        return of_gpu(gpu, size, tries, torch.cuda)
+        return measure_gpu(gpu, size, tries, torch.cuda)
     finally:
         gpu.close()
 
@@ -105,9 +105,9 @@ def _of_host(size: int, tries: int) -> Bandwidth:
     return Bandwidth(device="cpu", name="the host's memory", rates=tuple(rates), link=None, unpinned="no GPU")
 
 
-def of_gpu(gpu: CudaDevice, size: int, tries: int, cuda: Any) -> Bandwidth:
+def measure_gpu(gpu: CudaDevice, size: int, tries: int, cuda: Any) -> Bandwidth:
     """Both ways, pinned and pageable. Pinned memory is registered where it lies, as a host image is."""
-    there = gpu.memory(gpu.arena(size)).bytes(0, size)
+    there = gpu.memory(gpu.allocate(size)).bytes(0, size)
     pageable = torch.ones(size, dtype=torch.uint8)
     pinned = torch.ones(size, dtype=torch.uint8)
     why = gpu.registrar.register(pinned.data_ptr(), size) if gpu.registrar else "nobody can register it"
@@ -115,7 +115,7 @@ def of_gpu(gpu: CudaDevice, size: int, tries: int, cuda: Any) -> Bandwidth:
     properties = cuda.get_device_properties(gpu.device)
     try:
         rates = [
-            _rate(source, target, size, tries, partial(_copied_by_torch, into, out, wait=gpu.settle))
+            _rate(source, target, size, tries, partial(_copied_by_torch, into, out, wait=gpu.synchronize))
             for kind, here in kinds
             for source, target, into, out in ((kind, "device", there, here), ("device", kind, here, there))
         ]
@@ -128,14 +128,14 @@ def of_gpu(gpu: CudaDevice, size: int, tries: int, cuda: Any) -> Bandwidth:
     )
 
 
-def _rate(source: str, target: str, size: int, tries: int, copy: Callable[[int, int], None]) -> Rate:
+def _rate(source: str, target: str, size: int, tries: int, copy: Callable[[int, int], None]) -> CopyRate:
     """``copy(size, times)`` returns when that many copies of so many bytes are done."""
-    best = best_of(partial(copy, size, 1), tries)
-    small = best_of(partial(copy, SMALL, MANY), tries) // MANY
-    return Rate(source=source, target=target, bytes=size, best_ns=best, small_ns=small)
+    best = best_time(partial(copy, size, 1), tries)
+    small = best_time(partial(copy, SMALL, MANY), tries) // MANY
+    return CopyRate(source=source, target=target, bytes=size, best_ns=best, small_ns=small)
 
 
-def best_of(run: Callable[[], None], tries: int, clock: Callable[[], int] = perf_counter_ns) -> int:
+def best_time(run: Callable[[], None], tries: int, clock: Callable[[], int] = perf_counter_ns) -> int:
     """The least ns of so many runs, after one that is not counted."""
     run()
     return min(_timed(run, tries, clock))

@@ -6,20 +6,20 @@ from typing import TypeAlias
 
 import torch
 
-from tmmu.runtime.device.interface import Arena, Device, Event, Observer, Range, Stream, Work, nothing
+from tmmu.runtime.device.interface import Arena, ByteRange, Device, Event, Observer, Stream, Task, no_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
+class Submit:
     """``work`` was put into the queue of a stream."""
 
     number: int
     stream: int
-    work: Work
+    task: Task
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Record:
     """The event stands for all that the stream was given before."""
 
     event: int
@@ -27,7 +27,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class Wait:
     """What the stream is given after comes after what the event stands for here."""
 
     stream: int
@@ -35,104 +35,104 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Synchronize:
     """The host has seen the end of all that was given before."""
 
 
-Command: TypeAlias = Submitted | Recorded | Waited | Settled
+Command: TypeAlias = Submit | Record | Wait | Synchronize
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CommandLog:
     """All commands in the order in which the host issued them."""
 
     commands: tuple[Command, ...]
 
     @property
-    def streams(self) -> int:
+    def stream_count(self) -> int:
         """One more than the highest stream that is named."""
-        return 1 + max((one.stream for one in self.commands if not isinstance(one, Settled)), default=-1)
+        return 1 + max((one.stream for one in self.commands if not isinstance(one, Synchronize)), default=-1)
 
 
-class Recording:
+class CommandRecorder:
     """An observer that keeps every command: put it beside any backend."""
 
     def __init__(self) -> None:
         self._commands: list[Command] = []
 
-    def submitted(self, number: int, stream: Stream, work: Work) -> None:
+    def on_submit(self, number: int, stream: Stream, work: Task) -> None:
         """Kept."""
-        self._commands.append(Submitted(number=number, stream=stream.number, work=work))
+        self._commands.append(Submit(number=number, stream=stream.number, task=work))
 
-    def recorded(self, event: Event, stream: Stream) -> None:
+    def on_record(self, event: Event, stream: Stream) -> None:
         """Kept."""
-        self._commands.append(Recorded(event.number, stream.number))
+        self._commands.append(Record(event.number, stream.number))
 
-    def waited(self, stream: Stream, event: Event) -> None:
+    def on_wait(self, stream: Stream, event: Event) -> None:
         """Kept."""
-        self._commands.append(Waited(stream.number, event.number))
+        self._commands.append(Wait(stream.number, event.number))
 
-    def settled(self) -> None:
+    def on_synchronize(self) -> None:
         """Kept."""
-        self._commands.append(Settled())
+        self._commands.append(Synchronize())
 
-    def began(self, number: int) -> None:
+    def on_begin(self, number: int) -> None:
         """Not part of the program."""
 
-    def ended(self, number: int) -> None:
+    def on_end(self, number: int) -> None:
         """Not part of the program."""
 
     @property
-    def program(self) -> Program:
+    def log(self) -> CommandLog:
         """What was issued so far."""
-        return Program(tuple(self._commands))
+        return CommandLog(tuple(self._commands))
 
 
-class PaperDevice(Device):
+class DryRunDevice(Device):
     """Does nothing and keeps what it was told; arenas are numbers."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
-        self._recording = Recording()
+        self._recording = CommandRecorder()
         super().__init__((self._recording, *observers))
-        self._caller = self.stream("caller")
+        self._caller = self.create_stream("caller")
 
     @property
-    def program(self) -> Program:
+    def log(self) -> CommandLog:
         """What was issued so far."""
-        return self._recording.program
+        return self._recording.log
 
-    def caller(self) -> Stream:
+    def caller_stream(self) -> Stream:
         """One stream for all callers, unless ``call_from`` names another."""
         return self._caller
 
-    def call_from(self, stream: Stream) -> None:
+    def set_caller_stream(self, stream: Stream) -> None:
         """The caller computes on this stream from now on."""
         self._caller = stream
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def transfer(self, source: torch.Tensor | None, place: Range) -> Callable[[], object]:
+    def make_copy(self, source: torch.Tensor | None, place: ByteRange) -> Callable[[], object]:
         """Nothing: there are no bytes."""
         del source, place
-        return nothing
+        return no_op
 
-    def clear(self, place: Range) -> Callable[[], object]:
+    def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """Nothing: there are no bytes."""
         del place
-        return nothing
+        return no_op
 
-    def _hold(self, arena: Arena) -> None: ...
+    def _allocate(self, arena: Arena) -> None: ...
 
     def _free(self, arena: Arena) -> None: ...
 
-    def _settle(self) -> None: ...
+    def _synchronize(self) -> None: ...
 
-    def _open(self, stream: Stream, *, urgent: bool) -> None: ...
+    def _create_stream(self, stream: Stream, *, urgent: bool) -> None: ...
 
-    def _retire(self, stream: Stream) -> None: ...
+    def _destroy_stream(self, stream: Stream) -> None: ...
 
-    def _submit(self, number: int, stream: Stream, work: Work) -> None: ...
+    def _submit(self, number: int, stream: Stream, work: Task) -> None: ...
 
     def _record(self, event: Event, stream: Stream) -> None: ...
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream, Work
+from tmmu.runtime.device.interface import Arena, ByteRange, Event, Observer, Stream, Task
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.device.numa import device_node
 from tmmu.runtime.device.pinning import CudaRegistrar
@@ -42,33 +42,33 @@ class CudaDevice(MemoryDevice):
         self._callers: dict[int, Stream] = {}
         self._adopted: Any = None
 
-    def caller(self) -> Stream:
+    def caller_stream(self) -> Stream:
         """The stream that is torch's current one now."""
         handle = self._cuda.current_stream(self.device)
         known = self._callers.get(handle.cuda_stream)
         if known is None:
             self._adopted = handle
-            known = self._callers[handle.cuda_stream] = self.stream(f"caller {len(self._callers)}")
+            known = self._callers[handle.cuda_stream] = self.create_stream(f"caller {len(self._callers)}")
         return known
 
     def memory(self, arena: Arena) -> Slab:
         """The bytes of an arena."""
         return self._slabs[arena.number]
 
-    def event(self) -> Event:
+    def create_event(self) -> Event:
         """A CUDA event without a clock."""
-        made = super().event()
+        made = super().create_event()
         self._marks.append(self._cuda.Event(enable_timing=False, blocking=False))
         return made
 
-    def transfer(self, source: torch.Tensor | None, place: Range) -> Callable[[], object]:
+    def make_copy(self, source: torch.Tensor | None, place: ByteRange) -> Callable[[], object]:
         """One ``cudaMemcpyAsync`` into a view that is made here, once."""
         if source is None:
             raise ValueError("a device with memory copies bytes")
         target = self._bytes(place)
         return partial(target.copy_, source, non_blocking=source.is_pinned())
 
-    def clear(self, place: Range) -> Callable[[], object]:
+    def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """Every byte 255, by a kernel on the stream that runs it."""
         return partial(self._bytes(place).fill_, 255)
 
@@ -84,29 +84,29 @@ class CudaDevice(MemoryDevice):
         with suppress(RuntimeError):
             torch.zeros(1, device=self.device)
 
-    def _bytes(self, place: Range) -> torch.Tensor:
+    def _bytes(self, place: ByteRange) -> torch.Tensor:
         return self._slabs[place.arena].bytes(place.begin, place.end - place.begin)
 
-    def _hold(self, arena: Arena) -> None:
+    def _allocate(self, arena: Arena) -> None:
         self._slabs[arena.number] = Slab(arena.size, ALIGNMENT, self.device)
 
     def _free(self, arena: Arena) -> None:
         self._slabs.pop(arena.number, None)
 
-    def _open(self, stream: Stream, *, urgent: bool) -> None:
+    def _create_stream(self, stream: Stream, *, urgent: bool) -> None:
         del stream  # the handles are in the order of the streams
         adopted, self._adopted = self._adopted, None
         made = adopted or self._cuda.Stream(self.device, priority=URGENT if urgent else 0)
         self._handles.append(made)
 
-    def _retire(self, stream: Stream) -> None:
+    def _destroy_stream(self, stream: Stream) -> None:
         self._handles[stream.number].synchronize()
 
-    def _submit(self, number: int, stream: Stream, work: Work) -> None:
-        self.began(number)
+    def _submit(self, number: int, stream: Stream, work: Task) -> None:
+        self.notify_begin(number)
         with self._cuda.stream(self._handles[stream.number]):
             work.run()
-        self.ended(number)
+        self.notify_end(number)
 
     def _record(self, event: Event, stream: Stream) -> None:
         self._marks[event.number].record(self._handles[stream.number])
@@ -114,7 +114,7 @@ class CudaDevice(MemoryDevice):
     def _wait(self, stream: Stream, event: Event) -> None:
         self._handles[stream.number].wait_event(self._marks[event.number])
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         self._cuda.synchronize(self.device)
 
 

@@ -14,18 +14,18 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from tmmu.errors import InvalidConfig
-from tmmu.runtime.device.interface import Range
-from tmmu.runtime.device.command_log import Command, PaperDevice, Program, Recorded, Settled, Submitted, Waited
-from tmmu.runtime.device.tags import NEVER, TORN, Intent, Mismatch, Tag, Tagged, mismatch
+from tmmu.runtime.device.command_log import Command, CommandLog, DryRunDevice, Record, Submit, Synchronize, Wait
+from tmmu.runtime.device.interface import ByteRange
+from tmmu.runtime.device.tags import NEVER, TORN, IntendedContents, Mismatch, Tag, TaskTags, make_mismatch
 
-NODES: Final = 1_000_000
+MAX_STATES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Transition:
     """One end of a work. ``after`` are (stream, steps) that must be done; ``reads`` are (cell, tag) that must hold."""
 
-    work: int
+    task: int
     after: tuple[tuple[int, int], ...]
     reads: tuple[tuple[int, Tag], ...]
     writes: tuple[int, ...]
@@ -34,12 +34,12 @@ class Step:
 
 _State: TypeAlias = tuple[tuple[int, ...], tuple[Tag, ...]]
 """How many steps each stream has done, and the tag of each cell."""
-_Trail: TypeAlias = "tuple[_Trail, Step, int] | None"
+_Trail: TypeAlias = "tuple[_Trail, Transition, int] | None"
 """How a state was reached: the steps before, the last one, and whether it is an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Counterexample:
     """A mismatch, and the works in the order of their begins and ends that leads to it."""
 
     mismatch: Mismatch
@@ -55,35 +55,35 @@ class Exploration:
 
     states: int
     complete: bool
-    faults: tuple[Fault, ...]
-    stuck: tuple[str, ...]
+    counterexamples: tuple[Counterexample, ...]
+    deadlocked: tuple[str, ...]
 
 
-class ExplorerDevice(PaperDevice):
+class ExplorerDevice(DryRunDevice):
     """A device on which everything happens in every possible order."""
 
-    def explore(self, *, nodes: int = NODES, first_only: bool = False) -> Exploration:
+    def explore(self, *, max_states: int = MAX_STATES, first_only: bool = False) -> Exploration:
         """What can happen with all that was issued so far."""
-        return explore(self.program, nodes=nodes, first_only=first_only)
+        return explore(self.log, max_states=max_states, first_only=first_only)
 
 
-def explore(program: Program, *, nodes: int = NODES, first_only: bool = False) -> Exploration:
+def explore(program: CommandLog, *, max_states: int = MAX_STATES, first_only: bool = False) -> Exploration:
     """All states of the program, at most ``nodes``; with ``first_only`` up to the first fault."""
-    if nodes < 1:
-        raise InvalidConfig(f"an exploration of {nodes} states", fix="give a bound of 1 or more", nodes=nodes)
-    return _Search(program, nodes).run(first_only=first_only)
+    if max_states < 1:
+        raise InvalidConfig(f"an exploration of {max_states} states", fix="give a bound of 1 or more", nodes=max_states)
+    return _Search(program, max_states).run(first_only=first_only)
 
 
 class _Search:
-    def __init__(self, program: Program, nodes: int) -> None:
+    def __init__(self, program: CommandLog, nodes: int) -> None:
         self.nodes = nodes
-        self.names = {one.number: one.work.name for one in program.commands if isinstance(one, Submitted)}
+        self.names = {one.number: one.task.name for one in program.commands if isinstance(one, Submit)}
         self.cells = _cells(program)
-        queues = _Queues(program.streams, self.cells)
+        queues = _Queues(program.stream_count, self.cells)
         for command in program.commands:
             queues.take(command)
         self.streams = tuple(queues.steps)
-        self.faults: dict[int, Fault] = {}
+        self.faults: dict[int, Counterexample] = {}
 
     def run(self, *, first_only: bool) -> Exploration:
         start = ((0,) * len(self.streams), (NEVER,) * len(self.cells))
@@ -105,7 +105,9 @@ class _Search:
 
     def _result(self, seen: Iterable[object], stuck: Iterable[str], *, complete: bool) -> Exploration:
         states = sum(1 for _ in seen)
-        return Exploration(states=states, complete=complete, faults=tuple(self.faults.values()), stuck=tuple(stuck))
+        return Exploration(
+            states=states, complete=complete, counterexamples=tuple(self.faults.values()), deadlocked=tuple(stuck)
+        )
 
     def _following(self, state: _State, trail: _Trail) -> Iterator[tuple[_State, _Trail]]:
         at, memory = state
@@ -116,30 +118,30 @@ class _Search:
                 self._check(step, memory, longer)
                 yield ((*at[:stream], at[stream] + 1, *at[stream + 1 :]), _written(memory, step)), longer
 
-    def _check(self, step: Step, memory: tuple[Tag, ...], trail: _Trail) -> None:
+    def _check(self, step: Transition, memory: tuple[Tag, ...], trail: _Trail) -> None:
         for cell, expected in step.reads:
-            if memory[cell] != expected and step.work not in self.faults:
-                wrong = mismatch(step.work, self.cells[cell], expected, memory[cell], self.names)
-                self.faults[step.work] = Fault(mismatch=wrong, path=self._path(trail))
+            if memory[cell] != expected and step.task not in self.faults:
+                wrong = make_mismatch(step.task, self.cells[cell], expected, memory[cell], self.names)
+                self.faults[step.task] = Counterexample(mismatch=wrong, path=self._path(trail))
 
     def _path(self, trail: _Trail) -> tuple[str, ...]:
         path: list[str] = []
         while trail is not None:
             trail, step, ends = trail
-            path.append(f"{self.names[step.work]} {'ends' if ends else 'begins'}")
+            path.append(f"{self.names[step.task]} {'ends' if ends else 'begins'}")
         return tuple(reversed(path))
 
     def _waiting(self, at: tuple[int, ...]) -> Iterator[str]:
         for stream, steps in enumerate(self.streams):
             if at[stream] < len(steps):
-                yield self.names[steps[at[stream]].work]
+                yield self.names[steps[at[stream]].task]
 
 
-def _ready(step: Step, at: tuple[int, ...]) -> bool:
+def _ready(step: Transition, at: tuple[int, ...]) -> bool:
     return all(at[stream] >= count for stream, count in step.after)
 
 
-def _written(memory: tuple[Tag, ...], step: Step) -> tuple[Tag, ...]:
+def _written(memory: tuple[Tag, ...], step: Transition) -> tuple[Tag, ...]:
     if not step.writes:
         return memory
     after = list(memory)
@@ -148,17 +150,17 @@ def _written(memory: tuple[Tag, ...], step: Step) -> tuple[Tag, ...]:
     return tuple(after)
 
 
-def _cells(program: Program) -> tuple[Range, ...]:
+def _cells(program: CommandLog) -> tuple[ByteRange, ...]:
     """The least pieces that all ranges of the program are made of, by arena and byte."""
     cuts: dict[int, set[int]] = {}
-    ranges: list[Range] = []
+    ranges: list[ByteRange] = []
     for one in program.commands:
-        if isinstance(one, Submitted):
-            ranges += [access.range for access in (*one.work.reads, *one.work.writes)]
+        if isinstance(one, Submit):
+            ranges += [access.range for access in (*one.task.reads, *one.task.writes)]
     for place in ranges:
         cuts.setdefault(place.arena, set()).update((place.begin, place.end))
     return tuple(
-        Range(arena, low, high)
+        ByteRange(arena, low, high)
         for arena in sorted(cuts)
         for points in [sorted(cuts[arena])]
         for low, high in pairwise(points)
@@ -168,43 +170,43 @@ def _cells(program: Program) -> tuple[Range, ...]:
 class _Queues:
     """Per stream its steps, begin and end of each work in turn, from the commands in the host's order."""
 
-    def __init__(self, streams: int, cells: Sequence[Range]) -> None:
+    def __init__(self, streams: int, cells: Sequence[ByteRange]) -> None:
         self.cells = cells
-        self.steps: list[list[Step]] = [[] for _ in range(streams)]
+        self.steps: list[list[Transition]] = [[] for _ in range(streams)]
         self.after: list[dict[int, int]] = [{} for _ in range(streams)]
         self.events: dict[int, dict[int, int]] = {}
-        self.intent = Intent()
+        self.intent = IntendedContents()
 
     def take(self, command: Command) -> None:
         """The queues after one more command."""
         match command:
-            case Submitted(number=number, stream=stream, work=work):
-                self._work(number, stream, self.intent.tagged(number, work))
-            case Recorded(event=event, stream=stream):
+            case Submit(number=number, stream=stream, task=work):
+                self._work(number, stream, self.intent.tags_of(number, work))
+            case Record(event=event, stream=stream):
                 self.events[event] = {**self.after[stream], stream: len(self.steps[stream])}
-            case Waited(stream=stream, event=event):
+            case Wait(stream=stream, event=event):
                 after = self.after[stream]
                 for other, count in self.events.get(event, {}).items():
                     after[other] = max(after.get(other, 0), count)
-            case Settled():
+            case Synchronize():
                 done = {stream: len(steps) for stream, steps in enumerate(self.steps)}
                 self.after = [dict(done) for _ in self.steps]
 
-    def _work(self, number: int, stream: int, tagged: Tagged) -> None:
-        reads = tuple((cell, tag) for place, tag in tagged.expects for cell in _inside(self.cells, place))
-        writes = tuple(cell for place in tagged.brings for cell in _inside(self.cells, place))
+    def _work(self, number: int, stream: int, tagged: TaskTags) -> None:
+        reads = tuple((cell, tag) for place, tag in tagged.expected for cell in _inside(self.cells, place))
+        writes = tuple(cell for place in tagged.written for cell in _inside(self.cells, place))
         own = frozenset(writes)
         still = tuple((cell, tag) for cell, tag in reads if cell not in own)
         after = tuple(sorted(self.after[stream].items()))
-        self.steps[stream].append(Step(work=number, after=after, reads=reads, writes=writes, tag=TORN))
-        self.steps[stream].append(Step(work=number, after=(), reads=still, writes=writes, tag=number))
+        self.steps[stream].append(Transition(task=number, after=after, reads=reads, writes=writes, tag=TORN))
+        self.steps[stream].append(Transition(task=number, after=(), reads=still, writes=writes, tag=number))
         self.after[stream] = {}
 
 
-def _inside(cells: Sequence[Range], place: Range) -> range:
+def _inside(cells: Sequence[ByteRange], place: ByteRange) -> range:
     """The indices of the cells that ``place`` is made of."""
     if place.begin == place.end:
         return range(0)
-    low = bisect_left(cells, Range(place.arena, place.begin, 0))
-    high = bisect_left(cells, Range(place.arena, place.end, 0))
+    low = bisect_left(cells, ByteRange(place.arena, place.begin, 0))
+    high = bisect_left(cells, ByteRange(place.arena, place.end, 0))
     return range(low, high)

@@ -22,14 +22,14 @@ POISON: Final[Content] = -2
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Range:
+class ByteRange:
     """The bytes ``[begin, end)`` of an arena."""
 
     arena: int
     begin: int
     end: int
 
-    def meets(self, other: "Range") -> bool:
+    def overlaps(self, other: "ByteRange") -> bool:
         """Whether they have a byte in common."""
         return self.arena == other.arena and self.begin < other.end and other.begin < self.end
 
@@ -38,24 +38,24 @@ class Range:
 class Access:
     """A range that is read expecting ``content``, or written so that it holds ``content`` afterwards."""
 
-    range: Range
+    range: ByteRange
     content: Content = ANY
 
 
-def nothing() -> None:
+def no_op() -> None:
     """For work that is declared and done elsewhere, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Task:
     """What a stream does in one go. ``moved`` bytes cross the link; ``cost`` is the time in ns that computing takes."""
 
     name: str
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()
-    run: Callable[[], object] = field(default=nothing, compare=False)
-    moved: int = 0
-    cost: int = 0
+    run: Callable[[], object] = field(default=no_op, compare=False)
+    link_bytes: int = 0
+    compute_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +84,22 @@ class Event:
 class Observer(Protocol):
     """Sees what is issued, in the host's order, and on backends that can tell, when each work begins and ends."""
 
-    def submitted(self, number: int, stream: Stream, work: Work) -> None:
+    def on_submit(self, number: int, stream: Stream, work: Task) -> None:
         """``work`` is the ``number``-th that the device was given."""
 
-    def recorded(self, event: Event, stream: Stream) -> None:
+    def on_record(self, event: Event, stream: Stream) -> None:
         """``event`` stands for all that ``stream`` was given so far."""
 
-    def waited(self, stream: Stream, event: Event) -> None:
+    def on_wait(self, stream: Stream, event: Event) -> None:
         """What ``stream`` is given from now on comes after what ``event`` stands for."""
 
-    def settled(self) -> None:
+    def on_synchronize(self) -> None:
         """The host has seen the end of all that was given so far."""
 
-    def began(self, number: int) -> None:
+    def on_begin(self, number: int) -> None:
         """The work runs from now."""
 
-    def ended(self, number: int) -> None:
+    def on_end(self, number: int) -> None:
         """The work has run."""
 
 
@@ -113,10 +113,10 @@ class Device(ABC):
         self._streams: list[Stream] = []
         self._events = 0
 
-    def arena(self, size: int) -> Arena:
+    def allocate(self, size: int) -> Arena:
         """``size`` new bytes, their content up to the caller; ``DEVICE_MEMORY`` where there are none."""
         found = Arena(len(self._arenas), size)
-        self._hold(found)
+        self._allocate(found)
         self._arenas.append(found)
         return found
 
@@ -124,65 +124,65 @@ class Device(ABC):
         """The arena's bytes are free: nothing that was given to a stream may still touch them."""
         self._free(arena)
 
-    def stream(self, name: str, *, urgent: bool = False) -> Stream:
+    def create_stream(self, name: str, *, urgent: bool = False) -> Stream:
         """A new queue; an ``urgent`` one goes first where the device can choose."""
         found = Stream(len(self._streams), name)
         self._streams.append(found)
-        self._open(found, urgent=urgent)
+        self._create_stream(found, urgent=urgent)
         return found
 
-    def retire(self, stream: Stream) -> None:
+    def destroy_stream(self, stream: Stream) -> None:
         """The stream has done all that it was given, and is given nothing any more."""
-        self._retire(stream)
+        self._destroy_stream(stream)
 
-    def event(self) -> Event:
+    def create_event(self) -> Event:
         """A new event, recorded nowhere yet."""
         self._events += 1
         return Event(self._events - 1)
 
-    def submit(self, stream: Stream, work: Work) -> None:
+    def submit(self, stream: Stream, work: Task) -> None:
         """``stream`` will do it after all that it was given and has been told to wait for."""
         number = self._submitted
         self._submitted += 1
         for observer in self._observers:
-            observer.submitted(number, stream, work)
+            observer.on_submit(number, stream, work)
         self._submit(number, stream, work)
 
     def record(self, event: Event, stream: Stream) -> None:
         """From now on ``event`` stands for all that ``stream`` was given so far."""
         for observer in self._observers:
-            observer.recorded(event, stream)
+            observer.on_record(event, stream)
         self._record(event, stream)
 
     def wait(self, stream: Stream, event: Event) -> None:
         """What ``stream`` is given from now on comes after what ``event`` stands for now."""
         for observer in self._observers:
-            observer.waited(stream, event)
+            observer.on_wait(stream, event)
         self._wait(stream, event)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """The host has waited until every stream has done all that it was given; raises what went wrong in one."""
-        self._settle()
+        self._synchronize()
         for observer in self._observers:
-            observer.settled()
+            observer.on_synchronize()
 
     @property
-    def watched(self) -> bool:
+    def has_observers(self) -> bool:
         """Whether anybody looks at what is declared."""
         return bool(self._observers)
 
-    def began(self, number: int) -> None:
+    def notify_begin(self, number: int) -> None:
         """Told by the backend where the work begins."""
         for observer in self._observers:
-            observer.began(number)
+            observer.on_begin(number)
 
-    def ended(self, number: int) -> None:
+    def notify_end(self, number: int) -> None:
         """Told by the backend where the work has ended."""
         for observer in self._observers:
-            observer.ended(number)
+            observer.on_end(number)
 
     @abstractmethod
-    def caller(self) -> Stream:
+    def caller_stream(self) -> Stream:
         """The stream that the caller's own computing goes to now."""
 
     @abstractmethod
@@ -190,30 +190,30 @@ class Device(ABC):
         """Nothing runs any more, and what the device held is free. Closing twice is closing."""
 
     @abstractmethod
-    def transfer(self, source: torch.Tensor | None, place: Range) -> Callable[[], object]:
+    def make_copy(self, source: torch.Tensor | None, place: ByteRange) -> Callable[[], object]:
         """What a work runs to bring the ``uint8[n]`` of the host to ``place``; nothing where no bytes are moved."""
 
     @abstractmethod
-    def clear(self, place: Range) -> Callable[[], object]:
+    def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """What a work runs to make ``place`` unreadable: every byte 255, which no float can be."""
 
     @abstractmethod
-    def _hold(self, arena: Arena) -> None: ...
+    def _allocate(self, arena: Arena) -> None: ...
 
     @abstractmethod
     def _free(self, arena: Arena) -> None: ...
 
     @abstractmethod
-    def _settle(self) -> None: ...
+    def _synchronize(self) -> None: ...
 
     @abstractmethod
-    def _open(self, stream: Stream, *, urgent: bool) -> None: ...
+    def _create_stream(self, stream: Stream, *, urgent: bool) -> None: ...
 
     @abstractmethod
-    def _retire(self, stream: Stream) -> None: ...
+    def _destroy_stream(self, stream: Stream) -> None: ...
 
     @abstractmethod
-    def _submit(self, number: int, stream: Stream, work: Work) -> None: ...
+    def _submit(self, number: int, stream: Stream, work: Task) -> None: ...
 
     @abstractmethod
     def _record(self, event: Event, stream: Stream) -> None: ...

@@ -39,7 +39,7 @@ def device_node(pci: str, root: Path = DEVICES) -> int:
         return -1
 
 
-def touching_cpus(worker: int, nodes: Mapping[int, tuple[int, ...]], node: int) -> tuple[int, ...]:
+def first_touch_cpus(worker: int, nodes: Mapping[int, tuple[int, ...]], node: int) -> tuple[int, ...]:
     """Where a worker that touches pages first should run: on ``node`` if that is one, else each on the next in turn.
 
     Nothing on a machine of one node, where any place is right.
@@ -49,7 +49,7 @@ def touching_cpus(worker: int, nodes: Mapping[int, tuple[int, ...]], node: int) 
     return nodes[node] if node in nodes else list(nodes.values())[worker % len(nodes)]
 
 
-def stay_on(cpus: Sequence[int]) -> bool:
+def bind_thread(cpus: Sequence[int]) -> bool:
     """The calling thread runs on these CPUs only, as far as it may; whether it does."""
     allowed = sorted(set(cpus) & os.sched_getaffinity(0))
     if not allowed:

@@ -50,9 +50,9 @@ class Pinning:
     """``pinned`` of ``size`` bytes are registered: all, or none and ``why``."""
 
     size: int
-    pinned: int
+    pinned_bytes: int
     segments: tuple[int, ...]
-    why: str
+    refusal: str
 
 
 def pin(address: int, cuts: Sequence[int], registrar: Registrar) -> Pinning:
@@ -62,9 +62,9 @@ def pin(address: int, cuts: Sequence[int], registrar: Registrar) -> Pinning:
         why = registrar.register(address + low, high - low)
         if why:
             unpin(done, registrar)
-            return Pinning(size=size, pinned=0, segments=(), why=why)
+            return Pinning(size=size, pinned_bytes=0, segments=(), refusal=why)
         done.append(address + low)
-    return Pinning(size=size, pinned=size, segments=tuple(done), why="")
+    return Pinning(size=size, pinned_bytes=size, segments=tuple(done), refusal="")
 
 
 def unpin(segments: Sequence[int], registrar: Registrar) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tmmu.runtime.device.interface import Range, Work
-from tmmu.runtime.device.command_log import Program, Recorded, Settled, Submitted, Waited
-from tmmu.runtime.device.shadow import Shadow
+from tmmu.runtime.device.command_log import CommandLog, Record, Submit, Synchronize, Wait
+from tmmu.runtime.device.interface import ByteRange, Task
+from tmmu.runtime.device.shadow import ShadowMemory
 
 Clock: TypeAlias = tuple[int, ...]
 """Per stream, how many of its works are known to be over."""
@@ -22,7 +22,7 @@ class Race:
 
     first: int
     second: int
-    range: Range
+    range: ByteRange
     what: str
 
 
@@ -43,17 +43,17 @@ class _Past:
     reads: tuple[_Touch, ...]
 
 
-def races(program: Program) -> tuple[Race, ...]:
+def races(program: CommandLog) -> tuple[Race, ...]:
     """Every pair of conflicting accesses that no event, queue or settling orders, by the later of the two."""
-    streams = program.streams
+    streams = program.stream_count
     clocks: list[Clock] = [(0,) * streams for _ in range(streams)]
     events: dict[int, Clock] = {}
-    past: Shadow[_Past] = Shadow(_Past(None, ()))
+    past: ShadowMemory[_Past] = ShadowMemory(_Past(None, ()))
     names: dict[int, str] = {}
     found: dict[tuple[int, int], Race] = {}
     for command in program.commands:
         match command:
-            case Submitted(number=number, stream=stream, work=work):
+            case Submit(number=number, stream=stream, task=work):
                 names[number] = work.name
                 clock = clocks[stream]
                 for first, place, how in _conflicts(past, work, _Touch(number, stream, clock[stream] + 1), clock):
@@ -61,11 +61,11 @@ def races(program: Program) -> tuple[Race, ...]:
                     what = f"{names[first]!r} {how} {names[number]!r}: bytes {place.begin} to {place.end}, unordered"
                     found.setdefault(pair, Race(first=first, second=number, range=place, what=what))
                 clocks[stream] = (*clock[:stream], clock[stream] + 1, *clock[stream + 1 :])
-            case Recorded(event=event, stream=stream):
+            case Record(event=event, stream=stream):
                 events[event] = clocks[stream]
-            case Waited(stream=stream, event=event):
+            case Wait(stream=stream, event=event):
                 clocks[stream] = _join(clocks[stream], events.get(event, clocks[stream]))
-            case Settled():
+            case Synchronize():
                 clocks = [tuple(clocks[stream][stream] for stream in range(streams))] * streams
     return tuple(found.values())
 
@@ -74,7 +74,9 @@ def _join(one: Clock, other: Clock) -> Clock:
     return tuple(map(max, one, other))
 
 
-def _conflicts(past: Shadow[_Past], work: Work, now: _Touch, clock: Clock) -> Iterator[tuple[int, Range, str]]:
+def _conflicts(
+    past: ShadowMemory[_Past], work: Task, now: _Touch, clock: Clock
+) -> Iterator[tuple[int, ByteRange, str]]:
     """The earlier works that ``work`` races with, where and how; ``past`` knows of it afterwards."""
     for access in work.reads:
         for place, before in list(past.pieces(access.range)):

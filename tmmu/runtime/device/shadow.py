@@ -4,19 +4,19 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from tmmu.runtime.device.interface import Range
+from tmmu.runtime.device.interface import ByteRange
 
 T = TypeVar("T")
 
 
-class Shadow(Generic[T]):
+class ShadowMemory(Generic[T]):
     """A value for each byte, ``default`` where none was assigned. Neighbours with one value may be two pieces."""
 
     def __init__(self, default: T) -> None:
         self._default = default
         self._arenas: dict[int, tuple[list[int], list[T]]] = {}
 
-    def assign(self, place: Range, value: T) -> None:
+    def assign(self, place: ByteRange, value: T) -> None:
         """Every byte of ``place`` has this value now."""
         if place.begin < place.end:
             starts, values = self._arena(place.arena)
@@ -24,13 +24,13 @@ class Shadow(Generic[T]):
             starts[low:high] = [place.begin]
             values[low:high] = [value]
 
-    def pieces(self, place: Range) -> Iterator[tuple[Range, T]]:
+    def pieces(self, place: ByteRange) -> Iterator[tuple[ByteRange, T]]:
         """The parts of ``place`` in order, each with its value; nothing may be assigned meanwhile."""
         starts, values = self._arena(place.arena)
         at, index = place.begin, bisect_right(starts, place.begin) - 1
         while at < place.end:
             end = min(place.end, starts[index + 1]) if index + 1 < len(starts) else place.end
-            yield Range(place.arena, at, end), values[index]
+            yield ByteRange(place.arena, at, end), values[index]
             at, index = end, index + 1
 
     def _arena(self, arena: int) -> tuple[list[int], list[T]]:

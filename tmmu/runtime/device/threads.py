@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tmmu.runtime.device.interface import Arena, Event, Observer, Range, Stream, Work
+from tmmu.runtime.device.interface import Arena, ByteRange, Event, Observer, Stream, Task
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.memory.slab import Slab
 
@@ -36,7 +36,7 @@ class Jitter:
     """Pauses of up to ``longest`` seconds, by ``seed``."""
 
     seed: int
-    longest: float
+    max_seconds: float
 
 
 class _Lane:
@@ -44,7 +44,7 @@ class _Lane:
 
     def __init__(self, name: str, jitter: Jitter | None, number: int, *, inline: bool) -> None:
         self._random = None if jitter is None else Random(jitter.seed * 1009 + number)
-        self._longest = 0.0 if jitter is None else jitter.longest
+        self._longest = 0.0 if jitter is None else jitter.max_seconds
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.thread = None if inline else Thread(target=self._work, name=f"tmmu {name}", daemon=True)
         if self.thread is not None:
@@ -92,10 +92,10 @@ class ThreadsDevice(MemoryDevice):
         self._failure: Exception | None = None
         self._failed = False
         self._inline = inline
-        self._caller = self.stream("caller")
+        self._caller = self.create_stream("caller")
         self._inline = False
 
-    def caller(self) -> Stream:
+    def caller_stream(self) -> Stream:
         """One stream for all callers; the calling thread's does everything at once, and waits in place."""
         return self._caller
 
@@ -103,7 +103,7 @@ class ThreadsDevice(MemoryDevice):
         """The bytes of an arena."""
         return self._slabs[arena.number]
 
-    def transfer(self, source: torch.Tensor | None, place: Range) -> Callable[[], object]:
+    def make_copy(self, source: torch.Tensor | None, place: ByteRange) -> Callable[[], object]:
         """One copy, or with jitter several that follow each other."""
         if source is None:
             raise ValueError("a device with memory copies bytes")
@@ -115,7 +115,7 @@ class ThreadsDevice(MemoryDevice):
         parts = [(target[at : at + size], given[at : at + size]) for at in range(0, len(target), size)]
         return partial(_in_parts, parts, _Lane("copy", self._jitter, place.begin, inline=True).dawdle)
 
-    def clear(self, place: Range) -> Callable[[], object]:
+    def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """Every byte 255."""
         return partial(self._bytes(place).fill, 255)
 
@@ -126,38 +126,38 @@ class ThreadsDevice(MemoryDevice):
         self._lanes = []
         self._slabs.clear()
 
-    def _bytes(self, place: Range) -> Bytes:
+    def _bytes(self, place: ByteRange) -> Bytes:
         view: Bytes = self._slabs[place.arena].bytes(place.begin, place.end - place.begin).numpy()
         return view
 
-    def _hold(self, arena: Arena) -> None:
+    def _allocate(self, arena: Arena) -> None:
         self._slabs[arena.number] = Slab(arena.size, ALIGNMENT, self.device)
 
     def _free(self, arena: Arena) -> None:
         self._slabs.pop(arena.number, None)
 
-    def _open(self, stream: Stream, *, urgent: bool) -> None:
+    def _create_stream(self, stream: Stream, *, urgent: bool) -> None:
         del urgent
         self._lanes.append(_Lane(stream.name, self._jitter, stream.number, inline=self._inline))
 
-    def _retire(self, stream: Stream) -> None:
+    def _destroy_stream(self, stream: Stream) -> None:
         self._lanes[stream.number].stop()
 
-    def _submit(self, number: int, stream: Stream, work: Work) -> None:
+    def _submit(self, number: int, stream: Stream, work: Task) -> None:
         lane = self._lanes[stream.number]
         lane.give(partial(self._do, number, work, inline=lane.thread is None))
 
-    def _do(self, number: int, work: Work, *, inline: bool) -> None:
+    def _do(self, number: int, work: Task, *, inline: bool) -> None:
         if self._failed and not inline:
             return
-        self.began(number)
+        self.notify_begin(number)
         try:
             work.run()
         except Exception as error:
             if inline:
                 raise
             self._failure, self._failed = error, True
-        self.ended(number)
+        self.notify_end(number)
 
     def _record(self, event: Event, stream: Stream) -> None:
         flag = self._latest[event.number] = Flag()
@@ -171,7 +171,7 @@ class ThreadsDevice(MemoryDevice):
         if lane.thread is None:
             self._raise()
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         flags = [Flag() for _ in self._lanes]
         for lane, flag in zip(self._lanes, flags, strict=True):
             lane.give(flag.set)

@@ -3,6 +3,6 @@
 ``stream_module`` is for a plain module; ``tmmu.runtime.ring.executor.bind_ring`` for a plan.
 """
 
-from tmmu.runtime.ring.modules import Options, Streaming, stream_module
+from tmmu.runtime.ring.modules import StreamedModule, StreamOptions, stream_module
 
-__all__ = ["Options", "Streaming", "stream_module"]
+__all__ = ["StreamOptions", "StreamedModule", "stream_module"]

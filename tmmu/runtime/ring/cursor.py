@@ -3,17 +3,17 @@
 from bisect import bisect_left
 
 from tmmu.errors import InvalidConfig
-from tmmu.runtime.ring.loop import Loop
+from tmmu.runtime.ring.loop import StreamingLoop
 
 
-class Walk:
+class VisitCursor:
     """Enters and leaves visits so that the block that is needed is there, whatever the caller's order.
 
     A caller that follows the schedule costs nothing extra. For one that skips a layer, the layers between are copied
     without being read; for one that goes back, those to the end of the pass and on. Both are counted in ``skipped``.
     """
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: StreamingLoop) -> None:
         self.loop, self.skipped = loop, 0
         self._visits = loop.ring.visits
         self._copied = frozenset(copy.visit for copy in loop.ring.copies)

@@ -7,58 +7,60 @@ from dataclasses import dataclass
 import torch
 
 from tmmu.errors import InvalidConfig
-from tmmu.ir.program import Program
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.program import Program
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.execute.bind import bind_program
-from tmmu.runtime.execute.executor import Bound, Executor
+from tmmu.runtime.execute.executor import BoundProgram, Executor
 from tmmu.runtime.kernels.code import Runnable
 from tmmu.runtime.memory.slab import Slab
-from tmmu.runtime.ring.fences import Stands, always
-from tmmu.runtime.ring.host_image import Filling, HostImage
-from tmmu.runtime.ring.loop import Loop
+from tmmu.runtime.ring.fences import FenceFilter, all_fences
+from tmmu.runtime.ring.host_image import HostImage, HostImageOptions
+from tmmu.runtime.ring.loop import StreamingLoop
 from tmmu.runtime.steps.launch_plan import Hooks
 from tmmu.runtime.weights.load import Weight, check_weights
 from tmmu.runtime.weights.sources import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streaming:
+class RingOptions:
     """How weights stream. ``prefetch``, ``poison`` and ``stands`` are the loop's; ``replay`` is that of ``bind``.
 
     A device that is ``owned`` is closed with the executor.
     """
 
-    filling: Filling | None = None
-    owned: bool = False
+    image: HostImageOptions | None = None
+    owns_device: bool = False
     prefetch: bool = True
     poison: bool = False
     replay: bool = True
-    stands: Stands = always
+    fence_filter: FenceFilter = all_fences
 
 
 class StreamedExecutor(Executor):
     """An executor whose weights stream. ``loop`` counts what that took, ``image`` is the host's copy of them."""
 
-    def __init__(self, bound: Bound, loop: Loop, image: HostImage, *, replay: bool, owned: bool) -> None:
+    def __init__(
+        self, bound: BoundProgram, loop: StreamingLoop, image: HostImage, *, replay: bool, owned: bool
+    ) -> None:
         super().__init__(bound, replay=replay, hooks=_hooks(loop, len(bound.steps)))
         self.loop, self.image, self._owned = loop, image, owned
 
     @property
     def figures(self) -> dict[str, int]:
         """What streaming has taken so far: passes, copies, bytes that were moved, waits; and what the host holds."""
-        counts = self.loop.counts
+        counts = self.loop.counters
         return {
             "passes": counts.passes,
             "copies": counts.copies,
-            "moved_bytes": counts.moved,
+            "moved_bytes": counts.copied_bytes,
             "waits": counts.waits,
             "pass_bytes": self.loop.ring.bytes_per_pass,
             "resident_bytes": self.loop.ring.resident_bytes,
             "host_bytes": self.image.size,
-            "pinned_bytes": self.image.pinning.pinned,
+            "pinned_bytes": self.image.pinning.pinned_bytes,
         }
 
     def close(self) -> None:
@@ -77,35 +79,35 @@ def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
     token: bytes,
     weights: Mapping[str, Weight],
     device: MemoryDevice,
-    streaming: Streaming | None = None,
+    options: RingOptions | None = None,
 ) -> StreamedExecutor:
     """An executor of ``program`` inside ``plan`` whose weights stream through the plan's ring on ``device``.
 
     ``weights`` are by buffer name, as tensors or as places in files, which are read once, into the host's image. Errors
     as of ``bind``, and ``INVALID_CONFIG`` for a plan without a ring.
     """
-    how = streaming or Streaming()
+    how = options or RingOptions()
     ring = _require_ring(program.graph, plan)
     sources = _sources(program.graph, ring, weights)
     with ExitStack() as undo, torch.inference_mode(mode=False):
-        arena = device.arena(ring.bytes)
+        arena = device.allocate(ring.bytes)
         undo.callback(device.release, arena)
         homes = _homes(program.graph, ring, device.memory(arena))
         bound = bind_program(program, plan, token=token, weights=weights, device=device.device, elsewhere=homes)
-        image = HostImage(ring, sources, how.filling or Filling(node=device.node), device.registrar)
+        image = HostImage(ring, sources, how.image or HostImageOptions(node=device.node), device.registrar)
         undo.callback(image.close)
-        loop = Loop(
+        loop = StreamingLoop(
             device,
             ring,
             image,
             arena=arena,
             prefetch=how.prefetch,
             poison=how.poison,
-            declare=device.watched,
-            stands=how.stands,
+            declare=device.has_observers,
+            fence_filter=how.fence_filter,
         )
         undo.pop_all()
-    return StreamedExecutor(bound, loop, image, replay=how.replay, owned=how.owned)
+    return StreamedExecutor(bound, loop, image, replay=how.replay, owned=how.owns_device)
 
 
 def _require_ring(graph: Graph, plan: Plan) -> Ring:
@@ -140,11 +142,11 @@ def _homes(graph: Graph, ring: Ring, slab: Slab) -> dict[int, tuple[Slab, int]]:
 def _sources(graph: Graph, ring: Ring, weights: Mapping[str, Weight]) -> dict[int, Source]:
     """Where the bytes of each member come from; what is missing or does not fit is refused."""
     held = frozenset(member.buffer for block in ring.blocks for member in block.members)
-    found = check_weights(graph, weights, elsewhere=frozenset(_text(graph)) - held)
+    found = check_weights(graph, weights, skip=frozenset(_text(graph)) - held)
     return {buffer: source for buffer, source in found.items() if buffer in held}
 
 
-def _hooks(loop: Loop, steps: int) -> Hooks:
+def _hooks(loop: StreamingLoop, steps: int) -> Hooks:
     """By position: leave the visits that are over, then enter those that begin. A run that broke off is forgotten."""
     leaves: dict[int, list[int]] = {}
     enters: dict[int, list[int]] = {}
@@ -161,7 +163,7 @@ def _hooks(loop: Loop, steps: int) -> Hooks:
 class _Turn:
     """Whether a run is under way, or broke off."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: StreamingLoop) -> None:
         self._loop, self._under_way = loop, False
 
     def hook(self, leaves: Sequence[int], enters: Sequence[int], *, begins: bool, ends: bool) -> Runnable:

@@ -8,31 +8,31 @@ from typing import TypeAlias
 class Fence(StrEnum):
     """The fences of the loop. Each is needed: without it there is a schedule that some oracle finds wrong."""
 
-    FRESH = "fresh"
+    ARENA_CLEARED = "fresh"
     """Copies come after the arena was cleared on the caller's stream."""
-    LOADED = "loaded"
+    RESIDENT_LOADED = "loaded"
     """Computing comes after the blocks that stay have landed."""
-    READY = "ready"
+    COPY_LANDED = "ready"
     """A visit comes after its copy."""
-    WHOLE = "whole"
+    LAST_PIECE = "whole"
     """A copy counts as done when its last piece has landed, not its first."""
-    REUSE = "reuse"
+    READERS_DONE = "reuse"
     """A copy comes after the visits whose bytes it overwrites."""
-    NEWEST = "newest"
+    NEWEST_READER = "newest"
     """Of several such visits it waits for the newest, not the oldest."""
-    OWNER = "owner"
+    READERS_ISSUED = "owner"
     """A copy is not issued before these visits are: until then their end is nothing that it could wait for."""
-    HANDOFF = "handoff"
+    CALLER_SWITCH = "handoff"
     """A caller that goes on computing on another stream comes after what it gave to the one before."""
-    CLOSE = "close"
+    DRAIN = "close"
     """The arena is given back after everything that was issued is over."""
 
 
-Stands: TypeAlias = Callable[[Fence, int, int], bool]
+FenceFilter: TypeAlias = Callable[[Fence, int, int], bool]
 """Whether a fence stands at a visit (-1: at none) in a pass: the hook by which tests take one away."""
 
 
-def always(fence: Fence, visit: int, turn: int) -> bool:
+def all_fences(fence: Fence, visit: int, turn: int) -> bool:
     """Every fence stands."""
     del fence, visit, turn
     return True

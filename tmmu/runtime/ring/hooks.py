@@ -11,16 +11,16 @@ from torch import nn
 
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.ring.anchors import Anchor
-from tmmu.runtime.ring.cursor import Walk
+from tmmu.runtime.ring.cursor import VisitCursor
 
 
-class Passes:
+class ModuleHooks:
     """The module's own ``forward``, and hooks on the parts that need blocks. Threads take turns.
 
     A pass that an exception breaks off, an interrupt included, is forgotten: the next one begins from nothing.
     """
 
-    def __init__(self, module: nn.Module, walk: Walk, anchors: Sequence[Anchor]) -> None:
+    def __init__(self, module: nn.Module, walk: VisitCursor, anchors: Sequence[Anchor]) -> None:
         self._module, self._walk = module, walk
         self._parts = [anchor for anchor in anchors if anchor.module is not module]
         self._first = [block for anchor in anchors if anchor.module is module for block in anchor.blocks]
@@ -28,7 +28,7 @@ class Passes:
         self._inside = self._broken = False
 
     @contextmanager
-    def hooked(self) -> Iterator[None]:
+    def install(self) -> Iterator[None]:
         """While inside, the module's calls are passes."""
         with ExitStack() as stack:
             for part in self._parts:

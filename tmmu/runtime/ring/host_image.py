@@ -16,7 +16,7 @@ import torch
 
 from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.ring import Ring
-from tmmu.runtime.device.numa import node_cpus, stay_on, touching_cpus
+from tmmu.runtime.device.numa import bind_thread, first_touch_cpus, node_cpus
 from tmmu.runtime.device.pinning import SEGMENT, Pinning, PinningRefused, Registrar, pin, unpin
 from tmmu.runtime.memory.sizing import device_memory
 from tmmu.runtime.weights.sources import Source
@@ -27,7 +27,7 @@ WORKERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filling:
+class HostImageOptions:
     """How an image is made. ``budget`` bounds its bytes, 0 by what the host has free; ``node`` is where the GPU is."""
 
     budget: int = 0
@@ -43,11 +43,11 @@ class HostImage:
         self,
         ring: Ring,
         sources: Mapping[int, Source],
-        filling: Filling | None = None,
+        filling: HostImageOptions | None = None,
         registrar: Registrar | None = None,
     ) -> None:
         """``sources`` by buffer. Errors: ``DEVICE_MEMORY`` beyond the budget, ``INVALID_CONFIG`` for a bad source."""
-        rules = filling or Filling()
+        rules = filling or HostImageOptions()
         self.ring, self.size = ring, ring.model_bytes
         _require_room(self.size, rules.budget)
         reads = _reads(ring, sources)
@@ -66,7 +66,7 @@ class HostImage:
         """The block in runs that lie in one registered segment each; nearly always one."""
         begin = self.ring.host_offsets[block]
         end = begin + self.ring.blocks[block].bytes
-        inside = self._cuts if self.pinning.pinned else ()
+        inside = self._cuts if self.pinning.pinned_bytes else ()
         cuts = [begin, *(cut for cut in inside if begin < cut < end), end]
         return [(low - begin, self._memory[low:high], high - low) for low, high in pairwise(cuts)]
 
@@ -78,11 +78,11 @@ class HostImage:
 
     def _pinned(self, registrar: Registrar | None) -> Pinning:
         if registrar is None or not self.size:
-            return Pinning(size=self.size, pinned=0, segments=(), why="no GPU is to read it")
+            return Pinning(size=self.size, pinned_bytes=0, segments=(), refusal="no GPU is to read it")
         found = pin(self._memory.data_ptr(), self._cuts, registrar)
-        if found.why:
+        if found.refusal:
             warnings.warn(
-                f"the {self.size} bytes of weights are not pinned ({found.why}): every copy makes the host wait; "
+                f"the {self.size} bytes of weights are not pinned ({found.refusal}): every copy makes the host wait; "
                 "raise the limit of locked memory (ulimit -l), or free host memory",
                 PinningRefused,
                 stacklevel=3,
@@ -128,7 +128,7 @@ def _reads(ring: Ring, sources: Mapping[int, Source]) -> list[_Read]:
                 what = f"buffer {member.buffer} of {block.name} does not fit at byte {member.offset}"
                 raise InvalidConfig(what, fix="plan the ring for this very model", buffer=member.buffer)
             end = member.offset + source.size
-            step = CHUNK if source.divided else source.size or 1
+            step = CHUNK if source.is_divisible else source.size or 1
             reads += [
                 _Read(source=source, skip=skip, at=start + member.offset + skip, size=min(step, source.size - skip))
                 for skip in range(0, source.size, step)
@@ -154,12 +154,12 @@ def _cuts(size: int, segment: int) -> list[int]:
     return [*range(0, size, segment), size]
 
 
-def _fill(memory: torch.Tensor, reads: Sequence[_Read], rules: Filling) -> None:
+def _fill(memory: torch.Tensor, reads: Sequence[_Read], rules: HostImageOptions) -> None:
     """Every read is done; the first error is raised, and what was not begun is left."""
     nodes, number = node_cpus(), count()
 
     def settle() -> None:
-        stay_on(touching_cpus(next(number), nodes, rules.node))
+        bind_thread(first_touch_cpus(next(number), nodes, rules.node))
 
     def read(one: _Read) -> None:
         one.source.read(memory[one.at : one.at + one.size], one.skip)

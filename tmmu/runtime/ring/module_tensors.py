@@ -15,7 +15,7 @@ from tmmu.runtime.memory.slab import Slab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class StreamedBuffer:
     """A buffer of the ring, and all names of the tensors of the module that lie in it, the graph's ``name`` first."""
 
     buffer: int
@@ -32,7 +32,7 @@ def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return dict(named)
 
 
-def windows_of(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tensor]) -> list[Window]:
+def streamed_buffers(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tensor]) -> list[StreamedBuffer]:
     """Every member of every block; ``INVALID_CONFIG`` for one that the module does not have or cannot move."""
     names, size = graph.notes.buffers, graph.buffers.bytes
     together: dict[int, list[str]] = {}
@@ -52,7 +52,7 @@ def windows_of(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tensor]) ->
             for alias in aliases:
                 _require_plain(alias, tensors[alias])
             found.append(
-                Window(
+                StreamedBuffer(
                     buffer=member.buffer,
                     block=index,
                     address=block.address + member.offset,
@@ -75,10 +75,10 @@ def _require_plain(name: str, tensor: torch.Tensor) -> None:
 
 
 @contextmanager
-def placed(
+def place_tensors(
     module: nn.Module,
     tensors: Mapping[str, torch.Tensor],
-    windows: Sequence[Window],
+    windows: Sequence[StreamedBuffer],
     slab: Slab,
     device: torch.device,
 ) -> Iterator[None]:
@@ -101,7 +101,7 @@ def _there(
 ) -> torch.Tensor:
     """The tensor itself over other memory until the stack unwinds, or another in its stead where torch forbids that."""
     before = tensor.data
-    after = _moved(name, before, device) if view is None else view
+    after = _move_to_device(name, before, device) if view is None else view
     if not torch._has_compatible_shallow_copy_type(tensor, after):
         return nn.Parameter(after, requires_grad=False) if isinstance(tensor, nn.Parameter) else after
 
@@ -124,7 +124,7 @@ def _exchange(stack: ExitStack, module: nn.Module, name: str, tensor: torch.Tens
     table[own] = tensor
 
 
-def _moved(name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _move_to_device(name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if tensor.device.type == "meta":
         raise InvalidConfig(
             f"{name} has no value, and is not in the ring", fix="make the module with values for it", name=name
@@ -132,20 +132,20 @@ def _moved(name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tenso
     return tensor.to(device)
 
 
-def reach(tensor: torch.Tensor) -> int:
+def extent_bytes(tensor: torch.Tensor) -> int:
     """Bytes from a tensor's first element to the end of its last."""
     if not tensor.numel():
         return 0
     return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
 
 
-def _view(one: Window, tensors: Mapping[str, torch.Tensor], alias: str, slab: Slab) -> torch.Tensor:
+def _view(one: StreamedBuffer, tensors: Mapping[str, torch.Tensor], alias: str, slab: Slab) -> torch.Tensor:
     """The tensor's own window: its shape, strides and place within the buffer."""
     tensor, owner = tensors[alias], tensors[one.name]
     whole = owner.untyped_storage().nbytes() == one.size
     first = 0 if whole else int(owner.storage_offset()) * owner.element_size()
     low = int(tensor.storage_offset()) * tensor.element_size() - first
-    if low < 0 or low + reach(tensor) > one.size:
+    if low < 0 or low + extent_bytes(tensor) > one.size:
         raise InvalidConfig(
             f"{alias} shares memory with {one.name} and reaches beyond it",
             fix="give each of them memory of its own, or tie them whole",

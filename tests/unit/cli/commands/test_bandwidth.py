@@ -6,15 +6,15 @@ import pytest
 
 from tests.unit.cli.graphs import Shell
 from tmmu.cli.commands.bandwidth import lines, record
-from tmmu.runtime.device.bandwidth import Bandwidth, PciLink, Rate
+from tmmu.runtime.device.bandwidth import Bandwidth, PciLink, CopyRate
 
 LINK = PciLink(address="0000:3b:00.0", speed="16.0 GT/s PCIe", width="8", max_speed="32.0 GT/s PCIe", max_width="16")
 GPU = Bandwidth(
     device="cuda:0",
     name="a GPU",
     rates=(
-        Rate(source="pinned", target="device", bytes=1 << 28, best_ns=11_000_000, small_ns=9_870),
-        Rate(source="pageable", target="device", bytes=1 << 28, best_ns=99_000_000, small_ns=12_000),
+        CopyRate(source="pinned", target="device", bytes=1 << 28, best_ns=11_000_000, small_ns=9_870),
+        CopyRate(source="pageable", target="device", bytes=1 << 28, best_ns=99_000_000, small_ns=12_000),
     ),
     link=LINK,
     unpinned="",

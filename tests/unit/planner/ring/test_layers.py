@@ -63,7 +63,7 @@ def test_a_layer_of_a_training_step_is_visited_in_both_stages_and_may_stream() -
     found = problem(layered([512] * 4, backward=True), "backward")
     assert found.pinned == (False,) * 4
     assert [(visit.first, visit.last) for visit in found.visits if visit.block == 0] == [(0, 1), (14, 15)]
-    assert found.moved == (2, 2, 2, 1)
+    assert found.visit_counts == (2, 2, 2, 1)
 
 
 def test_two_visits_with_little_in_between_are_one() -> None:

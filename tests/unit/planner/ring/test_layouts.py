@@ -7,23 +7,23 @@ import pytest
 from tests.layered import layers
 from tmmu.planner.ring.arcs import (
     Arcs,
-    arcs_ahead,
-    arcs_filling,
-    arcs_paced,
+    alap_arcs,
+    capacity_arcs,
     first_fit,
-    holds,
-    most_held,
-    orders,
-    too_far_back,
+    lookahead_arcs,
+    nearest_conflicts,
+    occupancy_masks,
+    peak_occupancy,
+    placement_orders,
 )
 from tmmu.planner.ring.cyclic import choose_cyclic
-from tmmu.planner.ring.layouts import extent, in_slots, layouts, skip_end
-from tmmu.planner.ring.problem import Stream, stream_of
+from tmmu.planner.ring.layouts import candidate_layouts, extent, in_slots, skip_end
+from tmmu.planner.ring.problem import StreamedBlocks, streamed_blocks
 
 
-def stream(sizes: list[int], compute: list[int] | None = None, copy: list[int] | None = None) -> Stream:
+def stream(sizes: list[int], compute: list[int] | None = None, copy: list[int] | None = None) -> StreamedBlocks:
     ones = [1] * len(sizes)
-    return stream_of(layers(sizes, compute or ones, copy or ones), [True] * len(sizes))
+    return streamed_blocks(layers(sizes, compute or ones, copy or ones), [True] * len(sizes))
 
 
 @pytest.mark.parametrize(
@@ -51,36 +51,36 @@ def test_slots_are_dealt_in_turn() -> None:
 
 
 def test_arcs_reach_back_over_the_start_of_the_pass() -> None:
-    assert arcs_ahead(stream([1] * 4), 2).spans == ((-2, 1), (-1, 2), (0, 3), (1, 4))
-    assert arcs_ahead(stream([1] * 4), 2, cut=1).spans == ((-2, 1), (1, 2), (1, 3), (1, 4))
+    assert lookahead_arcs(stream([1] * 4), 2).spans == ((-2, 1), (-1, 2), (0, 3), (1, 4))
+    assert lookahead_arcs(stream([1] * 4), 2, cut=1).spans == ((-2, 1), (1, 2), (1, 3), (1, 4))
 
 
 def test_arcs_fill_what_fits_together() -> None:
     made = stream([3, 1, 2, 2])
-    assert too_far_back(made, 4) == [-1, -1, 0, 1]
-    assert arcs_filling(made, 4).spans == ((0, 1), (0, 2), (1, 3), (2, 4))
-    assert too_far_back(made, 99) == [-4, -3, -2, -1]
+    assert nearest_conflicts(made, 4) == [-1, -1, 0, 1]
+    assert capacity_arcs(made, 4).spans == ((0, 1), (0, 2), (1, 3), (2, 4))
+    assert nearest_conflicts(made, 99) == [-4, -3, -2, -1]
 
 
 def test_the_shortest_arcs_of_a_pace_copy_as_late_as_they_can() -> None:
     """Four layers of 5 to compute and 3 to copy, at the lane's pace of 20: a copy ends where its visit starts."""
-    spans = arcs_paced(stream([1] * 4, [5] * 4, [3] * 4), 20).spans
+    spans = alap_arcs(stream([1] * 4, [5] * 4, [3] * 4), 20).spans
     assert [end - start for start, end in spans] == [8] * 4
     assert [after[1] - before[1] for before, after in pairwise(spans)] == [5] * 3
 
 
 def test_held_blocks_add_up_where_arcs_meet() -> None:
     made = stream([3, 5, 7])
-    held = holds(made, Arcs(length=3, spans=((-1, 1), (0, 2), (1, 3))))
-    assert most_held(made, held) == 12
+    held = occupancy_masks(made, Arcs(length=3, spans=((-1, 1), (0, 2), (1, 3))))
+    assert peak_occupancy(made, held) == 12
     assert held[0] & held[1]
     assert held[0] & held[2]
     assert held[1] & held[2]
-    apart = holds(made, Arcs(length=6, spans=((0, 2), (2, 4), (4, 6))))
-    assert most_held(made, apart) == 7
+    apart = occupancy_masks(made, Arcs(length=6, spans=((0, 2), (2, 4), (4, 6))))
+    assert peak_occupancy(made, apart) == 7
     assert not apart[0] & apart[1]
-    whole = holds(made, Arcs(length=3, spans=((0, 3), (-1, 5), (1, 2))))
-    assert most_held(made, whole) == 15
+    whole = occupancy_masks(made, Arcs(length=3, spans=((0, 3), (-1, 5), (1, 2))))
+    assert peak_occupancy(made, whole) == 15
 
 
 def test_first_fit_takes_the_lowest_gap() -> None:
@@ -91,10 +91,13 @@ def test_first_fit_takes_the_lowest_gap() -> None:
 
 def test_an_odd_circle_of_equal_layers_takes_three_slots_and_a_cut_one_two() -> None:
     made = stream([1] * 5)
-    closed = {extent([1] * 5, first_fit(made, holds(made, arcs_ahead(made, 1)), order)) for order in orders(made, 1)}
-    cut = holds(made, arcs_ahead(made, 1, cut=0))
+    closed = {
+        extent([1] * 5, first_fit(made, occupancy_masks(made, lookahead_arcs(made, 1)), order))
+        for order in placement_orders(made, 1)
+    }
+    cut = occupancy_masks(made, lookahead_arcs(made, 1, cut=0))
     assert min(closed) == 3
-    assert min(extent([1] * 5, first_fit(made, cut, order)) for order in orders(made, 1)) == 2
+    assert min(extent([1] * 5, first_fit(made, cut, order)) for order in placement_orders(made, 1)) == 2
 
 
 @pytest.mark.parametrize("count", range(2, 14))
@@ -103,8 +106,8 @@ def test_equal_layers_take_as_few_slots_as_a_circle_allows(count: int, depth: in
     """At most ``count // (depth + 1)`` arcs of ``depth + 1`` visits share an address."""
     if depth < count:
         made = stream([1] * count)
-        held = holds(made, arcs_ahead(made, depth))
-        found = min(extent([1] * count, first_fit(made, held, order)) for order in orders(made, depth))
+        held = occupancy_masks(made, lookahead_arcs(made, depth))
+        found = min(extent([1] * count, first_fit(made, held, order)) for order in placement_orders(made, depth))
         assert found == -(-count // (count // (depth + 1)))
 
 
@@ -112,7 +115,7 @@ def test_candidates_of_a_smaller_room_are_among_those_of_a_larger() -> None:
     made = stream([3, 1, 4, 1, 5, 2])
     before: set[tuple[int, ...]] = set()
     for room in range(5, 17):
-        found = list(layouts(made, room, bare=True))
+        found = list(candidate_layouts(made, room, bare=True))
         assert len(set(found)) == len(found)
         assert all(extent([3, 1, 4, 1, 5, 2], address) <= room for address in found)
         assert before <= set(found)
@@ -135,4 +138,4 @@ def test_each_kind_of_arcs_is_the_best_somewhere(
 ) -> None:
     found = choose_cyclic(layers(sizes, compute, [3 * size for size in sizes]), room, 0)
     assert found
-    assert found.pace.time == time
+    assert found.pass_time.ns == time

@@ -107,7 +107,7 @@ def test_the_least_busy_budget_never_waits_for_room_and_one_byte_less_may() -> N
     assert least_capacity(problem, "cyclic", 0) == 1
     found = POLICY["cyclic"](problem, 2, 0)
     assert found
-    assert found.pace.limit == LINK
+    assert found.pass_time.limit == LINK
 
 
 def test_70b_in_48_gb_keeps_the_link_busy_and_moves_what_does_not_fit() -> None:
@@ -118,7 +118,7 @@ def test_70b_in_48_gb_keeps_the_link_busy_and_moves_what_does_not_fit() -> None:
     assert ring.depth >= 2
     assert len(ring.copies) == len({copy.visit for copy in ring.copies}) == 58
     assert figures.limit == LINK
-    assert figures.bytes_per_pass / 24 >= 0.99 * figures.time
+    assert figures.bytes_per_pass / 24 >= 0.99 * figures.pass_ns
     assert figures.utilization_ppm >= 990_000
     assert figures.bandwidth >= 1.4 * pure.bandwidth
     assert figures.overlap_ppm == 1_000_000
@@ -133,14 +133,14 @@ def test_70b_is_limited_by_the_link_or_by_computing(compute_ns: int, limit: str)
 def test_figures_of_a_schedule_without_overlap() -> None:
     problem = layers([10] * 4, [3] * 4, [7] * 4)
     figures = figures_of(problem, plan_ring(problem, RingRequest(capacity=10)))
-    assert (figures.time, figures.limit) == (40, CAPACITY)
+    assert (figures.pass_ns, figures.limit) == (40, CAPACITY)
     assert (figures.overlap_ppm, figures.utilization_ppm, figures.bandwidth) == (0, 700_000, GB)
 
 
 def test_figures_where_nothing_streams() -> None:
     problem = layers([10] * 4, [3] * 4, [7] * 4)
     figures = figures_of(problem, plan_ring(problem, RingRequest(capacity=40)))
-    assert (figures.time, figures.limit, figures.link_ns, figures.overlap_ppm) == (12, COMPUTE, 0, 1_000_000)
+    assert (figures.pass_ns, figures.limit, figures.link_ns, figures.overlap_ppm) == (12, COMPUTE, 0, 1_000_000)
 
 
 def test_passes_one_by_one() -> None:
@@ -155,7 +155,7 @@ def test_passes_one_by_one() -> None:
         (21, 28, 28, 31),
         (28, 35, 35, 38),
     ]
-    assert [turn.turn for turn in turns] == [0] * 4 + [1] * 4
+    assert [turn.pass_index for turn in turns] == [0] * 4 + [1] * 4
     assert first_pass_ns(problem, ring) == 31
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from tests.layered import layers
 from tmmu.ir.ring import Visit
-from tmmu.planner.ring.problem import RingProblem, Stream, stream_of
-from tmmu.planner.ring.timing import CAPACITY, COMPUTE, LINK, Pace, pace_of
+from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
+from tmmu.planner.ring.timing import CAPACITY, COMPUTE, LINK, PassTime, steady_pass_time
 
 
-def whole(problem: RingProblem) -> Stream:
-    return stream_of(problem, [True] * len(problem.bytes))
+def whole(problem: RingProblem) -> StreamedBlocks:
+    return streamed_blocks(problem, [True] * len(problem.bytes))
 
 
 def in_turn(count: int, slots: int) -> list[tuple[int, int]]:
@@ -25,20 +25,20 @@ def in_turn(count: int, slots: int) -> list[tuple[int, int]]:
     return waits
 
 
-def uniform(count: int, compute: int, copy: int) -> Stream:
+def uniform(count: int, compute: int, copy: int) -> StreamedBlocks:
     return whole(layers([1] * count, [compute] * count, [copy] * count))
 
 
 @pytest.mark.parametrize(
     ("count", "compute", "copy", "slots", "wanted"),
     [
-        (1, 3, 7, 1, Pace(time=10, limit=CAPACITY)),
-        (4, 3, 7, 1, Pace(time=40, limit=CAPACITY)),
-        (4, 3, 7, 2, Pace(time=28, limit=LINK)),
-        (4, 7, 3, 2, Pace(time=28, limit=COMPUTE)),
-        (4, 5, 5, 2, Pace(time=20, limit=COMPUTE)),
-        (5, 3, 7, 2, Pace(time=38, limit=CAPACITY)),
-        (5, 3, 7, 3, Pace(time=35, limit=LINK)),
+        (1, 3, 7, 1, PassTime(ns=10, limit=CAPACITY)),
+        (4, 3, 7, 1, PassTime(ns=40, limit=CAPACITY)),
+        (4, 3, 7, 2, PassTime(ns=28, limit=LINK)),
+        (4, 7, 3, 2, PassTime(ns=28, limit=COMPUTE)),
+        (4, 5, 5, 2, PassTime(ns=20, limit=COMPUTE)),
+        (5, 3, 7, 2, PassTime(ns=38, limit=CAPACITY)),
+        (5, 3, 7, 3, PassTime(ns=35, limit=LINK)),
     ],
     ids=[
         "alone",
@@ -50,15 +50,15 @@ def uniform(count: int, compute: int, copy: int) -> Stream:
         "odd in three",
     ],
 )
-def test_equal_layers_in_slots(count: int, compute: int, copy: int, slots: int, wanted: Pace) -> None:
-    assert pace_of(uniform(count, compute, copy), in_turn(count, slots)) == wanted
+def test_equal_layers_in_slots(count: int, compute: int, copy: int, slots: int, wanted: PassTime) -> None:
+    assert steady_pass_time(uniform(count, compute, copy), in_turn(count, slots)) == wanted
 
 
 def test_layers_of_two_kinds_need_a_third_slot() -> None:
     """Small and large ones in turn: in two slots the large ones load while little is computed, in three they do not."""
     stream = whole(layers([1] * 6, [1, 9] * 3, [1, 9] * 3))
-    assert pace_of(stream, in_turn(6, 2)) == Pace(time=54, limit=CAPACITY)
-    assert pace_of(stream, in_turn(6, 3)) == Pace(time=30, limit=COMPUTE)
+    assert steady_pass_time(stream, in_turn(6, 2)) == PassTime(ns=54, limit=CAPACITY)
+    assert steady_pass_time(stream, in_turn(6, 3)) == PassTime(ns=30, limit=COMPUTE)
 
 
 def test_ops_between_visits_count() -> None:
@@ -72,8 +72,8 @@ def test_ops_between_visits_count() -> None:
         copy_ns=(5, 5),
         alignment=1,
     )
-    assert pace_of(whole(problem), [(1, 1), (0, 0)]) == Pace(time=67, limit=COMPUTE)
-    assert pace_of(stream_of(problem, [False, False]), []) == Pace(time=67, limit=COMPUTE)
+    assert steady_pass_time(whole(problem), [(1, 1), (0, 0)]) == PassTime(ns=67, limit=COMPUTE)
+    assert steady_pass_time(streamed_blocks(problem, [False, False]), []) == PassTime(ns=67, limit=COMPUTE)
 
 
 def test_a_visit_inside_another_ends_before_it() -> None:
@@ -89,9 +89,9 @@ def test_a_visit_inside_another_ends_before_it() -> None:
         alignment=1,
     )
     stream = whole(problem)
-    assert stream.ends == ((1, 6), (1, 2))
-    assert pace_of(stream, [(0, 1), (1, 1)]) == Pace(time=61, limit=CAPACITY)
+    assert stream.visit_ends == ((1, 6), (1, 2))
+    assert steady_pass_time(stream, [(0, 1), (1, 1)]) == PassTime(ns=61, limit=CAPACITY)
 
 
 def test_what_waits_for_itself_has_no_pace() -> None:
-    assert pace_of(uniform(3, 1, 1), [(0, 0), (0, 0), (1, 0)]) is None
+    assert steady_pass_time(uniform(3, 1, 1), [(0, 0), (0, 0), (1, 0)]) is None

@@ -1,11 +1,11 @@
 """Small programs for a device, given as what each stream is told."""
 
 from tmmu.runtime.device.explorer import ExplorerDevice
-from tmmu.runtime.device.interface import Access, Event, Range, Stream, Work
+from tmmu.runtime.device.interface import Access, ByteRange, Event, Stream, Task
 
-HERE = Range(0, 0, 4)
-THERE = Range(0, 4, 8)
-OVER_BOTH = Range(0, 2, 6)
+HERE = ByteRange(0, 0, 4)
+THERE = ByteRange(0, 4, 8)
+OVER_BOTH = ByteRange(0, 2, 6)
 
 
 class Script:
@@ -13,17 +13,19 @@ class Script:
 
     def __init__(self, device: ExplorerDevice | None = None) -> None:
         self.device = device or ExplorerDevice()
-        self.a = self.device.caller()
-        self.b = self.device.stream("b")
+        self.a = self.device.caller_stream()
+        self.b = self.device.create_stream("b")
 
-    def write(self, stream: Stream, place: Range = HERE, content: int = 0, name: str = "write") -> None:
-        self.device.submit(stream, Work(name=name, writes=(Access(place, content),), moved=place.end - place.begin))
+    def write(self, stream: Stream, place: ByteRange = HERE, content: int = 0, name: str = "write") -> None:
+        self.device.submit(
+            stream, Task(name=name, writes=(Access(place, content),), link_bytes=place.end - place.begin)
+        )
 
-    def read(self, stream: Stream, place: Range = HERE, content: int = 0, name: str = "read") -> None:
-        self.device.submit(stream, Work(name=name, reads=(Access(place, content),), cost=1))
+    def read(self, stream: Stream, place: ByteRange = HERE, content: int = 0, name: str = "read") -> None:
+        self.device.submit(stream, Task(name=name, reads=(Access(place, content),), compute_ns=1))
 
     def mark(self, stream: Stream, event: Event | None = None) -> Event:
-        event = event or self.device.event()
+        event = event or self.device.create_event()
         self.device.record(event, stream)
         return event
 

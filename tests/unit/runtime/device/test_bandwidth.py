@@ -10,7 +10,7 @@ import torch
 
 from tests.unit.runtime.device.test_cuda import FakeCuda
 from tmmu.runtime.device import cuda
-from tmmu.runtime.device.bandwidth import Rate, best_of, measure_bandwidth, of_gpu, pci_link
+from tmmu.runtime.device.bandwidth import CopyRate, best_time, measure_bandwidth, measure_gpu, pci_link
 from tmmu.runtime.device.cuda import CudaDevice
 from tmmu.runtime.memory.slab import Slab
 
@@ -18,14 +18,14 @@ from tmmu.runtime.memory.slab import Slab
 def test_the_best_of_the_tries_after_one_that_is_not_counted() -> None:
     runs: list[int] = []
     times = iter([0, 7, 10, 14, 20, 25])
-    assert best_of(lambda: runs.append(1), 3, clock=lambda: next(times)) == 4
+    assert best_time(lambda: runs.append(1), 3, clock=lambda: next(times)) == 4
     assert len(runs) == 4
 
 
 def test_a_rate_is_bytes_by_time() -> None:
-    rate = Rate(source="a", target="b", bytes=24, best_ns=1, small_ns=0)
+    rate = CopyRate(source="a", target="b", bytes=24, best_ns=1, small_ns=0)
     assert rate.bytes_per_second == 24 * 10**9
-    assert Rate(source="a", target="b", bytes=24, best_ns=0, small_ns=0).bytes_per_second == 24 * 10**9
+    assert CopyRate(source="a", target="b", bytes=24, best_ns=0, small_ns=0).bytes_per_second == 24 * 10**9
 
 
 def test_the_host_is_measured_with_one_thread_and_with_all() -> None:
@@ -68,7 +68,7 @@ PROPERTIES: Any = SimpleNamespace(
 def test_a_gpu_is_measured_both_ways_and_nothing_stays_registered(gpu: CudaDevice, why: str, kinds: list[str]) -> None:
     registering = Registering(why)
     gpu.registrar = registering
-    found = of_gpu(gpu, 1 << 14, 1, PROPERTIES)
+    found = measure_gpu(gpu, 1 << 14, 1, PROPERTIES)
     ways = [way for kind in kinds for way in ((kind, "device"), ("device", kind))]
     assert [(rate.source, rate.target) for rate in found.rates] == ways
     assert (found.name, found.unpinned, registering.held) == ("a GPU", why, [])

@@ -10,9 +10,9 @@ from tests.rings import drive, ring_at
 from tmmu.errors import DeviceMissing
 from tmmu.runtime.device import cuda
 from tmmu.runtime.device.cuda import CudaDevice, pci_address
-from tmmu.runtime.device.interface import Range, Work
+from tmmu.runtime.device.interface import ByteRange, Task
 from tmmu.runtime.memory.slab import Slab
-from tmmu.runtime.ring.loop import Loop
+from tmmu.runtime.ring.loop import StreamingLoop
 
 
 class FakeStream:
@@ -110,32 +110,32 @@ def test_an_index_that_no_gpu_has_is_refused(fake: FakeCuda) -> None:
 
 def test_copies_go_to_an_urgent_stream_and_the_caller_s_is_torch_s_own(fake: FakeCuda) -> None:
     device = CudaDevice(cuda=fake)
-    link = device.stream("weights", urgent=True)
+    link = device.create_stream("weights", urgent=True)
     assert fake.log == ["stream of priority -1"]
-    caller = device.caller()
-    assert device.caller() == caller
-    device.submit(link, Work(name="copy"))
-    device.submit(caller, Work(name="kernel"))
+    caller = device.caller_stream()
+    assert device.caller_stream() == caller
+    device.submit(link, Task(name="copy"))
+    device.submit(caller, Task(name="kernel"))
     assert fake.log[1:] == ["on side 1", "on main"]
 
 
 def test_another_current_stream_is_another_caller(fake: FakeCuda) -> None:
     device = CudaDevice(cuda=fake)
-    first = device.caller()
+    first = device.caller_stream()
     fake.current = FakeStream(fake.log, "other", 7)
-    second = device.caller()
+    second = device.caller_stream()
     assert first != second
     fake.current = FakeStream(fake.log, "main again", 0)
-    assert device.caller() == first
+    assert device.caller_stream() == first
 
 
 def test_events_are_recorded_and_waited_for_on_streams_never_on_the_host(fake: FakeCuda) -> None:
     device = CudaDevice(cuda=fake)
-    link, event = device.stream("weights"), device.event()
+    link, event = device.create_stream("weights"), device.create_event()
     device.record(event, link)
-    device.wait(device.caller(), event)
+    device.wait(device.caller_stream(), event)
     assert fake.log[1:] == ["side 1 records 2", "main waits 2"]
-    device.settle()
+    device.synchronize()
     assert fake.log[-1] == "synchronize"
 
 
@@ -147,7 +147,7 @@ def test_the_loop_never_makes_the_host_wait(fake: FakeCuda) -> None:
             return [(0, torch.full((512,), block, dtype=torch.uint8), 512)]
 
     device = CudaDevice(cuda=fake)
-    loop = Loop(device, ring, Image())  # type: ignore[arg-type]
+    loop = StreamingLoop(device, ring, Image())  # type: ignore[arg-type]
     drive(loop, 3)
     assert "synchronize" not in fake.log
     assert device.memory(loop.arena).bytes(512, 512).eq(1).all()
@@ -158,7 +158,7 @@ def test_the_loop_never_makes_the_host_wait(fake: FakeCuda) -> None:
 @pytest.mark.parametrize("pinned", [True, False])
 def test_only_pinned_memory_is_copied_without_waiting(fake: FakeCuda, pinned: bool) -> None:
     device = CudaDevice(cuda=fake)
-    arena = device.arena(64)
+    arena = device.allocate(64)
     asked: list[bool] = []
 
     class Source:
@@ -166,14 +166,14 @@ def test_only_pinned_memory_is_copied_without_waiting(fake: FakeCuda, pinned: bo
             asked.append(True)
             return pinned
 
-    run: Any = device.transfer(Source(), Range(arena.number, 0, 64))  # type: ignore[arg-type]
+    run: Any = device.make_copy(Source(), ByteRange(arena.number, 0, 64))  # type: ignore[arg-type]
     assert asked == [True]
     assert run.keywords == {"non_blocking": pinned}
 
 
 def test_closing_waits_and_lets_go(fake: FakeCuda) -> None:
     device = CudaDevice(cuda=fake)
-    device.arena(64)
+    device.allocate(64)
     device.close()
     device.close()
     assert fake.log == ["synchronize"]

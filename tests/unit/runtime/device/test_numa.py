@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tmmu.runtime.device.numa import device_node, node_cpus, parse_cpus, stay_on, touching_cpus
+from tmmu.runtime.device.numa import bind_thread, device_node, first_touch_cpus, node_cpus, parse_cpus
 
 TWO = {0: (0, 1), 2: (4, 5)}
 
@@ -47,19 +47,19 @@ def test_the_node_of_a_device_is_its_own_or_unknown(tmp_path: Path) -> None:
 
 
 def test_workers_touch_on_the_node_that_is_asked_for_or_in_turn() -> None:
-    assert [touching_cpus(n, TWO, 2) for n in range(3)] == [(4, 5)] * 3
-    assert [touching_cpus(n, TWO, -1) for n in range(3)] == [(0, 1), (4, 5), (0, 1)]
-    assert [touching_cpus(n, TWO, 1) for n in range(2)] == [(0, 1), (4, 5)]
-    assert touching_cpus(0, {0: (0, 1)}, 0) == ()
+    assert [first_touch_cpus(n, TWO, 2) for n in range(3)] == [(4, 5)] * 3
+    assert [first_touch_cpus(n, TWO, -1) for n in range(3)] == [(0, 1), (4, 5), (0, 1)]
+    assert [first_touch_cpus(n, TWO, 1) for n in range(2)] == [(0, 1), (4, 5)]
+    assert first_touch_cpus(0, {0: (0, 1)}, 0) == ()
 
 
 def test_a_thread_stays_where_it_may() -> None:
     allowed = sorted(os.sched_getaffinity(0))
     try:
-        assert stay_on(allowed[:1])
+        assert bind_thread(allowed[:1])
         assert os.sched_getaffinity(0) == {allowed[0]}
-        assert not stay_on([])
-        assert not stay_on([1 << 20])
+        assert not bind_thread([])
+        assert not bind_thread([1 << 20])
         assert os.sched_getaffinity(0) == {allowed[0]}
     finally:
         os.sched_setaffinity(0, allowed)

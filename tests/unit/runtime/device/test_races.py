@@ -1,12 +1,12 @@
 """What queues, events and settling order is ordered; everything else that conflicts is a race."""
 
 from tests.unit.runtime.device.programs import HERE, OVER_BOTH, THERE, Script
-from tmmu.runtime.device.interface import Access, Range, Work
+from tmmu.runtime.device.interface import Access, ByteRange, Task
 from tmmu.runtime.device.races import Race, races
 
 
 def found(script: Script) -> list[tuple[int, int]]:
-    return [(race.first, race.second) for race in races(script.device.program)]
+    return [(race.first, race.second) for race in races(script.device.log)]
 
 
 def test_one_stream_is_in_order() -> None:
@@ -44,13 +44,13 @@ def test_only_bytes_that_meet_conflict_and_the_race_names_them() -> None:
     assert found(script) == []
     script.read(script.b, OVER_BOTH, name="reader")
     what = "'write' writes what is read by 'reader': bytes 2 to 4, unordered"
-    assert races(script.device.program) == (Race(first=0, second=2, range=Range(0, 2, 4), what=what),)
+    assert races(script.device.log) == (Race(first=0, second=2, range=ByteRange(0, 2, 4), what=what),)
 
 
 def test_other_arenas_have_other_bytes() -> None:
     script = Script()
     script.write(script.a, HERE)
-    script.write(script.b, Range(1, 0, 4))
+    script.write(script.b, ByteRange(1, 0, 4))
     assert found(script) == []
 
 
@@ -78,14 +78,14 @@ def test_a_wait_takes_the_latest_record_at_its_issue() -> None:
 def test_a_wait_for_what_was_never_recorded_is_none() -> None:
     script = Script()
     script.write(script.a)
-    script.after(script.b, script.device.event())
+    script.after(script.b, script.device.create_event())
     script.read(script.b)
     assert found(script) == [(0, 1)]
 
 
 def test_order_goes_through_a_third_stream() -> None:
     script = Script()
-    third = script.device.stream("third")
+    third = script.device.create_stream("third")
     script.write(script.a)
     script.order(script.a, third)
     script.order(third, script.b)
@@ -96,7 +96,7 @@ def test_order_goes_through_a_third_stream() -> None:
 def test_settling_orders_everything() -> None:
     script = Script()
     script.write(script.a)
-    script.device.settle()
+    script.device.synchronize()
     script.read(script.b)
     script.write(script.a)
     assert found(script) == [(1, 2)]
@@ -105,7 +105,7 @@ def test_settling_orders_everything() -> None:
 def test_a_write_waits_for_all_readers_not_for_one() -> None:
     for waited, left in (("a", 1), ("b", 0)):
         script = Script()
-        third = script.device.stream("third")
+        third = script.device.create_stream("third")
         script.read(script.a)
         script.read(script.b)
         script.order(getattr(script, waited), third)
@@ -115,15 +115,15 @@ def test_a_write_waits_for_all_readers_not_for_one() -> None:
 
 def test_readers_that_a_later_write_covers_in_part_are_kept_for_the_rest() -> None:
     script = Script()
-    third = script.device.stream("third")
+    third = script.device.create_stream("third")
     script.read(script.a, HERE)
     script.order(script.a, third)
-    script.write(third, Range(0, 0, 2))
-    script.write(script.b, Range(0, 2, 4))
+    script.write(third, ByteRange(0, 0, 2))
+    script.write(script.b, ByteRange(0, 2, 4))
     assert found(script) == [(0, 2)]
 
 
 def test_a_work_that_reads_what_it_writes_does_not_race_with_itself() -> None:
     script = Script()
-    script.device.submit(script.a, Work(name="both", reads=(Access(HERE),), writes=(Access(HERE),)))
+    script.device.submit(script.a, Task(name="both", reads=(Access(HERE),), writes=(Access(HERE),)))
     assert found(script) == []

@@ -3,18 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmmu.runtime.device.interface import Range
-from tmmu.runtime.device.shadow import Shadow
+from tmmu.runtime.device.interface import ByteRange
+from tmmu.runtime.device.shadow import ShadowMemory
 
 SIZE = 12
 RANGES = st.tuples(st.integers(0, 1), st.integers(0, SIZE), st.integers(0, SIZE)).map(
-    lambda row: Range(row[0], min(row[1:]), max(row[1:]))
+    lambda row: ByteRange(row[0], min(row[1:]), max(row[1:]))
 )
 
 
 @given(st.lists(st.tuples(RANGES, st.integers(0, 3))), RANGES)
-def test_it_holds_what_an_array_would(writes: list[tuple[Range, int]], asked: Range) -> None:
-    shadow: Shadow[int] = Shadow(-1)
+def test_it_holds_what_an_array_would(writes: list[tuple[ByteRange, int]], asked: ByteRange) -> None:
+    shadow: ShadowMemory[int] = ShadowMemory(-1)
     arrays = {0: [-1] * SIZE, 1: [-1] * SIZE}
     for place, value in writes:
         shadow.assign(place, value)
@@ -27,8 +27,8 @@ def test_it_holds_what_an_array_would(writes: list[tuple[Range, int]], asked: Ra
 
 
 def test_what_was_cut_does_not_pile_up() -> None:
-    shadow: Shadow[int] = Shadow(-1)
+    shadow: ShadowMemory[int] = ShadowMemory(-1)
     for turn in range(100):
         for low in range(4):
-            shadow.assign(Range(0, low, low + 3), turn)
-    assert len(list(shadow.pieces(Range(0, 0, 99)))) <= 8
+            shadow.assign(ByteRange(0, low, low + 3), turn)
+    assert len(list(shadow.pieces(ByteRange(0, 0, 99)))) <= 8

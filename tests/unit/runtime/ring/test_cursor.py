@@ -7,17 +7,17 @@ import pytest
 from tests.rings import in_slots, ring_at
 from tmmu.errors import InvalidConfig
 from tmmu.ir.ring import Ring, Visit
-from tmmu.runtime.device.command_log import PaperDevice
-from tmmu.runtime.ring.loop import Loop, NoImage
-from tmmu.runtime.ring.cursor import Walk
+from tmmu.runtime.device.command_log import DryRunDevice
+from tmmu.runtime.ring.cursor import VisitCursor
+from tmmu.runtime.ring.loop import PlaceholderBlocks, StreamingLoop
 
 
-class Told(Loop):
+class Told(StreamingLoop):
     """Keeps what it was told."""
 
     def __init__(self, ring: Ring) -> None:
         self.log: list[str] = []
-        super().__init__(PaperDevice(), ring, NoImage(ring))
+        super().__init__(DryRunDevice(), ring, PlaceholderBlocks(ring))
 
     def enter(self, visit: int) -> None:
         self.log.append(f"+{visit}")
@@ -28,12 +28,12 @@ class Told(Loop):
         super().leave(visit)
 
 
-def walk(ring: Ring) -> tuple[Walk, Told]:
+def walk(ring: Ring) -> tuple[VisitCursor, Told]:
     loop = Told(ring)
-    return Walk(loop), loop
+    return VisitCursor(loop), loop
 
 
-def once(walked: Walk, block: int) -> None:
+def once(walked: VisitCursor, block: int) -> None:
     walked.begin(block)
     walked.end(block)
 

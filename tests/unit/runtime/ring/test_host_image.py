@@ -15,9 +15,9 @@ from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.ring import Block, Member, Ring
 from tmmu.runtime.device.pinning import CudaRegistrar, PinningRefused, pin
 from tmmu.runtime.ring import host_image as host
-from tmmu.runtime.ring.host_image import Filling, HostImage
+from tmmu.runtime.ring.host_image import HostImage, HostImageOptions
 from tmmu.runtime.weights.safetensors_files import stored_tensors
-from tmmu.runtime.weights.sources import OfFile, OfTensor, file_source, tensor_source
+from tmmu.runtime.weights.sources import FileSource, TensorSource, file_source, tensor_source
 
 PAGE = 4096
 
@@ -37,8 +37,8 @@ def ring_of(*blocks: tuple[int, list[tuple[int, int]]]) -> Ring:
     return replace(ring_at([]), blocks=tuple(filled))
 
 
-def bytes_of(*values: int) -> OfTensor:
-    return OfTensor(torch.tensor(values, dtype=torch.uint8))
+def bytes_of(*values: int) -> TensorSource:
+    return TensorSource(torch.tensor(values, dtype=torch.uint8))
 
 
 class FakeRegistrar:
@@ -80,7 +80,9 @@ def test_large_weights_are_read_in_chunks_by_several_threads(monkeypatch: pytest
     monkeypatch.setattr(host, "CHUNK", 1000)
     given = torch.arange(5 * 2500).to(torch.uint8)
     ring = ring_of(*((2500, [(n, 0)]) for n in range(5)))
-    image = HostImage(ring, {n: OfTensor(given[n * 2500 : n * 2500 + 2500]) for n in range(5)}, Filling(workers=3))
+    image = HostImage(
+        ring, {n: TensorSource(given[n * 2500 : n * 2500 + 2500]) for n in range(5)}, HostImageOptions(workers=3)
+    )
     assert torch.cat([image.bytes(n) for n in range(5)]).equal(given)
 
 
@@ -99,7 +101,7 @@ def test_members_that_do_not_fit_are_refused(members: Any, sources: Any, reason:
 
 def test_more_than_the_budget_is_refused_before_it_is_read() -> None:
     with pytest.raises(DeviceMemory, match="take 8 bytes of the host, and it may use 7") as caught:
-        HostImage(ring_of((8, [(0, 0)])), {}, Filling(budget=7))
+        HostImage(ring_of((8, [(0, 0)])), {}, HostImageOptions(budget=7))
     assert caught.value.fields["bytes"] == 8
     with pytest.raises(DeviceMemory):
         HostImage(ring_of((1 << 60, [])), {})
@@ -117,12 +119,12 @@ def test_a_file_that_is_cut_while_it_is_read_is_the_file_s_fault(tmp_path: Path)
 def test_it_is_registered_in_segments_of_whole_pages_and_a_copy_spans_none() -> None:
     registrar = FakeRegistrar()
     ring = ring_of((3 * PAGE // 2, []), (PAGE, []), (3 * PAGE, []))
-    image = HostImage(ring, {}, Filling(segment=PAGE + 1), registrar)
+    image = HostImage(ring, {}, HostImageOptions(segment=PAGE + 1), registrar)
     base = image.bytes(0).data_ptr()
     assert {address - base: size for address, size in registrar.held.items()} == {
         0: PAGE, PAGE: PAGE, 2 * PAGE: PAGE, 3 * PAGE: PAGE, 4 * PAGE: PAGE, 5 * PAGE: PAGE // 2
     }  # fmt: skip
-    assert image.pinning.pinned == image.size
+    assert image.pinning.pinned_bytes == image.size
     for block, row in enumerate(ring.blocks):
         pieces = image.pieces(block)
         assert [at for at, _, _ in pieces] == [sum(size for _, _, size in pieces[:n]) for n in range(len(pieces))]
@@ -140,8 +142,8 @@ def test_a_refusal_is_loud_leaves_nothing_registered_and_the_image_works() -> No
     registrar = FakeRegistrar(limit=2 * PAGE)
     ring = ring_of((4 * PAGE, [(0, 0)]))
     with pytest.warns(PinningRefused, match=r"not pinned \(out of memory\)"):
-        image = HostImage(ring, {0: bytes_of(1, 2)}, Filling(segment=PAGE), registrar)
-    assert (image.pinning.pinned, image.pinning.why) == (0, "out of memory")
+        image = HostImage(ring, {0: bytes_of(1, 2)}, HostImageOptions(segment=PAGE), registrar)
+    assert (image.pinning.pinned_bytes, image.pinning.refusal) == (0, "out of memory")
     assert registrar.held == {}
     ((at, source, size),) = image.pieces(0)
     assert (at, size) == (0, 4 * PAGE)
@@ -154,7 +156,7 @@ def test_without_a_gpu_nothing_is_pinned_and_nothing_is_said() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         image = HostImage(ring_of((8, [])), {})
-    assert (image.pinning.pinned, image.pinning.why) == (0, "no GPU is to read it")
+    assert (image.pinning.pinned_bytes, image.pinning.refusal) == (0, "no GPU is to read it")
 
 
 def test_cuda_registers_and_says_what_it_returns() -> None:
@@ -174,11 +176,11 @@ def test_cuda_registers_and_says_what_it_returns() -> None:
     runtime, forgotten = Runtime(), list[int]()
     registrar = CudaRegistrar(runtime, lambda: forgotten.append(1))
     found = pin(100, [0, 8, 12], registrar)
-    assert (found.pinned, found.segments) == (12, (100, 108))
+    assert (found.pinned_bytes, found.segments) == (12, (100, 108))
     assert asked == [(100, 8, 0), (108, 4, 0)]
     assert forgotten == []
     runtime.code = 2
-    assert pin(100, [0, 8], registrar).why == "cudaHostRegister returns 2"
+    assert pin(100, [0, 8], registrar).refusal == "cudaHostRegister returns 2"
     assert forgotten == [1]
 
 
@@ -198,11 +200,11 @@ def test_a_file_s_tensor_is_laid_out_as_the_module_wants_it(tmp_path: Path) -> N
     stored = stored_tensors(tmp_path / "w.safetensors")["a"]
     turned = torch.empty(3, 2, dtype=torch.int16).t()
     source = file_source(stored, 12, turned)
-    assert not source.divided
+    assert not source.is_divisible
     target = torch.empty(12, dtype=torch.uint8)
     source.read(target, 0)
     assert target.view(torch.int16).as_strided((2, 3), turned.stride()).equal(given)
-    assert file_source(stored, 12, torch.empty(2, 3, dtype=torch.int16)) == OfFile(stored)
+    assert file_source(stored, 12, torch.empty(2, 3, dtype=torch.int16)) == FileSource(stored)
     for other in (torch.empty(3, 2, dtype=torch.int16), torch.empty(2, 3, dtype=torch.float16)):
         with pytest.raises(InvalidConfig, match=r"a is int16\[2,3\] in w.safetensors, and"):
             file_source(stored, 12, other)

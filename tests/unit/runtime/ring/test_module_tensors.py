@@ -11,7 +11,7 @@ from tests.runtime.streamed import by_hand
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring import module_tensors as windows
-from tmmu.runtime.ring.module_tensors import named_tensors, placed, reach, windows_of
+from tmmu.runtime.ring.module_tensors import extent_bytes, named_tensors, place_tensors, streamed_buffers
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def test_views_of_one_storage_lie_as_they_lay() -> None:
     slab = Slab(ring.bytes, 64, CPU)
     slab.bytes(0, 48).view(torch.float32).copy_(torch.arange(12.0) * 2)
     tensors = named_tensors(module)
-    with placed(module, tensors, windows_of(ring, graph, tensors), slab, CPU):
+    with place_tensors(module, tensors, streamed_buffers(ring, graph, tensors), slab, CPU):
         assert module.first.equal(torch.arange(12.0).view(3, 4) * 2)
         assert module.second.tolist() == [[10, 12], [18, 20]]
         assert module.second.stride() == (4, 1)
@@ -47,7 +47,7 @@ def test_a_tensor_that_reaches_beyond_the_buffer_is_refused() -> None:
     tensors = named_tensors(module)
     with (
         pytest.raises(InvalidConfig, match="second shares memory with first and reaches beyond it"),
-        placed(module, tensors, windows_of(ring, graph, tensors), Slab(ring.bytes, 64, CPU), CPU),
+        place_tensors(module, tensors, streamed_buffers(ring, graph, tensors), Slab(ring.bytes, 64, CPU), CPU),
     ):
         pass
 
@@ -58,15 +58,15 @@ def test_a_tensor_that_reaches_beyond_the_buffer_is_refused() -> None:
      (lambda: torch.zeros(1).expand(9), 4), (lambda: torch.zeros(()), 4)],
 )  # fmt: skip
 def test_a_tensor_reaches_to_the_end_of_its_last_element(make: Callable[[], torch.Tensor], bytes_: int) -> None:
-    assert reach(make()) == bytes_
+    assert extent_bytes(make()) == bytes_
 
 
 def test_what_moves_to_the_device_comes_back_with_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the device is the same one by another name, and moving is copying."""
-    monkeypatch.setattr(windows, "_moved", lambda name, tensor, device: tensor.clone())
+    monkeypatch.setattr(windows, "_move_to_device", lambda name, tensor, device: tensor.clone())
     module = nn.BatchNorm1d(2)
     before = {name: tensor.data_ptr() for name, tensor in named_tensors(module).items()}
-    with placed(module, named_tensors(module), [], Slab(0, 64, CPU), torch.device("cpu", 0)):
+    with place_tensors(module, named_tensors(module), [], Slab(0, 64, CPU), torch.device("cpu", 0)):
         assert all(tensor.data_ptr() != before[name] for name, tensor in named_tensors(module).items())
         module(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     assert {name: tensor.data_ptr() for name, tensor in named_tensors(module).items()} == before
@@ -79,6 +79,6 @@ def test_what_has_no_value_cannot_move() -> None:
     module = nn.Linear(2, 2, device="meta")
     with (
         pytest.raises(InvalidConfig, match="weight has no value, and is not in the ring"),
-        placed(module, named_tensors(module), [], Slab(0, 64, CPU), CPU),
+        place_tensors(module, named_tensors(module), [], Slab(0, 64, CPU), CPU),
     ):
         pass
