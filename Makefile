@@ -1,9 +1,9 @@
 BIN ?= .venv/bin
 
-.PHONY: setup fmt check test golden slow cover ci gpu-wheels gpu-check
+.PHONY: setup fmt check quick test golden slow long oldest cover ci gpu-wheels gpu-check
 
 setup: ## a virtual environment with everything that the other targets need
-	python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'
+	python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[dev]'
 
 fmt: ## formatting and mechanical fixes
 	$(BIN)/ruff check --fix-only -q .
@@ -14,8 +14,12 @@ check: ## lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/names.py tmmu
 
-test: ## everything but the slow tests
+quick: ## under a minute: values, judge, planner, cache; no torch
+	$(BIN)/pytest tests/unit/ir tests/unit/judge tests/unit/compare tests/unit/codec tests/unit/cache tests/unit/planner
+
+test: ## everything but the slow and long tests
 	$(BIN)/pytest
 
 golden: ## every digest of golden/ planned again; a million buffers take a minute of it
@@ -23,6 +27,14 @@ golden: ## every digest of golden/ planned again; a million buffers take a minut
 
 slow: ## the tests that take minutes
 	$(BIN)/pytest -m slow
+
+long: ## the tests and benchmarks that take hours
+	$(BIN)/pytest -m long
+
+oldest: ## the default tests on the oldest torch that the package admits, in an environment of its own
+	python3 -m venv build/oldest
+	build/oldest/bin/pip install -q -c constraints-oldest.txt -e '.[dev]'
+	build/oldest/bin/python -m pytest
 
 cover: ## branch coverage, line by line where it is missing
 	$(BIN)/pytest --cov --cov-report=term-missing:skip-covered

@@ -36,15 +36,18 @@ class Call:
     origin: int = -1
 
     def refs(self) -> Iterator[ValueRef]:
-        """The tensors among the arguments, in order, with repetitions."""
-        found: list[ValueRef] = []
-
-        def visit(ref: ValueRef) -> ValueRef:
-            found.append(ref)
-            return ref
-
-        map_refs((self.args, dict(self.kwargs)), visit)
-        return iter(found)
+        """The tensors among the arguments, with repetitions."""
+        pending: list[Any] = [*self.args, *(argument for _, argument in self.kwargs)]
+        while pending:
+            argument = pending.pop()
+            if isinstance(argument, ValueRef):
+                yield argument
+            elif isinstance(argument, (list, tuple)):
+                pending.extend(argument)
+            elif isinstance(argument, dict):
+                pending.extend(argument.values())
+            elif isinstance(argument, slice):
+                pending.extend((argument.start, argument.stop, argument.step))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

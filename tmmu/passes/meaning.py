@@ -10,7 +10,7 @@ from itertools import accumulate, zip_longest
 
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import PERSISTENT_ROLES, Ops
-from tmmu.ir.program import Call, GraphHalf, Program, ValueRef, map_refs
+from tmmu.ir.program import GraphHalf, Program, ValueRef
 from tmmu.ir.windows import windows, writers
 from tmmu.passes.operators.table import facts_of
 
@@ -76,16 +76,36 @@ class _Correspondence:
         self.before, self.after = before, after
         self.writers = writers(before.graph), writers(after.graph)
         self.ranges = windows(before.graph), windows(after.graph)
+        self.values: dict[int, int] = {}
         self.forth: dict[int, int] = {}
         self.back: dict[int, int] = {}
 
     def same_values(self, old: Iterable[int], new: Iterable[int]) -> bool:
         """Whether two lists of values correspond one by one."""
-        pairs = list(zip_longest(old, new))
-        return all(o is not None and n is not None and self.same_value(o, n) for o, n in pairs)
+        return all(o is not None and n is not None and self.same_value(o, n) for o, n in zip_longest(old, new))
+
+    def same_argument(self, old: object, new: object) -> bool:
+        """Whether two arguments are equal but for the ids of corresponding tensors in them."""
+        if isinstance(old, ValueRef) and isinstance(new, ValueRef):
+            return self.same_value(old.value, new.value)
+        if type(old) is not type(new):
+            return False
+        if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
+            return len(old) == len(new) and all(map(self.same_argument, old, new))
+        if isinstance(old, dict) and isinstance(new, dict):
+            return old.keys() == new.keys() and all(self.same_argument(old[key], new[key]) for key in old)
+        return old == new
 
     def same_value(self, old: int, new: int) -> bool:
-        """Whether they are one value."""
+        """Whether they are one value; what was found to be is not looked at again."""
+        if self.values.get(old) == new:
+            return True
+        if old in self.values or not self._same_window(old, new):
+            return False
+        self.values[old] = new
+        return True
+
+    def _same_window(self, old: int, new: int) -> bool:
         a, b = self.before.graph.values, self.after.graph.values
         columns = ((a.offset, b.offset), (a.shape, b.shape), (a.stride, b.stride), (a.dtype, b.dtype))
         return (
@@ -102,8 +122,8 @@ class _Correspondence:
             one.operator is other.operator
             and a.graph.ops.stage[old] == b.graph.ops.stage[new]
             and self.same_values(a.graph.ops.reads[old], b.graph.ops.reads[new])
-            and self.same_values((r.value for r in one.refs()), (r.value for r in other.refs()))
-            and _plain(one) == _plain(other)
+            and self.same_argument(one.args, other.args)
+            and self.same_argument(one.kwargs, other.kwargs)
             and [r is None for r in one.results] == [r is None for r in other.results]
             and self.same_values(_values(one.results), _values(other.results))
             and self._same_bytes(a.graph.ops.writes[old], b.graph.ops.writes[new])
@@ -137,6 +157,8 @@ class _Correspondence:
     def _same_bytes(self, old: Iterable[int], new: Iterable[int]) -> bool:
         """Whether every new write is an old one, and every old one lies within a new one."""
         before, after = list(old), list(new)
+        if len(before) == len(after) and all(map(self.same_value, before, after)):
+            return True
         home, there = self.before.graph.values.buffer, self.after.graph.values.buffer
         known = all(any(self.same_value(o, n) for o in before) for n in after)
         return known and all(
@@ -163,11 +185,6 @@ class _Correspondence:
     @staticmethod
     def _origin(program: Program, writer: int) -> int:
         return -1 if writer < 0 else program.calls[writer].origin
-
-
-def _plain(call: Call) -> object:
-    """The arguments with every tensor blank."""
-    return map_refs((call.args, call.kwargs), lambda _: ValueRef(-1))
 
 
 def _values(results: Iterable[int | None]) -> Iterator[int]:
