@@ -19,7 +19,7 @@ from benchmarks.small import BATCH, SEQUENCE, small
 from benchmarks.subject import Subject, Tensors, Workload
 from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
-from tmmu.runtime.compare.reference import Plain
+from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
 
 REASONS = {
@@ -70,7 +70,7 @@ def row_of(architecture: Architecture, *, training: bool) -> Row:
         executor = subject.executor()
     except TmmuError as error:
         return Row(name=architecture.name, training=training, reason=str(error))
-    plain = Plain(subject.program, subject.weights)
+    plain = ReferenceExecutor(subject.program, subject.weights)
     rows = [_compared(subject, executor, plain, subject.inputs(seed)) for seed in (0, 1)]
     plainly, really, distance = (max(column) for column in zip(*rows, strict=True))
     return Row(
@@ -85,7 +85,7 @@ def row_of(architecture: Architecture, *, training: bool) -> Row:
     )
 
 
-def _compared(subject: Subject, executor: Executor, plain: Plain, inputs: Tensors) -> tuple[int, int, float]:
+def _compared(subject: Subject, executor: Executor, plain: ReferenceExecutor, inputs: Tensors) -> tuple[int, int, float]:
     torch.manual_seed(5)
     found = executor.run(inputs)
     torch.manual_seed(5)

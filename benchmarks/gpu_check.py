@@ -22,7 +22,7 @@ from tmmu.errors import TmmuError
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
-from tmmu.runtime.compare.bench import CALLS, EAGER, PLANNED, Measured
+from tmmu.runtime.compare.bench import CALLS, EAGER, PLANNED, Measurement
 
 MODELS = Path(__file__).with_name("gpu_models.py")
 SECONDS = 200.0
@@ -100,7 +100,7 @@ def _measured(case: Case, device: str, *, small: bool) -> Row:
     plan = PlanRequest(mode=case.mode, preset=preset, token=token_from_seed(1), arenas=default_arenas())
     run = RunRequest(seed=1, weights=None, check=True, bench=True, compiled=False)
     _, ran = run_model(request, plan, run, no_progress)
-    rows: dict[str, Measured] = {one.way: one for one in ran.bench}
+    rows: dict[str, Measurement] = {one.way: one for one in ran.bench}
     ours, calls, eager = rows[PLANNED], rows[CALLS], rows[EAGER]
     return Row(
         name=case.name,

@@ -22,8 +22,8 @@ from benchmarks.subject import Subject, Tensors, Workload
 from benchmarks.wide import WIDE, wide
 from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
-from tmmu.runtime.memory.tensor_views import extents
-from tmmu.runtime.steps.unplanned import watched
+from tmmu.runtime.memory.tensor_views import segment_layout
+from tmmu.runtime.steps.unplanned import count_allocations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,8 @@ def peak_of(name: str, work: Workload) -> Peak:
     inputs = subject.inputs(0)
     eager = eager_peak(subject, inputs)
     executor = subject.executor(external=inputs)
-    need = extents(subject.plan).bytes
-    beside = max((one.peak for one in executor.unplanned), default=0)
+    need = segment_layout(subject.plan).bytes
+    beside = max((one.peak for one in executor.unplanned_allocations), default=0)
     plan = sum(need.values()) + held_by([*inputs.values()])
     return Peak(name=name, training=work.training, eager=eager, plan=plan, stack=need["stack"], beside=beside)
 
@@ -58,7 +58,7 @@ def eager_peak(subject: Subject, inputs: Tensors) -> int:
     """What is held before a step, and the most that the step adds; a step before that lets lazy caches fill."""
     subject.call(inputs)
     subject.module.zero_grad(set_to_none=True)
-    with watched() as seen:
+    with count_allocations() as seen:
         results = subject.call(inputs)
     del results
     before = held_by([*subject.module.parameters(), *subject.module.buffers(), *inputs.values()])

@@ -17,8 +17,8 @@ import torch
 
 from benchmarks.run import Step, times
 from tmmu.runtime.kernels.code import Code, instruction
-from tmmu.runtime.kernels.products import product, product_added
-from tmmu.runtime.steps.interpreter import interpreted
+from tmmu.runtime.kernels.products import row_product, row_product_added
+from tmmu.runtime.steps.interpreter import build_function
 
 SHAPES: Final = ((256, 256), (256, 1024), (1024, 256), (768, 768), (768, 3072), (3072, 768), (768, 50257))
 HELD: Final = 40_000_000
@@ -40,13 +40,13 @@ def runs(rows: int, columns: int, *, turned: bool) -> tuple[dict[str, Step], int
     for weight in weights:
         whole = instruction(aten.mm.out, row, weight, out=out)
         library.append(whole)
-        ours += product({"self": row, "mat2": weight}, out) or (whole,)
+        ours += row_product({"self": row, "mat2": weight}, out) or (whole,)
     found = {"library": _run(tuple(library)), "tmmu": _run(tuple(ours)), "read": partial(_read, weights)}
     return found, sum(weight.nbytes for weight in weights)
 
 
 def _run(code: Code) -> Step:
-    run = interpreted(code)
+    run = build_function(code)
     if run is None:
         raise SystemExit("torch's interpreter does not take products")
     return run
@@ -75,9 +75,9 @@ def differing() -> tuple[int, int]:
 def _both(rows: int, columns: int, *, turned: bool) -> Iterator[tuple[Code | None, torch.Tensor, torch.Tensor]]:
     row, added, weight = torch.randn(1, rows), torch.randn(columns), matrices(rows, columns, turned=turned)[0]
     view = torch.empty(1, columns)
-    yield product({"self": row, "mat2": weight}, view), torch.mm(row, weight), view
+    yield row_product({"self": row, "mat2": weight}, view), torch.mm(row, weight), view
     given: dict[str, Any] = {"self": added, "mat1": row, "mat2": weight}
-    yield product_added(given, view), torch.addmm(added, row, weight), view
+    yield row_product_added(given, view), torch.addmm(added, row, weight), view
 
 
 def main() -> None:

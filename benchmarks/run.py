@@ -83,7 +83,7 @@ def planned(case: Case, module: Any) -> tuple[Any, Any]:
     from tmmu.passes.capture.constants import constant_values  # noqa: PLC0415
     from tmmu.passes.capture.request import CaptureRequest, no_progress  # noqa: PLC0415
     from tmmu.passes.capture.trace import capture  # noqa: PLC0415
-    from tmmu.passes.lowering.lower import lower_with_calls  # noqa: PLC0415
+    from tmmu.passes.pipeline import lower_program  # noqa: PLC0415
     from tmmu.planner.arenas import default_arenas  # noqa: PLC0415
     from tmmu.planner.prepare import prepare_memory  # noqa: PLC0415
     from tmmu.planner.token import token_from_seed  # noqa: PLC0415
@@ -94,7 +94,7 @@ def planned(case: Case, module: Any) -> tuple[Any, Any]:
         module.config.save_pretrained(folder)
         size = {"cache_len": case.sequence} if case.decode else {"seq": case.sequence}
         traced = capture(CaptureRequest(target=f"hf:{folder}", device="cpu", decode=case.decode, **size), no_progress)
-    program, constants, token = lower_with_calls(traced), constant_values(traced), token_from_seed(1)
+    program, constants, token = lower_program(traced), constant_values(traced), token_from_seed(1)
     plan = prepare_memory(program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas())
     weights = constants | dict(module.named_parameters()) | dict(module.named_buffers())
     whole, calls = (bind(program, plan, token=token, weights=weights, replay=replay) for replay in (True, False))

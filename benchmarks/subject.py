@@ -11,19 +11,19 @@ import torch
 import transformers
 
 from benchmarks.small import IMAGE_TOKEN
-from tmmu.ir.calls import Program
+from tmmu.ir.program import Program
 from tmmu.ir.plan import Plan
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.capture.tree import named_tensors
-from tmmu.passes.lowering.lower import lower_with_calls
+from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.executor import Executor
-from tmmu.runtime.execute.inputs import Input, inputs_of
+from tmmu.runtime.execute.inputs import InputSpec, input_specs
 
 TOKEN = token_from_seed(4)
 SPREAD = 0.05
@@ -66,7 +66,7 @@ class Subject:
                 ),
                 no_progress,
             )
-        return lower_with_calls(traced), constant_values(traced)
+        return lower_program(traced), constant_values(traced)
 
     @property
     def mode(self) -> str:
@@ -107,10 +107,10 @@ class Subject:
     def inputs(self, seed: int) -> dict[str, torch.Tensor]:
         """Values that the architecture takes, for each input of the program."""
         generator = torch.Generator().manual_seed(seed)
-        found = inputs_of(self.program.graph, torch.device("cpu"))
+        found = input_specs(self.program.graph, torch.device("cpu"))
         return {one.name: self._drawn(one, generator) for one in found}
 
-    def _drawn(self, one: Input, generator: torch.Generator) -> torch.Tensor:
+    def _drawn(self, one: InputSpec, generator: torch.Generator) -> torch.Tensor:
         if one.dtype.is_floating_point:
             return torch.randn(one.shape, generator=generator).to(one.dtype)
         drawn = torch.randint(0, self._classes(one), one.shape, generator=generator).to(one.dtype)
@@ -119,7 +119,7 @@ class Subject:
             drawn[:, : self._patches()] = token
         return drawn
 
-    def _classes(self, one: Input) -> int:
+    def _classes(self, one: InputSpec) -> int:
         """How many values a whole number may have: of tokens all that stand for no image."""
         if one.name == "labels" and len(one.shape) != 2:
             return int(self.work.config.num_labels)

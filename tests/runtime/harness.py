@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from tmmu.ir.calls import Program
+from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
-from tmmu.passes.lowering.lower import lower_with_calls
+from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
@@ -32,7 +32,7 @@ def captured(
     make: Make, inputs: Mapping[str, torch.Tensor], *, mode: str = "inference", **options: Any
 ) -> tuple[Program, Tensors]:
     """The module's program on these inputs, and the constants that the trace met."""
-    with fake_world("cpu"):
+    with fake_environment("cpu"):
         with Recorder(), quick_initialization():
             module = make()
         kwargs = {
@@ -42,7 +42,7 @@ def captured(
         work = Workload(name="m", folder="", run=module, module=module, kwargs=kwargs, **options)
         with real_looking_fakes():
             traced = trace(work, CaptureRequest(target="m", device="cpu", mode=mode), no_progress)
-    return lower_with_calls(traced), constant_values(traced)
+    return lower_program(traced), constant_values(traced)
 
 
 def planned(program: Program, *, mode: str = "inference", preset: str = "inference", **options: Any) -> Any:

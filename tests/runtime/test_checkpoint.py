@@ -17,8 +17,8 @@ from tests.kernels import plain_kernels
 from tests.runtime.harness import TOKEN, Make, captured, ids, planned, randomize, same_bits, weights_of
 from tmmu.backend import reports
 from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE
-from tmmu.runtime.compare.reference import Plain
-from tmmu.runtime.compare.sanitize import sanitized_run
+from tmmu.runtime.compare.reference import ReferenceExecutor
+from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.executor import Executor
 
@@ -217,9 +217,9 @@ def test_the_sanitizer_and_a_run_without_a_plan_agree(make: type[Blocks]) -> Non
         plan = planned(program, mode="backward", preset="remat_enabled")
         executor = bind(program, plan, token=TOKEN, weights=weights)
         torch.manual_seed(3)
-        watched = sanitized_run(program, executor, weights, x(0), token=TOKEN)
+        watched = run_sanitized(program, executor, weights, x(0), token=TOKEN)
         executor.close()
-        plain = Plain(program, weights)
+        plain = ReferenceExecutor(program, weights)
         torch.manual_seed(3)
         plain.run(plan.order, x(0))
     assert all(map(same_bits, watched.outputs, wanted))
@@ -235,7 +235,7 @@ def test_binding_leaves_the_generator_where_it_was() -> None:
 
 def test_a_step_on_a_cpu_is_one_piece() -> None:
     executor = executor_of(Blocks, randomize(Blocks()), preset="inference")
-    assert executor.pieces == 1
+    assert executor.launch_count == 1
     executor.close()
 
 
@@ -245,7 +245,7 @@ def test_each_step_that_puts_a_state_back_is_needed(make: type[Blocks]) -> None:
     real = randomize(make()).train()
     with plain_kernels():
         program, constants = captured(make, x(0), mode="backward", loss=loss)
-        plain = Plain(program, constants | weights_of(real))
+        plain = ReferenceExecutor(program, constants | weights_of(real))
         order = range(len(program.calls))
 
         def result(without: int | None) -> list[torch.Tensor]:

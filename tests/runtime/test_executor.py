@@ -36,7 +36,7 @@ from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory import sizing
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import SegmentSizes
-from tmmu.runtime.steps.unplanned import watched
+from tmmu.runtime.steps.unplanned import count_allocations
 from tmmu.runtime.weights.safetensors_files import stored_tensors
 
 MASK = torch.tensor([[True, False, True], [False, False, True], [True, True, False]])
@@ -232,16 +232,16 @@ def test_a_step_allocates_what_is_declared_and_its_outputs_alone(name: str) -> N
     with plain_kernels():
         executor = bound(make, make().eval(), inputs)
         for views in (True, False):
-            with watched() as seen:
+            with count_allocations() as seen:
                 out = executor.run(inputs, views=views)
-            declared = sum(one.bytes for one in executor.unplanned)
+            declared = sum(one.bytes for one in executor.unplanned_allocations)
             outputs = 0 if views else sum(-(-t.numel() * t.element_size() // 64) * 64 for t in out)
             assert declared <= sum(seen.total.values()) <= declared + outputs
 
 
 def test_what_is_allocated_inside_is_named_by_operator() -> None:
     executor = bound(models.Decoder, models.Decoder().eval(), {"ids": ids(2, 6, high=50)})
-    by = {one.operator: one for one in executor.unplanned}
+    by = {one.operator: one for one in executor.unplanned_allocations}
     norm = by["aten.native_layer_norm.default"]
     assert norm.calls == 5
     assert norm.peak >= 2 * 6 * 32 * 4

@@ -12,7 +12,7 @@ from tests.runtime.harness import TOKEN, captured, planned, randomize, weights_o
 from tests.runtime.zoo import Drawing, Elementwise, Shapes, Writing
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.plan import Plan
-from tmmu.runtime.compare.sanitize import Sanitized, sanitized_run
+from tmmu.runtime.compare.sanitize import SanitizerReport, run_sanitized
 from tmmu.runtime.execute import bind as binding
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.kernels.code import instruction
@@ -50,8 +50,8 @@ class Broken:
     def weights(self) -> dict[str, torch.Tensor]:
         return self.constants | weights_of(self.real)
 
-    def run(self, executor: Executor) -> Sanitized:
-        return sanitized_run(self.program, executor, self.weights, self.inputs, token=TOKEN)
+    def run(self, executor: Executor) -> SanitizerReport:
+        return run_sanitized(self.program, executor, self.weights, self.inputs, token=TOKEN)
 
     def with_rows(self, **columns: Any) -> Executor:
         return self.executor(replace(self.plan, buffers=replace(self.plan.buffers, **columns)))
@@ -93,7 +93,7 @@ def test_a_sound_plan_is_clean_and_gives_what_it_gives(name: str) -> None:
     expected = executor.run({key: tensor.clone() for key, tensor in inputs.items()})
     torch.manual_seed(2)
     given = {key: tensor.clone() for key, tensor in inputs.items()}
-    found = sanitized_run(program, executor, weights, given, token=TOKEN)
+    found = run_sanitized(program, executor, weights, given, token=TOKEN)
     assert found.ops == len(executor.order)
     assert found.compared >= found.ops // 2
     assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(found.outputs, expected, strict=True))
@@ -186,7 +186,7 @@ def test_a_wrong_takeover_is_found(broken: Broken) -> None:
 
 def test_a_write_between_buffers_is_found(broken: Broken) -> None:
     executor = broken.executor(broken.plan)
-    slab, end = executor.segments.slabs["stack"], executor.bound.holding.stack_bytes
+    slab, end = executor.segments.slabs["stack"], executor.bound.reservation.stack_bytes
     stray = instruction(aten.fill_.Scalar, slab.bytes(end - 1, 1), 77)
     steps = list(executor.bound.steps)
     steps[0] = replace(steps[0], code=(*steps[0].code, stray))

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from benchmarks.subject import Subject
 from benchmarks.wide import WIDE, wide
 from tmmu.runtime.execute.executor import Executor
-from tmmu.runtime.memory.tensor_views import extents
+from tmmu.runtime.memory.tensor_views import segment_layout
 
 PLANNED_LIMIT = 20
 """Declared bytes are less than the planned peak by this factor; than the stack alone too."""
@@ -31,7 +31,7 @@ def profiled() -> Iterator[list[int]]:
 
 
 def declared(executor: Executor) -> int:
-    return sum(one.bytes for one in executor.unplanned)
+    return sum(one.bytes for one in executor.unplanned_allocations)
 
 
 def demand_nothing_undeclared(name: str, *, training: bool) -> None:
@@ -43,10 +43,10 @@ def demand_nothing_undeclared(name: str, *, training: bool) -> None:
         with profiled() as found:
             executor.run(inputs, views=True)
     assert sum(found) == declared(executor)
-    peak = max(one.peak for one in executor.unplanned)
-    stack = extents(subject.plan).bytes["stack"]
+    peak = max(one.peak for one in executor.unplanned_allocations)
+    stack = segment_layout(subject.plan).bytes["stack"]
     assert peak * PLANNED_LIMIT < stack, f"{peak} of {stack} bytes"
-    assert executor.unplanned == tuple(sorted(executor.unplanned, key=lambda u: (-u.peak, -u.bytes, u.operator)))
+    assert executor.unplanned_allocations == tuple(sorted(executor.unplanned_allocations, key=lambda u: (-u.peak, -u.bytes, u.operator)))
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "ViT"])

@@ -10,7 +10,7 @@ import torch
 
 from tmmu.ir.graph import INPUT
 from tmmu.runtime.execute.executor import Executor
-from tmmu.runtime.steps.execution_stream import Lane
+from tmmu.runtime.steps.execution_stream import ExecutionStream
 
 PLANNED, CALLS, EAGER, COMPILED = "tmmu", "tmmu, no replay", "eager", "torch.compile"
 ROUNDS: Final = 9
@@ -19,7 +19,7 @@ SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurement:
     """A way to run one step: milliseconds at the median, and what the allocator was asked for in a step.
 
     ``peak_bytes`` is all that is held at once: weights, inputs, state and what the step adds. ``failed`` says why there
@@ -37,11 +37,11 @@ class Model(Protocol):
     """The model itself."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:
         """Its inputs."""
 
     @property
-    def held(self) -> int:
+    def resident_bytes(self) -> int:
         """Bytes of its weights, state and inputs."""
 
     @property
@@ -57,54 +57,54 @@ class Model(Protocol):
     def step(self) -> Any:
         """One step."""
 
-    def compiled(self) -> Callable[[], Any]:
+    def compile_step(self) -> Callable[[], Any]:
         """One step, compiled."""
 
 
-def measured(
+def measure_variants(
     executor: Executor,
     model: Model,
     weights: Mapping[str, torch.Tensor],
     inputs: Mapping[str, torch.Tensor],
     *,
     compiled: bool,
-) -> tuple[Measured, ...]:
+) -> tuple[Measurement, ...]:
     """The plan, the plan without replay, the model eager and, if asked, compiled by torch, in turns."""
-    model.load(weights, dict(zip(model.names, inputs.values(), strict=True)))
+    model.load(weights, dict(zip(model.input_names, inputs.values(), strict=True)))
     calls = Executor(executor.bound, replay=False)
-    ways: dict[str, Callable[[], Any]] = {
+    variants: dict[str, Callable[[], Any]] = {
         PLANNED: lambda: executor.run(inputs, views=True),
         CALLS: lambda: calls.run(inputs, views=True),
         EAGER: model.step,
     }
-    failed = _with_compiled(ways, model) if compiled else {}
-    times = _times(ways, executor.bound.lane)
+    failed = _add_compiled(variants, model) if compiled else {}
+    times = _times(variants, executor.bound.stream)
     rows = []
-    for way, step in ways.items():
-        count, peak = allocations_of(step, executor.bound.lane)
-        held = planned_bytes(executor) if way in (PLANNED, CALLS) else model.held
-        rows.append(Measured(way=way, milliseconds=times[way], allocations=count, peak_bytes=held + peak))
-    return (*rows, *(Measured(way=way, failed=why) for way, why in failed.items()))
+    for way, step in variants.items():
+        count, peak = allocations_of(step, executor.bound.stream)
+        held_bytes = planned_bytes(executor) if way in (PLANNED, CALLS) else model.resident_bytes
+        rows.append(Measurement(way=way, milliseconds=times[way], allocations=count, peak_bytes=held_bytes + peak))
+    return (*rows, *(Measurement(way=way, failed=why) for way, why in failed.items()))
 
 
-def _with_compiled(ways: dict[str, Callable[[], Any]], model: Model) -> dict[str, str]:
+def _add_compiled(variants: dict[str, Callable[[], Any]], model: Model) -> dict[str, str]:
     """One way more, or why there is none: a compiler, a toolchain, whatever it lacks."""
     try:
-        step = model.compiled()
+        step = model.compile_step()
         step()
     except Exception as error:  # noqa: BLE001 - see above
         return {COMPILED: " ".join(f"{type(error).__name__}: {error}".split())[:120]}
-    ways[COMPILED] = step
+    variants[COMPILED] = step
     return {}
 
 
-def allocations_of(step: Callable[[], Any], lane: Lane) -> tuple[int, int]:
+def allocations_of(step: Callable[[], Any], stream: ExecutionStream) -> tuple[int, int]:
     """How often a step asks torch's allocator for memory, and the most bytes that it holds of it at once."""
     step()
-    with lane.counting() as seen, seen.of_step(0):
-        kept = step()
-    del kept
-    return seen.counts(0)
+    with stream.count_allocations() as counter, counter.step_scope(0):
+        results = step()
+    del results
+    return counter.counts(0)
 
 
 def planned_bytes(executor: Executor) -> int:
@@ -114,16 +114,16 @@ def planned_bytes(executor: Executor) -> int:
     return sum(staged) + sum(usage.peak for usage in executor.segments.usage.values())
 
 
-def _times(ways: Mapping[str, Callable[[], Any]], lane: Lane) -> dict[str, float]:
+def _times(variants: Mapping[str, Callable[[], Any]], stream: ExecutionStream) -> dict[str, float]:
     """Milliseconds of a step of each, at the median of rounds in which each has its turn."""
-    found: dict[str, list[float]] = {way: [] for way in ways}
+    samples: dict[str, list[float]] = {way: [] for way in variants}
     for _ in range(ROUNDS):
-        for way, step in ways.items():
+        for way, step in variants.items():
             best, start = float("inf"), perf_counter()
             while best == float("inf") or perf_counter() - start < SECONDS / ROUNDS:
                 begun = perf_counter()
                 step()
-                lane.settle()
+                stream.synchronize()
                 best = min(best, perf_counter() - begun)
-            found[way].append(best * 1e3)
-    return {way: median(taken) for way, taken in found.items()}
+            samples[way].append(best * 1e3)
+    return {way: median(taken) for way, taken in samples.items()}

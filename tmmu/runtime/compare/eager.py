@@ -9,7 +9,7 @@ from tmmu.errors import CaptureFailed
 from tmmu.runtime.compare.bench import Model
 from tmmu.runtime.execute.executor import Executor
 
-NEAR: Final = {
+TOLERANCE: Final = {
     torch.float64: 1e-7,
     torch.float32: 1e-4,
     torch.float16: 1e-2,
@@ -21,7 +21,7 @@ NEAR: Final = {
 Row = tuple[str, torch.Tensor, torch.Tensor]
 
 
-def compared(  # noqa: PLR0913 - the two sides, what they are given, and what one of them gave
+def compare_with_eager(  # noqa: PLR0913 - the two sides, what they are given, and what one of them gave
     model: Model,
     executor: Executor,
     weights: Mapping[str, torch.Tensor],
@@ -34,57 +34,57 @@ def compared(  # noqa: PLR0913 - the two sides, what they are given, and what on
 
     Where a plan is of half a step, the outputs that this half has. ``CAPTURE_FAILED`` for one that is neither.
     """
-    model.load(weights, dict(zip(model.names, inputs.values(), strict=True)))
+    model.load(weights, dict(zip(model.input_names, inputs.values(), strict=True)))
     torch.manual_seed(seed)
     rows = [*_outputs(executor, outputs, model.run()), *_states(executor, model.states)]
-    same = [_same(found, wanted) for _, found, wanted in rows]
-    for alike, (what, found, wanted) in zip(same, rows, strict=True):
-        if not alike and not _near(found, wanted):
+    identical = [_has_same_bits(planned, expected) for _, planned, expected in rows]
+    for is_identical, (label, planned, expected) in zip(identical, rows, strict=True):
+        if not is_identical and not _is_close(planned, expected):
             raise CaptureFailed(
-                f"{what} is not what the model itself gives",
+                f"{label} is not what the model itself gives",
                 fix="a model that depends on time, on a file or on earlier runs has no one graph; else report it",
             )
-    return sum(same), len(same) - sum(same)
+    return sum(identical), len(identical) - sum(identical)
 
 
-def _outputs(executor: Executor, outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Iterator[Row]:
+def _outputs(executor: Executor, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Iterator[Row]:
     values = executor.bound.graph.outputs
-    if len(wanted) != len(values):
+    if len(expected) != len(values):
         raise CaptureFailed(
-            f"the model itself gives {len(wanted)} tensors, and its graph {len(values)}",
+            f"the model itself gives {len(expected)} tensors, and its graph {len(values)}",
             fix="report it, with the model",
         )
-    own = dict(zip(values, wanted, strict=True))
-    for position, (value, found) in enumerate(zip(executor.outputs, outputs, strict=True)):
-        yield f"output {position}", found, own[value]
+    own = dict(zip(values, expected, strict=True))
+    for position, (value, planned) in enumerate(zip(executor.outputs, outputs, strict=True)):
+        yield f"output {position}", planned, own[value]
 
 
 def _states(executor: Executor, own: Mapping[str, torch.Tensor]) -> Iterator[Row]:
     """Each as all numbers of its storage, once a whole step has run."""
     for name in executor.states if len(executor.order) == len(executor.bound.graph.ops) else ():
-        found = executor.state(name)
+        planned = executor.state(name)
         storage = own[name].untyped_storage() if name in own else None
-        if storage is not None and storage.nbytes() == found.nbytes:
+        if storage is not None and storage.nbytes() == planned.nbytes:
             numbers = (storage.nbytes() // own[name].itemsize,)
-            yield f"state {name}", found.view(own[name].dtype), own[name].detach().as_strided(numbers, (1,), 0)
+            yield f"state {name}", planned.view(own[name].dtype), own[name].detach().as_strided(numbers, (1,), 0)
 
 
-def _same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+def _has_same_bits(planned: torch.Tensor, expected: torch.Tensor) -> bool:
     """Shape, dtype and every bit."""
-    return type_of(found) == type_of(wanted) and _bits(found).equal(_bits(wanted))
+    return format_type(planned) == format_type(expected) and _bits(planned).equal(_bits(expected))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    if type_of(found) != type_of(wanted) or found.dtype not in NEAR:
+def _is_close(planned: torch.Tensor, expected: torch.Tensor) -> bool:
+    if format_type(planned) != format_type(expected) or planned.dtype not in TOLERANCE:
         return False
-    largest = float(wanted.abs().nan_to_num().max())
-    return torch.allclose(found, wanted, rtol=0, atol=NEAR[found.dtype] * largest, equal_nan=True)
+    largest = float(expected.abs().nan_to_num().max())
+    return torch.allclose(planned, expected, rtol=0, atol=TOLERANCE[planned.dtype] * largest, equal_nan=True)
 
 
-def type_of(tensor: torch.Tensor) -> str:
+def format_type(tensor: torch.Tensor) -> str:
     """Its dtype and shape, as people write them."""
     return f"{str(tensor.dtype)[6:]}[{','.join(map(str, tensor.shape))}]"

@@ -8,15 +8,15 @@ from blake3 import blake3
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
-from tmmu.runtime.execute.inputs import Input
+from tmmu.runtime.execute.inputs import InputSpec
 
-SPREAD: Final = 0.05
+WEIGHT_SCALE: Final = 0.05
 """Of random weights: small enough that deep models stay finite."""
 
 
-def random_inputs(wanted: Sequence[Input], seed: int) -> dict[str, torch.Tensor]:
+def random_inputs(specs: Sequence[InputSpec], seed: int) -> dict[str, torch.Tensor]:
     """A tensor for each input, by (seed, name)."""
-    return {one.name: _drawn(f"input:{one.name}", one.shape, one.dtype, seed).to(one.device) for one in wanted}
+    return {spec.name: _draw(f"input:{spec.name}", spec.shape, spec.dtype, seed).to(spec.device) for spec in specs}
 
 
 def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, torch.Tensor]:
@@ -24,26 +24,26 @@ def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, t
     dtypes: dict[int, str] = {}
     for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
         dtypes.setdefault(buffer, dtype)
-    found: dict[str, torch.Tensor] = {}
-    wanted = frozenset(names)
+    weights: dict[str, torch.Tensor] = {}
+    wanted_names = frozenset(names)
     for buffer, name in enumerate(graph.notes.buffers):
-        weight = graph.buffers.role[buffer] in (PARAMETER, CONSTANT, STATE)  # an input may have the same name
-        if not weight or name not in wanted or buffer not in dtypes:
+        is_weight = graph.buffers.role[buffer] in (PARAMETER, CONSTANT, STATE)  # an input may have the same name
+        if not is_weight or name not in wanted_names or buffer not in dtypes:
             continue
         dtype = getattr(torch, dtypes[buffer])
         if not (dtype.is_floating_point or dtype.is_complex):
             raise InvalidConfig(f"{name} is {dtype} and depends on more than numbers", fix="give it with --weights")
         count = graph.buffers.bytes[buffer] // dtype.itemsize
-        found[name] = _drawn(f"weight:{name}", (count,), dtype, seed)
-    return found
+        weights[name] = _draw(f"weight:{name}", (count,), dtype, seed)
+    return weights
 
 
-def _drawn(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+def _draw(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
     """Normal around 0 for weights and floating or complex inputs; 0 or 1 for whole numbers, which index something."""
     digest = blake3(f"{seed}:{name}".encode()).digest(length=8)
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
     if dtype.is_floating_point or dtype.is_complex:
-        scale = 1.0 if name.startswith("input:") else SPREAD
-        drawn = torch.complex64 if dtype.is_complex else torch.float32
-        return (torch.randn(shape, generator=generator, dtype=drawn) * scale).to(dtype)
+        scale = 1.0 if name.startswith("input:") else WEIGHT_SCALE
+        draw_dtype = torch.complex64 if dtype.is_complex else torch.float32
+        return (torch.randn(shape, generator=generator, dtype=draw_dtype) * scale).to(dtype)
     return torch.randint(0, 2, shape, generator=generator).to(dtype)

@@ -13,19 +13,19 @@ from typing import Final
 import torch
 
 from tmmu.errors import InvalidConfig, PlanUnsound
-from tmmu.ir.calls import Program
 from tmmu.ir.graph import PERSISTENT_ROLES
-from tmmu.runtime.compare.reference import Plain
+from tmmu.ir.program import Program
+from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.zero import BLOCK_BYTES, fill_pattern
 from tmmu.runtime.weights.load import Weight
 
-EMPTY: Final = ("aten.empty", "aten.new_empty")
+EMPTY_OPERATORS: Final = ("aten.empty", "aten.new_empty")
 """Operators that promise no contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sanitized:
+class SanitizerReport:
     """What a clean run was held to: its outputs, and how many ops and comparisons of a buffer that took."""
 
     outputs: tuple[torch.Tensor, ...]
@@ -33,43 +33,46 @@ class Sanitized:
     compared: int
 
 
-def sanitized_run(
+def run_sanitized(
     program: Program,
     executor: Executor,
     weights: Mapping[str, Weight],
     inputs: Mapping[str, torch.Tensor],
     *,
     token: bytes,
-) -> Sanitized:
+) -> SanitizerReport:
     """One run of a freshly bound executor that was watched throughout; ``PLAN_UNSOUND`` names the op that breaks it.
 
     ``INVALID_CONFIG`` where the model itself reads what it never wrote. Takes the model's memory a second time, and a
     comparison of all that lives for each op.
     """
-    watch = _Watch(program, executor, Plain(program, weights), token)
-    watch.plain.load({name: tensor.clone() for name, tensor in inputs.items()})
-    executor.attach({at: lambda at=at: watch.at(at) for at in range(watch.end + 1)}, replay=False)  # type: ignore[misc]
+    sanitizer = _Sanitizer(program, executor, ReferenceExecutor(program, weights), token)
+    sanitizer.reference.load({name: tensor.clone() for name, tensor in inputs.items()})
+    executor.attach(
+        {position: lambda position=position: sanitizer.check(position) for position in range(sanitizer.end + 1)},
+        replay=False,
+    )  # type: ignore[misc]
     try:
         outputs = executor.run(inputs)
     finally:
         executor.attach({})
-    return Sanitized(outputs=outputs, ops=watch.end, compared=watch.compared)
+    return SanitizerReport(outputs=outputs, ops=sanitizer.end, compared=sanitizer.compared)
 
 
-class _Watch:
+class _Sanitizer:
     """Called before each op, and after the last."""
 
-    def __init__(self, program: Program, executor: Executor, plain: Plain, token: bytes) -> None:
-        self.graph, self.places, self.plain, self.token = program.graph, executor.bound.places, plain, token
+    def __init__(self, program: Program, executor: Executor, plain: ReferenceExecutor, token: bytes) -> None:
+        self.graph, self.views, self.reference, self.token = program.graph, executor.bound.views, plain, token
         plan = executor.bound.plan
         self.order, self.end, self.compared = plan.order, len(plan.order), 0
         rows = plan.buffers
-        self.takes = dict(zip(rows.id, rows.takes_over, strict=True))
+        self.takes_over = dict(zip(rows.id, rows.takes_over, strict=True))
         named = {
             (a, s): address for a, s, address in zip(plan.slots.arena, plan.slots.slot, plan.slots.address, strict=True)
         }
         self.pattern = {
-            buffer: self._pattern(buffer, named[arena, slot])
+            buffer: self._fill_reference(buffer, named[arena, slot])
             for buffer, arena, slot in zip(rows.id, rows.arena, rows.slot, strict=True)
             if self.graph.buffers.role[buffer] not in PERSISTENT_ROLES
         }
@@ -79,91 +82,97 @@ class _Watch:
             if buffer in self.pattern:
                 self.births.setdefault(birth, []).append(buffer)
                 self.deaths.setdefault(death, []).append(buffer)
-        self.slab, self.base = executor.segments.slabs["stack"], executor.bound.holding.stack_offset
-        self.canary = self._made(0, executor.bound.holding.stack_bytes)
-        self.generators = executor.bound.lane.generators
-        self.held: set[int] = set()
-        self.last = self._last_use()
+        self.slab, self.base = executor.segments.slabs["stack"], executor.bound.reservation.stack_offset
+        self.canary = self._fill_pattern(0, executor.bound.reservation.stack_bytes)
+        self.generators = executor.bound.stream.generators
+        self.allocated: set[int] = set()
+        self.last_use = self._last_use()
         self.live: set[int] = set()
         self.unwritten: set[int] = set()
 
-    def _pattern(self, buffer: int, address: int) -> torch.Tensor:
+    def _fill_reference(self, buffer: int, address: int) -> torch.Tensor:
         """What fills a buffer before anything does, here and in plain memory."""
-        made = self._made(address, self.graph.buffers.bytes[buffer])
-        self.plain.bytes(buffer).copy_(made)
-        return made
+        pattern = self._fill_pattern(address, self.graph.buffers.bytes[buffer])
+        self.reference.bytes(buffer).copy_(pattern)
+        return pattern
 
-    def _made(self, address: int, size: int) -> torch.Tensor:
+    def _fill_pattern(self, address: int, size: int) -> torch.Tensor:
         return torch.from_numpy(fill_pattern(self.token, address, size)).to(self.graph.target)
 
     def _last_use(self) -> dict[int, int]:
         """By buffer, the last position that reads it, after which nobody may; the end for what is kept."""
         values, ops, last = self.graph.values, self.graph.ops, dict[int, int]()
-        for at, op in enumerate(self.order):
-            last |= {values.buffer[value]: at for value in ops.reads[op]}
+        for position, op in enumerate(self.order):
+            last |= {values.buffer[value]: position for value in ops.reads[op]}
             last |= {values.buffer[value]: self.end for value in ops.saves[op]}
         return last | {values.buffer[value]: self.end for value in self.graph.outputs}
 
-    def at(self, position: int) -> None:
+    def check(self, position: int) -> None:
         """The op before this position did what it should; the one at it finds its memory as it should."""
         if position:
-            self._after(position - 1)
+            self._check_results(position - 1)
         else:
             self.slab.bytes(self.base, len(self.canary)).copy_(self.canary)
-        self._end(position)
+        self._end_lifetimes(position)
         if position < self.end:
-            self._begin(position)
-            self._read(position)
+            self._begin_lifetimes(position)
+            self._check_reads(position)
             op = self.order[position]
-            if not self.graph.ops.target[op].startswith(EMPTY):
+            if not self.graph.ops.target[op].startswith(EMPTY_OPERATORS):
                 with torch.random.fork_rng(devices=self.generators):
-                    self.plain.step(op)
+                    self.reference.step(op)
 
-    def _after(self, position: int) -> None:
+    def _check_results(self, position: int) -> None:
         op = self.order[position]
         written = {self.graph.values.buffer[value] for value in self.graph.ops.writes[op]}
         self.live |= {buffer for buffer in written if buffer in self.pattern}
-        self.live = {buffer for buffer in self.live if self.last.get(buffer, -1) > position}
+        self.live = {buffer for buffer in self.live if self.last_use.get(buffer, -1) > position}
         for buffer in sorted(written):
-            if self.last.get(buffer, -1) > position:
-                self._demand(buffer, position, "leaves {} other than the operator makes it")
-        self._others(position, "changes {}, which it does not write", besides=written)
-        self._canaries(position)
+            if self.last_use.get(buffer, -1) > position:
+                self._require_equal(buffer, position, "leaves {} other than the operator makes it")
+        self._require_live_equal(position, "changes {}, which it does not write", exclude=written)
+        self._check_canary(position)
 
-    def _end(self, position: int) -> None:
+    def _end_lifetimes(self, position: int) -> None:
         """What the plan lets die before this position is gone."""
         for buffer in self.deaths.get(position, ()):
-            heir = any(self.takes[one] == buffer for one in self.births.get(position - 1, ()) if one != buffer)
-            self.held.discard(buffer)
-            if not heir and position < self.end:
-                low, high = self._range(buffer)
-                self.places.bytes(buffer).copy_(self.canary[low:high])
-                self._others(position - 1, f"is the last that may read {self._name(buffer)}; its end destroys {{}}")
+            is_taken_over = any(
+                self.takes_over[born] == buffer for born in self.births.get(position - 1, ()) if born != buffer
+            )
+            self.allocated.discard(buffer)
+            if not is_taken_over and position < self.end:
+                low, high = self._byte_range(buffer)
+                self.views.bytes(buffer).copy_(self.canary[low:high])
+                self._require_live_equal(
+                    position - 1, f"is the last that may read {self._buffer_name(buffer)}; its end destroys {{}}"
+                )
 
-    def _begin(self, position: int) -> None:
+    def _begin_lifetimes(self, position: int) -> None:
         """What the plan makes live at this position holds nothing yet."""
         for buffer in self.births.get(position, ()):
-            self.held.add(buffer)
-            if self.takes[buffer] == buffer:
-                self.places.bytes(buffer).copy_(self.pattern[buffer])
-                self._others(position, f"writes {self._name(buffer)} for the first time, on the bytes of {{}}")
+            self.allocated.add(buffer)
+            if self.takes_over[buffer] == buffer:
+                self.views.bytes(buffer).copy_(self.pattern[buffer])
+                self._require_live_equal(
+                    position, f"writes {self._buffer_name(buffer)} for the first time, on the bytes of {{}}"
+                )
 
-    def _canaries(self, position: int) -> None:
+    def _check_canary(self, position: int) -> None:
         """Every byte that the plan gives to nobody is as it was."""
         end = 0
-        for low, high in (*sorted(map(self._range, self.held)), (len(self.canary),) * 2):
+        for low, high in (*sorted(map(self._byte_range, self.allocated)), (len(self.canary),) * 2):
             gap = self.slab.bytes(self.base + end, max(low - end, 0))
             if not torch.equal(gap, self.canary[end : max(low, end)]):
-                raise self._fault(
+                raise self._unsound(
                     position, f"writes outside of all buffers, between bytes {end} and {low} of the stack"
                 )
             end = max(end, high)
 
-    def _range(self, buffer: int) -> tuple[int, int]:
-        low = self.places.homes[buffer][1] - self.base
+    def _byte_range(self, buffer: int) -> tuple[int, int]:
+        low = self.views.locations[buffer][1] - self.base
         return low, low + self.graph.buffers.bytes[buffer]
 
-    def _read(self, position: int) -> None:
+    def _check_reads(self, position: int) -> None:
         """An op that changes a buffer in place may find nothing there; what it leaves alone is seen by the next."""
         ops, buffers = self.graph.ops, self.graph.values.buffer
         op = self.order[position]
@@ -171,25 +180,25 @@ class _Watch:
         for value in ops.reads[op]:
             buffer = buffers[value]
             if buffer in self.pattern and buffer not in changed and self._never_written(value, buffer):
-                self._unwritten(position, buffer)
+                self._refuse_unwritten(position, buffer)
 
     def _never_written(self, value: int, buffer: int) -> bool:
         """Whether the window shows the pattern: sixteen bytes of it at least, which nothing else would leave there."""
         values = self.graph.values
         low = values.offset[value]
-        window = self.plain.value(value)
+        window = self.reference.value(value)
         if window.numel() * window.element_size() < BLOCK_BYTES or not window.is_contiguous():
             return False
-        found = window.reshape(-1).view(torch.uint8)
-        same = found == self.pattern[buffer][low : low + found.numel()]
-        blocks = same[: found.numel() // BLOCK_BYTES * BLOCK_BYTES].view(-1, BLOCK_BYTES).all(1)
+        content = window.reshape(-1).view(torch.uint8)
+        matches = content == self.pattern[buffer][low : low + content.numel()]
+        blocks = matches[: content.numel() // BLOCK_BYTES * BLOCK_BYTES].view(-1, BLOCK_BYTES).all(1)
         return bool(blocks.any())
 
-    def _unwritten(self, position: int, buffer: int) -> None:
-        if not any(self.graph.ops.target[op].startswith(EMPTY) for op in self._writers(buffer)):
-            raise self._fault(position, f"reads {self._name(buffer)}, which no op has written")
+    def _refuse_unwritten(self, position: int, buffer: int) -> None:
+        if not any(self.graph.ops.target[op].startswith(EMPTY_OPERATORS) for op in self._writers(buffer)):
+            raise self._unsound(position, f"reads {self._buffer_name(buffer)}, which no op has written")
         raise InvalidConfig(
-            f"{self._op(position)} reads {self._name(buffer)}, which the model makes empty and does not fill",
+            f"{self._op_name(position)} reads {self._buffer_name(buffer)}, which the model makes empty and does not fill",
             fix="fill it in the model",
         )
 
@@ -197,31 +206,33 @@ class _Watch:
         values = self.graph.values
         return [op for op in self.order if any(values.buffer[v] == buffer for v in self.graph.ops.writes[op])]
 
-    def _others(self, position: int, how: str, besides: frozenset[int] | set[int] = frozenset()) -> None:
-        for buffer in sorted(self.live - set(besides)):
-            self._demand(buffer, position, how)
+    def _require_live_equal(self, position: int, fault: str, exclude: frozenset[int] | set[int] = frozenset()) -> None:
+        for buffer in sorted(self.live - set(exclude)):
+            self._require_equal(buffer, position, fault)
 
-    def _demand(self, buffer: int, position: int, how: str) -> None:
+    def _require_equal(self, buffer: int, position: int, fault: str) -> None:
         self.compared += 1
-        if not torch.equal(self.places.bytes(buffer), self.plain.bytes(buffer)):
-            raise self._fault(position, how.format(self._name(buffer)), buffer)
+        if not torch.equal(self.views.bytes(buffer), self.reference.bytes(buffer)):
+            raise self._unsound(position, fault.format(self._buffer_name(buffer)), buffer)
 
-    def _fault(self, position: int, what: str, buffer: int | None = None) -> PlanUnsound:
-        reader = "" if buffer is None else self._reader(buffer, position)
-        return PlanUnsound(f"{self._op(position)} {what}{reader}", fix="make the plan again; report it if it stays")
+    def _unsound(self, position: int, description: str, buffer: int | None = None) -> PlanUnsound:
+        reader = "" if buffer is None else self._next_reader(buffer, position)
+        return PlanUnsound(
+            f"{self._op_name(position)} {description}{reader}", fix="make the plan again; report it if it stays"
+        )
 
-    def _reader(self, buffer: int, position: int) -> str:
+    def _next_reader(self, buffer: int, position: int) -> str:
         values, reads = self.graph.values, self.graph.ops.reads
-        for at in range(position + 1, self.end):
-            if any(values.buffer[value] == buffer for value in reads[self.order[at]]):
-                return f"; {self._op(at)} reads it next"
+        for later in range(position + 1, self.end):
+            if any(values.buffer[value] == buffer for value in reads[self.order[later]]):
+                return f"; {self._op_name(later)} reads it next"
         return "; it is kept to the end"
 
-    def _op(self, position: int) -> str:
+    def _op_name(self, position: int) -> str:
         op, notes = self.order[position], self.graph.notes.ops
         source = f" ({notes.source[op]})" if notes.source[op] else ""
         return f"op {op} {self.graph.ops.target[op]}{source}"
 
-    def _name(self, buffer: int) -> str:
+    def _buffer_name(self, buffer: int) -> str:
         name = self.graph.notes.buffers[buffer]
         return f"buffer {buffer}" + (f" {name}" if name else "")

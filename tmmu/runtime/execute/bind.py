@@ -9,23 +9,23 @@ import torch
 from blake3 import blake3
 
 from tmmu.errors import InvalidConfig, PlanMismatch
-from tmmu.ir.calls import Program
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.program import Program
 from tmmu.ir.windows import writers
 from tmmu.judge.check import judge
-from tmmu.runtime.execute.executor import Bound, Executor, Holding, outputs_of
-from tmmu.runtime.execute.inputs import Input, external_buffers, inputs_of
+from tmmu.runtime.execute.executor import BoundProgram, Executor, Reservation, outputs_of
+from tmmu.runtime.execute.inputs import InputSpec, external_buffers, input_specs
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import SegmentSizes, device_of, require_free
 from tmmu.runtime.memory.slab import Slab
-from tmmu.runtime.memory.tensor_views import Extents, Places, extents, staging, without_text
+from tmmu.runtime.memory.tensor_views import SegmentLayout, TensorViews, allocate_inputs, segment_layout, without_text
 from tmmu.runtime.memory.usage import round_up
 from tmmu.runtime.memory.zero import zero_tensor
 from tmmu.runtime.steps.build import compile_step
-from tmmu.runtime.steps.execution_stream import CUDA_SCRATCH, Lane, lane_of
-from tmmu.runtime.steps.validate import Bench, tried
-from tmmu.runtime.weights.load import Weight, adopted, check_weights, chunks, put
+from tmmu.runtime.steps.execution_stream import CUDA_SCRATCH, ExecutionStream, execution_stream_of
+from tmmu.runtime.steps.validate import ValidationContext, validate_steps
+from tmmu.runtime.weights.load import Weight, adopt_weights, check_weights, load_into, source_chunks
 from tmmu.runtime.weights.sources import Source
 
 OWN: Final = bytes(32)
@@ -61,7 +61,7 @@ def bind(  # noqa: PLR0913 - what is run, how, with what, and where
     Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``,
     ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
     """
-    homes = adopted(program.graph, weights, device_of(device)) if adopt else None
+    homes = adopt_weights(program.graph, weights, device_of(device)) if adopt else None
     bound = bind_program(
         program,
         plan,
@@ -89,7 +89,7 @@ def bind_program(  # noqa: PLR0913 - as above
     scratch: int = CUDA_SCRATCH,
     external: Mapping[str, torch.Tensor] | None = None,
     elsewhere: Mapping[int, tuple[Slab, int]] | None = None,
-) -> Bound:
+) -> BoundProgram:
     """What ``bind`` gives to an executor: for those that run it in another way.
 
     Where weights lie ``elsewhere``, by buffer at an offset of a slab, nothing else is in the text segment, and whoever
@@ -98,9 +98,9 @@ def bind_program(  # noqa: PLR0913 - as above
     where = device_of(device)
     _match(program, plan, where)
     judge(program.graph, plan, token=token)
-    lane = lane_of(where, scratch)
-    images = check_weights(program.graph, weights, elsewhere=elsewhere or ())
-    need = extents(plan) if elsewhere is None else without_text(extents(plan))
+    lane = execution_stream_of(where, scratch)
+    images = check_weights(program.graph, weights, skip=elsewhere or ())
+    need = segment_layout(plan) if elsewhere is None else without_text(segment_layout(plan))
     alignment = max(plan.arenas.alignment)
     shared = segments is not None
     home = segments or _own_segments(need, alignment, where)
@@ -110,7 +110,7 @@ def bind_program(  # noqa: PLR0913 - as above
             fix=f"make segments with alignment {alignment}",
         )
     kept = external_buffers(program.graph, external or {}, where)
-    with home.turn, torch.inference_mode(mode=False), lane.entered():
+    with home.exclusive, torch.inference_mode(mode=False), lane.activate():
         return _Binding(
             program, plan, home, need, images, session, lane, shared=shared, external=kept, elsewhere=elsewhere
         ).bound()
@@ -131,7 +131,7 @@ def _match(program: Program, plan: Plan, device: torch.device) -> None:
         )
 
 
-def _own_segments(need: Extents, alignment: int, device: torch.device) -> Segments:
+def _own_segments(need: SegmentLayout, alignment: int, device: torch.device) -> Segments:
     require_free(sum(need.bytes.values()), device)
     sizes = SegmentSizes(**{name: round_up(size, alignment) for name, size in need.bytes.items()})
     return Segments(sizes, device, alignment=alignment)
@@ -145,10 +145,10 @@ class _Binding:
         program: Program,
         plan: Plan,
         segments: Segments,
-        need: Extents,
+        need: SegmentLayout,
         images: Mapping[int, Source],
         session: str,
-        lane: Lane,
+        lane: ExecutionStream,
         *,
         shared: bool,
         external: Mapping[int, torch.Tensor],
@@ -159,7 +159,7 @@ class _Binding:
         self.external, self.lane, self.elsewhere = external, lane, elsewhere
         self.base: dict[str, int] = {}
 
-    def bound(self) -> Bound:
+    def bound(self) -> BoundProgram:
         """Everything is in place; what fails on the way gives back what it took."""
         stack, data, text = self.segments.stack, self.segments.data, self.segments.text
         mark = stack.mark()
@@ -186,7 +186,7 @@ class _Binding:
             return []
         rows, arenas = self.plan.buffers, self.plan.arenas
         return [
-            (buffer, self.need.start[arena] + offset)
+            (buffer, self.need.arena_start[arena] + offset)
             for buffer, arena, offset in zip(rows.id, rows.arena, rows.offset, strict=True)
             if arenas.segment[arena] == segment
         ]
@@ -197,7 +197,7 @@ class _Binding:
         for buffer, offset in self._rows("text"):
             content.update(offset.to_bytes(8, "little") + self.graph.buffers.bytes[buffer].to_bytes(8, "little"))
             if buffer in self.images:
-                for _, part in chunks(self.images[buffer]):
+                for _, part in source_chunks(self.images[buffer]):
                     content.update(part.numpy())  # type: ignore[arg-type]
         return content.digest()
 
@@ -205,36 +205,38 @@ class _Binding:
         for buffer, offset in self._rows("text"):
             if buffer in self.images:
                 source = self.images[buffer]
-                put(source, self.segments.slabs["text"].bytes(base + offset, source.size))
+                load_into(source, self.segments.slabs["text"].bytes(base + offset, source.size))
 
-    def _compiled(self, key: bytes) -> Bound:
+    def _compiled(self, key: bytes) -> BoundProgram:
         graph, order = self.graph, self.plan.order
         places = self._places()
-        scratch = self.lane.part(self.need.bytes["stack"])
+        scratch = self.lane.scratch_limit(self.need.bytes["stack"])
         unread = _unread(graph, order)
-        make = partial(compile_step, scratch=scratch, unread=unread, start=places.start)
+        make = partial(compile_step, scratch=scratch, unread=unread, buffer_start=places.buffer_start)
         steps = [make(self.program.calls[op], places.view) for op in order]
         inputs = self._inputs()
         self._clear(places)
         with self._unchanged(places):
-            steps, unplanned = tried(steps, Bench(view=places.view, make=make, may_fill=self._may_fill, lane=self.lane))
+            steps, unplanned = validate_steps(
+                steps, ValidationContext(view=places.view, compile_call=make, may_fill=self._may_fill, stream=self.lane)
+            )
         self._clear(places)
         writer = writers(graph)
         runs = set(order)
         changed = {graph.values.buffer[v] for v, op in enumerate(writer) if op in runs}
-        return Bound(
+        return BoundProgram(
             graph=graph,
             plan=self.plan,
-            places=places,
+            views=places,
             inputs=inputs,
-            written=frozenset(i for i, one in enumerate(inputs) if graph.values.buffer[one.value] in changed),
+            written_inputs=frozenset(i for i, one in enumerate(inputs) if graph.values.buffer[one.value] in changed),
             outputs=outputs_of(graph, order, writer),
             steps=tuple(steps),
-            unplanned=unplanned,
+            unplanned_allocations=unplanned,
             segments=self.segments,
-            lane=self.lane,
-            holding=Holding(
-                text=key,
+            stream=self.lane,
+            reservation=Reservation(
+                text_key=key,
                 session=self.session,
                 stack_offset=self.base["stack"],
                 stack_bytes=self.need.bytes["stack"],
@@ -247,14 +249,14 @@ class _Binding:
         kept += [slab.storage for slab, _ in (self.elsewhere or {}).values()]
         return tensor.untyped_storage()._cdata not in {storage._cdata for storage in kept}
 
-    def _inputs(self) -> tuple[Input, ...]:
+    def _inputs(self) -> tuple[InputSpec, ...]:
         """Those that a call is given."""
         home = self.graph.values.buffer
-        found = inputs_of(self.graph, self.segments.device)
+        found = input_specs(self.graph, self.segments.device)
         return tuple(one for one in found if home[one.value] not in self.external)
 
     @contextmanager
-    def _unchanged(self, places: Places) -> Iterator[None]:
+    def _unchanged(self, places: TensorViews) -> Iterator[None]:
         """What is the caller's has the same bytes afterwards."""
         written = {self.graph.values.buffer[value] for op in self.plan.order for value in self.graph.ops.writes[op]}
         kept = [(places.bytes(buffer), places.bytes(buffer).clone()) for buffer in self.external if buffer in written]
@@ -264,16 +266,16 @@ class _Binding:
             for place, before in kept:
                 place.copy_(before)
 
-    def _places(self) -> Places:
+    def _places(self) -> TensorViews:
         graph, segments = self.graph, self.segments
-        homes = staging(graph, segments.alignment, segments.device, external=self.external)
+        homes = allocate_inputs(graph, segments.alignment, segments.device, external=self.external)
         homes.update((buffer, (Slab.over(tensor), 0)) for buffer, tensor in self.external.items())
         homes.update(self.elsewhere or {})
         for segment, slab in self.segments.slabs.items():
             homes.update((buffer, (slab, self.base[segment] + offset)) for buffer, offset in self._rows(segment))
-        return Places(self.graph, homes)
+        return TensorViews(self.graph, homes)
 
-    def _clear(self, places: Places) -> None:
+    def _clear(self, places: TensorViews) -> None:
         """Stack, state and inputs are zero, and state that has a value to start from has it."""
         for segment in ("stack", "data"):
             zero_tensor(self.segments.slabs[segment].bytes(self.base[segment], self.need.bytes[segment]))
@@ -282,7 +284,7 @@ class _Binding:
                 zero_tensor(places.bytes(buffer))
         for buffer, _ in self._rows("data"):
             if buffer in self.images:
-                put(self.images[buffer], places.bytes(buffer))
+                load_into(self.images[buffer], places.bytes(buffer))
 
 
 def _unread(graph: Graph, order: Sequence[int]) -> frozenset[int]:

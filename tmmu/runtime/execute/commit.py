@@ -33,7 +33,7 @@ def commit_execution(state: CommitState, plan_digest: bytes, pending: Sequence[P
     """
     if not pending:
         return state
-    for work in sorted(pending, key=lambda one: one.arena):
+    for work in sorted(pending, key=lambda pending_work: pending_work.arena):
         work.wait()
     sealed = blake3(state.digest + plan_digest + state.batch.to_bytes(8, "little")).digest()
     return CommitState(digest=sealed, batch=state.batch + 1)

@@ -9,44 +9,44 @@ from tmmu.errors import InternalError, InvalidConfig
 from tmmu.ir.graph import STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.runtime.execute.commit import CommitState, Pending, commit_execution
-from tmmu.runtime.execute.inputs import Input, check_inputs
+from tmmu.runtime.execute.inputs import InputSpec, check_inputs
 from tmmu.runtime.memory.segments import Segments
-from tmmu.runtime.memory.tensor_views import Places
-from tmmu.runtime.steps.build import Step
-from tmmu.runtime.steps.execution_stream import Lane
-from tmmu.runtime.steps.launch_plan import Hooks, Piece, one_by_one, tape_of
+from tmmu.runtime.memory.tensor_views import TensorViews
+from tmmu.runtime.steps.build import CompiledStep
+from tmmu.runtime.steps.execution_stream import ExecutionStream
+from tmmu.runtime.steps.launch_plan import Hooks, Launch, launch_plan_of, single_launches
 from tmmu.runtime.steps.unplanned import Unplanned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Reservation:
     """What an executor holds of the segments: the key of its weights, its session, and its slab of the stack."""
 
-    text: bytes
+    text_key: bytes
     session: str
     stack_offset: int
     stack_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class BoundProgram:
     """All that was settled when plan and program were bound. ``written`` are the inputs that a step changes."""
 
     graph: Graph
     plan: Plan
-    places: Places
-    inputs: tuple[Input, ...]
-    written: frozenset[int]
+    views: TensorViews
+    inputs: tuple[InputSpec, ...]
+    written_inputs: frozenset[int]
     outputs: tuple[int, ...]
-    steps: tuple[Step, ...]
-    unplanned: tuple[Unplanned, ...]
+    steps: tuple[CompiledStep, ...]
+    unplanned_allocations: tuple[Unplanned, ...]
     segments: Segments
-    lane: Lane
-    holding: Holding
+    stream: ExecutionStream
+    reservation: Reservation
 
 
 @dataclass(slots=True)
-class _Life:
+class _Lifetime:
     open: bool = True
     commit: CommitState = field(default_factory=CommitState)
     wait: Callable[[], None] | None = None
@@ -65,12 +65,12 @@ class Executor:
     refused. State stays in place from call to call. If a step fails, state may be half updated.
     """
 
-    def __init__(self, bound: Bound, *, replay: bool = True, hooks: Hooks | None = None) -> None:
+    def __init__(self, bound: BoundProgram, *, replay: bool = True, hooks: Hooks | None = None) -> None:
         self._bound = bound
-        self._tape = tape_of(bound.steps, bound.lane, replay=replay, hooks=hooks)
-        self._into = tuple(bound.places.view(one.value) for one in bound.inputs)
-        self._out = tuple(bound.places.view(value) for value in bound.outputs)
-        self._life = _Life()
+        self._launches = launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks)
+        self._input_views = tuple(bound.views.view(spec.value) for spec in bound.inputs)
+        self._output_views = tuple(bound.views.view(value) for value in bound.outputs)
+        self._lifetime = _Lifetime()
 
     def __call__(self, /, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, each in memory of its own."""
@@ -81,21 +81,26 @@ class Executor:
 
         ``INVALID_CONFIG`` for inputs that are not the plan's, and for what an operator refuses to compute.
         """
-        given = check_inputs(self._bound.inputs, inputs)
+        tensors = check_inputs(self._bound.inputs, inputs)
         bound = self._bound
-        with bound.segments.turn, _Frame(bound, self._life), bound.lane.entered(), torch._C._DisableAutocast():
-            for place, tensor in zip(self._into, given, strict=True):
-                place.copy_(tensor)
-            run_pieces(bound, self._tape)
-            for position in bound.written:
-                given[position].copy_(self._into[position])
-            self._life.wait = bound.lane.mark()
-            return tuple(out.detach() if views else out.clone() for out in self._out)
+        with (
+            bound.segments.exclusive,
+            _StackScope(bound, self._lifetime),
+            bound.stream.activate(),
+            torch._C._DisableAutocast(),
+        ):
+            for view, tensor in zip(self._input_views, tensors, strict=True):
+                view.copy_(tensor)
+            run_launches(bound, self._launches)
+            for position in bound.written_inputs:
+                tensors[position].copy_(self._input_views[position])
+            self._lifetime.wait = bound.stream.record_event()
+            return tuple(out.detach() if views else out.clone() for out in self._output_views)
 
     def commit(self) -> CommitState:
         """The seal over all batches so far (``UML_OS.TMMU.CommitExecution_v1``), changed only if one ran since."""
-        life, plan = self._life, self._bound.plan
-        with self._bound.segments.turn:
+        life, plan = self._lifetime, self._bound.plan
+        with self._bound.segments.exclusive:
             if life.wait is not None:
                 pending = [Pending(arena=arena, wait=life.wait) for arena in range(len(plan.arenas))]
                 life.commit = commit_execution(life.commit, plan.digest, pending)
@@ -105,10 +110,10 @@ class Executor:
     def state(self, name: str) -> torch.Tensor:
         """``uint8[bytes]``: the live bytes of a state buffer, to read, set or reset between calls."""
         graph = self._bound.graph
-        self._life.require_open()  # its arena may be another session's by now
+        self._lifetime.require_open()  # its arena may be another session's by now
         for buffer, role in enumerate(graph.buffers.role):
             if role == STATE and graph.notes.buffers[buffer] == name:
-                return self._bound.places.bytes(buffer)
+                return self._bound.views.bytes(buffer)
         raise InvalidConfig(f"the graph keeps no state {name!r}", fix="name a buffer of role state", name=name)
 
     @property
@@ -119,29 +124,29 @@ class Executor:
 
     def close(self) -> None:
         """Weights are released and the session's arena is reclaimed; nothing runs after. Closing twice is closing."""
-        with self._bound.segments.turn:
-            if self._life.open:
-                self._life.open = False
-                self._bound.segments.text.release(self._bound.holding.text)
-                self._bound.segments.data.reclaim(self._bound.holding.session)
+        with self._bound.segments.exclusive:
+            if self._lifetime.open:
+                self._lifetime.open = False
+                self._bound.segments.text.release(self._bound.reservation.text_key)
+                self._bound.segments.data.reclaim(self._bound.reservation.session)
 
     def attach(self, hooks: Hooks, *, replay: bool = True) -> None:
         """From now on every run calls these between its steps, in place of any that were attached before."""
-        with self._bound.segments.turn:
-            self._tape = tape_of(self._bound.steps, self._bound.lane, replay=replay, hooks=hooks)
+        with self._bound.segments.exclusive:
+            self._launches = launch_plan_of(self._bound.steps, self._bound.stream, replay=replay, hooks=hooks)
 
     @property
-    def pieces(self) -> int:
+    def launch_count(self) -> int:
         """In how many pieces a run is handed over: 1, where all of it is replayed."""
-        return len(self._tape)
+        return len(self._launches)
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> BoundProgram:
         """All that binding settled."""
         return self._bound
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> tuple[InputSpec, ...]:
         """What a call must be given."""
         return self._bound.inputs
 
@@ -156,9 +161,9 @@ class Executor:
         return self._bound.plan.order
 
     @property
-    def unplanned(self) -> tuple[Unplanned, ...]:
+    def unplanned_allocations(self) -> tuple[Unplanned, ...]:
         """What operators allocate inside themselves in one step, as counted when the plan was bound."""
-        return self._bound.unplanned
+        return self._bound.unplanned_allocations
 
     @property
     def segments(self) -> Segments:
@@ -166,17 +171,17 @@ class Executor:
         return self._bound.segments
 
 
-class _Frame:
+class _StackScope:
     """While inside, the stack slab is ours, where it was when the views were made, and torch tracks no gradients."""
 
     __slots__ = ("_bound", "_life", "_mark", "_tracks")
 
-    def __init__(self, bound: Bound, life: _Life) -> None:
+    def __init__(self, bound: BoundProgram, life: _Lifetime) -> None:
         self._bound, self._life = bound, life
 
     def __enter__(self) -> None:
         self._life.require_open()
-        stack, holding = self._bound.segments.stack, self._bound.holding
+        stack, holding = self._bound.segments.stack, self._bound.reservation
         self._mark, self._tracks = stack.mark(), torch.is_grad_enabled()
         if stack.push(holding.stack_bytes) != holding.stack_offset:
             stack.reset(self._mark)
@@ -188,34 +193,34 @@ class _Frame:
         self._bound.segments.stack.reset(self._mark)
 
 
-def run_pieces(bound: Bound, tape: Sequence[Piece]) -> None:
+def run_launches(bound: BoundProgram, launches: Sequence[Launch]) -> None:
     """Runs them in order; ``INVALID_CONFIG`` that names the op where torch refuses."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
-        for piece in tape:
+        for launch in launches:
             try:
-                piece.run()
+                launch.run()
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                if piece.first == piece.last:
+                if launch.first == launch.last:
                     raise  # a hook's own
-                raise _failure(bound, *_located(bound, piece, error)) from error
+                raise _failure(bound, *_failing_step(bound, launch, error)) from error
 
 
-def _located(bound: Bound, piece: Piece, error: Exception) -> tuple[int, Exception]:
+def _failing_step(bound: BoundProgram, failed: Launch, error: Exception) -> tuple[int, Exception]:
     """The step that fails, by running the piece again a step at a time."""
-    for one in one_by_one(bound.steps, piece.first, piece.last):
+    for launch in single_launches(bound.steps, failed.first, failed.last):
         try:
-            one.run()
-        except (RuntimeError, IndexError, ValueError, TypeError) as found:
-            return one.first, found
-    return piece.first, error
+            launch.run()
+        except (RuntimeError, IndexError, ValueError, TypeError) as failure:
+            return launch.first, failure
+    return failed.first, error
 
 
-def _failure(bound: Bound, at: int, error: Exception) -> InvalidConfig:
-    op = bound.plan.order[at]
+def _failure(bound: BoundProgram, position: int, error: Exception) -> InvalidConfig:
+    op = bound.plan.order[position]
     source = bound.graph.notes.ops.source[op]
-    where = f" ({source})" if source else ""
+    location = f" ({source})" if source else ""
     return InvalidConfig(
-        f"op {op} {bound.steps[at].name}{where}: {' '.join(str(error).split())[:300]}",
+        f"op {op} {bound.steps[position].name}{location}: {' '.join(str(error).split())[:300]}",
         fix="give inputs that the model itself can run on",
         op=op,
     )

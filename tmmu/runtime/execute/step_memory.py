@@ -37,7 +37,9 @@ class Frame:
         self._tangents = _by_position(joint.backward, places) if joint.backward is not None else ()
         changed = _changed(bound)
         self._back = tuple((at, place) for at, place in self._into if self._buffer(at) in changed)
-        self._memory = bound.segments.slabs["stack"].bytes(bound.reservation.stack_offset, bound.reservation.stack_bytes)
+        self._memory = bound.segments.slabs["stack"].bytes(
+            bound.reservation.stack_offset, bound.reservation.stack_bytes
+        )
         self._twice = _also_results(joint, bound)
         self._leased_at = tuple(at for at, of in enumerate(joint.residuals) if of >= 0 and self._in_stack(of))
         self._lease: StorageWeakRef | None = None
@@ -164,7 +166,9 @@ class Frame:
     def _taken(self, handed: Sequence[Output], args: Sequence[Any]) -> list[Any]:
         """What was delivered, in its place among what is no tensor of the program."""
         delivered, self._delivered = self._delivered, {}
-        return [delivered[at] if isinstance(one, ValueRef) else _of_argument(one, args) for at, one in enumerate(handed)]
+        return [
+            delivered[at] if isinstance(one, ValueRef) else _of_argument(one, args) for at, one in enumerate(handed)
+        ]
 
     @contextmanager
     def _running(self) -> Iterator[None]:

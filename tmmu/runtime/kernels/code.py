@@ -1,4 +1,4 @@
-"""Straight-line code: operator calls on tensors that are there already, ready to run one after another."""
+"""Straight-line code: operator calls bound to the tensors that they read and write, ready to run in order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,16 +8,20 @@ from typing import Any, TypeAlias
 import torch
 
 from tmmu.errors import InternalError
-from tmmu.runtime.kernels.scalars import at_hand
-from tmmu.runtime.memory.slab import same_place
+from tmmu.runtime.kernels.scalars import COMPUTE_BYTES, canonical_arguments
+from tmmu.runtime.memory.slab import is_same_view
 
-Run: TypeAlias = Callable[[], object]
+Runnable: TypeAlias = Callable[[], object]
+Arguments: TypeAlias = Mapping[str, Any]
+"""The arguments of one call by the names of the operator's schema."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Instruction:
-    """A call with every argument of its schema, in order. Each tensor that it returns is copied to its place in
-    ``into``, where it has one; an operator that writes where it is told needs none.
+    """A call with every argument of its schema, in order.
+
+    ``into`` has a destination for each tensor that the call returns, which is copied there; ``None`` drops the result.
+    A call that writes through an ``out=`` argument, or in place, has an empty ``into``.
     """
 
     operator: Any
@@ -29,105 +33,108 @@ Code: TypeAlias = tuple[Instruction, ...]
 
 
 def instruction(operator: Any, *args: Any, into: Sequence[torch.Tensor | None] = (), **kwargs: Any) -> Instruction:
-    """The call with these arguments, and the schema's defaults for the others."""
-    return call_into(operator, args, kwargs, into=into)
+    """The call with these arguments; the schema's defaults for the others."""
+    return make_instruction(operator, args, kwargs, into=into)
 
 
-def call_into(
+def make_instruction(
     operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, into: Sequence[torch.Tensor | None] = ()
 ) -> Instruction:
-    """The same, of arguments in a list and a map."""
+    """``instruction`` for arguments in a sequence and a mapping."""
     arguments = operator._schema.arguments
     named = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
-    whole = tuple(named.get(argument.name, argument.default_value) for argument in arguments)
-    made = at_hand(operator, whole)
-    operator = _taking_number(operator, dict(zip((argument.name for argument in arguments), made, strict=True)))
-    return Instruction(operator=operator, args=made, into=tuple(into))
+    complete = tuple(named.get(argument.name, argument.default_value) for argument in arguments)
+    canonical = canonical_arguments(operator, complete)
+    operator = _scalar_overload(operator, dict(zip((argument.name for argument in arguments), canonical, strict=True)))
+    return Instruction(operator=operator, args=canonical, into=tuple(into))
 
 
-def _taking_number(operator: Any, named: Mapping[str, Any]) -> Any:
-    """The overload of a change in place that takes a number as a number: what it makes of it is the same."""
-    if not isinstance(named.get("other"), (bool, int, float)) or operator._overloadname != "Tensor":
+def _scalar_overload(operator: Any, named: Mapping[str, Any]) -> Any:
+    """For an operator in place whose ``other`` is a number, the overload that takes numbers, where it has the bits."""
+    is_number = isinstance(named.get("other"), (bool, int, float))
+    if not is_number or operator._overloadname != "Tensor" or not operator._schema.name.endswith("_"):
+        return operator
+    # mul_.Scalar rounds the number to a short float before it multiplies; mul_.Tensor, which eager calls, does not.
+    if operator._schema.name == "aten::mul_" and named["self"].itemsize < COMPUTE_BYTES:
         return operator
     scalar = getattr(operator.overloadpacket, "Scalar", None)
-    in_place = operator._schema.name.endswith("_")
-    return scalar if in_place and scalar is not None and _names(scalar) == _names(operator) else operator
+    return scalar if scalar is not None and _argument_names(scalar) == _argument_names(operator) else operator
 
 
-def _names(operator: Any) -> list[str]:
+def _argument_names(operator: Any) -> list[str]:
     return [argument.name for argument in operator._schema.arguments]
 
 
-def runner(code: Code) -> Run:
-    """What runs it, a call at a time."""
-    runs = tuple(_run_of(one) for one in code)
-    if len(runs) == 1:
-        return runs[0]
+def runnable_of(code: Code) -> Runnable:
+    """A callable that makes the calls one after another."""
+    runnables = tuple(_runnable_of(instr) for instr in code)
+    if len(runnables) == 1:
+        return runnables[0]
 
     def run() -> None:
-        for one in runs:
-            one()
+        for runnable in runnables:
+            runnable()
 
     return run
 
 
 def leaves(value: Any) -> list[Any]:
-    """What an operator returned, lists and tuples opened."""
+    """What an operator returned, with lists and tuples flattened."""
     if isinstance(value, (tuple, list)):
         return [leaf for item in value for leaf in leaves(item)]
     return [value]
 
 
-def returned(one: Instruction) -> list[Any]:
-    """Runs it, and gives what it returns, wherever that lies."""
-    return leaves(_called(one)())
+def call_results(instr: Instruction) -> list[Any]:
+    """Runs the call; the tensors that it returns, where the operator left them."""
+    return leaves(_bind_call(instr)())
 
 
-def run_settling(one: Instruction) -> Instruction:
-    """Runs it; the same, without the copies that were none: of a result left out, or in its place already."""
-    if not one.into:
-        _called(one)()
-        return one
-    copied = _put_all(_called(one)(), one)
-    into = tuple(place if moved else None for place, moved in zip(one.into, copied, strict=True))
-    return replace(one, into=into if any(copied) else ())
+def run_and_drop_copies(instr: Instruction) -> Instruction:
+    """Runs the instruction; the same one without the copies of results that were absent or in place already."""
+    if not instr.into:
+        _bind_call(instr)()
+        return instr
+    copied = _copy_results(_bind_call(instr)(), instr)
+    into = tuple(place if was_copied else None for place, was_copied in zip(instr.into, copied, strict=True))
+    return replace(instr, into=into if any(copied) else ())
 
 
-def _run_of(one: Instruction) -> Run:
-    called = _called(one)
-    if not one.into:
-        return called
-    return lambda: _put_all(called(), one)
+def _runnable_of(instr: Instruction) -> Runnable:
+    call = _bind_call(instr)
+    if not instr.into:
+        return call
+    return lambda: _copy_results(call(), instr)
 
 
-def _called(one: Instruction) -> Run:
-    arguments = one.operator._schema.arguments
-    positional = [value for value, argument in zip(one.args, arguments, strict=True) if not argument.kwarg_only]
-    named = {a.name: value for value, a in zip(one.args, arguments, strict=True) if a.kwarg_only}
-    return partial(one.operator._op, *positional, **named)
+def _bind_call(instr: Instruction) -> Runnable:
+    arguments = instr.operator._schema.arguments
+    positional = [value for value, argument in zip(instr.args, arguments, strict=True) if not argument.kwarg_only]
+    named = {a.name: value for value, a in zip(instr.args, arguments, strict=True) if a.kwarg_only}
+    return partial(instr.operator._op, *positional, **named)
 
 
-def _put_all(returned: object, one: Instruction) -> list[bool]:
-    """Each result in its place; whether it had to be copied there."""
-    found = leaves(returned)
-    if len(found) != len(one.into):
-        raise InternalError(f"{one.operator} returns {len(found)} results, not {len(one.into)}")
-    return [_put(leaf, place) for leaf, place in zip(found, one.into, strict=True)]
+def _copy_results(returned: object, instr: Instruction) -> list[bool]:
+    """Copies each result to its destination; for each, whether that took a copy."""
+    results = leaves(returned)
+    if len(results) != len(instr.into):
+        raise InternalError(f"{instr.operator} returns {len(results)} results, not {len(instr.into)}")
+    return [_copy_result(result, place) for result, place in zip(results, instr.into, strict=True)]
 
 
-def _put(leaf: torch.Tensor | None, place: torch.Tensor | None) -> bool:
-    """An axis that stands still is one element; a real kernel may leave out what nobody asked for."""
-    if leaf is None or place is None:
+def _copy_result(result: torch.Tensor | None, target: torch.Tensor | None) -> bool:
+    # A real kernel may return no tensor for a result that its mask leaves out, where a fake one returned a tensor.
+    if result is None or target is None:
         return False
-    pick = moving_axes(place)
-    leaf, place = (leaf[pick], place[pick]) if pick else (leaf, place)
-    if same_place(leaf, place):
+    index = unexpanded_index(target)
+    result, target = (result[index], target[index]) if index else (result, target)
+    if is_same_view(result, target):
         return False
-    place.copy_(leaf)
+    target.copy_(result)
     return True
 
 
-def moving_axes(tensor: torch.Tensor) -> tuple[slice, ...]:
-    """What selects each element of the memory once, ``()`` for all: of an axis that stands still, the first."""
-    still = [n > 1 and not stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    return tuple(slice(0, 1) if stays else slice(None) for stays in still) if any(still) else ()
+def unexpanded_index(tensor: torch.Tensor) -> tuple[slice, ...]:
+    """An index that selects each element of the memory once: the first along axes of stride 0; ``()`` selects all."""
+    expanded = [n > 1 and not stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tuple(slice(0, 1) if is_expanded else slice(None) for is_expanded in expanded) if any(expanded) else ()

@@ -1,107 +1,110 @@
-"""Convolution, some images at a time, and of one image some of its rows: the same bits, and less held.
+"""Convolutions, some images at a time, or some rows of one image, so that less is allocated at a time.
 
-Kernels that multiply matrices lay out all that a filter meets, as many times over as the filter is large: of an image
-that takes more than anything else, and it is freed with each part.
+CPU kernels that multiply matrices first lay out every window of the filter (im2col): as many copies of the image as
+the filter has elements, which outweighs everything else and is freed with each part.
+
+An image is cut along its first axis only. Let ``e = ceil(padding / stride)``. A part between the edges needs no padding
+and is computed without. A part at an edge is computed with padding on both sides, since a convolution pads alike:
+its last ``e`` rows on the inner side are wrong. Invariant: edges are computed first and every part between is longer
+than ``e``, so that the wrong rows are overwritten by the parts that own them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from tmmu.runtime.kernels.code import Code, Instruction, instruction
-from tmmu.runtime.kernels.parts import Places, Run, bytes_of, cuts
+from tmmu.runtime.kernels.code import Arguments, Code, Instruction, instruction
+from tmmu.runtime.kernels.parts import IndexRange, Results, split_range, tensor_bytes
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """Along the first axis of an image: its length, the filter's reach and step, and the rows that padding adds."""
+class ConvolutionAxis:
+    """The first axis of an image, in rows: its length, the filter's dilated size, its stride, padding on each side."""
 
     length: int
-    reach: int
-    step: int
+    filter_size: int
+    stride: int
     padding: int
 
     @property
-    def lost(self) -> int:
-        """Results at an inner edge of a part that see padding where the image goes on."""
-        return -(-self.padding // self.step)
+    def edge_rows(self) -> int:
+        """Result rows at the inner side of an edge part that are wrong, because padding stands for image rows."""
+        return -(-self.padding // self.stride)
 
-    def needed(self, run: Run) -> Run:
-        """The rows that a run of results is computed from; outside of ``[0, length)`` where padding is among them."""
-        return run[0] * self.step - self.padding, (run[1] - 1) * self.step - self.padding + self.reach
+    def input_rows(self, rows: IndexRange) -> IndexRange:
+        """The rows that result ``rows`` are computed from; beyond ``[0, length)`` they are padding."""
+        return rows[0] * self.stride - self.padding, (rows[1] - 1) * self.stride - self.padding + self.filter_size
 
-    def inside(self, run: Run) -> bool:
-        """Whether no padding is among the rows needed."""
-        low, high = self.needed(run)
+    def needs_no_padding(self, rows: IndexRange) -> bool:
+        """Whether result ``rows`` are computed from rows of the image alone."""
+        low, high = self.input_rows(rows)
         return low >= 0 and high <= self.length
 
 
-def convolution_in_parts(given: Mapping[str, Any], results: Places, scratch: int) -> Code | None:
-    """The convolution in parts of about ``scratch`` bytes, edges of an image before what lies between them."""
-    x, weight, (result,) = given["input"], given["weight"], results
-    plain = x.dim() == weight.dim() >= 3 and not given["transposed"] and given["groups"] == 1
-    if not plain or result is None or not result.numel():
+def convolution_in_parts(args: Arguments, results: Results, scratch: int) -> Code | None:
+    """``convolution`` in parts of about ``scratch`` bytes: images, and rows of an image where one takes more."""
+    x, weight, (result,) = args["input"], args["weight"], results
+    is_supported = x.dim() == weight.dim() >= 3 and not args["transposed"] and args["groups"] == 1
+    if not is_supported or result is None or not result.numel():
         return None
-    held = bytes_of(result) + columns_of(weight, result)
-    images = cuts(x.shape[0], held, scratch)
-    if len(images) < x.shape[0] or held // x.shape[0] <= scratch:
-        code = [_images(given, result, run) for run in images]
+    total_bytes = tensor_bytes(result) + im2col_bytes(weight, result)
+    images = split_range(x.shape[0], total_bytes, scratch)
+    if len(images) < x.shape[0] or total_bytes // x.shape[0] <= scratch:
+        code = [_convolve_images(args, result, part) for part in images]
     else:
-        runs = _runs(given, result, held // x.shape[0], scratch)
-        code = [_rows(given, result, image, run) for image in range(x.shape[0]) for run in runs]
+        parts = _row_ranges(args, result, total_bytes // x.shape[0], scratch)
+        code = [_convolve_rows(args, result, image, rows) for image in range(x.shape[0]) for rows in parts]
     return tuple(code) if len(code) > 1 else None
 
 
-def columns_of(weight: torch.Tensor, result: torch.Tensor) -> int:
-    """The bytes of all that the filter meets, laid out."""
+def im2col_bytes(weight: torch.Tensor, result: torch.Tensor) -> int:
+    """Bytes of the matrix of all windows that the filter meets."""
     return result.numel() // weight.shape[0] * math.prod(weight.shape[1:]) * result.element_size()
 
 
-def _runs(given: Mapping[str, Any], result: torch.Tensor, held: int, scratch: int) -> Sequence[Run]:
-    """Runs of result rows, the two at the edges first; all at once where an edge would reach over what is between."""
-    rows, count = _geometry(given), result.shape[2]
-    runs = cuts(count, held, max(scratch, held * (rows.lost + 1) // count))
-    edges, between = (runs[0], runs[-1]), runs[1:-1]
-    apart = all(high - low > rows.lost and rows.inside((low, high)) for low, high in between)
-    if rows.padding and not (between and apart):
+def _row_ranges(args: Arguments, result: torch.Tensor, image_bytes: int, scratch: int) -> Sequence[IndexRange]:
+    """Ranges of result rows, the two edges first; a single one where the invariant above does not hold."""
+    axis, count = _first_axis(args), result.shape[2]
+    parts = split_range(count, image_bytes, max(scratch, image_bytes * (axis.edge_rows + 1) // count))
+    edges, between = (parts[0], parts[-1]), parts[1:-1]
+    cover_edges = all(high - low > axis.edge_rows and axis.needs_no_padding((low, high)) for low, high in between)
+    if axis.padding and not (between and cover_edges):
         return [(0, count)]
-    return [*edges, *between] if len(runs) > 1 else runs
+    return [*edges, *between] if len(parts) > 1 else parts
 
 
-def _geometry(given: Mapping[str, Any]) -> Rows:
-    size, (dilation, *_) = given["weight"].shape[2], given["dilation"]
-    return Rows(
-        length=given["input"].shape[2],
-        reach=dilation * (size - 1) + 1,
-        step=given["stride"][0],
-        padding=given["padding"][0],
+def _first_axis(args: Arguments) -> ConvolutionAxis:
+    size, (dilation, *_) = args["weight"].shape[2], args["dilation"]
+    return ConvolutionAxis(
+        length=args["input"].shape[2],
+        filter_size=dilation * (size - 1) + 1,
+        stride=args["stride"][0],
+        padding=args["padding"][0],
     )
 
 
-def _images(given: Mapping[str, Any], result: torch.Tensor, run: Run) -> Instruction:
-    return _call(given, given["input"][slice(*run)], given["padding"], result[slice(*run)])
+def _convolve_images(args: Arguments, result: torch.Tensor, images: IndexRange) -> Instruction:
+    return _convolve(args, args["input"][slice(*images)], args["padding"], result[slice(*images)])
 
 
-def _rows(given: Mapping[str, Any], result: torch.Tensor, image: int, run: Run) -> Instruction:
-    """A run of rows of one image. At an edge, padding is asked for on both sides: results at the inner one are wrong,
-    and are written over by the part that has them.
-    """
-    rows, x, place = _geometry(given), given["input"][image : image + 1], result[image : image + 1]
-    low, high = rows.needed(run)
-    if rows.inside(run):
-        return _call(given, x.narrow(2, low, high - low), [0, *given["padding"][1:]], place[:, :, slice(*run)])
-    first = max(0, run[0] - rows.lost)
-    begin, end = first * rows.step, min(high, rows.length)
-    made = (end - begin + 2 * rows.padding - rows.reach) // rows.step + 1
-    return _call(given, x.narrow(2, begin, end - begin), given["padding"], place.narrow(2, first, made))
+def _convolve_rows(args: Arguments, result: torch.Tensor, image: int, rows: IndexRange) -> Instruction:
+    """Result rows of one image; at an edge also ``edge_rows`` wrong ones, which a later part overwrites."""
+    axis, x, target = _first_axis(args), args["input"][image : image + 1], result[image : image + 1]
+    low, high = axis.input_rows(rows)
+    if axis.needs_no_padding(rows):
+        return _convolve(args, x.narrow(2, low, high - low), [0, *args["padding"][1:]], target[:, :, slice(*rows)])
+    first = max(0, rows[0] - axis.edge_rows)
+    begin, end = first * axis.stride, min(high, axis.length)
+    count = (end - begin + 2 * axis.padding - axis.filter_size) // axis.stride + 1
+    return _convolve(args, x.narrow(2, begin, end - begin), args["padding"], target.narrow(2, first, count))
 
 
-def _call(given: Mapping[str, Any], x: torch.Tensor, padding: Sequence[int], place: torch.Tensor) -> Instruction:
-    fixed = (given["weight"], given["bias"], given["stride"], list(padding), given["dilation"])
-    rest = (given["transposed"], given["output_padding"], given["groups"])
-    return instruction(aten.convolution.default, x, *fixed, *rest, into=(place,))
+def _convolve(args: Arguments, x: torch.Tensor, padding: Sequence[int], target: torch.Tensor) -> Instruction:
+    window = (args["stride"], list(padding), args["dilation"], args["transposed"], args["output_padding"])
+    return instruction(
+        aten.convolution.default, x, args["weight"], args["bias"], *window, args["groups"], into=(target,)
+    )

@@ -1,6 +1,10 @@
-"""Operators without an ``out=`` overload of their own, done where the result belongs by other ones: the same bits.
+"""Operators without a native ``out=`` overload, lowered to operators that write into the planned result.
 
-A row gets the call's arguments by name and the tensor to write, and gives the code, or ``None`` where it cannot.
+Two tables, one row per operator. A row of ``LOWERINGS`` maps the arguments of a call, by name, and its result to code,
+or to ``None`` where it does not apply; ``IN_PARTS`` also takes the bytes that a part may allocate. No state.
+
+A row may be wrong without harm: ``steps/validate.py`` runs its code beside the operator on random numbers before it is
+used, and any bit that differs drops it. Rows in ``SINGLE_PASS`` alone may be given a result that is also an argument.
 """
 
 import math
@@ -9,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from tmmu.runtime.kernels.code import Code, Instruction, instruction
+from tmmu.runtime.kernels.code import Arguments, Code, Instruction, instruction
 from tmmu.runtime.kernels.convolutions import convolution_in_parts
 from tmmu.runtime.kernels.gradients import (
     attention_gradient_in_parts,
@@ -18,140 +22,143 @@ from tmmu.runtime.kernels.gradients import (
     normalization_gradient_in_parts,
 )
 from tmmu.runtime.kernels.parts import (
-    MOST_PARTS,
+    MAX_PARTS,
     attention_in_parts,
     normalization_in_parts,
     softmax_in_parts,
 )
-from tmmu.runtime.kernels.products import product, product_added
+from tmmu.runtime.kernels.products import row_product, row_product_added
 
-Arguments: TypeAlias = Mapping[str, Any]
 Lowering: TypeAlias = Callable[[Arguments, torch.Tensor], Code | None]
-InParts: TypeAlias = Callable[[Arguments, Sequence[torch.Tensor | None], int], Code | None]
+PartsLowering: TypeAlias = Callable[[Arguments, Sequence[torch.Tensor | None], int], Code | None]
 
 aten = torch.ops.aten
-MOST_JOINED: Final = 8
-"""Tensors of a concatenation that are copied one by one."""
+MAX_CAT_COPIES: Final = 8
+"""Tensors of a concatenation up to which one copy each costs less than the operator's own set-up."""
 
 
-def _leave(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
+def _no_op(args: Arguments, result: torch.Tensor) -> Code:  # noqa: ARG001
     return ()
 
 
-def _zero(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
-    return (instruction(aten.zero_.default, view),)
+def _zero(args: Arguments, result: torch.Tensor) -> Code:  # noqa: ARG001
+    return (instruction(aten.zero_.default, result),)
 
 
-def _ones(given: Arguments, view: torch.Tensor) -> Code:  # noqa: ARG001
-    return (instruction(aten.fill_.Scalar, view, 1),)
+def _ones(args: Arguments, result: torch.Tensor) -> Code:  # noqa: ARG001
+    return (instruction(aten.fill_.Scalar, result, 1),)
 
 
 def _fill(name: str) -> Lowering:
-    return lambda given, view: (instruction(aten.fill_.Scalar, view, given[name]),)
+    return lambda args, result: (instruction(aten.fill_.Scalar, result, args[name]),)
 
 
-def _copy(given: Arguments, view: torch.Tensor) -> Code:
-    return (_copied(view, given["self"]),)
+def _copy(args: Arguments, result: torch.Tensor) -> Code:
+    return (_copy_into(result, args["self"]),)
 
 
-def _copied(view: torch.Tensor, source: torch.Tensor) -> Instruction:
-    return instruction(aten.copy_.default, view, source)
+def _copy_into(target: torch.Tensor, source: torch.Tensor) -> Instruction:
+    return instruction(aten.copy_.default, target, source)
 
 
-def _relu(given: Arguments, view: torch.Tensor) -> Code:
-    return (instruction(aten.clamp_min.out, given["self"], 0, out=view),)
+def _relu(args: Arguments, result: torch.Tensor) -> Code:
+    return (instruction(aten.clamp_min.out, args["self"], 0, out=result),)
 
 
 def _scalar(operator: Any) -> Lowering:
-    """An operator with a number, as the same one with a tensor, which is what it is made of."""
+    """``op.Scalar`` by ``op.out``, which is how torch implements it."""
 
-    def run(given: Arguments, view: torch.Tensor) -> Code:
-        rest = {name: value for name, value in given.items() if name not in ("self", "other")}
-        return (instruction(operator, given["self"], given["other"], **rest, out=view),)
+    def lower(args: Arguments, result: torch.Tensor) -> Code:
+        options = {name: value for name, value in args.items() if name not in ("self", "other")}
+        return (instruction(operator, args["self"], args["other"], **options, out=result),)
 
-    return run
+    return lower
 
 
-def _embedding(given: Arguments, view: torch.Tensor) -> Code | None:
-    """Rows picked by flat indices, as the operator itself does it; by each run of them where they lie apart."""
-    weight, indices = given["weight"], given["indices"]
-    if not (view.is_contiguous() and weight.dim() == 2 and indices.dim() and indices.numel()):
+def _embedding_rows(args: Arguments, result: torch.Tensor) -> Code | None:
+    """``index_select`` of flat indices, as the operator does it; one call per row of indices with gaps between rows."""
+    weight, indices = args["weight"], args["indices"]
+    if not (result.is_contiguous() and weight.dim() == 2 and indices.dim() and indices.numel()):
         return None
     if indices.is_contiguous():
-        runs = [(indices.view(-1), view.view(indices.numel(), weight.shape[1]))]
-    elif indices.dim() == 2 and len(indices) <= MOST_PARTS and indices.stride(1) == 1:
-        runs = list(zip(indices, view, strict=True))
+        runs = [(indices.view(-1), result.view(indices.numel(), weight.shape[1]))]
+    elif indices.dim() == 2 and len(indices) <= MAX_PARTS and indices.stride(1) == 1:
+        runs = list(zip(indices, result, strict=True))
     else:
         return None
     return tuple(instruction(aten.index_select.out, weight, 0, run, out=rows) for run, rows in runs)
 
 
-def _embedding_gradient(given: Arguments, view: torch.Tensor) -> Code | None:
-    """Rows added where their indices point, in the order in which the operator adds them; none to the padding's.
+def _embedding_gradient(args: Arguments, result: torch.Tensor) -> Code | None:
+    """``index_add_`` in the order in which the operator adds; the row of the padding index stays zero.
 
-    Not of short floats: the operator adds those in single precision.
+    Not for short floats, which the operator sums in float32.
     """
-    gradient, indices, padding = given["grad_output"], given["indices"], given["padding_idx"]
-    plain = indices.is_contiguous() and gradient.is_contiguous() and gradient.shape[-1] > 0
-    if given["scale_grad_by_freq"] or gradient.dtype.itemsize < 4 or not plain:
+    gradient, indices, padding = args["grad_output"], args["indices"], args["padding_idx"]
+    is_dense = indices.is_contiguous() and gradient.is_contiguous() and gradient.shape[-1] > 0
+    if args["scale_grad_by_freq"] or gradient.dtype.itemsize < 4 or not is_dense:
         return None
     rows = gradient.view(indices.numel(), gradient.shape[-1])
     code = (
-        instruction(aten.zero_.default, view),
-        instruction(aten.index_add_.default, view, 0, indices.view(-1), rows),
+        instruction(aten.zero_.default, result),
+        instruction(aten.index_add_.default, result, 0, indices.view(-1), rows),
     )
-    return code if padding < 0 else (*code, instruction(aten.zero_.default, view[padding]))
+    return code if padding < 0 else (*code, instruction(aten.zero_.default, result[padding]))
 
 
-def _slice_gradient(given: Arguments, view: torch.Tensor) -> Code:
-    """The gradient where the slice was, and zeros elsewhere."""
-    place = aten.slice.Tensor(view, *(given[name] for name in ("dim", "start", "end", "step")))
-    return (instruction(aten.zero_.default, view), _copied(place, given["grad_output"]))
+def _slice_gradient(args: Arguments, result: torch.Tensor) -> Code:
+    """The gradient in the slice, zeros outside it."""
+    place = aten.slice.Tensor(result, *(args[name] for name in ("dim", "start", "end", "step")))
+    return (instruction(aten.zero_.default, result), _copy_into(place, args["grad_output"]))
 
 
-def _select_gradient(given: Arguments, view: torch.Tensor) -> Code:
-    place = view.select(given["dim"], given["index"])
-    return (instruction(aten.zero_.default, view), _copied(place, given["grad_output"]))
+def _select_gradient(args: Arguments, result: torch.Tensor) -> Code:
+    place = result.select(args["dim"], args["index"])
+    return (instruction(aten.zero_.default, result), _copy_into(place, args["grad_output"]))
 
 
-def _masked_fill(given: Arguments, view: torch.Tensor) -> Code:
-    value = given["value"]
+def _masked_fill(args: Arguments, result: torch.Tensor) -> Code:
+    value = args["value"]
     change = aten.masked_fill_.Tensor if isinstance(value, torch.Tensor) else aten.masked_fill_.Scalar
-    return (_copied(view, given["self"]), instruction(change, view, given["mask"], value))
+    return (_copy_into(result, args["self"]), instruction(change, result, args["mask"], value))
 
 
-def _cat(given: Arguments, view: torch.Tensor) -> Code | None:
-    """Copies, where the operator would set up as many for tensors that are not contiguous."""
-    tensors, axis = given["tensors"], given.get("dim", 0)
-    few = view.is_cpu and len(tensors) <= MOST_JOINED and not all(one.is_contiguous() for one in tensors)
-    if not few or any(one.dtype != view.dtype or one.dim() != view.dim() for one in tensors):
+def _cat(args: Arguments, result: torch.Tensor) -> Code | None:
+    """One copy per tensor, where some are not contiguous: the operator makes the same copies after more set-up."""
+    tensors, axis = args["tensors"], args.get("dim", 0)
+    few = result.is_cpu and len(tensors) <= MAX_CAT_COPIES and not all(tensor.is_contiguous() for tensor in tensors)
+    if not few or any(tensor.dtype != result.dtype or tensor.dim() != result.dim() for tensor in tensors):
         return None
-    parts = view.split_with_sizes([one.shape[axis] for one in tensors], axis)
-    return tuple(_copied(part, one) for part, one in zip(parts, tensors, strict=True))
+    parts = result.split_with_sizes([tensor.shape[axis] for tensor in tensors], axis)
+    return tuple(_copy_into(part, tensor) for part, tensor in zip(parts, tensors, strict=True))
 
 
-def _mean(given: Arguments, view: torch.Tensor) -> Code | None:
-    """The sum, divided where it lies: the operator makes a tensor of the count each time, which takes longer."""
-    x, axes = given["self"], given["dim"] or range(given["self"].dim())
-    if not view.is_cpu or view.dtype.itemsize < torch.float32.itemsize or given.get("dtype") not in (None, view.dtype):
+def _mean(args: Arguments, result: torch.Tensor) -> Code | None:
+    """The sum, divided in place by a count made once; the operator makes a tensor of the count on every call."""
+    x, axes = args["self"], args["dim"] or range(args["self"].dim())
+    if (
+        not result.is_cpu
+        or result.dtype.itemsize < torch.float32.itemsize
+        or args.get("dtype") not in (None, result.dtype)
+    ):
         return None
-    count = torch.scalar_tensor(math.prod(x.shape[axis] for axis in axes), dtype=view.dtype)
-    total = instruction(aten.sum.IntList_out, x, given["dim"], given.get("keepdim", False), out=view)
-    return (total, instruction(aten.div.out, view, count, out=view))
+    count = torch.scalar_tensor(math.prod(x.shape[axis] for axis in axes), dtype=result.dtype)
+    total = instruction(aten.sum.IntList_out, x, args["dim"], args.get("keepdim", False), out=result)
+    return (total, instruction(aten.div.out, result, count, out=result))
 
 
-def _index_put(given: Arguments, view: torch.Tensor) -> Code:
-    accumulate = given.get("accumulate", False)
-    change = instruction(aten.index_put_.default, view, given["indices"], given["values"], accumulate)
-    return (_copied(view, given["self"]), change)
+def _index_put(args: Arguments, result: torch.Tensor) -> Code:
+    accumulate = args.get("accumulate", False)
+    change = instruction(aten.index_put_.default, result, args["indices"], args["values"], accumulate)
+    return (_copy_into(result, args["self"]), change)
 
 
 LOWERINGS: Final[Mapping[str, Lowering]] = {
-    "aten.empty.memory_format": _leave,
-    "aten.empty_strided.default": _leave,
-    "aten.empty_like.default": _leave,
-    "aten.new_empty.default": _leave,
-    "aten.new_empty_strided.default": _leave,
+    "aten.empty.memory_format": _no_op,
+    "aten.empty_strided.default": _no_op,
+    "aten.empty_like.default": _no_op,
+    "aten.new_empty.default": _no_op,
+    "aten.new_empty_strided.default": _no_op,
     "aten.zeros.default": _zero,
     "aten.zeros_like.default": _zero,
     "aten.new_zeros.default": _zero,
@@ -170,14 +177,14 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "aten.sub.Scalar": _scalar(aten.sub.out),
     "aten.mul.Scalar": _scalar(aten.mul.out),
     "aten.div.Scalar": _scalar(aten.div.out),
-    "aten.embedding.default": _embedding,
+    "aten.embedding.default": _embedding_rows,
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten.index_put.default": _index_put,
     "aten.cat.default": _cat,
     "aten.mean.dim": _mean,
-    "aten.mm.default": product,
-    "aten.addmm.default": product_added,
+    "aten.mm.default": row_product,
+    "aten.addmm.default": row_product_added,
     "aten.embedding_dense_backward.default": _embedding_gradient,
     "aten.slice_backward.default": _slice_gradient,
     "aten.select_backward.default": _select_gradient,
@@ -186,9 +193,9 @@ SINGLE_PASS: Final = frozenset(
     {"aten._to_copy.default", "aten.clone.default", "aten.relu.default"}
     | {f"aten.{name}.Scalar" for name in ("add", "sub", "mul", "div")}
 )
-"""Lowerings that may write over what they read, where both are one window."""
+"""Lowerings that read each element before they write it, so that the result may be exactly their argument."""
 
-IN_PARTS: Final[Mapping[str, InParts]] = {
+IN_PARTS: Final[Mapping[str, PartsLowering]] = {
     "aten.native_layer_norm.default": normalization_in_parts,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": attention_in_parts,
     "aten._safe_softmax.default": softmax_in_parts,
@@ -198,6 +205,4 @@ IN_PARTS: Final[Mapping[str, InParts]] = {
     "aten.embedding_dense_backward.default": embedding_gradient_in_parts,
     "aten.convolution_backward.default": convolution_gradient_in_parts,
 }
-"""By operator: its call in parts of so many bytes, ``None`` where one is enough. Which bits come out depends on the
-kernel that a size picks, so they are tried against the operator before use.
-"""
+"""By operator: code that allocates about so many bytes at a time; ``None`` where one call is enough."""

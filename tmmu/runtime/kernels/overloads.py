@@ -1,4 +1,4 @@
-"""Which overload of an operator writes into given tensors, and what it is called with."""
+"""The ``out=`` overload of an operator, and the arguments that it is called with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from typing import Any, Final
 import torch
 from torch._ops import OpOverload
 
-_PLACE: Final = frozenset({"layout", "device", "pin_memory"})
-"""Arguments that say where a result goes, which a result that is given says itself."""
+_PLACEMENT: Final = frozenset({"layout", "device", "pin_memory"})
+"""Arguments that describe the storage of a result, which an ``out=`` tensor already has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOverload:
-    """An ``out=`` overload: the arguments that it takes over, and the names of its results in order."""
+    """An ``out=`` overload: the arguments that it has in common, and the names of its ``out=`` arguments in order."""
 
     operator: OpOverload
-    taken: frozenset[str]
+    accepted: frozenset[str]
     results: tuple[str, ...]
 
-    def arguments(self, given: Mapping[str, Any], results: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """What to call it with: the functional call's arguments by name, and the tensors to write."""
-        named = {name: value for name, value in given.items() if name in self.taken}
+    def arguments(self, call_arguments: Mapping[str, Any], results: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """Its arguments by name: those of the functional call, and the tensors to write."""
+        named = {name: value for name, value in call_arguments.items() if name in self.accepted}
         return named | dict(zip(self.results, results, strict=True))
 
 
@@ -34,50 +34,50 @@ def arguments_by_name(operator: OpOverload, args: Sequence[Any], kwargs: Mapping
 
 @cache
 def out_overload(operator: OpOverload) -> OutOverload | None:
-    """The overload of the same operator that takes the same arguments and writes its results where it is told.
+    """The native ``out=`` overload with the same arguments; ``None`` where there is none.
 
-    Overloads that torch generates run the operator and copy, so they are left out; so are those with other arguments.
+    Overloads that torch generates allocate and copy, so they do not count.
     """
     packet = operator.overloadpacket
     for name in packet.overloads():
         candidate = getattr(packet, name)
         if torch.Tag.generated not in candidate.tags:
-            found = _as_out(operator, candidate)
-            if found is not None:
-                return found
+            overload = _match_out(operator, candidate)
+            if overload is not None:
+                return overload
     return None
 
 
-def _as_out(operator: OpOverload, candidate: OpOverload) -> OutOverload | None:
+def _match_out(operator: OpOverload, candidate: OpOverload) -> OutOverload | None:
     results = [a for a in candidate._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    wanted = operator._schema.returns
-    if not results or len(results) != len(wanted) or not all(a.kwarg_only for a in results):
+    returns = operator._schema.returns
+    if not results or len(results) != len(returns) or not all(a.kwarg_only for a in results):
         return None
-    if any(str(a.type) != "Tensor" for a in (*results, *wanted)):
+    if any(str(a.type) != "Tensor" for a in (*results, *returns)):
         return None
-    rest = [a for a in candidate._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
-    if not _takes(rest, operator._schema.arguments):
+    inputs = [a for a in candidate._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
+    if not _accepts(inputs, operator._schema.arguments):
         return None
     return OutOverload(
         operator=candidate,
-        taken=frozenset(a.name for a in rest),
+        accepted=frozenset(a.name for a in inputs),
         results=tuple(a.name for a in results),
     )
 
 
-def _takes(rest: Sequence[Any], arguments: Sequence[Any]) -> bool:
-    """Whether ``rest`` are these arguments, less those of place, and more only where a default is the same call."""
-    known = {a.name: a for a in arguments}
-    placed = "layout" in known
-    dropped = {name for name in known if placed and name in _PLACE | {"dtype"}}
-    offered = {a.name for a in rest}
-    if not all(name in offered or name in dropped for name in known):
+def _accepts(inputs: Sequence[Any], arguments: Sequence[Any]) -> bool:
+    """Whether ``inputs`` are these arguments, less those of placement; extra ones must have defaults."""
+    named = {a.name: a for a in arguments}
+    has_layout = "layout" in named
+    dropped = {name for name in named if has_layout and name in _PLACEMENT | {"dtype"}}
+    offered = {a.name for a in inputs}
+    if not all(name in offered or name in dropped for name in named):
         return False
-    return all(_same(known[a.name], a) if a.name in known else a.has_default_value() for a in rest)
+    return all(_is_same_argument(named[a.name], a) if a.name in named else a.has_default_value() for a in inputs)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two arguments have one type, and one default where the first has any."""
-    if str(one.type) != str(other.type):
+def _is_same_argument(a: Any, b: Any) -> bool:
+    """Whether two schema arguments have the same type, and the same default where the first has one."""
+    if str(a.type) != str(b.type):
         return False
-    return not one.has_default_value() or one.default_value == other.default_value
+    return not a.has_default_value() or a.default_value == b.default_value

@@ -1,4 +1,8 @@
-"""What a pointwise call is given, in the form that it takes the least time to look at: the same bits."""
+"""Arguments of a pointwise call in the form that its kernel handles fastest, with the same bits.
+
+Torch wraps a number in a tensor, casts it and broadcasts it on every call. Done once here, that saves a tenth of a
+microsecond to a microsecond per call.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,16 +10,16 @@ from typing import Any, Final
 import torch
 
 _KINDS: Final = ((bool, torch.bool), (int, torch.int64), (float, torch.float64))
-_WHOLE: Final = 4
-"""Bytes of the shortest float that kernels compute in."""
+COMPUTE_BYTES: Final = 4
+"""Bytes of the shortest float that kernels compute in: shorter ones are converted to it and back."""
 
 
-def at_hand(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of a pointwise call that writes into one tensor, an ``out=`` or its own: each number in a tensor's
-    place made one that gives the same bits, and all of one shape that have as many elements.
+def canonical_arguments(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Of a pointwise call that writes one tensor (``out=`` or in place), numbers made tensors, and shapes matched.
 
-    A number gives way to any tensor of its category or a higher one. So does a tensor without axes, to one with axes;
-    where none of the result's dtype has axes, the two differ, and the number stays: but whole ones among ``int64``.
+    Type promotion ranks a Python number below a tensor without axes, and that below one with axes, within a category
+    (bool, integral, floating, complex). The two ranks differ only where no tensor of the result's dtype has axes: then
+    numbers stay numbers, except ``int`` among ``int64`` tensors, which is exact either way.
     """
     arguments = operator._schema.arguments
     results = [
@@ -25,40 +29,46 @@ def at_hand(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(args)
     dtype = results[0].dtype
     inputs = [arg for arg, a in zip(args, arguments, strict=True) if isinstance(arg, torch.Tensor) and not a.is_out]
-    if not any(arg.dim() and arg.dtype == dtype for arg in inputs) and not _all_whole(args, inputs):
+    if not any(arg.dim() and arg.dtype == dtype for arg in inputs) and not _all_int64(args, inputs):
         return tuple(args)
-    wanted = [str(argument.type) == "Tensor" for argument in arguments]
-    made = [_made(arg, dtype) if here else arg for arg, here in zip(args, wanted, strict=True)]
-    return tuple(_shaped(arg, results[0]) if here else arg for arg, here in zip(made, wanted, strict=True))
+    takes_tensor = [str(argument.type) == "Tensor" for argument in arguments]
+    promoted = [
+        _promote_scalar(arg, dtype) if is_tensor else arg for arg, is_tensor in zip(args, takes_tensor, strict=True)
+    ]
+    return tuple(
+        _match_shape(arg, results[0]) if is_tensor else arg
+        for arg, is_tensor in zip(promoted, takes_tensor, strict=True)
+    )
 
 
-def _all_whole(args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether every tensor is of ``int64``, and every number one that is."""
+def _all_int64(args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether every tensor is ``int64`` and every number an ``int``."""
     numbers = [arg for arg in args if isinstance(arg, (bool, int, float))]
     return all(arg.dtype == torch.int64 for arg in inputs) and all(type(number) is int for number in numbers)
 
 
-def _made(arg: Any, dtype: torch.dtype) -> Any:
-    """Of the result's dtype, which saves a cast per call; kernels of short floats compute with the number itself."""
-    for kind, made in _KINDS:
+def _promote_scalar(arg: Any, dtype: torch.dtype) -> Any:
+    """A number as a tensor of the result's dtype, which saves a cast per call; unchanged where it would promote."""
+    for kind, natural in _KINDS:
         if isinstance(arg, kind):
-            if _rank(made) > _rank(dtype):
+            if _category(natural) > _category(dtype):
                 return arg
-            short = dtype.is_floating_point and dtype.itemsize < _WHOLE
-            whole = torch.scalar_tensor(arg, dtype=made)
-            return whole if short else whole.to(dtype)
+            scalar = torch.scalar_tensor(arg, dtype=natural)
+            # Kernels of short floats compute with the number itself: rounding it first would change bits.
+            return scalar if dtype.is_floating_point and dtype.itemsize < COMPUTE_BYTES else scalar.to(dtype)
     return arg
 
 
-def _shaped(arg: Any, result: torch.Tensor) -> Any:
-    """As a window of the result's shape where it has as many elements: nothing is left to be spread."""
+def _match_shape(arg: Any, result: torch.Tensor) -> Any:
+    """A tensor with as many elements as the result, viewed in its shape: the kernel has nothing to broadcast."""
     if not isinstance(arg, torch.Tensor) or arg.shape == result.shape or arg.numel() != result.numel():
         return arg
-    alike = arg.is_contiguous() and (arg.dim() > 0 or arg.dtype == result.dtype)
-    return arg.view(result.shape) if alike else arg
+    keeps_promotion = arg.dim() > 0 or arg.dtype == result.dtype
+    return arg.view(result.shape) if arg.is_contiguous() and keeps_promotion else arg
 
 
-def _rank(dtype: torch.dtype) -> int:
+def _category(dtype: torch.dtype) -> int:
+    """Of type promotion: 0 bool, 1 integral, 2 floating, 3 complex."""
     if dtype == torch.bool:
         return 0
     return 2 + dtype.is_complex if dtype.is_floating_point or dtype.is_complex else 1

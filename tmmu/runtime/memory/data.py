@@ -43,11 +43,11 @@ class DataSegment:
         base = next((low for low, high in self._gaps() if high - low >= padded), None)
         if base is None:
             usage = self.usage
-            what = (
+            message = (
                 f"the data segment has no {padded} bytes in one piece for session {session!r}: "
                 f"{usage.free} of {self.capacity} are free, {usage.largest_free} at most together"
             )
-            raise self._full(what, padded)
+            raise self._full(message, padded)
         self._arenas[session] = _Arena(base=base, size=padded)
         insort(self._order, (base, base + padded, session))
         self._used += padded
@@ -61,8 +61,8 @@ class DataSegment:
         end = start + check_size(f"session {session!r}", size)
         if end > arena.base + arena.size:
             free = arena.size - arena.used
-            what = f"session {session!r} has {free} of its {arena.size} bytes left, and {size} are asked for"
-            raise self._full(what, size)
+            message = f"session {session!r} has {free} of its {arena.size} bytes left, and {size} are asked for"
+            raise self._full(message, size)
         arena.used = end - arena.base
         return start
 
@@ -74,7 +74,7 @@ class DataSegment:
         self._used -= arena.size
         return arena.size
 
-    def used(self, session: str) -> int:
+    def used_bytes(self, session: str) -> int:
         """Bytes of the session's arena that are taken."""
         return self._arena(session).used
 
@@ -91,22 +91,22 @@ class DataSegment:
 
     def _gaps(self) -> list[tuple[int, int]]:
         """The free runs, lowest first; an empty run at the end, so that nothing at all can be reserved anywhere."""
-        low, found = 0, []
+        low, gaps = 0, []
         for base, end, _ in self._order:
             if base > low:
-                found.append((low, base))
+                gaps.append((low, base))
             low = end
-        return [*found, (low, self.capacity)]
+        return [*gaps, (low, self.capacity)]
 
     def _arena(self, session: str) -> _Arena:
         if session not in self._arenas:
             raise SessionUnknown(f"no session {session!r} is open", fix="reserve its arena first", session=session)
         return self._arenas[session]
 
-    def _full(self, what: str, size: int) -> SegmentFull:
+    def _full(self, message: str, size: int) -> SegmentFull:
         usage = self.usage
         return SegmentFull(
-            what,
+            message,
             fix="end a session, or give data a larger share",
             segment="data",
             bytes=size,

@@ -5,7 +5,7 @@ from threading import Lock, get_ident
 from tmmu.errors import InvalidConfig
 
 
-class Turn:
+class ExclusiveAccess:
     """A lock for ``with``. A second thread waits; the thread that is inside already is refused instead of stuck."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from tmmu.runtime.memory.data import NO_QUOTA, DataSegment
-from tmmu.runtime.memory.exclusive import Turn
+from tmmu.runtime.memory.exclusive import ExclusiveAccess
 from tmmu.runtime.memory.sizing import SegmentSizes, Sizing, device_memory, device_of, segment_sizes
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.memory.stack import StackSegment
@@ -28,13 +28,13 @@ class Segments:
         self.data = DataSegment(sizes.data, quota=quota, alignment=alignment)
         self.stack = StackSegment(sizes.stack, alignment=alignment)
         self.slabs = {name: Slab(getattr(sizes, name), alignment, self.device) for name in ("text", "data", "stack")}
-        self.turn = Turn()
+        self.exclusive = ExclusiveAccess()
 
     @classmethod
     def of_device(cls, device: torch.device | str = "cpu", sizing: Sizing | None = None) -> "Segments":
         """Segments that share out what the device has free; ``DEVICE_MEMORY`` where it is too little."""
-        where = device_of(device)
-        return cls(segment_sizes(*device_memory(where), sizing), where)
+        resolved = device_of(device)
+        return cls(segment_sizes(*device_memory(resolved), sizing), resolved)
 
     @property
     def usage(self) -> dict[str, Usage]:

@@ -40,7 +40,7 @@ def segment_sizes(free: int, total: int, sizing: Sizing | None = None) -> Segmen
 
     ``DEVICE_MEMORY`` where that is less than the minimum, ``INVALID_CONFIG`` for shares that are more than the whole.
     """
-    rules = _checked(sizing or Sizing())
+    rules = _require_valid(sizing or Sizing())
     usable = min(free - rules.os_reserve - rules.margin, total - rules.os_reserve)
     if usable < rules.minimum:
         raise DeviceMemory(
@@ -63,7 +63,7 @@ def _share(usable: int, ppm: int) -> int:
     return usable * ppm // PPM // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT
 
 
-def _checked(rules: Sizing) -> Sizing:
+def _require_valid(rules: Sizing) -> Sizing:
     shares = (rules.text_ppm, rules.data_ppm, rules.stack_ppm)
     if min(shares) < 0 or sum(shares) > PPM:
         raise InvalidConfig(
@@ -91,12 +91,12 @@ def require_free(size: int, device: torch.device) -> None:
         )
 
 
-def device_of(where: torch.device | str) -> torch.device:
+def device_of(spec: torch.device | str) -> torch.device:
     """The device of this name; ``INVALID_CONFIG`` for what is none, and for a CPU other than the first."""
     try:
-        device = torch.device(where)
+        device = torch.device(spec)
     except (RuntimeError, TypeError) as error:
-        shown = repr(where) if isinstance(where, str) else f"a {type(where).__name__}"
+        shown = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
         raise InvalidConfig(f"{shown} is no device", fix="use cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
         raise InvalidConfig(f"nothing runs on device {device}", fix="use cpu, cuda or cuda:N", device=str(device))
@@ -105,14 +105,14 @@ def device_of(where: torch.device | str) -> torch.device:
     return torch.device("cpu") if device.type == "cpu" else device
 
 
-def require_device(where: torch.device | str, cuda: Any = torch.cuda) -> None:
+def require_device(spec: torch.device | str, cuda: Any = torch.cuda) -> None:
     """``DEVICE_MISSING`` where the device is not there."""
-    device = torch.device(where)
+    device = torch.device(spec)
     if device.type != "cuda" or (cuda.is_available() and (device.index or 0) < cuda.device_count()):
         return
-    seen = cuda.device_count() if cuda.is_available() else 0
+    gpu_count = cuda.device_count() if cuda.is_available() else 0
     raise DeviceMissing(
-        f"there is no {device}: torch {torch.__version__} sees {seen} GPUs",
+        f"there is no {device}: torch {torch.__version__} sees {gpu_count} GPUs",
         fix="use --device cpu, or a build of torch for CUDA on a machine with a GPU",
         device=str(device),
     )
@@ -126,10 +126,10 @@ def device_memory(device: torch.device) -> tuple[int, int]:
     if device.type != "cpu":
         raise InvalidConfig(f"no memory is known of device {device}", fix="use cpu or cuda", device=str(device))
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return _available(), total
+    return _available_bytes(), total
 
 
-def _available() -> int:
+def _available_bytes() -> int:
     """What the kernel says is available, or else its free pages, which leave out what caches could give back."""
     if _MEMINFO.exists():
         for line in _MEMINFO.read_text().splitlines():

@@ -8,7 +8,7 @@ import torch
 from tmmu.errors import AlignmentViolation, DeviceMemory
 from tmmu.runtime.memory.zero import zero_tensor
 
-LEAST_ALIGNMENT: Final = 64
+MIN_ALIGNMENT: Final = 64
 
 
 class Slab:
@@ -16,7 +16,7 @@ class Slab:
 
     def __init__(self, size: int, alignment: int, device: torch.device) -> None:
         self.size = size
-        alignment = max(alignment, LEAST_ALIGNMENT)
+        alignment = max(alignment, MIN_ALIGNMENT)
         try:
             whole = torch.empty(size + alignment, dtype=torch.uint8, device=device)
         except RuntimeError as error:
@@ -45,33 +45,33 @@ class Slab:
 
     def view(self, offset: int, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """The window at a byte offset; ``shape`` and ``stride`` in elements. Allocates nothing."""
-        at = self.base + offset
-        if at % dtype.itemsize:
+        address = self.base + offset
+        if address % dtype.itemsize:
             raise AlignmentViolation(
                 f"offset {offset} is not aligned for {dtype}",
                 fix=f"plan with an alignment of at least {dtype.itemsize}",
                 offset=offset,
             )
         empty = torch.empty(0, dtype=dtype, device=self.storage.device)
-        return empty.set_(self.storage, at // dtype.itemsize, tuple(shape), tuple(stride))
+        return empty.set_(self.storage, address // dtype.itemsize, tuple(shape), tuple(stride))
 
 
-def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are the same window on the same storage."""
     return (
-        one.untyped_storage()._cdata == other.untyped_storage()._cdata
-        and one.storage_offset() == other.storage_offset()
-        and one.shape == other.shape
-        and one.stride() == other.stride()
-        and one.dtype == other.dtype
+        a.untyped_storage()._cdata == b.untyped_storage()._cdata
+        and a.storage_offset() == b.storage_offset()
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.dtype == b.dtype
     )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill their extent, each byte once, in some order of the axes."""
-    step = 1
+    expected = 1
     for stride, n in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
-        if stride != step:
+        if stride != expected:
             return tensor.numel() == 0
-        step *= n
+        expected *= n
     return True

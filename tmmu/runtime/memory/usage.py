@@ -48,8 +48,8 @@ def check_alignment(alignment: int) -> int:
     return alignment
 
 
-def check_size(what: str, size: int) -> int:
+def check_size(label: str, size: int) -> int:
     """``size``, which is not negative; else ``InvalidConfig``."""
     if size < 0:
-        raise InvalidConfig(f"{what}: {size} bytes", fix="give a size of 0 or more", bytes=size)
+        raise InvalidConfig(f"{label}: {size} bytes", fix="give a size of 0 or more", bytes=size)
     return size

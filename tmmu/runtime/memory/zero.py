@@ -57,9 +57,9 @@ def philox4x32(counter: Words, key: tuple[int, int]) -> Words:
     """``uint64[4, n]`` of 32-bit words: Philox4x32-10 (Salmon et al., 2011) of each counter under one key."""
     c0, c1, c2, c3 = counter
     low = np.uint64(0xFFFFFFFF)
-    half = np.uint64(32)
-    for turn in range(ROUNDS):
-        k0, k1 = (np.uint64((word + turn * step) & 0xFFFFFFFF) for word, step in zip(key, WEYL, strict=True))
+    high = np.uint64(32)
+    for round_index in range(ROUNDS):
+        k0, k1 = (np.uint64((word + round_index * step) & 0xFFFFFFFF) for word, step in zip(key, WEYL, strict=True))
         p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
-        c0, c1, c2, c3 = (p1 >> half) ^ c1 ^ k0, p1 & low, (p0 >> half) ^ c3 ^ k1, p0 & low
+        c0, c1, c2, c3 = (p1 >> high) ^ c1 ^ k0, p1 & low, (p0 >> high) ^ c3 ^ k1, p0 & low
     return np.stack([c0, c1, c2, c3])

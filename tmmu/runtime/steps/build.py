@@ -10,37 +10,37 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.ir.calls import Call, Ref
-from tmmu.runtime.kernels.code import Code, call_into, instruction, leaves
+from tmmu.ir.program import Call, ValueRef
+from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS
 from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
-from tmmu.runtime.memory.slab import is_dense, same_place
+from tmmu.runtime.memory.slab import is_dense, is_same_view
 
-View = Callable[[int], torch.Tensor]
-Start = Callable[[int], int]
-OFFSET: Final = "storage_offset"
+ViewOf = Callable[[int], torch.Tensor]
+BufferStart = Callable[[int], int]
+STORAGE_OFFSET: Final = "storage_offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CompiledStep:
     """``code`` does it; ``copying`` does the same the slow way that is always right, where ``code`` is another."""
 
     name: str
     code: Code
-    copying: Code
+    fallback: Code
     results: tuple[torch.Tensor, ...]
     arguments: tuple[torch.Tensor, ...]
-    on_trial: bool = False
+    needs_validation: bool = False
     """Whether ``code`` is to be held against ``copying`` before it is used."""
     call: Call | None = None
     """What it was compiled from."""
-    settled: bool = False
+    is_settled: bool = False
     """Whether it ran once, so that what it returns is known."""
 
 
 def compile_step(
-    call: Call, view: View, *, scratch: int = 0, unread: Container[int] = (), start: Start | None = None
-) -> Step:
+    call: Call, view: ViewOf, *, scratch: int = 0, unread: Container[int] = (), buffer_start: BufferStart | None = None
+) -> CompiledStep:
     """The step of one call; ``view`` gives the tensor of a value, always the same one.
 
     ``start`` says where, in elements of it, a value's buffer begins in its storage; 0 where it is not given.
@@ -48,57 +48,59 @@ def compile_step(
     Operators that can only allocate are asked for parts of at most ``scratch`` bytes where a part has the bits of the
     whole; 0 asks for the whole. Of what they return, values that are ``unread`` are left where they are.
     """
-    args = tuple(_bound(argument, view) for argument in call.args)
-    kwargs = {name: _bound(argument, view) for name, argument in call.kwargs}
-    args, kwargs = _rebased(call, args, kwargs, start)
+    args = tuple(_bind_argument(argument, view) for argument in call.args)
+    kwargs = {name: _bind_argument(argument, view) for name, argument in call.kwargs}
+    args, kwargs = _rebase_offset(call, args, kwargs, buffer_start)
     if not call.operator._schema.returns:
-        return _without_results(call, args, kwargs)
+        return _step_without_results(call, args, kwargs)
     targets = [None if value is None else view(value) for value in call.results]
     into = [None if value is None or value in unread else view(value) for value in call.results]
-    copying = (call_into(call.operator, args, kwargs, into=into),)
-    parts = _in_parts(call, args, kwargs, into, scratch)
-    code = _direct(call, args, kwargs, targets) if parts is None else parts
-    return Step(
+    copying = (make_instruction(call.operator, args, kwargs, into=into),)
+    parts = _code_in_parts(call, args, kwargs, into, scratch)
+    code = _direct_code(call, args, kwargs, targets) if parts is None else parts
+    return CompiledStep(
         name=str(call.operator),
         code=copying if code is None else code,
-        copying=copying,
+        fallback=copying,
         results=tuple(target for target in targets if target is not None),
-        arguments=tuple(_tensors(args, kwargs)),
-        on_trial=bool(code) and not call.operator._schema.is_mutable,
+        arguments=tuple(_tensor_arguments(args, kwargs)),
+        needs_validation=bool(code) and not call.operator._schema.is_mutable,
         call=call,
     )
 
 
-def _without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+def _step_without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledStep:
     """A call for what it changes, an argument or a generator; any other only says what is needed until here."""
-    acts = call.operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.operator.tags
-    code = (call_into(call.operator, args, kwargs),) if acts else ()
-    given = tuple(_tensors(args, kwargs))
-    return Step(name=str(call.operator), code=code, copying=code, results=(), arguments=given)
+    has_effect = call.operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.operator.tags
+    code = (make_instruction(call.operator, args, kwargs),) if has_effect else ()
+    tensors = tuple(_tensor_arguments(args, kwargs))
+    return CompiledStep(name=str(call.operator), code=code, fallback=code, results=(), arguments=tensors)
 
 
-def _rebased(
-    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], start: Start | None
+def _rebase_offset(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], buffer_start: BufferStart | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """An offset that counts from where a storage begins counts from where the buffer does, which has it to itself."""
     names = [argument.name for argument in call.operator._schema.arguments]
-    given = arguments_by_name(call.operator, args, kwargs).get(OFFSET)
-    if start is None or given is None or OFFSET not in names or not isinstance(call.args[0], Ref):
+    offset = arguments_by_name(call.operator, args, kwargs).get(STORAGE_OFFSET)
+    if buffer_start is None or offset is None or STORAGE_OFFSET not in names or not isinstance(call.args[0], ValueRef):
         return args, kwargs
-    whole = arguments_by_name(call.operator, args, kwargs) | {OFFSET: given + start(call.args[0].value)}
-    return (), whole
+    rebased = arguments_by_name(call.operator, args, kwargs) | {
+        STORAGE_OFFSET: offset + buffer_start(call.args[0].value)
+    }
+    return (), rebased
 
 
-def _bound(argument: Any, view: View) -> Any:
-    if isinstance(argument, Ref):
+def _bind_argument(argument: Any, view: ViewOf) -> Any:
+    if isinstance(argument, ValueRef):
         return view(argument.value)
     if isinstance(argument, (list, tuple)) and not isinstance(argument, torch.Size):
-        items = [_bound(item, view) for item in argument]
+        items = [_bind_argument(item, view) for item in argument]
         return items if isinstance(argument, list) else tuple(items)
     return argument
 
 
-def _direct(
+def _direct_code(
     call: Call,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -107,58 +109,62 @@ def _direct(
     """The call without copying its whole results, where there is a way that is right for these tensors."""
     operator = call.operator
     if all(r.alias_info is not None and r.alias_info.is_write for r in operator._schema.returns):
-        return (call_into(operator, args, kwargs),)
+        return (make_instruction(operator, args, kwargs),)
     results = [target for target in targets if target is not None]
     if len(results) != len(targets) or not all(map(is_dense, results)):
         return None
-    given = arguments_by_name(operator, args, kwargs)
-    shared = [t for t in _tensors(args, kwargs) if any(_meet(t, result) for result in results)]
-    in_place = all(same_place(t, result) for t in shared for result in results)
+    arguments = arguments_by_name(operator, args, kwargs)
+    shared = [t for t in _tensor_arguments(args, kwargs) if any(_may_overlap(t, result) for result in results)]
+    in_place = all(is_same_view(t, result) for t in shared for result in results)
     lowering = LOWERINGS.get(str(operator))
     if lowering is not None and len(results) == 1 and (not shared or (in_place and str(operator) in SINGLE_PASS)):
-        lowered = lowering(given, results[0])
+        lowered = lowering(arguments, results[0])
         if lowered is not None:
             return lowered
     out = out_overload(operator)
     if (
         out is None
         or (
-            given.get("reduction") and not any(result.dim() for result in results)
+            arguments.get("reduction") and not any(result.dim() for result in results)
         )  # the whole is written, then reduced
         or len(out.results) != len(results)
         or (shared and not (in_place and torch.Tag.pointwise in operator.tags))
     ):
         return None
-    return (instruction(out.operator, **out.arguments(given, results)),)
+    return (instruction(out.operator, **out.arguments(arguments, results)),)
 
 
-def _in_parts(
+def _code_in_parts(
     call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], into: Sequence[torch.Tensor | None], scratch: int
 ) -> Code | None:
     """The call some of its results at a time, where it is one that allows that and none of them lies on an argument."""
     lowering = IN_PARTS.get(str(call.operator))
-    results = [place for place in into if place is not None]
-    if lowering is None or scratch == 0 or any(_meet(t, result) for t in _tensors(args, kwargs) for result in results):
+    results = [target for target in into if target is not None]
+    if (
+        lowering is None
+        or scratch == 0
+        or any(_may_overlap(t, result) for t in _tensor_arguments(args, kwargs) for result in results)
+    ):
         return None
     return lowering(arguments_by_name(call.operator, args, kwargs), into, scratch)
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors may have bytes in common: their extents on one storage meet."""
-    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
-    (low, high), (begin, end) = extent(one), extent(other)
+    (low, high), (begin, end) = byte_range(a), byte_range(b)
     return low < end and begin < high
 
 
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
+def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that a tensor spans, half-open."""
     low = int(tensor.storage_offset()) * tensor.element_size()
     if tensor.numel() == 0:
         return low, low
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return low, low + (last + 1) * tensor.element_size()
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return low, low + (reach + 1) * tensor.element_size()
 
 
-def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def _tensor_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     return [leaf for leaf in leaves([*args, *kwargs.values()]) if isinstance(leaf, torch.Tensor)]

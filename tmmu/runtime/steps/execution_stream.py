@@ -11,22 +11,22 @@ import torch
 
 from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.random_state import RANDOM_STATE_OPS
-from tmmu.runtime.kernels.code import Code, Run, runner
+from tmmu.runtime.kernels.code import Code, Runnable, runnable_of
 from tmmu.runtime.memory.sizing import require_device
-from tmmu.runtime.steps.interpreter import interpreted, speakable
-from tmmu.runtime.steps.unplanned import CudaAllocations, Unplanned, watched
+from tmmu.runtime.steps.interpreter import build_function, is_expressible
+from tmmu.runtime.steps.unplanned import CudaAllocations, Unplanned, count_allocations
 
-LEAST_SCRATCH: Final = 1 << 18
+MIN_SCRATCH: Final = 1 << 18
 SCRATCH_SHARE: Final = 50
 """Operators that must allocate are asked for parts of this share of the stack, where parts have the same bits."""
 CUDA_SCRATCH: Final = 1 << 28
 """What a library's workspaces may take of a GPU beside a plan, unless the caller says otherwise."""
 
 
-class Counting(Protocol):
+class AllocationCounter(Protocol):
     """Counts allocations, step by step."""
 
-    def of_step(self, index: int, /) -> AbstractContextManager[Any]:
+    def step_scope(self, index: int, /) -> AbstractContextManager[Any]:
         """While inside, what is allocated counts for this step."""
 
     def counts(self, index: int, /) -> tuple[int, int]:
@@ -36,81 +36,81 @@ class Counting(Protocol):
         """Sums, once the block that counts has ended."""
 
 
-class Lane(ABC):
+class ExecutionStream(ABC):
     """A device as an executor sees it."""
 
     generators: tuple[int, ...] = ()
     """Devices beside the CPU whose random state a run may move."""
 
     @abstractmethod
-    def entered(self) -> AbstractContextManager[None]:
+    def activate(self) -> AbstractContextManager[None]:
         """What runs inside comes after all that the caller has issued, and before all that it will."""
 
     @abstractmethod
-    def speaks(self, code: Code) -> bool:
+    def can_capture(self, code: Code) -> bool:
         """Whether ``composed`` is worth a try."""
 
     @abstractmethod
-    def composed(self, code: Code) -> Run | None:
+    def capture(self, code: Code) -> Runnable | None:
         """What runs all of it at once, or ``None``."""
 
     @abstractmethod
-    def counting(self) -> AbstractContextManager[Counting]:
+    def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
         """Yields who counts, inside, what torch's allocator is asked for."""
 
     @abstractmethod
-    def part(self, stack: int) -> int:
+    def scratch_limit(self, stack_bytes: int) -> int:
         """Bytes that an operator may hold at a time beside a stack of this size; 0 where nobody minds."""
 
     @abstractmethod
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """All that was issued is done."""
 
     @abstractmethod
-    def taken(self) -> int:
+    def allocation_count(self) -> int:
         """How often torch has asked the device itself for memory."""
 
     @abstractmethod
-    def mark(self) -> Callable[[], None]:
+    def record_event(self) -> Callable[[], None]:
         """What waits for all that has been run."""
 
 
-class CpuLane(Lane):
+class CpuExecutionStream(ExecutionStream):
     """A call returns when its work is done."""
 
-    def entered(self) -> AbstractContextManager[None]:
+    def activate(self) -> AbstractContextManager[None]:
         """Nothing to order."""
         return nullcontext()
 
-    def speaks(self, code: Code) -> bool:
+    def can_capture(self, code: Code) -> bool:
         """Whether torch's interpreter has words for it."""
-        return speakable(code)
+        return is_expressible(code)
 
-    def composed(self, code: Code) -> Run | None:
+    def capture(self, code: Code) -> Runnable | None:
         """One call of torch's interpreter."""
-        return interpreted(code)
+        return build_function(code)
 
-    def counting(self) -> AbstractContextManager[Counting]:
+    def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
         """By the profiler's memory events."""
-        return watched()
+        return count_allocations()
 
-    def part(self, stack: int) -> int:
+    def scratch_limit(self, stack_bytes: int) -> int:
         """A fiftieth of the stack, and a little at least."""
-        return max(LEAST_SCRATCH, stack // SCRATCH_SHARE)
+        return max(MIN_SCRATCH, stack_bytes // SCRATCH_SHARE)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """It is."""
 
-    def taken(self) -> int:
+    def allocation_count(self) -> int:
         """Nobody counts: each allocation is the device's."""
         return 0
 
-    def mark(self) -> Callable[[], None]:
+    def record_event(self) -> Callable[[], None]:
         """All is done."""
         return lambda: None
 
 
-class CudaLane(Lane):
+class CudaExecutionStream(ExecutionStream):
     """A stream of its own; runs of calls become CUDA graphs over addresses that never move.
 
     What operators allocate while a graph is made lies in one pool that the graphs share, of at most ``scratch`` bytes.
@@ -122,11 +122,11 @@ class CudaLane(Lane):
         self.generators = (device.index if device.index is not None else cuda.current_device(),)
         self._stream = cuda.Stream(device)
         self._pool = cuda.graph_pool_handle()
-        self.refused: list[str] = []
+        self.capture_errors: list[str] = []
         """Why runs of calls could not become a graph."""
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def activate(self) -> Iterator[None]:
         """On the lane's own stream."""
         caller = self._cuda.current_stream(self.device)
         self._stream.wait_stream(caller)
@@ -136,14 +136,14 @@ class CudaLane(Lane):
         finally:
             caller.wait_stream(self._stream)
 
-    def speaks(self, code: Code) -> bool:
+    def can_capture(self, code: Code) -> bool:
         """Only the attempt tells; but a generator's state, which replays move as a whole, is taken and set between."""
-        return not any(str(one.operator) in RANDOM_STATE_OPS for one in code)
+        return not any(str(instr.operator) in RANDOM_STATE_OPS for instr in code)
 
-    def composed(self, code: Code) -> Run | None:
+    def capture(self, code: Code) -> Runnable | None:
         """A graph's replay; ``DEVICE_MEMORY`` where graphs need more than the scratch."""
         graph = self._cuda.CUDAGraph()
-        run = runner(code)
+        run = runnable_of(code)
         try:
             with (
                 torch.no_grad(),
@@ -154,29 +154,29 @@ class CudaLane(Lane):
                 run()
         except RuntimeError as error:
             self._cuda.synchronize(self.device)
-            self.refused.append(" ".join(str(error).split())[:200])
+            self.capture_errors.append(" ".join(str(error).split())[:200])
             return None
-        self._demand_room()
-        replay: Run = graph.replay
+        self._require_pool_fits()
+        replay: Runnable = graph.replay
         return replay
 
-    def counting(self) -> AbstractContextManager[Counting]:
+    def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
         """By the allocator's own counters."""
         return nullcontext(CudaAllocations(self.device, cuda=self._cuda))
 
-    def part(self, stack: int) -> int:  # noqa: ARG002
+    def scratch_limit(self, stack_bytes: int) -> int:  # noqa: ARG002
         """Kernels are few and large; the pool holds what they need."""
         return 0
 
-    def taken(self) -> int:
+    def allocation_count(self) -> int:
         """``cudaMalloc``s of the caching allocator."""
         return int(self._cuda.memory_stats(self.device)["segment.all.allocated"])
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """The host waits."""
         self._cuda.synchronize(self.device)
 
-    def mark(self) -> Callable[[], None]:
+    def record_event(self) -> Callable[[], None]:
         """An event at the end of the stream."""
         event = self._cuda.Event()
         event.record(self._stream)
@@ -184,26 +184,28 @@ class CudaLane(Lane):
         return wait
 
     @property
-    def pooled(self) -> int:
+    def pool_bytes(self) -> int:
         """Bytes that the graphs' pool has taken from the device."""
         segments = self._cuda.memory_snapshot()
-        return sum(one["total_size"] for one in segments if tuple(one["segment_pool_id"]) == tuple(self._pool))
+        return sum(
+            segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) == tuple(self._pool)
+        )
 
-    def _demand_room(self) -> None:
-        taken = self.pooled
-        if taken > self.scratch:
+    def _require_pool_fits(self) -> None:
+        reserved = self.pool_bytes
+        if reserved > self.scratch:
             raise DeviceMemory(
-                f"operators allocate {taken} bytes beside the plan, and the scratch is {self.scratch}",
-                fix=f"bind with scratch={taken}",
-                bytes=taken,
+                f"operators allocate {reserved} bytes beside the plan, and the scratch is {self.scratch}",
+                fix=f"bind with scratch={reserved}",
+                bytes=reserved,
                 scratch=self.scratch,
             )
 
 
-def lane_of(device: torch.device, scratch: int = CUDA_SCRATCH) -> Lane:
+def execution_stream_of(device: torch.device, scratch: int = CUDA_SCRATCH) -> ExecutionStream:
     """The lane of a device; ``DEVICE_MISSING`` where it is not there."""
     if device.type == "cpu":
-        return CpuLane()
+        return CpuExecutionStream()
     if device.type == "cuda":
-        return CudaLane(device, scratch)
+        return CudaExecutionStream(device, scratch)
     raise InvalidConfig(f"plans are not run on {device}", fix="use cpu or cuda", device=str(device))

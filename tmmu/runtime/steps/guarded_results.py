@@ -9,93 +9,96 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from tmmu.ir.calls import Call, Ref
-from tmmu.runtime.memory.slab import Slab, same_place
+from tmmu.ir.program import Call, ValueRef
+from tmmu.runtime.memory.slab import Slab, is_same_view
 from tmmu.runtime.memory.usage import round_up
-from tmmu.runtime.steps.build import Step, View, extent
+from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
 
-CANARY: Final = 256
-BYTE: Final = 0xA5
-Form: TypeAlias = tuple[Any, ...]
+GUARD_BYTES: Final = 256
+CANARY: Final = 0xA5
+CallSignature: TypeAlias = tuple[Any, ...]
 
 
-class Apart:
+class GuardedResults:
     """Places for a call's results, and for arguments that lie exactly on them, apart from all else."""
 
-    def __init__(self, call: Call, view: View) -> None:
-        self._elsewhere = view
+    def __init__(self, call: Call, view: ViewOf) -> None:
+        self._outer_view = view
         values = [value for value in dict.fromkeys(call.results) if value is not None]
-        ends = [CANARY]
+        ends = [GUARD_BYTES]
         for value in values:
-            ends.append(round_up(ends[-1] + _size(view(value)), CANARY) + CANARY)
-        self._slab = Slab(ends[-1], CANARY, view(values[0]).device)
+            ends.append(round_up(ends[-1] + _byte_size(view(value)), GUARD_BYTES) + GUARD_BYTES)
+        self._slab = Slab(ends[-1], GUARD_BYTES, view(values[0]).device)
         self._memory = self._slab.bytes(0, ends[-1])
-        self._memory.fill_(BYTE)
-        self._held = self._slab.storage.nbytes()
-        self._gaps = [(0, CANARY)]
+        self._memory.fill_(CANARY)
+        self._storage_bytes = self._slab.storage.nbytes()
+        self._guards = [(0, GUARD_BYTES)]
         self._places: dict[int, torch.Tensor] = {}
         for value, (begin, end) in zip(values, pairwise(ends), strict=True):
             like = view(value)
             self._places[value] = self._slab.view(begin, like.shape, like.stride(), like.dtype)
-            self._gaps.append((begin + _size(like), end))
-        for argument, value in lying_on(call, view).items():
+            self._guards.append((begin + _byte_size(like), end))
+        for argument, value in aliased_results(call, view).items():
             self._places[value].copy_(view(argument))
             self._places[argument] = self._places[value]
         self._before = {value: place.detach() for value, place in self._places.items()}
 
     def view(self, value: int) -> torch.Tensor:
         """The tensor of a value, always the same one."""
-        found = self._places.get(value)
-        return self._elsewhere(value) if found is None else found
+        place = self._places.get(value)
+        return self._outer_view(value) if place is None else place
 
-    def untouched(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether every canary is whole, and every place where it was."""
-        whole = all(bool((self._memory[low:high] == BYTE).all()) for low, high in self._gaps)
-        kept = all(same_place(place, self._before[value]) for value, place in self._places.items())
-        return whole and kept and self._slab.storage.nbytes() == self._held
+        canaries_intact = all(bool((self._memory[low:high] == CANARY).all()) for low, high in self._guards)
+        unmoved = all(is_same_view(place, self._before[value]) for value, place in self._places.items())
+        return canaries_intact and unmoved and self._slab.storage.nbytes() == self._storage_bytes
 
 
-def form_of(call: Call, view: View, step: Step) -> Form:
+def call_signature(call: Call, view: ViewOf, step: CompiledStep) -> CallSignature:
     """All that decides how a call is run, but where it lies: also in how many parts, and which results anyone reads."""
-    on = lying_on(call, view)
+    aliases = aliased_results(call, view)
     results = list(call.results)
 
     def token(argument: Any) -> Any:
-        if isinstance(argument, Ref):
-            return (*_form(view(argument.value)), results.index(on[argument.value]) if argument.value in on else -1)
+        if isinstance(argument, ValueRef):
+            return (
+                *_layout(view(argument.value)),
+                results.index(aliases[argument.value]) if argument.value in aliases else -1,
+            )
         if isinstance(argument, (list, tuple)):
             return tuple(map(token, argument))
         return type(argument), repr(argument)
 
-    made = tuple(None if value is None else _form(view(value)) for value in results)
-    named = tuple((name, token(argument)) for name, argument in call.kwargs)
-    read = tuple(place is not None for place in step.copying[0].into)
-    return str(call.operator), tuple(map(token, call.args)), named, made, read, len(step.code)
+    results_layout = tuple(None if value is None else _layout(view(value)) for value in results)
+    keywords = tuple((name, token(argument)) for name, argument in call.kwargs)
+    read = tuple(place is not None for place in step.fallback[0].into)
+    return str(call.operator), tuple(map(token, call.args)), keywords, results_layout, read, len(step.code)
 
 
-def lying_on(call: Call, view: View) -> dict[int, int]:
+def aliased_results(call: Call, view: ViewOf) -> dict[int, int]:
     """The result that an argument shares its window with, by argument."""
     values = [value for value in call.results if value is not None]
-    found = {}
-    for argument in _refs([*call.args, *(argument for _, argument in call.kwargs)]):
+    aliases = {}
+    for argument in _references([*call.args, *(argument for _, argument in call.kwargs)]):
         for value in values:
-            if argument not in values and same_place(view(argument), view(value)):
-                found[argument] = value
-    return found
+            if argument not in values and is_same_view(view(argument), view(value)):
+                aliases[argument] = value
+    return aliases
 
 
-def _refs(argument: Any) -> list[int]:
-    if isinstance(argument, Ref):
+def _references(argument: Any) -> list[int]:
+    if isinstance(argument, ValueRef):
         return [argument.value]
     if isinstance(argument, (list, tuple)):
-        return [value for item in argument for value in _refs(item)]
+        return [value for item in argument for value in _references(item)]
     return []
 
 
-def _form(tensor: torch.Tensor) -> Form:
+def _layout(tensor: torch.Tensor) -> CallSignature:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-def _size(tensor: torch.Tensor) -> int:
-    low, high = extent(tensor)
+def _byte_size(tensor: torch.Tensor) -> int:
+    low, high = byte_range(tensor)
     return high - low

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.runtime.kernels.code import Code, Instruction, Run, moving_axes
+from tmmu.runtime.kernels.code import Code, Instruction, Runnable, unexpanded_index
 
 Value = Any
 """``torch._C.Value``, which has no type of its own in torch's stubs."""
@@ -23,32 +23,32 @@ _FORMATS: Final = {
 _SCALARS: Final = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
 
 
-class Unspeakable(Exception):
+class NotExpressible(Exception):
     """This instruction cannot be said in the interpreter's words."""
 
 
-def interpreted(code: Code) -> Run | None:
+def build_function(code: Code) -> Runnable | None:
     """What runs all of ``code`` in one call, or ``None`` where one of its instructions cannot be said."""
-    written = _written(code)
-    return None if written is None else written.finished()
+    writer = _write_graph(code)
+    return None if writer is None else writer.build()
 
 
-def speakable(code: Code) -> bool:
+def is_expressible(code: Code) -> bool:
     """Whether the interpreter has words for it."""
-    return _written(code) is not None
+    return _write_graph(code) is not None
 
 
-def _written(code: Code) -> "_Writer | None":
-    writer = _Writer()
+def _write_graph(code: Code) -> "_GraphWriter | None":
+    writer = _GraphWriter()
     try:
-        for one in code:
-            writer.add(one)
-    except Unspeakable:
+        for instr in code:
+            writer.add(instr)
+    except NotExpressible:
         return None
     return writer
 
 
-def as_written(function: Run) -> Run:
+def without_optimization(function: Runnable) -> Runnable:
     """Runs it while torch's graph executor, in this thread, changes nothing of what it runs."""
 
     def run() -> None:
@@ -62,7 +62,7 @@ def as_written(function: Run) -> Run:
     return run
 
 
-class _Writer:
+class _GraphWriter:
     """Writes one graph. Tensors are constants of it, which costs a call less than if they were handed over: nobody
     compares them by what they hold, or computes with it, while the graph is run as it is written.
     """
@@ -72,33 +72,36 @@ class _Writer:
         self._tensors: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[tuple[type, Any], Value] = {}
 
-    def add(self, one: Instruction) -> None:
+    def add(self, instr: Instruction) -> None:
         """The call, and the copies of what it returns."""
-        schema = one.operator._schema
-        inputs = [self._argument(value, a.real_type) for value, a in zip(one.args, schema.arguments, strict=True)]
+        schema = instr.operator._schema
+        inputs = [
+            self._argument(value, argument.real_type)
+            for value, argument in zip(instr.args, schema.arguments, strict=True)
+        ]
         node = self.graph.create(schema.name, inputs, len(schema.returns))
         outputs = list(node.outputs())
-        for output, returned in zip(outputs, schema.returns, strict=True):
-            output.setType(returned.real_type)
+        for output, result in zip(outputs, schema.returns, strict=True):
+            output.setType(result.real_type)
         self.graph.insertNode(node)
         if _signature(node.schema()) != _signature(str(schema)):
-            raise Unspeakable(schema.name)
-        if one.into:
-            self._copies(outputs, one.into)
+            raise NotExpressible(schema.name)
+        if instr.into:
+            self._copies(outputs, instr.into)
 
-    def finished(self) -> Run:
+    def build(self) -> Runnable:
         """One function over everything added."""
         self.graph.registerOutput(self.graph.insertConstant(None))
-        function: Run = torch._C._create_function_from_graph("planned", self.graph)
-        return as_written(function)
+        function: Runnable = torch._C._create_function_from_graph("planned", self.graph)
+        return without_optimization(function)
 
     def _copies(self, outputs: Sequence[Value], into: Sequence[torch.Tensor | None]) -> None:
         if len(outputs) != len(into) or any(str(output.type()) != "Tensor" for output in outputs):
-            raise Unspeakable("a result that is not one tensor")
+            raise NotExpressible("a result that is not one tensor")
         for output, place in zip(outputs, into, strict=True):
             if place is not None:
-                if moving_axes(place):
-                    raise Unspeakable("a result that stands still")
+                if unexpanded_index(place):
+                    raise NotExpressible("a result that stands still")
                 inputs = [self._tensor(place), output, self._constant(value=False)]
                 self.graph.insertNode(self.graph.create("aten::copy_", inputs, 1))
 
@@ -116,36 +119,36 @@ class _Writer:
             return self._constant(_FORMATS[value])
         if value is None or isinstance(value, _SCALARS):
             return self._constant(value)
-        raise Unspeakable(type(value).__name__)
+        raise NotExpressible(type(value).__name__)
 
     def _list(self, value: Any, kind: Any) -> Value:
         element = kind.getElementType()
         items = value if isinstance(value, (list, tuple)) else None
         if items is None:  # one number stands for a list in some schemas
-            raise Unspeakable(type(value).__name__)
+            raise NotExpressible(type(value).__name__)
         if items and all(type(item) is int for item in items):
             return self._constant(list(items))
         node = self.graph.create("prim::ListConstruct", [self._argument(item, element) for item in items], 1)
-        whole = torch._C.ListType(torch._C.IntType.get()) if element.kind() == "SymIntType" else kind
-        node.output().setType(whole)
+        list_type = torch._C.ListType(torch._C.IntType.get()) if element.kind() == "SymIntType" else kind
+        node.output().setType(list_type)
         self.graph.insertNode(node)
         return node.output()
 
     def _tensor(self, tensor: torch.Tensor) -> Value:
-        known = self._tensors.get(id(tensor))
-        if known is None:
+        entry = self._tensors.get(id(tensor))
+        if entry is None:
             value = self.graph.insertConstant(tensor.detach())
             value.setType(torch._C.TensorType.get())  # of any shape
-            known = self._tensors[id(tensor)] = tensor, value
-        return known[1]
+            entry = self._tensors[id(tensor)] = tensor, value
+        return entry[1]
 
     def _constant(self, value: Any) -> Value:
         key = (type(value), str(value))
-        found = self._constants.get(key)
-        if found is None:
-            found = self.graph.insertConstant(value)
-            self._constants[key] = found
-        return found
+        constant = self._constants.get(key)
+        if constant is None:
+            constant = self.graph.insertConstant(value)
+            self._constants[key] = constant
+        return constant
 
 
 def _signature(schema: str) -> str:

@@ -5,66 +5,76 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Final, TypeAlias
 
-from tmmu.runtime.kernels.code import Run, runner
-from tmmu.runtime.steps.build import Step
-from tmmu.runtime.steps.execution_stream import Lane
+from tmmu.runtime.kernels.code import Runnable, runnable_of
+from tmmu.runtime.steps.build import CompiledStep
+from tmmu.runtime.steps.execution_stream import ExecutionStream
 
-LEAST: Final = 3
+MIN_CAPTURED_CALLS: Final = 3
 """Calls below which handing them over as one costs more than it saves."""
-Hooks: TypeAlias = Mapping[int, Run]
+Hooks: TypeAlias = Mapping[int, Runnable]
 """By position, what runs before the step there; at the number of steps, what runs after the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Launch:
     """``run`` does the steps ``[first, last)``; none, where it is a hook."""
 
     first: int
     last: int
-    run: Run
+    run: Runnable
 
 
-def tape_of(steps: Sequence[Step], lane: Lane, *, replay: bool, hooks: Hooks | None = None) -> tuple[Piece, ...]:
+def launch_plan_of(
+    steps: Sequence[CompiledStep], stream: ExecutionStream, *, replay: bool, hooks: Hooks | None = None
+) -> tuple[Launch, ...]:
     """Pieces that do all steps in order, and hooks between; as few as the lane can compose, if ``replay``."""
-    calls = hooks or {}
-    whole = [replay and step.settled and lane.speaks(step.code) for step in steps]
-    cuts = sorted({0, len(steps), *(at for at in calls if 0 < at < len(steps))})
-    pieces: list[Piece] = []
+    positions = hooks or {}
+    capturable = [replay and step.is_settled and stream.can_capture(step.code) for step in steps]
+    cuts = sorted({0, len(steps), *(position for position in positions if 0 < position < len(steps))})
+    launches: list[Launch] = []
     for low, high in pairwise(cuts):
-        pieces += _hook(calls, low)
-        pieces += [piece for run in _runs(whole, low, high) for piece in _pieces(steps, lane, *run)]
-    return (*pieces, *_hook(calls, len(steps)))
+        launches += _hook(positions, low)
+        launches += [
+            launch for run in _capturable_runs(capturable, low, high) for launch in _launches(steps, stream, *run)
+        ]
+    return (*launches, *_hook(positions, len(steps)))
 
 
-def one_by_one(steps: Sequence[Step], first: int, last: int) -> Iterator[Piece]:
+def single_launches(steps: Sequence[CompiledStep], first: int, last: int) -> Iterator[Launch]:
     """A piece for each step that does anything."""
-    return (Piece(first=at, last=at + 1, run=runner(steps[at].code)) for at in range(first, last) if steps[at].code)
+    return (
+        Launch(first=index, last=index + 1, run=runnable_of(steps[index].code))
+        for index in range(first, last)
+        if steps[index].code
+    )
 
 
-def _hook(hooks: Hooks, at: int) -> list[Piece]:
-    return [Piece(first=at, last=at, run=hooks[at])] if at in hooks else []
+def _hook(hooks: Hooks, position: int) -> list[Launch]:
+    return [Launch(first=position, last=position, run=hooks[position])] if position in hooks else []
 
 
-def _runs(whole: Sequence[bool], low: int, high: int) -> Iterator[tuple[int, int, bool]]:
-    at = low
-    for together, group in groupby(whole[low:high]):
+def _capturable_runs(capturable: Sequence[bool], low: int, high: int) -> Iterator[tuple[int, int, bool]]:
+    start = low
+    for is_capturable, group in groupby(capturable[low:high]):
         count = sum(1 for _ in group)
-        yield at, at + count, together
-        at += count
+        yield start, start + count, is_capturable
+        start += count
 
 
-def _pieces(steps: Sequence[Step], lane: Lane, first: int, last: int, whole: bool) -> Iterator[Piece]:  # noqa: FBT001
+def _launches(
+    steps: Sequence[CompiledStep], stream: ExecutionStream, first: int, last: int, is_capturable: bool
+) -> Iterator[Launch]:  # noqa: FBT001
     """One piece, or halves of it where the lane refuses the whole."""
-    code = tuple(one for step in steps[first:last] for one in step.code)
-    if not whole or len(code) < LEAST:
-        yield from one_by_one(steps, first, last)
+    code = tuple(instr for step in steps[first:last] for instr in step.code)
+    if not is_capturable or len(code) < MIN_CAPTURED_CALLS:
+        yield from single_launches(steps, first, last)
         return
-    run = lane.composed(code)
+    run = stream.capture(code)
     middle = (first + last) // 2
     if run is not None:
-        yield Piece(first=first, last=last, run=run)
+        yield Launch(first=first, last=last, run=run)
     elif first < middle:
-        yield from _pieces(steps, lane, first, middle, whole)
-        yield from _pieces(steps, lane, middle, last, whole)
+        yield from _launches(steps, stream, first, middle, is_capturable)
+        yield from _launches(steps, stream, middle, last, is_capturable)
     else:
-        yield from one_by_one(steps, first, last)
+        yield from single_launches(steps, first, last)

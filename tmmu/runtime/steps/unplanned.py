@@ -33,48 +33,48 @@ class Allocations:
         self.peak: dict[int, int] = {}
 
     @staticmethod
-    def of_step(index: int) -> record_function:
+    def step_scope(index: int) -> record_function:
         """While inside, what is allocated counts for this step."""
         return record_function(f"{_PREFIX}{index}")
 
-    def read(self, threads: Sequence[Sequence[Any]]) -> None:
+    def add_events(self, threads: Sequence[Sequence[Any]]) -> None:
         """Adds what the profiler saw; allocations outside any step count for step -1."""
         for events in threads:
-            step, held, depth, opened = -1, 0, 0, 0
+            step, live_bytes, depth, step_depth = -1, 0, 0, 0
             for event in events:
                 kind = event.kind()
                 if kind == "push":
                     depth += 1
                     if event.name().startswith(_PREFIX):
-                        step, held, opened = int(event.name()[len(_PREFIX) :]), 0, depth
+                        step, live_bytes, step_depth = int(event.name()[len(_PREFIX) :]), 0, depth
                 elif kind == "pop":
-                    step = -1 if depth == opened else step
+                    step = -1 if depth == step_depth else step
                     depth -= 1
                 elif kind == "memory_alloc":
-                    held += event.cpu_memory_usage()
-                    self._count(step, event.cpu_memory_usage(), held)
+                    live_bytes += event.cpu_memory_usage()
+                    self._count(step, event.cpu_memory_usage(), live_bytes)
 
     def counts(self, step: int) -> tuple[int, int]:
         """Of a step, the allocations and the most bytes held at once."""
         return self.calls.get(step, 0), self.peak.get(step, 0)
 
-    def _count(self, step: int, size: int, held: int) -> None:
+    def _count(self, step: int, size: int, live_bytes: int) -> None:
         if size > 0:
             self.calls[step] = self.calls.get(step, 0) + 1
             self.total[step] = self.total.get(step, 0) + size
-            self.peak[step] = max(self.peak.get(step, 0), held)
+            self.peak[step] = max(self.peak.get(step, 0), live_bytes)
 
     def by_operator(self, names: Sequence[str]) -> tuple[Unplanned, ...]:
         """Sums per operator, the largest peak first."""
-        found: dict[str, Unplanned] = {}
+        totals: dict[str, Unplanned] = {}
         for step, total in self.total.items():
             if step >= 0:
-                old = found.get(names[step], Unplanned(operator=names[step], calls=0, bytes=0, peak=0))
+                old = totals.get(names[step], Unplanned(operator=names[step], calls=0, bytes=0, peak=0))
                 peak = max(old.peak, self.peak[step])
-                found[names[step]] = Unplanned(
+                totals[names[step]] = Unplanned(
                     operator=old.operator, calls=old.calls + 1, bytes=old.bytes + total, peak=peak
                 )
-        return tuple(sorted(found.values(), key=lambda one: (-one.peak, -one.bytes, one.operator)))
+        return tuple(sorted(totals.values(), key=lambda row: (-row.peak, -row.bytes, row.operator)))
 
 
 class CudaAllocations:
@@ -85,7 +85,7 @@ class CudaAllocations:
         self.steps = Allocations()
 
     @contextmanager
-    def of_step(self, index: int) -> Iterator[None]:
+    def step_scope(self, index: int) -> Iterator[None]:
         """While inside, what is allocated counts for this step."""
         self._cuda.reset_peak_memory_stats(self._device)
         before = self._cuda.memory_stats(self._device)
@@ -111,14 +111,14 @@ class CudaAllocations:
 
 
 @contextmanager
-def watched() -> Iterator[Allocations]:
+def count_allocations() -> Iterator[Allocations]:
     """Yields what is filled, when the block ends, with every allocation of torch on the CPU inside it."""
     if _autograd._profiler_enabled():
         raise InvalidConfig("a profiler is running", fix="bind, or measure, outside of it")
-    seen = Allocations()
+    allocations = Allocations()
     options = (_profiler.ProfilerState.CPU, False, True, False, False, False, _profiler._ExperimentalConfig())
     _autograd._enable_profiler_legacy(_profiler.ProfilerConfig(*options))
     try:
-        yield seen
+        yield allocations
     finally:
-        seen.read(_autograd._disable_profiler_legacy())
+        allocations.add_events(_autograd._disable_profiler_legacy())

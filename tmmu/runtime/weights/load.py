@@ -8,19 +8,19 @@ import torch
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.memory.slab import Slab, is_dense
-from tmmu.runtime.weights.safetensors_files import Stored, read_stored
-from tmmu.runtime.weights.sources import OfFile, OfTensor, Source, require_size, tensor_source
+from tmmu.runtime.weights.safetensors_files import StoredTensor, read_stored
+from tmmu.runtime.weights.sources import FileSource, Source, TensorSource, require_size, tensor_source
 
-Weight: TypeAlias = torch.Tensor | Stored | OfFile
+Weight: TypeAlias = torch.Tensor | StoredTensor | FileSource
 """A weight's value, or where it lies in a file: row-major as there, or in an order of memory."""
-CHUNK: Final = 64 << 20
+CHUNK_BYTES: Final = 64 << 20
 """Bytes of a file on their way to another device."""
-_SHOWN = 5
-_PAIRS: Final = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+_MAX_NAMES = 5
+_REAL_DTYPE: Final = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 """What a tensor may be whose every reader takes it for complex numbers."""
 
 
-def check_weights(graph: Graph, weights: Mapping[str, Weight], *, elsewhere: Container[int] = ()) -> dict[int, Source]:
+def check_weights(graph: Graph, weights: Mapping[str, Weight], *, skip: Container[int] = ()) -> dict[int, Source]:
     """By buffer, where the bytes that it starts with are; ``INVALID_CONFIG`` for what is missing or does not fit.
 
     Parameters and constants must be given, but those whose bytes come from ``elsewhere``. State that is not given
@@ -29,80 +29,80 @@ def check_weights(graph: Graph, weights: Mapping[str, Weight], *, elsewhere: Con
     dtypes: dict[int, set[str]] = {}
     for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
         dtypes.setdefault(buffer, set()).add(dtype)
-    found: dict[int, Source] = {}
+    sources: dict[int, Source] = {}
     missing: list[str] = []
     for buffer, role in enumerate(graph.buffers.role):
         name, size = graph.notes.buffers[buffer], graph.buffers.bytes[buffer]
-        if role not in (PARAMETER, CONSTANT, STATE) or buffer in elsewhere:
+        if role not in (PARAMETER, CONSTANT, STATE) or buffer in skip:
             continue
         if name in weights:
-            found[buffer] = _source(name, weights[name], size, dtypes.get(buffer, set()))
+            sources[buffer] = _source_of(name, weights[name], size, dtypes.get(buffer, set()))
         elif role != STATE and size and buffer in dtypes:
             missing.append(name)
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        more = f" and {len(missing) - _MAX_NAMES} more" if len(missing) > _MAX_NAMES else ""
         raise InvalidConfig(
-            f"no value is given for {', '.join(missing[:_SHOWN])}{more}",
+            f"no value is given for {', '.join(missing[:_MAX_NAMES])}{more}",
             fix="give every parameter and constant by its name in the graph",
             missing=list(missing),
         )
-    return found
+    return sources
 
 
-def adopted(graph: Graph, weights: Mapping[str, Weight], device: torch.device) -> dict[int, tuple[Slab, int]]:
+def adopt_weights(graph: Graph, weights: Mapping[str, Weight], device: torch.device) -> dict[int, tuple[Slab, int]]:
     """Homes of all parameters and constants: where the caller's tensor lies on the device, and memory of its own for
     one that is in a file or elsewhere.
     """
-    homes = {}
+    locations = {}
     for buffer, source in check_weights(graph, weights).items():
         if graph.buffers.role[buffer] != STATE:
-            image = source.image if isinstance(source, OfTensor) else None
+            image = source.image if isinstance(source, TensorSource) else None
             if image is None or image.device != device:
                 image = torch.empty(source.size, dtype=torch.uint8, device=device)
-                put(source, image)
-            homes[buffer] = (Slab.over(image), 0)
-    return homes
+                load_into(source, image)
+            locations[buffer] = (Slab.over(image), 0)
+    return locations
 
 
-def put(source: Source, place: torch.Tensor) -> None:
+def load_into(source: Source, target: torch.Tensor) -> None:
     """``place``, a ``uint8[size]`` on any device, holds the bytes."""
-    if isinstance(source, OfTensor):
-        place.copy_(source.image)
-    elif place.device.type == "cpu":
-        source.read(place, 0)
+    if isinstance(source, TensorSource):
+        target.copy_(source.image)
+    elif target.device.type == "cpu":
+        source.read(target, 0)
     else:
-        for start, part in chunks(source):
-            place[start : start + len(part)].copy_(part)
+        for start, part in source_chunks(source):
+            target[start : start + len(part)].copy_(part)
 
 
-def chunks(source: Source) -> Iterator[tuple[int, torch.Tensor]]:
+def source_chunks(source: Source) -> Iterator[tuple[int, torch.Tensor]]:
     """(where, bytes on the host), in order; the memory of the last one is used again."""
-    if isinstance(source, OfTensor):
+    if isinstance(source, TensorSource):
         yield 0, source.image.cpu()
         return
-    step = min(CHUNK, source.size) if source.divided else source.size
-    room = torch.empty(step, dtype=torch.uint8)
+    step = min(CHUNK_BYTES, source.size) if source.is_divisible else source.size
+    buffer = torch.empty(step, dtype=torch.uint8)
     for start in range(0, source.size, max(step, 1)):
-        part = room[: min(step, source.size - start)]
+        part = buffer[: min(step, source.size - start)]
         source.read(part, start)
         yield start, part
 
 
-def tensor_of(weight: Weight) -> torch.Tensor:
+def load_tensor(weight: Weight) -> torch.Tensor:
     """The value, read if it is in a file, in the shape that it has there."""
     if isinstance(weight, torch.Tensor):
         return weight
-    if isinstance(weight, OfFile):
-        return tensor_of(weight.stored)
+    if isinstance(weight, FileSource):
+        return load_tensor(weight.stored)
     data = torch.empty(weight.size, dtype=torch.uint8)
     read_stored(weight, data.numpy().data)
     return data.view(getattr(torch, weight.dtype)).view(weight.shape)
 
 
-def _source(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source:
-    if isinstance(weight, Stored):
-        return _source(name, OfFile(weight), size, dtypes)
-    if isinstance(weight, OfFile):
+def _source_of(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source:
+    if isinstance(weight, StoredTensor):
+        return _source_of(name, FileSource(weight), size, dtypes)
+    if isinstance(weight, FileSource):
         _require_dtype(f"{name} in {weight.stored.path.name}", weight.stored.dtype, dtypes)
         require_size(weight, size)
         return weight
@@ -112,7 +112,7 @@ def _source(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source:
 
 
 def _require_dtype(name: str, dtype: str, dtypes: set[str]) -> None:
-    if dtypes and dtype not in dtypes and not any(_PAIRS.get(one) == dtype for one in dtypes):
+    if dtypes and dtype not in dtypes and not any(_REAL_DTYPE.get(complex_dtype) == dtype for complex_dtype in dtypes):
         raise InvalidConfig(
             f"{name} is {dtype}, and the graph was captured with {', '.join(sorted(dtypes))}",
             fix="convert the weight, or plan again with its dtype",

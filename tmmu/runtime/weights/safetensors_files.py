@@ -39,7 +39,7 @@ DTYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredTensor:
     """A tensor in a file: ``size`` bytes from byte ``offset`` on, row-major. ``dtype`` is torch's name."""
 
     path: Path
@@ -50,7 +50,7 @@ class Stored:
     size: int
 
 
-def stored_tensors(path: Path) -> dict[str, Stored]:
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a file, or of every ``*.safetensors`` in a folder, by name; ``INVALID_CONFIG`` for anything odd.
 
     Odd is a missing, cut or oversized file, a header that is none, a size that is not shape times dtype, bytes outside
@@ -59,51 +59,53 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not files:
         raise InvalidConfig(f"no safetensors file at {path}", fix="name a file, or a folder that has some")
-    found: dict[str, Stored] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in files:
-        for name, one in _tensors(file).items():
-            if name in found:
-                raise _odd(file, f"{name} is in {found[name].path.name} too")
-            found[name] = one
-    return found
+        for name, stored in _read_header(file).items():
+            if name in tensors:
+                raise _malformed(file, f"{name} is in {tensors[name].path.name} too")
+            tensors[name] = stored
+    return tensors
 
 
-def read_stored(one: Stored, target: memoryview, skip: int = 0) -> None:
+def read_stored(stored: StoredTensor, target: memoryview, skip: int = 0) -> None:
     """``target`` holds the tensor's bytes from byte ``skip`` on; ``INVALID_CONFIG`` if the file has fewer by now."""
-    handle = _open(one.path)
+    handle = _open(stored.path)
     try:
         done = 0
         while done < len(target):
-            got = os.preadv(handle, [target[done:]], one.offset + skip + done)
-            if not got:
-                at = one.offset + skip + done
-                raise _odd(one.path, f"it ends at byte {at}, inside {one.name}; it was longer when it was opened")
-            done += got
+            count = os.preadv(handle, [target[done:]], stored.offset + skip + done)
+            if not count:
+                end = stored.offset + skip + done
+                raise _malformed(
+                    stored.path, f"it ends at byte {end}, inside {stored.name}; it was longer when it was opened"
+                )
+            done += count
     except OSError as error:
-        raise _odd(one.path, f"{one.name} cannot be read: {error.strerror}") from error
+        raise _malformed(stored.path, f"{stored.name} cannot be read: {error.strerror}") from error
     finally:
         os.close(handle)
 
 
-def _tensors(path: Path) -> dict[str, Stored]:
+def _read_header(path: Path) -> dict[str, StoredTensor]:
     handle = _open(path)
     try:
         length = os.fstat(handle).st_size
-        start, header = _header(path, handle, length)
+        start, header = _decode_header(path, handle, length)
     except OSError as error:
         raise _unreadable(path, error) from error
     finally:
         os.close(handle)
-    found = {name: _stored(path, name, row, start) for name, row in header.items() if name != "__metadata__"}
-    at = start
-    for one in sorted(found.values(), key=lambda stored: (stored.offset, stored.size, stored.name)):
-        if one.offset != at:
-            gap = f"{one.name} starts at byte {one.offset}, and what comes before ends at {at}"
-            raise _odd(path, gap)
-        at += one.size
-    if at != length:
-        raise _odd(path, f"its tensors end at byte {at}, and the file at {length}")
-    return found
+    tensors = {name: _parse_row(path, name, row, start) for name, row in header.items() if name != "__metadata__"}
+    end = start
+    for tensor in sorted(tensors.values(), key=lambda stored: (stored.offset, stored.size, stored.name)):
+        if tensor.offset != end:
+            gap = f"{tensor.name} starts at byte {tensor.offset}, and what comes before ends at {end}"
+            raise _malformed(path, gap)
+        end += tensor.size
+    if end != length:
+        raise _malformed(path, f"its tensors end at byte {end}, and the file at {length}")
+    return tensors
 
 
 def _open(path: Path) -> int:
@@ -123,50 +125,52 @@ def _unreadable(path: Path, error: OSError) -> InvalidConfig:
     )
 
 
-def _header(path: Path, handle: int, length: int) -> tuple[int, dict[str, object]]:
+def _decode_header(path: Path, handle: int, length: int) -> tuple[int, dict[str, object]]:
     """Where the data starts, and the header's map."""
     head = os.pread(handle, 8, 0)
     size = int.from_bytes(head, "little")
     if len(head) < 8 or size > min(HEADER_MAX, length - 8):
-        raise _odd(path, f"a header of {size} bytes in a file of {length}" if len(head) == 8 else "it has no header")
+        raise _malformed(
+            path, f"a header of {size} bytes in a file of {length}" if len(head) == 8 else "it has no header"
+        )
     text = os.pread(handle, size, 8)
     try:
-        header = json.loads(text, object_pairs_hook=_once)
+        header = json.loads(text, object_pairs_hook=_unique_members)
     except (ValueError, RecursionError) as error:
-        raise _odd(path, f"its header is no JSON of one spelling: {error}") from error
+        raise _malformed(path, f"its header is no JSON of one spelling: {error}") from error
     if not isinstance(header, dict):
-        raise _odd(path, "its header is no map")
+        raise _malformed(path, "its header is no map")
     return 8 + size, header
 
 
-def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique_members(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return members
 
 
-def _stored(path: Path, name: str, row: object, start: int) -> Stored:
+def _parse_row(path: Path, name: str, row: object, start: int) -> StoredTensor:
     if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
-        raise _odd(path, f"{name} is not described by dtype, shape and data_offsets")
+        raise _malformed(path, f"{name} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise _odd(path, f"{name} has dtype {dtype!r}, which is unknown")
-    if not _counts(shape) or len(shape) > RANK_MAX or not _counts(offsets) or len(offsets) != 2:
-        raise _odd(path, f"{name} has shape {shape!r} and offsets {offsets!r}")
+        raise _malformed(path, f"{name} has dtype {dtype!r}, which is unknown")
+    if not _is_size_list(shape) or len(shape) > RANK_MAX or not _is_size_list(offsets) or len(offsets) != 2:
+        raise _malformed(path, f"{name} has shape {shape!r} and offsets {offsets!r}")
     size = DTYPE_BYTES[DTYPES[dtype]]
     for extent in shape:
         size *= extent
     if offsets[1] - offsets[0] != size:
-        raise _odd(path, f"{name} has {offsets[1] - offsets[0]} bytes, and its shape and dtype make {size}")
+        raise _malformed(path, f"{name} has {offsets[1] - offsets[0]} bytes, and its shape and dtype make {size}")
     offset = start + offsets[0]
-    return Stored(path=path, name=name, dtype=DTYPES[dtype], shape=tuple(shape), offset=offset, size=size)
+    return StoredTensor(path=path, name=name, dtype=DTYPES[dtype], shape=tuple(shape), offset=offset, size=size)
 
 
-def _counts(value: object) -> bool:
-    return isinstance(value, list) and all(type(one) is int and 0 <= one < 1 << 63 for one in value)
+def _is_size_list(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
 
 
-def _odd(path: Path, what: str) -> InvalidConfig:
-    said = " ".join(what.split())[:300]
-    return InvalidConfig(f"{path} is no whole safetensors file: {said}", fix="fetch it again", path=str(path))
+def _malformed(path: Path, reason: str) -> InvalidConfig:
+    shortened = " ".join(reason.split())[:300]
+    return InvalidConfig(f"{path} is no whole safetensors file: {shortened}", fix="fetch it again", path=str(path))

@@ -8,7 +8,7 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.memory.slab import is_dense
-from tmmu.runtime.weights.safetensors_files import Stored, read_stored
+from tmmu.runtime.weights.safetensors_files import StoredTensor, read_stored
 
 
 class Source(Protocol):
@@ -19,7 +19,7 @@ class Source(Protocol):
         """How many."""
 
     @property
-    def divided(self) -> bool:
+    def is_divisible(self) -> bool:
         """Whether parts of it can be read."""
 
     def read(self, target: torch.Tensor, skip: int) -> None:
@@ -27,11 +27,11 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OfTensor:
+class TensorSource:
     """The bytes of a ``uint8[size]``."""
 
     image: torch.Tensor
-    divided: bool = True
+    is_divisible: bool = True
 
     @property
     def size(self) -> int:
@@ -44,10 +44,10 @@ class OfTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class OfFile:
+class FileSource:
     """The bytes of a tensor in a file, row-major as they lie there, or by ``stride`` where memory wants them so."""
 
-    stored: Stored
+    stored: StoredTensor
     stride: tuple[int, ...] | None = None
 
     @property
@@ -56,7 +56,7 @@ class OfFile:
         return self.stored.size
 
     @property
-    def divided(self) -> bool:
+    def is_divisible(self) -> bool:
         """Only where file and memory agree on the order."""
         return self.stride is None
 
@@ -71,66 +71,66 @@ class OfFile:
         target.view(dtype).as_strided(self.stored.shape, self.stride).copy_(rows.view(dtype).view(self.stored.shape))
 
 
-def tensor_source(name: str, tensor: torch.Tensor, size: int) -> OfTensor:
+def tensor_source(name: str, tensor: torch.Tensor, size: int) -> TensorSource:
     """The storage of a tensor if that has ``size`` bytes, else its own elements in the order of memory."""
-    plain = tensor.detach()
-    storage = plain.untyped_storage()
+    detached = tensor.detach()
+    storage = detached.untyped_storage()
     if storage.nbytes() == size:
-        return OfTensor(torch.empty(0, dtype=torch.uint8, device=plain.device).set_(storage, 0, (size,), (1,)))
-    if plain.numel() * plain.element_size() != size or not is_dense(plain):
-        raise _other(name, plain.numel() * plain.element_size(), size)
-    return OfTensor(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8))
+        return TensorSource(torch.empty(0, dtype=torch.uint8, device=detached.device).set_(storage, 0, (size,), (1,)))
+    if detached.numel() * detached.element_size() != size or not is_dense(detached):
+        raise _size_mismatch(name, detached.numel() * detached.element_size(), size)
+    return TensorSource(detached.as_strided((detached.numel(),), (1,)).view(torch.uint8))
 
 
-def file_source(one: Stored, size: int, like: torch.Tensor | None = None) -> OfFile:
+def file_source(stored: StoredTensor, size: int, like: torch.Tensor | None = None) -> FileSource:
     """The tensor in the file, of ``size`` bytes, in the shape, dtype and memory order of ``like`` if that is given."""
-    source = OfFile(one) if like is None else laid_out(one, like)
+    source = FileSource(stored) if like is None else file_source_like(stored, like)
     require_size(source, size)
     return source
 
 
-def laid_out(one: Stored, like: torch.Tensor) -> OfFile:
+def file_source_like(stored: StoredTensor, like: torch.Tensor) -> FileSource:
     """The tensor in the file, in the memory order of ``like``; ``INVALID_CONFIG`` unless it has its shape and dtype.
 
     Complex numbers may be pairs of real ones in the file, in one more dimension.
     """
     form = like.detach()
-    if form.is_complex() and one.dtype == _name(form.dtype.to_real()):
+    if form.is_complex() and stored.dtype == _dtype_name(form.dtype.to_real()):
         form = torch.view_as_real(form)
-    if _name(form.dtype) != one.dtype or tuple(form.shape) != one.shape:
-        wanted, found = _type(_name(like.dtype), like.shape), _type(one.dtype, one.shape)
+    if _dtype_name(form.dtype) != stored.dtype or tuple(form.shape) != stored.shape:
+        expected, actual = _format_type(_dtype_name(like.dtype), like.shape), _format_type(stored.dtype, stored.shape)
         raise InvalidConfig(
-            f"{one.name} is {found} in {one.path.name}, and {wanted} in the model",
+            f"{stored.name} is {actual} in {stored.path.name}, and {expected} in the model",
             fix="load the files of this very model",
-            name=one.name,
+            name=stored.name,
         )
     if not is_dense(form):
         raise InvalidConfig(
-            f"{one.name} is a part of a tensor in the model, or some of its elements share their memory",
+            f"{stored.name} is a part of a tensor in the model, or some of its elements share their memory",
             fix="give such a weight memory of its own in the model, or run without a file",
-            name=one.name,
+            name=stored.name,
         )
-    return OfFile(one) if form.is_contiguous() else OfFile(one, tuple(form.stride()))
+    return FileSource(stored) if form.is_contiguous() else FileSource(stored, tuple(form.stride()))
 
 
-def require_size(source: OfFile, size: int) -> None:
+def require_size(source: FileSource, size: int) -> None:
     """``INVALID_CONFIG`` unless the tensor in the file has ``size`` bytes."""
     if source.size != size:
-        raise _other(f"{source.stored.name} in {source.stored.path.name}", source.size, size)
+        raise _size_mismatch(f"{source.stored.name} in {source.stored.path.name}", source.size, size)
 
 
-def _name(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype)[6:]
 
 
-def _type(dtype: str, shape: Sequence[int]) -> str:
+def _format_type(dtype: str, shape: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-def _other(name: str, found: int, wanted: int) -> InvalidConfig:
+def _size_mismatch(name: str, actual: int, expected: int) -> InvalidConfig:
     return InvalidConfig(
-        f"{name} has {found} bytes, and its place in the plan {wanted}",
+        f"{name} has {actual} bytes, and its place in the plan {expected}",
         fix="plan for this very model, and give weights in the shape and dtype that it was planned for",
         name=name,
-        bytes=found,
+        bytes=actual,
     )

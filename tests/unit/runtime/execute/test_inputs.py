@@ -8,11 +8,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.runtime.harness import same_bits
 from tmmu.errors import InvalidConfig
-from tmmu.runtime.execute.inputs import Input, check_inputs
+from tmmu.runtime.execute.inputs import InputSpec, check_inputs
 from tmmu.runtime.memory.sizing import device_of
 
 CPU = torch.device("cpu")
-WANTED = (Input(name="x", value=0, shape=(2, 3), dtype=torch.float32, device=CPU),)
+WANTED = (InputSpec(name="x", value=0, shape=(2, 3), dtype=torch.float32, device=CPU),)
 
 
 def ones() -> torch.Tensor:

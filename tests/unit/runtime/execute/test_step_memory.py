@@ -7,7 +7,7 @@ import torch
 from tests.unit.passes.autograd.test_halves import step_of
 from tmmu.backend import _TRAINING
 from tmmu.driver import compile_graph
-from tmmu.passes.autograd.halves import trace_halves
+from tmmu.passes.autograd.halves import trace_joint
 from tmmu.runtime.execute.step_memory import Frame, bind_frame
 from tmmu.runtime.execute.step_memory_pool import FRAMES, Frames
 
@@ -15,14 +15,14 @@ from tmmu.runtime.execute.step_memory_pool import FRAMES, Frames
 def framed(function: Any, *inputs: torch.Tensor) -> tuple[Frames, Any, tuple[Any, ...]]:
     """The frames of a function's program, what makes one, and arguments."""
     step, args, static = step_of(function, *inputs)
-    traced = trace_halves(step, args, name="t")
-    plan = compile_graph(traced.halves.program.graph, _TRAINING).plan
+    traced = trace_joint(step, args, name="t")
+    plan = compile_graph(traced.program.graph, _TRAINING).plan
 
     def make() -> Frame:
         given = {"token": _TRAINING.token, "weights": traced.constants}
-        return bind_frame(traced.halves, plan, args, static=static, **given)
+        return bind_frame(traced.program, plan, args, static=static, **given)
 
-    return Frames(traced.halves), make, args
+    return Frames(traced.program), make, args
 
 
 def first(frames: Frames, make: Any, args: Any) -> tuple[Frame, list[Any]]:
@@ -34,7 +34,7 @@ def first(frames: Frames, make: Any, args: Any) -> tuple[Frame, list[Any]]:
 
 def of_second(frames: Frames, handed: list[Any], *gradients: torch.Tensor) -> list[Any]:
     given = iter(gradients)
-    return [handed[at] if at >= 0 else next(given) for at in frames.halves.returned]
+    return [handed[at] if at >= 0 else next(given) for at in frames.joint.residuals]
 
 
 def test_a_frame_is_taken_while_anything_saved_lives() -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.runtime.harness import same_bits
-from tmmu.runtime.kernels.code import runner
+from tmmu.runtime.kernels.code import runnable_of
 from tmmu.runtime.kernels.lowerings import LOWERINGS
 from tmmu.runtime.kernels.overloads import arguments_by_name
-from tmmu.runtime.steps.unplanned import watched
+from tmmu.runtime.steps.unplanned import count_allocations
 
 aten = torch.ops.aten
 
@@ -68,8 +68,8 @@ def test_the_bits_are_the_operators_and_lie_where_they_belong(name: str) -> None
     place = torch.full_like(whole, float("nan"))
     code = lowered(CASES[name], place)
     assert code is not None
-    run = runner(code)
-    with watched() as seen:
+    run = runnable_of(code)
+    with count_allocations() as seen:
         run()
         run()
     assert same_bits(whole, place)

@@ -8,11 +8,11 @@ import torch
 
 from tests.kernels import plain_kernels
 from tests.runtime.harness import same_bits
-from tmmu.runtime.kernels.code import Code, leaves, runner
+from tmmu.runtime.kernels.code import Code, leaves, runnable_of
 from tmmu.runtime.kernels.lowerings import IN_PARTS
 from tmmu.runtime.kernels.overloads import arguments_by_name
-from tmmu.runtime.kernels.parts import MOST_PARTS, blocks, cuts
-from tmmu.runtime.steps.unplanned import watched
+from tmmu.runtime.kernels.parts import MAX_PARTS, split_blocks, split_range
+from tmmu.runtime.steps.unplanned import count_allocations
 
 aten = torch.ops.aten
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -123,14 +123,14 @@ def test_parts_have_the_bits_of_the_whole_and_hold_less(name: str, scratch: int)
     with plain_kernels():
         call = CASES[name]()
         operator, args, kwargs = call
-        with watched() as once:
+        with count_allocations() as once:
             whole = leaves(operator(*args, **kwargs))
         places = [spare(one) for one in whole]
         code = in_parts(call, places, scratch)
         assert code is not None
         assert len(code) > 1
-        with watched() as seen:
-            runner(code)()
+        with count_allocations() as seen:
+            runnable_of(code)()
     found = [(one, place) for one, place in zip(whole, places, strict=True) if one is not None]
     assert found
     assert all(same_bits(one, place) for one, place in found)
@@ -150,7 +150,7 @@ def test_what_nobody_reads_stays_where_it_is(name: str) -> None:
         places[last] = None
         code = in_parts(call, places, 1 << 13)
         assert code is not None
-        runner(code)()
+        runnable_of(code)()
     for one, place in zip(whole[:last], places[:last], strict=True):
         assert one is None or place is None or same_bits(one, place)
 
@@ -178,14 +178,16 @@ def test_heads_that_do_not_fit_together_are_left_to_the_operator() -> None:
 
 @pytest.mark.parametrize(("count", "held", "scratch"), [(10, 1000, 100), (7, 1000, 300), (3, 1 << 20, 1), (0, 0, 9)])
 def test_cuts_cover_everything_once(count: int, held: int, scratch: int) -> None:
-    runs = cuts(count, held, scratch)
+    runs = split_range(count, held, scratch)
     assert [i for low, high in runs for i in range(low, high)] == list(range(count))
-    assert len(runs) <= MOST_PARTS
+    assert len(runs) <= MAX_PARTS
 
 
 @pytest.mark.parametrize(
     ("outer", "inner", "held"), [(3, 4, 1 << 20), (100, 2, 1 << 20), (1, 9, 5000), (2, 1, 1 << 30)]
 )
 def test_blocks_cover_everything_once(outer: int, inner: int, held: int) -> None:
-    pairs = [(i, j) for run, heads in blocks(outer, inner, held, 1 << 12) for i in range(*run) for j in range(*heads)]
+    pairs = [
+        (i, j) for run, heads in split_blocks(outer, inner, held, 1 << 12) for i in range(*run) for j in range(*heads)
+    ]
     assert sorted(pairs) == [(i, j) for i in range(outer) for j in range(inner)]

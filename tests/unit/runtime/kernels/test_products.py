@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tests.runtime.harness import same_bits
-from tmmu.ir.calls import Call, Ref
-from tmmu.runtime.kernels.code import Code, runner
-from tmmu.runtime.kernels.products import COLUMNS, GRAIN, product, product_added
+from tmmu.ir.program import Call, ValueRef
+from tmmu.runtime.kernels.code import Code, runnable_of
+from tmmu.runtime.kernels.products import COLUMN_MULTIPLE, BYTES_PER_THREAD, row_product, row_product_added
 from tmmu.runtime.steps.build import compile_step
 
 aten = torch.ops.aten
@@ -35,7 +35,7 @@ def row(length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def multiplied(x: torch.Tensor, weight: torch.Tensor) -> Code | None:
-    return product({"self": x, "mat2": weight}, torch.empty(x.shape[0], weight.shape[1], dtype=x.dtype))
+    return row_product({"self": x, "mat2": weight}, torch.empty(x.shape[0], weight.shape[1], dtype=x.dtype))
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -45,9 +45,9 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor) -> Code | None:
 def test_the_bits_are_those_of_the_whole(rows: int, columns: int, calls: int, turned: bool) -> None:
     x, weight, added = row(rows), matrix(rows, columns, turned=turned), row(columns)[0]
     for operator, code_of, given in (
-        (aten.mm.default, product, {"self": x, "mat2": weight}),
-        (aten.addmm.default, product_added, {"self": added, "mat1": x, "mat2": weight}),
-        (aten.addmm.default, product_added, {"self": added, "mat1": x, "mat2": weight, "beta": 2, "alpha": 0.5}),
+        (aten.mm.default, row_product, {"self": x, "mat2": weight}),
+        (aten.addmm.default, row_product_added, {"self": added, "mat1": x, "mat2": weight}),
+        (aten.addmm.default, row_product_added, {"self": added, "mat1": x, "mat2": weight, "beta": 2, "alpha": 0.5}),
     ):
         scale: dict[str, Any] = {name: given[name] for name in ("beta", "alpha") if name in given}
         whole = operator(*(value for name, value in given.items() if name not in scale), **scale)
@@ -55,7 +55,7 @@ def test_the_bits_are_those_of_the_whole(rows: int, columns: int, calls: int, tu
         code = code_of(given, view)
         assert code is not None
         assert len(code) == calls
-        runner(code)()
+        runnable_of(code)()
         assert same_bits(whole, view)
 
 
@@ -67,12 +67,12 @@ def test_no_part_is_smaller_than_a_kernel_and_none_is_worth_less_than_its_thread
             found += 1
             count, _, width = code[0].args[1].shape
             rest = columns - count * width
-            assert width % COLUMNS == 0
-            assert rest == 0 or rest >= COLUMNS
-            assert 2 <= count <= min(3, 512 * columns * 4 // GRAIN)
+            assert width % COLUMN_MULTIPLE == 0
+            assert rest == 0 or rest >= COLUMN_MULTIPLE
+            assert 2 <= count <= min(3, 512 * columns * 4 // BYTES_PER_THREAD)
             assert width + rest < columns
         else:
-            assert columns < 3 * COLUMNS
+            assert columns < 3 * COLUMN_MULTIPLE
     assert found > 20
 
 
@@ -93,7 +93,7 @@ def test_other_products_are_left_to_the_library() -> None:
 def test_a_step_of_one_row_is_cut_and_one_thread_takes_it_whole(operator: Any) -> None:
     row_, weight, added, out = row(256), matrix(256, 768, turned=True), row(768)[0], torch.empty(1, 768)
     values = [out, row_, weight] if operator is aten.mm.default else [out, added, row_, weight]
-    args = tuple(Ref(value) for value in range(1, len(values)))
+    args = tuple(ValueRef(value) for value in range(1, len(values)))
     call = Call(operator=operator, args=args, kwargs=(), results=(0,))
     made = [str(one.operator) for one in compile_step(call, values.__getitem__).code]
     assert made == [f"aten.{'bmm' if operator is aten.mm.default else 'baddbmm'}.out"]

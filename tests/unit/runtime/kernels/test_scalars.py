@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tmmu.runtime.kernels.code import instruction, runner
+from tmmu.runtime.kernels.code import instruction, runnable_of
 
 aten = torch.ops.aten
 DTYPES = (
@@ -39,7 +39,7 @@ def test_results_have_the_bits_of_the_number(operator: str) -> None:
         out = torch.empty_like(expected)
         code = instruction(overload, x, number, out=out)
         made += isinstance(code.args[1], torch.Tensor)
-        runner((code,))()
+        runnable_of((code,))()
         assert out.dtype == expected.dtype
         assert torch.equal(out.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8)), (dtype, number, shape)
     assert made > 20 or operator not in ("add", "mul", "div", "sub")
@@ -71,7 +71,7 @@ def test_a_change_in_place_has_the_bits_of_the_number(operator: str) -> None:
             continue
         code = instruction(overload, found, number)
         made += isinstance(code.args[1], torch.Tensor)
-        runner((code,))()
+        runnable_of((code,))()
         assert torch.equal(found.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8)), (
             dtype,
             number,
@@ -84,7 +84,7 @@ def test_whole_numbers_without_axes_are_exact_either_way() -> None:
     count = torch.tensor(5)
     step = instruction(aten.add_.Tensor, count, 1)
     assert isinstance(step.args[1], torch.Tensor)
-    runner((step,))()
+    runnable_of((step,))()
     assert count.item() == 6
     assert instruction(aten.add_.Tensor, torch.tensor(5.0), 1).args[1] == 1
     assert instruction(aten.add_.Tensor, torch.tensor(5, dtype=torch.int32), 1).args[1] == 1
@@ -95,13 +95,13 @@ def test_what_has_as_many_elements_has_the_results_shape() -> None:
     step = instruction(aten.mul.out, weight, x, out=out)
     assert step.args[0].shape == out.shape
     assert step.args[0].data_ptr() == weight.data_ptr()
-    runner((step,))()
+    runnable_of((step,))()
     assert out.equal(weight * x)
     one = torch.empty(1, 1)
     for given, number in ((torch.rand(1, 1), 2.5), (torch.rand(1, 1), torch.tensor(0.1))):
         step = instruction(aten.add.out, given, number, out=one)
         assert step.args[1].shape == one.shape
-        runner((step,))()
+        runnable_of((step,))()
         assert one.equal(given + number)
 
 

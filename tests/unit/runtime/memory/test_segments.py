@@ -67,7 +67,7 @@ class DataMachine(RuleBasedStateMachine):
         else:
             assert self.segment.bump(name, size, alignment) == start
             self.used[name] = start + size - base
-        assert self.segment.used(name) == self.used[name]
+        assert self.segment.used_bytes(name) == self.used[name]
 
     @rule(name=NAMES)
     def reclaim(self, name: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tmmu.errors import AlignmentViolation, DeviceMemory
-from tmmu.runtime.memory.slab import Slab, is_dense, same_place
+from tmmu.runtime.memory.slab import Slab, is_dense, is_same_view
 
 CPU = torch.device("cpu")
 
@@ -49,6 +49,6 @@ def test_dense_is_every_byte_once(shape: tuple[int, ...], stride: tuple[int, ...
 
 def test_one_place_is_storage_offset_shape_stride_and_dtype() -> None:
     x = torch.zeros(4, 4)
-    assert same_place(x, x.detach())
+    assert is_same_view(x, x.detach())
     for other in (x.t(), x[1:], x.view(16), x.view(torch.int32), torch.zeros(4, 4)):
-        assert not same_place(x, other)
+        assert not is_same_view(x, other)

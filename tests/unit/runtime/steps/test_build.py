@@ -9,18 +9,20 @@ import pytest
 import torch
 
 from tmmu.errors import InternalError
-from tmmu.ir.calls import Call, Ref
-from tmmu.runtime.kernels.code import Code, instruction, runner
+from tmmu.ir.program import Call, ValueRef
+from tmmu.runtime.kernels.code import Code, instruction, runnable_of
 from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
-from tmmu.runtime.memory.slab import Slab, same_place
-from tmmu.runtime.steps.build import Step, View, compile_step
-from tmmu.runtime.steps.execution_stream import CpuLane
-from tmmu.runtime.steps.validate import Bench, tried
+from tmmu.runtime.memory.slab import Slab, is_same_view
+from tmmu.runtime.steps.build import CompiledStep, ViewOf, compile_step
+from tmmu.runtime.steps.execution_stream import CpuExecutionStream
+from tmmu.runtime.steps.validate import ValidationContext, validate_steps
 
 aten = torch.ops.aten
 
 
-def step(operator: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor], *results: int | None, **kw: Any) -> Step:
+def step(
+    operator: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor], *results: int | None, **kw: Any
+) -> CompiledStep:
     call = Call(operator=operator, args=tuple(args), kwargs=tuple(kw.items()), results=results)
     return compile_step(call, tensors.__getitem__)
 
@@ -31,31 +33,31 @@ def grid(*rows: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Te
 
 def test_a_product_into_its_own_argument_is_copied() -> None:
     x = grid([1, 2], [3, 4])
-    done = step(aten.mm.default, (Ref(0), Ref(0)), [x, x.detach()], 1)
-    runner(done.code)()
+    done = step(aten.mm.default, (ValueRef(0), ValueRef(0)), [x, x.detach()], 1)
+    runnable_of(done.code)()
     assert x.equal(grid([7, 10], [15, 22]))
-    assert done.code is done.copying
+    assert done.code is done.fallback
 
 
 def test_a_mask_that_is_taken_over_is_read_first() -> None:
     flags, mask = torch.tensor([True, False, False]), torch.tensor([False, True, False])
-    runner(step(aten.masked_fill.Scalar, (Ref(0), Ref(1), True), [flags, mask, mask.detach()], 2).code)()
+    runnable_of(step(aten.masked_fill.Scalar, (ValueRef(0), ValueRef(1), True), [flags, mask, mask.detach()], 2).code)()
     assert mask.equal(torch.tensor([True, True, False]))
 
 
 def test_elementwise_calls_run_where_their_argument_lies() -> None:
     x = grid([1.0, 4.0])
-    done = step(aten.sqrt.default, (Ref(0),), [x, x.detach()], 1)
-    assert done.code is not done.copying
-    runner(done.code)()
+    done = step(aten.sqrt.default, (ValueRef(0),), [x, x.detach()], 1)
+    assert done.code is not done.fallback
+    runnable_of(done.code)()
     assert x.equal(grid([1.0, 2.0]))
 
 
 def test_bytes_that_only_overlap_are_copied() -> None:
     base = torch.arange(5.0)
-    done = step(aten.add.Tensor, (Ref(0), 7), [base[:4], base[1:]], 1)
-    assert done.code is done.copying
-    runner(done.code)()
+    done = step(aten.add.Tensor, (ValueRef(0), 7), [base[:4], base[1:]], 1)
+    assert done.code is done.fallback
+    runnable_of(done.code)()
     assert base.tolist() == [0, 7, 8, 9, 10]
 
 
@@ -82,7 +84,7 @@ def test_the_overload_that_writes_takes_the_same_arguments(operator: Any, writte
 
 def test_defaults_and_keywords_reach_the_overload() -> None:
     x, out = grid([1, 2], [3, 4]), torch.empty(2, dtype=torch.float64)
-    runner(step(aten.sum.dim_IntList, (Ref(0), [1]), [x, out], 1, dtype=torch.float64).code)()
+    runnable_of(step(aten.sum.dim_IntList, (ValueRef(0), [1]), [x, out], 1, dtype=torch.float64).code)()
     assert out.tolist() == [3, 7]
     found = out_overload(aten.add.Tensor)
     assert found is not None
@@ -92,18 +94,18 @@ def test_defaults_and_keywords_reach_the_overload() -> None:
 
 def test_a_result_that_stands_still_and_one_that_is_none_are_right() -> None:
     x, still = grid([1.0, 2.0]), torch.zeros(1, 1).expand(1, 2)
-    runner(step(aten.mul.Tensor, (Ref(0), 3), [x[:, :1].expand(1, 2), still], 1).code)()
+    runnable_of(step(aten.mul.Tensor, (ValueRef(0), 3), [x[:, :1].expand(1, 2), still], 1).code)()
     assert still.tolist() == [[3, 3]]
     grads = [torch.zeros(1, 1, 2), torch.ones(1, 1, 2), torch.ones(1, 1, 1), torch.zeros(1, 1, 1)]
-    args = (Ref(0), Ref(1), Ref(2), [0], [1], [0], [1], False, [0], 1, [False, True, False])
-    runner(step(aten.convolution_backward.default, args, grads, None, 3, None).code)()
+    args = (ValueRef(0), ValueRef(1), ValueRef(2), [0], [1], [0], [1], False, [0], 1, [False, True, False])
+    runnable_of(step(aten.convolution_backward.default, args, grads, None, 3, None).code)()
     assert grads[3].equal(torch.zeros(1, 1, 1))
 
 
 def test_another_number_of_results_is_our_fault() -> None:
     x = grid([1.0, 2.0])
     with pytest.raises(InternalError, match="2 results"):
-        runner(step(aten.aminmax.default, (Ref(0),), [x, torch.empty(())], 1).copying)()
+        runnable_of(step(aten.aminmax.default, (ValueRef(0),), [x, torch.empty(())], 1).fallback)()
 
 
 def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back() -> None:
@@ -113,17 +115,17 @@ def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back
 
     moving = (instruction(aten.set_.source_Tensor, place, torch.ones(4)),)
     copying = (instruction(aten.fill_.Scalar, place, 3),)
-    kept, _ = tried([bare(moving, copying, place)], quiet())
-    assert same_place(place, before)
-    runner(kept[0].code)()
+    kept, _ = validate_steps([bare(moving, copying, place)], quiet())
+    assert is_same_view(place, before)
+    runnable_of(kept[0].code)()
     assert slab.view(16, (4,), (1,), torch.float32).tolist() == [3] * 4
 
 
 def test_a_step_that_fails_when_tried_copies_from_then_on() -> None:
     failing = (instruction(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3)),)
     copying = (instruction(aten.ones.default, [100]),)
-    kept, unplanned = tried([bare(failing, copying), bare(failing, failing)], quiet())
-    assert [one.settled for one in kept] == [True, False]
+    kept, unplanned = validate_steps([bare(failing, copying), bare(failing, failing)], quiet())
+    assert [one.is_settled for one in kept] == [True, False]
     assert [one.code[0].operator for one in kept] == [aten.ones.default, aten.mm.default]
     assert [(one.operator, one.calls, one.bytes) for one in unplanned] == [("m", 1, 400)]
 
@@ -132,7 +134,7 @@ def test_copies_that_were_none_are_dropped() -> None:
     x, out = grid([1.0, 2.0]), grid([0.0, 0.0])
     one = instruction(aten.view.default, x, [2, 1], into=(x.view(2, 1),))
     other = instruction(aten.neg.default, x, into=(out,))
-    kept, _ = tried([bare((one,)), bare((other,))], quiet())
+    kept, _ = validate_steps([bare((one,)), bare((other,))], quiet())
     assert [step.code[0].into for step in kept] == [(), (out,)]
 
 
@@ -146,17 +148,22 @@ class Slabbed:
             place.copy_(tensor)
         self.made = 0
 
-    def make(self, call: Call, view: View) -> Step:
+    def make(self, call: Call, view: ViewOf) -> CompiledStep:
         self.made += 1
         return compile_step(call, view)
 
-    def bench(self, **changes: Any) -> Bench:
-        given = {"view": self.tensors.__getitem__, "make": self.make, "lane": CpuLane(), "may_fill": lambda _: True}
-        return Bench(**given | changes)
+    def bench(self, **changes: Any) -> ValidationContext:
+        defaults = {
+            "view": self.tensors.__getitem__,
+            "compile_call": self.make,
+            "stream": CpuExecutionStream(),
+            "may_fill": lambda _: True,
+        }
+        return ValidationContext(**defaults | changes)
 
-    def tried(self, *calls: Call, **changes: Any) -> list[Step]:
+    def tried(self, *calls: Call, **changes: Any) -> list[CompiledStep]:
         steps = [compile_step(call, self.tensors.__getitem__) for call in calls]
-        return tried(steps, self.bench(**changes))[0]
+        return validate_steps(steps, self.bench(**changes))[0]
 
 
 def call(operator: Any, *args: Any, results: tuple[int | None, ...], **kwargs: Any) -> Call:
@@ -166,52 +173,52 @@ def call(operator: Any, *args: Any, results: tuple[int | None, ...], **kwargs: A
 def test_calls_of_one_form_are_tried_once() -> None:
     x = torch.randn(2, 3)
     there = Slabbed(x, x, x, x.t().contiguous(), x.t().contiguous())
-    calls = [call(aten.add.Tensor, Ref(a), 1.5, results=(b,)) for a, b in ((0, 1), (1, 2), (0, 2))]
+    calls = [call(aten.add.Tensor, ValueRef(a), 1.5, results=(b,)) for a, b in ((0, 1), (1, 2), (0, 2))]
     kept = there.tried(
-        *calls, call(aten.add.Tensor, Ref(0), 2.5, results=(1,)), call(aten.neg.default, Ref(3), results=(4,))
+        *calls, call(aten.add.Tensor, ValueRef(0), 2.5, results=(1,)), call(aten.neg.default, ValueRef(3), results=(4,))
     )
     assert there.made == 3
-    assert all(step.code is not step.copying and step.settled for step in kept)
+    assert all(step.code is not step.fallback and step.is_settled for step in kept)
 
 
 def test_calls_of_one_form_whose_results_others_read_are_tried_again() -> None:
     x = torch.randn(4, 8)
     there = Slabbed(x, x, torch.zeros(4, 1), torch.zeros(4, 1), x, torch.zeros(4, 1), torch.zeros(4, 1))
-    norm = partial(call, aten.native_layer_norm.default, Ref(0), [8], None, None, 1e-5)
+    norm = partial(call, aten.native_layer_norm.default, ValueRef(0), [8], None, None, 1e-5)
     norms = [norm(results=(1, 2, 3)), norm(results=(4, 5, 6))]
     make = partial(compile_step, scratch=64, unread={2, 3})
     steps = [make(one, there.tensors.__getitem__) for one in norms]
     assert all(len(step.code) > 1 for step in steps)
     tries: list[Call] = []
 
-    def counted(one: Call, view: View) -> Step:
+    def counted(one: Call, view: ViewOf) -> CompiledStep:
         tries.append(one)
         return make(one, view)
 
-    tried(steps, there.bench(make=counted))
+    validate_steps(steps, there.bench(compile_call=counted))
     assert tries == norms
 
 
 def test_what_changes_a_bit_is_copied() -> None:
     there = Slabbed(torch.randn(4), torch.zeros(4))
-    double = call(aten.mul.Tensor, Ref(0), 2.0, results=(1,))
-    near = call(aten.mul.Tensor, Ref(0), 2.0000002, results=(1,))
-    (kept,) = there.tried(double, make=lambda _, view: compile_step(near, view))
+    double = call(aten.mul.Tensor, ValueRef(0), 2.0, results=(1,))
+    near = call(aten.mul.Tensor, ValueRef(0), 2.0000002, results=(1,))
+    (kept,) = there.tried(double, compile_call=lambda _, view: compile_step(near, view))
     assert [one.operator for one in kept.code] == [aten.mul.Tensor]
 
 
 def test_what_writes_beyond_its_result_is_copied() -> None:
     there = Slabbed(torch.randn(4), torch.zeros(4))
 
-    def wide(one: Call, view: View) -> Step:
+    def wide(one: Call, view: ViewOf) -> CompiledStep:
         step = compile_step(one, view)
         place = view(1)
         stray = place.as_strided((1,), (1,), int(place.storage_offset()) + 5)
         return replace(step, code=(step.code[0], instruction(aten.fill_.Scalar, stray, 1.0)))  # nothing is masked
 
-    good = call(aten.masked_fill.Scalar, Ref(0), torch.zeros(4, dtype=torch.bool), 3.0, results=(1,))
+    good = call(aten.masked_fill.Scalar, ValueRef(0), torch.zeros(4, dtype=torch.bool), 3.0, results=(1,))
     assert len(there.tried(good)[0].code) == 2
-    (kept,) = there.tried(good, make=wide)
+    (kept,) = there.tried(good, compile_call=wide)
     assert [one.operator for one in kept.code] == [aten.masked_fill.Scalar]
 
 
@@ -221,11 +228,11 @@ def test_what_writes_beyond_its_result_is_copied() -> None:
 def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss: str) -> None:
     x, target = torch.rand(64), torch.rand(64)
     there = Slabbed(x, target, torch.zeros(()), torch.full((64,), 7.0))
-    (kept,) = there.tried(call(getattr(aten, loss).default, Ref(0), Ref(1), reduction=1, results=(2,)))
+    (kept,) = there.tried(call(getattr(aten, loss).default, ValueRef(0), ValueRef(1), reduction=1, results=(2,)))
     there.tensors[0].copy_(x)
     there.tensors[1].copy_(target)
     there.tensors[3].fill_(7.0)
-    runner(kept.code)()
+    runnable_of(kept.code)()
     assert there.tensors[2].equal(getattr(aten, loss).default(x, target, reduction=1))
     assert there.tensors[3].eq(7.0).all()
     assert there.slab.storage.nbytes() == (1 << 14) + 256
@@ -234,7 +241,7 @@ def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss
 def test_the_gradient_of_a_reduced_loss_goes_where_it_belongs() -> None:
     logits, target = torch.randn(3, 5), torch.tensor([1, 4, 0])
     there = Slabbed(torch.ones(()), logits, target, torch.full((), 3.0), torch.zeros(3, 5))
-    backward = call(aten.nll_loss_backward.default, *map(Ref, range(3)), None, 1, -100, Ref(3), results=(4,))
+    backward = call(aten.nll_loss_backward.default, *map(ValueRef, range(3)), None, 1, -100, ValueRef(3), results=(4,))
     (kept,) = there.tried(backward)
     assert [one.operator for one in kept.code] == [aten.nll_loss_backward.grad_input]
 
@@ -243,9 +250,9 @@ def test_a_kernel_that_minds_a_shared_storage_is_copied() -> None:
     x = torch.randn(4, 4)
     expected = torch.linalg.qr(x)
     there = Slabbed(x, *expected)
-    (kept,) = there.tried(call(aten.linalg_qr.default, Ref(0), results=(1, 2)))
+    (kept,) = there.tried(call(aten.linalg_qr.default, ValueRef(0), results=(1, 2)))
     there.tensors[0].copy_(x)
-    runner(kept.code)()
+    runnable_of(kept.code)()
     assert all(map(torch.equal, there.tensors[1:], expected))
 
 
@@ -253,29 +260,33 @@ def test_a_kernel_with_other_bits_in_place_is_copied() -> None:
     x, y = torch.randn(64, dtype=torch.complex64), torch.randn(64, dtype=torch.complex64)
     there = Slabbed(x, y)
     there.tensors.append(there.tensors[0].detach())
-    (kept,) = there.tried(call(aten.div.Tensor, Ref(0), Ref(1), results=(2,)))
+    (kept,) = there.tried(call(aten.div.Tensor, ValueRef(0), ValueRef(1), results=(2,)))
     there.tensors[0].copy_(x)
     there.tensors[1].copy_(y)
-    runner(kept.code)()
+    runnable_of(kept.code)()
     assert there.tensors[2].equal(x / y)
 
 
 def test_an_offset_counts_from_where_the_buffer_begins() -> None:
     x, out = torch.arange(16.0), torch.zeros(3)
     there = Slabbed(out, x, out)
-    one = call(aten.as_strided_copy.default, Ref(1), [3], [2], 5, results=(2,))
+    one = call(aten.as_strided_copy.default, ValueRef(1), [3], [2], 5, results=(2,))
     start = int(there.tensors[1].storage_offset())
-    runner(compile_step(one, there.tensors.__getitem__, start=lambda _: start).code)()
+    runnable_of(compile_step(one, there.tensors.__getitem__, buffer_start=lambda _: start).code)()
     assert there.tensors[2].tolist() == [5, 7, 9]
-    runner(compile_step(replace(one, args=(Ref(1), [3], [2])), there.tensors.__getitem__, start=lambda _: start).code)()
+    runnable_of(
+        compile_step(
+            replace(one, args=(ValueRef(1), [3], [2])), there.tensors.__getitem__, buffer_start=lambda _: start
+        ).code
+    )()
     assert there.tensors[2].tolist() == [0, 2, 4]
 
 
-def quiet() -> Bench:
+def quiet() -> ValidationContext:
     """For steps that are on no trial."""
     return Slabbed().bench()
 
 
-def bare(code: Code, copying: Code = (), *results: torch.Tensor, **fields: Any) -> Step:
+def bare(code: Code, copying: Code = (), *results: torch.Tensor, **fields: Any) -> CompiledStep:
     fields = {"arguments": ()} | fields
-    return Step(name="m", code=code, copying=copying, results=results, **fields)
+    return CompiledStep(name="m", code=code, fallback=copying, results=results, **fields)

@@ -10,9 +10,9 @@ import torch
 from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
 from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.kernels.code import Code, instruction
-from tmmu.runtime.steps.build import Step
-from tmmu.runtime.steps.execution_stream import CpuLane, CudaLane, lane_of
-from tmmu.runtime.steps.launch_plan import tape_of
+from tmmu.runtime.steps.build import CompiledStep
+from tmmu.runtime.steps.execution_stream import CpuExecutionStream, CudaExecutionStream, execution_stream_of
+from tmmu.runtime.steps.launch_plan import launch_plan_of
 
 aten = torch.ops.aten
 
@@ -112,20 +112,22 @@ class Cuda:
 GPU = torch.device("cuda", 0)
 
 
-def step(*code: Any) -> Step:
-    return Step(name="s", code=code, copying=code, results=(), arguments=(), on_trial=False, settled=True)
+def step(*code: Any) -> CompiledStep:
+    return CompiledStep(
+        name="s", code=code, fallback=code, results=(), arguments=(), needs_validation=False, is_settled=True
+    )
 
 
-def steps(count: int, marks: list[torch.Tensor]) -> list[Step]:
+def steps(count: int, marks: list[torch.Tensor]) -> list[CompiledStep]:
     return [step(instruction(aten.add_.Scalar, mark, 1)) for mark in marks[:count]]
 
 
 def test_a_run_comes_after_what_the_caller_issued_and_before_what_it_will() -> None:
     cuda = Cuda()
-    lane = CudaLane(GPU, cuda=cuda)
-    with lane.entered():
+    lane = CudaExecutionStream(GPU, cuda=cuda)
+    with lane.activate():
         cuda.log.append("work")
-    lane.mark()()
+    lane.record_event()()
     assert cuda.log == [
         "own waits for caller", "on own", "work", "off own", "caller waits for own", "event on own", "host waits",
     ]  # fmt: skip
@@ -133,7 +135,7 @@ def test_a_run_comes_after_what_the_caller_issued_and_before_what_it_will() -> N
 
 def test_the_caller_waits_for_a_run_that_fails_too() -> None:
     cuda = Cuda()
-    with pytest.raises(ValueError, match="no"), CudaLane(GPU, cuda=cuda).entered():
+    with pytest.raises(ValueError, match="no"), CudaExecutionStream(GPU, cuda=cuda).activate():
         raise ValueError("no")
     assert cuda.log[-1] == "caller waits for own"
 
@@ -141,7 +143,7 @@ def test_the_caller_waits_for_a_run_that_fails_too() -> None:
 def test_a_whole_run_of_calls_is_one_graph() -> None:
     cuda = Cuda()
     marks = [torch.zeros(1) for _ in range(8)]
-    (piece,) = tape_of(steps(8, marks), CudaLane(GPU, cuda=cuda), replay=True)
+    (piece,) = launch_plan_of(steps(8, marks), CudaExecutionStream(GPU, cuda=cuda), replay=True)
     assert (piece.first, piece.last) == (0, 8)
     piece.run()
     assert [graph.replays for graph in cuda.graphs] == [1]
@@ -159,39 +161,39 @@ def test_what_cannot_be_captured_is_called_and_the_rest_is_graphs() -> None:
         return touched
 
     cuda = Cuda(refuse=refuse)
-    lane = CudaLane(GPU, cuda=cuda)
-    tape = tape_of(steps(16, marks), lane, replay=True)
+    lane = CudaExecutionStream(GPU, cuda=cuda)
+    tape = launch_plan_of(steps(16, marks), lane, replay=True)
     assert (tape[0].first, tape[0].last) == (0, 4)
     assert (tape[-1].first, tape[-1].last) == (8, 16)
     assert [at for one in tape for at in range(one.first, one.last)] == list(range(16))
     assert len(cuda.graphs) == 2
-    assert lane.refused[0] == "operation not permitted when stream is capturing"
+    assert lane.capture_errors[0] == "operation not permitted when stream is capturing"
 
 
 @pytest.mark.parametrize("call", [(RANDOM_STATE, "cuda"), (SET_RANDOM_STATE, torch.zeros(16, dtype=torch.uint8))])
 def test_the_random_state_is_read_and_set_between_graphs_and_never_tried_in_one(call: tuple[Any, ...]) -> None:
     marks = [torch.zeros(1) for _ in range(8)]
     cuda = Cuda()
-    lane = CudaLane(GPU, cuda=cuda)
+    lane = CudaExecutionStream(GPU, cuda=cuda)
     around = steps(8, marks)
-    tape = tape_of([*around[:4], step(instruction(*call)), *around[4:]], lane, replay=True)
+    tape = launch_plan_of([*around[:4], step(instruction(*call)), *around[4:]], lane, replay=True)
     assert [(piece.first, piece.last) for piece in tape] == [(0, 4), (4, 5), (5, 9)]
     assert len(cuda.graphs) == 2
-    assert lane.refused == []
+    assert lane.capture_errors == []
 
 
 def test_graphs_that_need_more_than_the_scratch_are_refused_with_the_numbers() -> None:
     code: Code = (instruction(aten.zero_.default, torch.zeros(1)),)
-    assert CudaLane(GPU, 4096, cuda=Cuda(reserved=4096)).composed(code) is not None
+    assert CudaExecutionStream(GPU, 4096, cuda=Cuda(reserved=4096)).capture(code) is not None
     with pytest.raises(DeviceMemory, match="allocate 4097 bytes beside the plan, and the scratch is 4096"):
-        CudaLane(GPU, 4096, cuda=Cuda(reserved=4097)).composed(code)
+        CudaExecutionStream(GPU, 4096, cuda=Cuda(reserved=4097)).capture(code)
 
 
 def test_the_allocator_of_a_gpu_is_read_around_each_step() -> None:
     cuda = Cuda()
-    with CudaLane(GPU, cuda=cuda).counting() as seen:
+    with CudaExecutionStream(GPU, cuda=cuda).count_allocations() as seen:
         for index, sizes in enumerate([(), (100, 50)]):
-            with seen.of_step(index):
+            with seen.step_scope(index):
                 cuda.stats["allocation.all.allocated"] += len(sizes)
                 cuda.stats["allocated_bytes.all.allocated"] += sum(sizes)
                 cuda.stats["allocated_bytes.all.peak"] += sum(sizes)
@@ -200,11 +202,11 @@ def test_the_allocator_of_a_gpu_is_read_around_each_step() -> None:
 
 
 def test_devices_that_are_not_there_are_refused() -> None:
-    assert isinstance(lane_of(torch.device("cpu")), CpuLane)
+    assert isinstance(execution_stream_of(torch.device("cpu")), CpuExecutionStream)
     with pytest.raises(InvalidConfig, match="plans are not run on meta"):
-        lane_of(torch.device("meta"))
+        execution_stream_of(torch.device("meta"))
     if not torch.cuda.is_available():
         with pytest.raises(DeviceMissing, match=r"there is no cuda:0: torch .* sees 0 GPUs"):
-            lane_of(GPU)
+            execution_stream_of(GPU)
     with pytest.raises(DeviceMissing, match=r"there is no cuda:3: torch .* sees 1 GPUs"):
-        CudaLane(torch.device("cuda", 3), cuda=Cuda())
+        CudaExecutionStream(torch.device("cuda", 3), cuda=Cuda())

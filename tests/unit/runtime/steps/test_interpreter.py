@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tmmu.runtime.kernels.code import Code, instruction, runner
-from tmmu.runtime.steps.interpreter import as_written, interpreted, speakable
+from tmmu.runtime.kernels.code import Code, instruction, runnable_of
+from tmmu.runtime.steps.interpreter import without_optimization, build_function, is_expressible
 
 aten = torch.ops.aten
 
@@ -55,11 +55,11 @@ def test_a_call_does_what_python_makes_it_do(at: int) -> None:
 
 
 def _call(code: Code) -> None:
-    runner(code)()
+    runnable_of(code)()
 
 
 def _run(code: Code) -> None:
-    run = interpreted(code)
+    run = build_function(code)
     assert run is not None
     run()
 
@@ -74,7 +74,7 @@ def test_order_is_kept_and_nothing_is_folded() -> None:
         instruction(aten.add.out, two, one, out=two),
         instruction(aten.neg.default, x),  # nobody wants it
     )
-    run = interpreted(code)
+    run = build_function(code)
     assert run is not None
     for _ in range(3):
         run()
@@ -89,8 +89,8 @@ def test_what_it_cannot_say_it_leaves() -> None:
         instruction(aten.neg.default, out, into=(torch.zeros(1).expand(2),)),
         instruction(aten.bernoulli_.float, out, 0.5, generator=torch.Generator()),
     ]
-    assert [speakable((one,)) for one in unsayable] == [False] * 4
-    assert interpreted((instruction(aten.zero_.default, out), unsayable[0])) is None
+    assert [is_expressible((one,)) for one in unsayable] == [False] * 4
+    assert build_function((instruction(aten.zero_.default, out), unsayable[0])) is None
 
 
 def test_the_switch_is_this_threads_and_back_when_the_last_one_leaves() -> None:
@@ -102,7 +102,7 @@ def test_the_switch_is_this_threads_and_back_when_the_last_one_leaves() -> None:
         thread.join()
         seen.append(torch._C._get_graph_executor_optimize())
 
-    as_written(as_written(look))()
+    without_optimization(without_optimization(look))()
     assert seen == [True, False]  # another thread turns its own
     assert torch._C._get_graph_executor_optimize()
 
@@ -115,13 +115,13 @@ def test_graphs_are_run_as_written_while_another_thread_runs_one() -> None:
         inside.set()
         assert over.wait(60)
 
-    other = Thread(target=as_written(wait))
+    other = Thread(target=without_optimization(wait))
     other.start()
     assert inside.wait(60)
     x, y, out = torch.ones(3), torch.ones(3), torch.zeros(3)
     found = []
     try:
-        run = interpreted((instruction(aten.add.Tensor, x, y, into=(out,)),))
+        run = build_function((instruction(aten.add.Tensor, x, y, into=(out,)),))
         assert run is not None
         for number in range(4):
             x.fill_(number)
@@ -134,7 +134,7 @@ def test_graphs_are_run_as_written_while_another_thread_runs_one() -> None:
 
 
 def test_the_switch_is_back_after_a_failure() -> None:
-    run = interpreted((instruction(aten.index_select.out, torch.ones(2), 0, torch.tensor([5]), out=torch.ones(1)),))
+    run = build_function((instruction(aten.index_select.out, torch.ones(2), 0, torch.tensor([5]), out=torch.ones(1)),))
     assert run is not None
     with pytest.raises(RuntimeError, match="index out of range"):
         run()
