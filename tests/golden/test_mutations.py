@@ -89,25 +89,31 @@ MUTATIONS |= {
         r"forward: plan moved: the ring's block 12 \"head\" .* was block 12",
     ),
     "no order by time": streamed(
-        "arcs.py", "yield tuple(i for _, i in sorted(where))", "yield from ()", r"plan moved: the ring's block 1 "
+        "arcs.py", "yield tuple(i for _, i in interleaved)", "yield from ()", r"plan moved: the ring's block 1 "
     ),
     "fit from above": streamed(
         "arcs.py", "sorted((address[b], address[b]", "sorted((-address[b], address[b]", r"plan moved: the ring's"
     ),
     "gaps must be wider": streamed(
-        "arcs.py", "- low >= size[one]", "- low > size[one]", r"backward: plan moved: the ring's block 2 \"h.0\""
+        "arcs.py", "- low >= size[block]", "- low > size[block]", r"backward: plan moved: the ring's block 2 \"h.0\""
     ),
     "a ring one step up": streamed(
-        "assemble.py", "base + where[block]", "base + where[block] + 256", r"the ring's block 1 \"h.0\" 45568"
+        "assemble.py",
+        "resident_bytes + address[block]",
+        "resident_bytes + address[block] + 256",
+        r"the ring's block 1 \"h.0\" 45568",
     ),
     "residents apart": streamed(
-        "assemble.py", "at += size if resident else 0", "at += size", r"the judge refuses the plan: \[ring-blocks\]"
+        "assemble.py", "end += size if resident else 0", "end += size", r"the judge refuses the plan: \[ring-blocks\]"
     ),
     "members last first": streamed(
         "layers.py", "in sorted(read_in):", "in sorted(read_in)[::-1]:", r"b4\+0 b3\+256, was .* b3\+0 b4\+20480"
     ),
     "what a gradient reads streams": streamed(
-        "layers.py", "any(buffer in kept for buffer in buffers)", "False", r"the judge .*\[ring-resident\] block 3"
+        "layers.py",
+        "any(buffer in read_later for buffer in buffers)",
+        "False",
+        r"the judge .*\[ring-resident\] block 3",
     ),
     "waits oldest first": streamed(
         "copies.py", "-visits[wait[0]].last, -wait[0]", "visits[wait[0]].last, wait[0]", r"the judge .*\[ring-starts\]"
@@ -117,8 +123,8 @@ MUTATIONS |= {
     ),
     "fewest bytes before least time": streamed(
         "cyclic.py",
-        "self.pace.time, self.stream.bytes_per_pass",
-        "self.stream.bytes_per_pass, self.pace.time",
+        "self.pass_time.ns, self.streamed.bytes_per_pass",
+        "self.streamed.bytes_per_pass, self.pass_time.ns",
         r"block 1 .* resident .*, was block 1 .* streamed",
     ),
     "copies cost bytes alone": streamed("profile.py", "copy_ns: int = 10_000", "copy_ns: int = 0", r"the ring's"),

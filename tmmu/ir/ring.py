@@ -1,9 +1,10 @@
-"""The weight ring: which weights stay on the device, which stream through it, where, and after whom.
+"""The weight ring: which weights stay on the device, which are streamed from the host, to which address, and when.
 
 A *block* is what one copy moves: the read-only buffers of one layer, contiguous, at one fixed device address. A *visit*
-is a run of ops that read a block, in the plan's order. Passes repeat, so the schedule is cyclic: every visit of a
-streamed block has one *copy* in each pass. Copies run on one link one after another in the order of their visits,
-computing runs on one lane in the order of the plan; what else orders the two is in the copies.
+is a run of ops that read a block, in the plan's order. A *pass* is one run of that order. Passes repeat, so the
+schedule is cyclic: every visit of a streamed block has one *copy* in each pass. Copies run one after another in the
+order of their visits (one link, one copy stream); ops run in the order of the plan (one compute stream). All other
+ordering between the two is in the copies.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ POLICIES: Final = ("cyclic", "skip_end", "slots", "double")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One buffer of a block, at ``offset`` bytes from the block's start."""
+    """One buffer of a block, ``offset`` bytes from the block's start."""
 
     buffer: int
     offset: int
@@ -25,9 +26,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Buffers that lie and move together; on the device at ``[address, address + bytes)``, in every pass.
+    """Buffers that lie and move together, on the device at ``[address, address + bytes)`` in every pass.
 
-    A resident block is loaded once and nothing ever lands on it. ``bytes`` is a multiple of the ring's alignment.
+    A resident block is loaded once, and no copy ever overwrites it. ``bytes`` is a multiple of the ring's alignment.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """The ops from position ``first`` to position ``last`` of the order, both included, find ``block`` whole."""
+    """The ops at positions ``first`` to ``last`` of the order, both included, during which ``block`` must be whole."""
 
     block: int
     first: int
@@ -48,7 +49,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitRef:
-    """A visit of the pass of the copy that names it (``lag`` 0), or of the pass before (``lag`` 1)."""
+    """A visit as seen from a copy: in the copy's own pass (``lag`` 0) or in the pass before (``lag`` 1)."""
 
     visit: int
     lag: int
@@ -56,12 +57,14 @@ class VisitRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """Before the first op of ``visit``, its block's bytes go from the host to its address: one copy, once per pass.
+    """The one host-to-device copy per pass that brings the block of ``visit`` to its address before the visit begins.
 
-    It is issued when visit ``start`` starts, and no earlier: every reader that it waits for has been issued by then.
-    It lands only after the last op of each of ``waits``, the visits whose bytes it overwrites, newest first: as
-    ops run in order, waiting for the first of them is enough. In the first pass there is no pass before: copies that
-    would start in it are issued before the first op, and a wait for it is none.
+    ``start``: the copy is issued when this visit begins, and no earlier; by then every visit in ``waits`` is issued.
+    ``waits``: the visits whose bytes the copy overwrites, newest first. The copy may land only after their last ops.
+    Ops run in order, so waiting for the first of them is enough.
+
+    The first pass has no pass before it: copies whose ``start`` lies there are issued before the first op, and their
+    waits for it are dropped.
     """
 
     visit: int
@@ -71,11 +74,11 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Ring:
-    """A whole schedule in at most ``capacity`` bytes of the device, resident blocks included.
+    """A whole schedule in at most ``capacity`` bytes of device memory, resident blocks included.
 
-    ``visits`` are of all blocks, by (first, last, block); ``copies`` of the streamed ones, in the order of their
-    visits, which is the order of the link. ``depth`` is how many visits of streamed blocks ahead of its own a copy
-    is issued, of the copy that is issued least ahead.
+    ``visits`` are those of all blocks, sorted by (first, last, block). ``copies`` are those of the streamed blocks, in
+    the order of their visits, which is the order in which they use the link. ``depth`` is the least prefetch distance
+    of any copy: how many visits of streamed blocks ahead of its own visit it is issued.
     """
 
     policy: str
@@ -88,32 +91,32 @@ class Ring:
 
     @cached_property
     def bytes(self) -> int:
-        """What the device holds for weights: the end of the highest block."""
+        """Device memory for weights, in bytes: the end of the highest block."""
         return max((block.address + block.bytes for block in self.blocks), default=0)
 
     @cached_property
     def model_bytes(self) -> int:
-        """The bytes of all blocks."""
+        """The bytes of all blocks, resident and streamed."""
         return sum(block.bytes for block in self.blocks)
 
     @cached_property
     def resident_bytes(self) -> int:
-        """The bytes of the blocks that stay."""
+        """The bytes of the resident blocks."""
         return sum(block.bytes for block in self.blocks if block.resident)
 
     @cached_property
     def bytes_per_pass(self) -> int:
-        """What the link moves in each pass."""
+        """The bytes that the link moves in each pass."""
         return sum(self.blocks[self.visits[copy.visit].block].bytes for copy in self.copies)
 
     @cached_property
     def host_offsets(self) -> tuple[int, ...]:
-        """Per block, where it starts in the host's image of the weights: blocks one after another, in their order."""
+        """Byte offset of each block in the host image of the weights, which holds the blocks in their order."""
         return tuple(accumulate((block.bytes for block in self.blocks), initial=0))[:-1]
 
 
 def ring_map(ring: Ring) -> dict[str, object]:
-    """The value of the key ``ring`` in a plan file: columns, and of each row of a list of lists its own columns."""
+    """The value of the key ``ring`` in a plan file (docs/spec/plan.cddl), by columns."""
     blocks, visits, copies = ring.blocks, ring.visits, ring.copies
     return {
         "version": VERSION,
@@ -129,6 +132,7 @@ def ring_map(ring: Ring) -> dict[str, object]:
             "buffer": [[member.buffer for member in block.members] for block in blocks],
             "offset": [[member.offset for member in block.members] for block in blocks],
         },
+        # The field names of a visit are column names of the file: renaming one changes the format.
         "visits": {name: [getattr(visit, name) for visit in visits] for name in Visit.__slots__},
         "copies": {
             "visit": [copy.visit for copy in copies],

@@ -1,1 +1,1 @@
-"""The weight ring's planner: layers of a graph, which of them stay, where the others land, how long a pass takes."""
+"""The planner of the weight ring: residency, device addresses and copy schedule for weights that do not fit."""

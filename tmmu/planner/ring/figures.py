@@ -1,6 +1,7 @@
-"""What a schedule is worth: time per pass, bandwidth, overlap; and its passes one by one."""
+"""What a schedule is worth: time of a pass, bandwidth and overlap in the long run, and single passes simulated."""
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from tmmu.errors import InternalError
@@ -14,7 +15,7 @@ PPM: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one schedule, as docs/spec/ring.md defines them. Times are of a pass, in nanoseconds, once passes repeat."""
+    """The figures of one schedule, as docs/spec/ring.md (Time) defines them: ns and bytes of a steady-state pass."""
 
     pass_ns: int
     limit: str
@@ -25,24 +26,24 @@ class Figures:
 
     @property
     def bandwidth(self) -> int:
-        """Bytes of all blocks per second."""
+        """Effective bandwidth: bytes of all blocks per second of a pass."""
         return self.model_bytes * NS_PER_SECOND // self.pass_ns if self.pass_ns else 0
 
     @property
     def utilization_ppm(self) -> int:
-        """Of the time, the share in which the link copies."""
+        """Share of the pass in which the link copies."""
         return self.link_ns * PPM // self.pass_ns if self.pass_ns else 0
 
     @property
     def overlap_ppm(self) -> int:
-        """Of the time that computing and copying at once can save, the share that it does."""
+        """Time saved by copying during compute, as a share of what it could save at most."""
         most = min(self.compute_ns, self.link_ns)
         return (self.compute_ns + self.link_ns - self.pass_ns) * PPM // most if most else PPM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitTiming:
-    """One visit of a streamed block in one pass: when its copy runs, and when its ops do, in nanoseconds."""
+    """One visit of a streamed block in one pass: when its copy runs, and when its ops do, in ns from the first copy."""
 
     pass_index: int
     visit: int
@@ -53,60 +54,66 @@ class VisitTiming:
 
 
 def figures_of(problem: RingProblem, ring: Ring) -> Figures:
-    """The figures of ``ring``, which is a sound schedule of ``problem``."""
-    stream, waits = streamed_part(problem, ring)
-    pace: PassTime | None = steady_pass_time(stream, [row[0] for row in waits])
-    if pace is None:
+    """The figures of ``ring``, a sound schedule of ``problem``."""
+    streamed, waits = streamed_part(problem, ring)
+    time: PassTime | None = steady_pass_time(streamed, [row[0] for row in waits])
+    if time is None:
         raise InternalError("a ring that was judged sound waits for itself")
     return Figures(
-        pass_ns=pace.ns,
-        limit=pace.limit,
+        pass_ns=time.ns,
+        limit=time.limit,
         compute_ns=problem.compute_ns,
-        link_ns=stream.link_ns,
+        link_ns=streamed.link_ns,
         model_bytes=ring.model_bytes,
         bytes_per_pass=ring.bytes_per_pass,
     )
 
 
 def streamed_part(problem: RingProblem, ring: Ring) -> tuple[StreamedBlocks, list[tuple[Wait, ...]]]:
-    """The stream of ``ring``, and whom the copy of each of its visits waits for."""
-    stream = streamed_blocks(problem, [not block.resident for block in ring.blocks])
-    index = {visit: i for i, visit in enumerate(stream.visits)}
-    return stream, [tuple((index[wait.visit], wait.lag) for wait in copy.waits) for copy in ring.copies]
+    """The streamed blocks of ``ring``, and per streamed visit the waits of its copy."""
+    streamed = streamed_blocks(problem, [not block.resident for block in ring.blocks])
+    index = {visit: i for i, visit in enumerate(streamed.visits)}
+    return streamed, [tuple((index[wait.visit], wait.lag) for wait in copy.waits) for copy in ring.copies]
 
 
 def simulate(problem: RingProblem, ring: Ring, passes: int) -> tuple[VisitTiming, ...]:
-    """So many passes, the first with nothing loaded but what stays: every event as early as its waits allow."""
-    stream, waits = streamed_part(problem, ring)
-    visits, reached = [problem.visits[visit] for visit in stream.visits], problem.compute_before_ns
-    link = lane = position = 0
-    found: list[VisitTiming] = []
-    for turn in range(passes * len(visits)):
-        i, passed = turn % len(visits), turn // len(visits)
-        began = turn - i
-        ready = [_end(stream, found, began - lag * len(visits), other) for other, lag in waits[i] if lag <= passed]
-        begins = max([link, *ready])
-        link = begins + problem.copy_ns[visits[i].block]
-        at = passed * problem.compute_ns + reached[visits[i].first]
-        lane, position = max(lane + at - position, link), at
-        end = lane + reached[visits[i].last + 1] - reached[visits[i].first]
-        found.append(
+    """The first ``passes`` passes: only resident blocks are loaded at 0, every event is as early as its waits allow."""
+    streamed, waits = streamed_part(problem, ring)
+    visits, before = [problem.visits[visit] for visit in streamed.visits], problem.compute_before_ns
+    link_free = visit_start = previous = 0
+    timings: list[VisitTiming] = []
+    for number, i in product(range(passes), range(len(visits))):
+        visit, first = visits[i], number * len(visits)
+        ready = [_visit_end(streamed, timings, first - lag * len(visits), r) for r, lag in waits[i] if lag <= number]
+        begin = max([link_free, *ready])
+        link_free = begin + problem.copy_ns[visit.block]
+        # Compute time since the previous visit started is at least what the ops between the two take.
+        position = number * problem.compute_ns + before[visit.first]
+        visit_start, previous = max(visit_start + position - previous, link_free), position
+        end = visit_start + before[visit.last + 1] - before[visit.first]
+        timings.append(
             VisitTiming(
-                pass_index=passed, visit=stream.visits[i], copy_start=begins, copy_end=link, start=lane, end=end
+                pass_index=number,
+                visit=streamed.visits[i],
+                copy_start=begin,
+                copy_end=link_free,
+                start=visit_start,
+                end=end,
             )
         )
-    return tuple(found)
+    return tuple(timings)
 
 
-def _end(stream: StreamedBlocks, found: list[VisitTiming], began: int, index: int) -> int:
-    """When the ops of visit ``index`` in the pass that ``began`` so many turns ago have run."""
-    from_start, after = stream.visit_ends[index]
-    return found[began + from_start].start + after
+def _visit_end(streamed: StreamedBlocks, timings: list[VisitTiming], first: int, reader: int) -> int:
+    """When the ops of visit ``reader`` have run, in the pass whose visits begin at index ``first`` of ``timings``."""
+    last_start, after_ns = streamed.visit_ends[reader]
+    return timings[first + last_start].start + after_ns
 
 
 def first_pass_ns(problem: RingProblem, ring: Ring) -> int:
-    """How long the first pass takes, in which copies that later ones find done are still to be made."""
-    turns = simulate(problem, ring, 1)
-    if not turns:
+    """Nanoseconds of the first pass, in which nothing has been prefetched yet."""
+    timings = simulate(problem, ring, 1)
+    if not timings:
         return problem.compute_ns
-    return turns[-1].start + problem.compute_ns - problem.compute_before_ns[problem.visits[turns[-1].visit].first]
+    first = problem.visits[timings[-1].visit].first
+    return timings[-1].start + problem.compute_ns - problem.compute_before_ns[first]

@@ -1,107 +1,99 @@
-"""Fixed addresses for the blocks of a stream: candidates that depend on the stream alone, never on a budget.
+"""Candidate addresses for streamed blocks: lists that depend on the blocks alone, filtered by the room.
 
-That the list does not depend on the budget is what makes a larger budget never worse: it only adds candidates.
+A larger room only removes fewer candidates. That is why a larger budget is never worse (``cyclic.py``).
+
+Candidates, in order: first fit for several kinds of arcs, each in several orders of blocks; equal slots in turn;
+``skip_end`` for every size of ring. Each layout is yielded once.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Final
 
-from tmmu.planner.ring.arcs import (
-    Arcs,
-    alap_arcs,
-    capacity_arcs,
-    first_fit,
-    lookahead_arcs,
-    occupancy_masks,
-    peak_occupancy,
-    placement_orders,
-)
+from tmmu.planner.ring.arcs import Arcs, alap_arcs, capacity_arcs, lookahead_arcs, packings
 from tmmu.planner.ring.problem import StreamedBlocks
 from tmmu.planner.ring.timing import steady_pass_time
 
 DEPTHS: Final = (8, 6, 4, 3, 2, 1)
-"""How far ahead copies are tried to start, in visits: past four nothing was gained on any model of the corpus."""
-CUTS: Final = 8
-RINGS: Final = 48
+"""Prefetch distances to try, in visits: beyond four nothing was gained on any model of the corpus."""
+MAX_CUTS: Final = 8
+MAX_WINDOWS: Final = 48
 
 
 def skip_end(sizes: Sequence[int], ring: int) -> tuple[int, ...]:
-    """One block after another; one that would cross the end of the ring starts at 0."""
-    address, at = [], 0
+    """One block after another; a block that would cross the end of the ring starts at 0."""
+    addresses, top = [], 0
     for size in sizes:
-        at = 0 if at + size > ring else at
-        address.append(at)
-        at += size
-    return tuple(address)
+        top = 0 if top + size > ring else top
+        addresses.append(top)
+        top += size
+    return tuple(addresses)
 
 
 def in_slots(sizes: Sequence[int], slots: int) -> tuple[int, ...]:
-    """Equal slots of the largest block, in turn."""
+    """Equal slots of the largest block, round robin."""
     return tuple(i % slots * max(sizes) for i in range(len(sizes)))
 
 
-def extent(sizes: Sequence[int], address: Sequence[int]) -> int:
-    """The end of the highest block."""
-    return max((at + size for at, size in zip(address, sizes, strict=True)), default=0)
+def extent(sizes: Sequence[int], addresses: Sequence[int]) -> int:
+    """The end of the highest block, in bytes."""
+    return max((address + size for address, size in zip(addresses, sizes, strict=True)), default=0)
 
 
-def candidate_layouts(stream: StreamedBlocks, room: int, *, bare: bool) -> Iterator[tuple[int, ...]]:
-    """Addresses, one per block of ``stream``, each layout once, of those that end within ``room``.
+def candidate_layouts(streamed: StreamedBlocks, room: int, *, all_stream: bool) -> Iterator[tuple[int, ...]]:
+    """Addresses, one per streamed block, of every candidate that ends within ``room`` bytes; each layout once.
 
-    ``bare``: nothing stays that may stream, so ``skip_end`` with any ring up to ``room`` is among them.
+    ``all_stream``: no block is resident that may stream, so the layouts of the policy ``skip_end`` belong here too.
     """
-    sizes = [stream.problem.bytes[block] for block in stream.blocks]
+    sizes = [streamed.problem.bytes[block] for block in streamed.blocks]
     seen: set[tuple[int, ...]] = set()
-    for address in chain(_packed(stream, sizes, room), _in_turn(sizes, room, bare=bare)):
-        if address not in seen and extent(sizes, address) <= room:
-            seen.add(address)
-            yield address
+    sequential = _sequential_layouts(sizes, room, all_stream=all_stream)
+    for addresses in chain(_packed_layouts(streamed, sizes, room), sequential):
+        if addresses not in seen and extent(sizes, addresses) <= room:
+            seen.add(addresses)
+            yield addresses
 
 
-def _packed(stream: StreamedBlocks, sizes: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
-    """First fit of each kind of arcs, in several orders."""
+def _packed_layouts(streamed: StreamedBlocks, sizes: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
+    """First fit for each kind of arcs, in several orders."""
     seen: set[tuple[Arcs, int]] = set()
-    for kind in _arcs(stream, sizes):
-        if kind not in seen:
-            seen.add(kind)
-            arcs, depth = kind
-            held = occupancy_masks(stream, arcs)
-            if peak_occupancy(stream, held) <= room:
-                yield from (first_fit(stream, held, order) for order in placement_orders(stream, depth))
+    for arcs, depth in _candidate_arcs(streamed, sizes):
+        if (arcs, depth) not in seen:
+            seen.add((arcs, depth))
+            yield from packings(streamed, arcs, depth, room)
 
 
-def _arcs(stream: StreamedBlocks, sizes: Sequence[int]) -> Iterator[tuple[Arcs, int]]:
-    """Arcs to pack, and how many of them are held at once: all ahead, of a pace, cut open somewhere, filling a ring."""
-    count = len(stream.visits)
+def _candidate_arcs(streamed: StreamedBlocks, sizes: Sequence[int]) -> Iterator[tuple[Arcs, int]]:
+    """(arcs, depth): of every depth, as late as a pass time allows, cut open at a visit, and by what fits a ring."""
+    count = len(streamed.visits)
     depths = sorted({min(depth, count - 1) for depth in DEPTHS} - {0}, reverse=True)
-    yield from ((lookahead_arcs(stream, depth), depth) for depth in depths)
-    paces = [steady_pass_time(stream, [_ahead(i, depth, count) for i in range(count)]) for depth in depths]
-    times = {stream.floor_ns, *(pace.ns for pace in paces if pace)} - {0}
-    yield from ((alap_arcs(stream, time), 1) for time in sorted(times))
+    yield from ((lookahead_arcs(streamed, depth), depth) for depth in depths)
+    times = [steady_pass_time(streamed, [_wait_at_depth(i, depth, count) for i in range(count)]) for depth in depths]
+    pass_ns = {streamed.floor_ns, *(time.ns for time in times if time)} - {0}
+    yield from ((alap_arcs(streamed, ns), 1) for ns in sorted(pass_ns))
     for depth in depths:
-        for cut in range(0, count, -(-count // CUTS)):
-            yield lookahead_arcs(stream, depth, cut=cut), depth
-    windows = _windows(sizes)
-    yield from ((capacity_arcs(stream, ring), 1) for ring in windows[:: -(-len(windows) // RINGS)])
+        for cut in range(0, count, -(-count // MAX_CUTS)):
+            yield lookahead_arcs(streamed, depth, cut=cut), depth
+    windows = _window_sizes(sizes)
+    yield from ((capacity_arcs(streamed, ring), 1) for ring in windows[:: -(-len(windows) // MAX_WINDOWS)])
 
 
-def _in_turn(sizes: Sequence[int], room: int, *, bare: bool) -> Iterator[tuple[int, ...]]:
-    """What the other policies do."""
+def _sequential_layouts(sizes: Sequence[int], room: int, *, all_stream: bool) -> Iterator[tuple[int, ...]]:
+    """The layouts of the policies ``slots``, ``double`` and ``skip_end``."""
     for slots in range(min(len(sizes), room // max(sizes)), 0, -1):
         yield in_slots(sizes, slots)
-    if bare:
-        yield from (skip_end(sizes, ring) for ring in _windows(sizes) if ring <= room)
+    if all_stream:
+        yield from (skip_end(sizes, ring) for ring in _window_sizes(sizes) if ring <= room)
 
 
-def _ahead(i: int, depth: int, count: int) -> tuple[int, int]:
-    """The visit before the ``depth`` ones ahead of visit ``i``."""
-    other = i - depth - 1
-    return other % count, -(other // count)
+def _wait_at_depth(i: int, depth: int, count: int) -> tuple[int, int]:
+    """The wait of the copy of visit ``i`` if it is issued ``depth`` visits ahead: for the visit just before those."""
+    reader = i - depth - 1
+    return reader % count, -(reader // count)
 
 
-def _windows(sizes: Sequence[int]) -> list[int]:
-    """The rings that ``skip_end`` tells apart, largest first: those whose end some run of blocks meets."""
+def _window_sizes(sizes: Sequence[int]) -> list[int]:
+    """The ring sizes that ``skip_end`` distinguishes, largest first: sums of consecutive blocks."""
     ends = list(accumulate(sizes, initial=0))
     sums = {high - low for i, low in enumerate(ends) for high in ends[i + 1 :]}
     return sorted((ring for ring in sums if ring >= max(sizes)), reverse=True)

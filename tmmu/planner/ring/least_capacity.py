@@ -1,4 +1,4 @@
-"""The least budgets: that any schedule needs, and that leaves the link or the lane no idle time for want of room."""
+"""The least budgets: for any schedule at all, and for one that is limited by the link or by compute, not by room."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,49 +11,51 @@ from tmmu.planner.ring.timing import CAPACITY
 
 
 def least_capacity(problem: RingProblem, policy: str, depth: int) -> int | None:
-    """The fewest bytes in which this policy finds a schedule whose copies are issued ``depth`` visits ahead, if any."""
+    """The fewest bytes in which ``policy`` finds a schedule with copies ``depth`` visits ahead, if there is one."""
     if policy == "cyclic":
-        return _least(problem, lambda choice: is_deep_enough(choice, depth))
-    return next((room for room in _rooms(problem, policy) if POLICY[policy](problem, room, depth)), None)
+        return _least_extent(problem, lambda candidate: is_deep_enough(candidate, depth))
+    return next((room for room in _distinct_capacities(problem, policy) if POLICY[policy](problem, room, depth)), None)
 
 
 def least_busy_capacity(problem: RingProblem, depth: int) -> int:
-    """The fewest bytes in which a schedule is found that is limited by the link or by computing, not by room."""
-    return _least(
+    """The fewest bytes in which a schedule is found that is not limited by ``capacity``."""
+    return _least_extent(
         problem,
-        lambda choice: choice.pass_time.limit != CAPACITY and is_deep_enough(choice, depth),
-        lambda stream, room: pass_time_bound(stream, room) == stream.floor_ns,
+        lambda candidate: candidate.pass_time.limit != CAPACITY and is_deep_enough(candidate, depth),
+        lambda streamed, room: pass_time_bound(streamed, room) == streamed.floor_ns,
     )
 
 
-def _least(
+def _least_extent(
     problem: RingProblem,
     accept: Callable[[Candidate], bool],
-    possible: Callable[[StreamedBlocks, int], bool] = lambda stream, room: room >= stream.largest_bytes,
+    is_possible: Callable[[StreamedBlocks, int], bool] = lambda streamed, room: room >= streamed.largest_bytes,
 ) -> int:
-    """The least end of all candidates that are accepted; holding everything always is."""
+    """The least bytes of all accepted candidates. All blocks resident is always accepted, so there is one.
+
+    Residencies come by the least bytes that they could need; one that ``is_possible`` rules out below the best so far
+    is skipped without laying it out.
+    """
     best = sum(problem.bytes)
-    for stream in sorted(
-        residency_candidates(problem), key=lambda one: (one.resident_bytes + one.largest_bytes, one.blocks)
-    ):
-        room = best - stream.resident_bytes - 1
-        if room < stream.largest_bytes or not stream.blocks or not possible(stream, room):
+    for streamed in sorted(residency_candidates(problem), key=lambda s: (s.resident_bytes + s.largest_bytes, s.blocks)):
+        room = best - streamed.resident_bytes - 1
+        if room < streamed.largest_bytes or not streamed.blocks or not is_possible(streamed, room):
             continue
-        for end, address in _ends(stream, room):
+        for end, addresses in _layout_ends(streamed, room):
             if end < best:
-                choice = evaluate_addresses(stream, address)
-                best = end if choice and accept(choice) else best
+                candidate = evaluate_addresses(streamed, addresses)
+                best = end if candidate and accept(candidate) else best
     return best
 
 
-def _ends(stream: StreamedBlocks, room: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    sizes = [stream.problem.bytes[block] for block in stream.blocks]
-    for address in candidate_layouts(stream, room, bare=False):
-        yield stream.resident_bytes + extent(sizes, address), address
+def _layout_ends(streamed: StreamedBlocks, room: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    sizes = [streamed.problem.bytes[block] for block in streamed.blocks]
+    for addresses in candidate_layouts(streamed, room, all_stream=False):
+        yield streamed.resident_bytes + extent(sizes, addresses), addresses
 
 
-def _rooms(problem: RingProblem, policy: str) -> list[int]:
-    """The budgets that a policy other than ours tells apart, in order."""
+def _distinct_capacities(problem: RingProblem, policy: str) -> list[int]:
+    """The capacities at which the layout of a policy other than ``cyclic`` can change, ascending."""
     free = [size for size, pinned in zip(problem.bytes, problem.pinned, strict=True) if not pinned]
     base, largest = sum(problem.bytes) - sum(free), max(free, default=0)
     if policy != "skip_end":

@@ -1,4 +1,4 @@
-"""The policies, by name: given a problem and a budget, who streams and at which addresses."""
+"""The table of policies: from a problem, a capacity and a depth to a candidate, if there is one."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -11,36 +11,38 @@ Policy: TypeAlias = Callable[[RingProblem, int, int], Candidate | None]
 
 
 def choose_skip_end(problem: RingProblem, capacity: int, depth: int) -> Candidate | None:
-    """Everything streams through a ring: offsets once, a layer that would cross its end starts at 0."""
-    stream, sizes = _all_of(problem)
-    room = capacity - stream.resident_bytes
-    return _fitting(stream, skip_end(sizes, room), room, depth)
+    """All blocks stream through a ring of bytes; one that would cross its end starts at 0."""
+    streamed, sizes = _all_streamable(problem)
+    room = capacity - streamed.resident_bytes
+    return _if_fits(streamed, skip_end(sizes, room), room, depth)
 
 
 def choose_slots(problem: RingProblem, capacity: int, depth: int) -> Candidate | None:
-    """Everything streams through as many slots of the largest layer as fit, in turn."""
-    stream, sizes = _all_of(problem)
-    room = capacity - stream.resident_bytes
-    slots = max(1, min(len(sizes), room // max(stream.largest_bytes, 1)))
-    return _fitting(stream, in_slots(sizes, slots), room, depth)
+    """All blocks stream through as many slots of the largest block as fit, round robin."""
+    streamed, sizes = _all_streamable(problem)
+    room = capacity - streamed.resident_bytes
+    slots = max(1, min(len(sizes), room // max(streamed.largest_bytes, 1)))
+    return _if_fits(streamed, in_slots(sizes, slots), room, depth)
 
 
 def choose_double(problem: RingProblem, capacity: int, depth: int) -> Candidate | None:
-    """Everything streams through two buffers of the largest layer, in turn."""
-    stream, sizes = _all_of(problem)
-    room = capacity - stream.resident_bytes
-    return _fitting(stream, in_slots(sizes, 2), room, depth) if 2 * stream.largest_bytes <= room else None
+    """Double buffering: all blocks stream through two slots of the largest block, in turn."""
+    streamed, sizes = _all_streamable(problem)
+    room = capacity - streamed.resident_bytes
+    if 2 * streamed.largest_bytes > room:
+        return None
+    return _if_fits(streamed, in_slots(sizes, 2), room, depth)
 
 
-def _all_of(problem: RingProblem) -> tuple[StreamedBlocks, list[int]]:
-    stream = streamed_blocks(problem, [not pinned for pinned in problem.pinned])
-    return stream, [problem.bytes[block] for block in stream.blocks]
+def _all_streamable(problem: RingProblem) -> tuple[StreamedBlocks, list[int]]:
+    streamed = streamed_blocks(problem, [not pinned for pinned in problem.pinned])
+    return streamed, [problem.bytes[block] for block in streamed.blocks]
 
 
-def _fitting(stream: StreamedBlocks, address: tuple[int, ...], room: int, depth: int) -> Candidate | None:
-    sizes = [stream.problem.bytes[block] for block in stream.blocks]
-    choice = evaluate_addresses(stream, address) if extent(sizes, address) <= room else None
-    return choice if choice and is_deep_enough(choice, depth) else None
+def _if_fits(streamed: StreamedBlocks, addresses: tuple[int, ...], room: int, depth: int) -> Candidate | None:
+    sizes = [streamed.problem.bytes[block] for block in streamed.blocks]
+    candidate = evaluate_addresses(streamed, addresses) if extent(sizes, addresses) <= room else None
+    return candidate if candidate and is_deep_enough(candidate, depth) else None
 
 
 POLICY: Final[dict[str, Policy]] = {

@@ -1,4 +1,4 @@
-"""The ring's planner, whole: from a plan to the same plan with a schedule for its weights."""
+"""The ring planner on one screen: from a plan to the same plan with a ring for its weights."""
 
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -18,9 +18,10 @@ from tmmu.planner.ring.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingRequest:
-    """All that a schedule depends on beside the plan: bytes for weights, how to use them, and how fast the device is.
+    """All that a ring depends on beside the plan: bytes of device memory for weights, a policy, a device's speed.
 
-    ``depth`` is how many visits of streamed blocks ahead of its own a copy must be issued; 0 leaves it open.
+    ``depth`` is the least prefetch distance: how many visits of streamed blocks ahead of its own each copy must be
+    issued; 0 leaves it open.
     """
 
     capacity: int
@@ -30,22 +31,22 @@ class RingRequest:
 
 
 def prepare_ring(graph: Graph, plan: Plan, request: RingRequest) -> Plan:
-    """``plan`` with a ring; all else in it is unchanged, the offsets of its parameters among that.
+    """``plan`` with a ring. All else in it is unchanged, the offsets of its parameters included.
 
-    Errors: ``INVALID_CONFIG`` for an unknown policy or where the plan only reads no weight, ``ARENA_TOO_SMALL`` for a
-    capacity in which no schedule is found, with the least one in which there is.
+    Errors: ``INVALID_CONFIG`` for an unknown policy or a plan without weights that are only read; ``ARENA_TOO_SMALL``
+    if no schedule is found in the capacity, with the least capacity in which one is.
     """
     return replace(plan, ring=plan_ring(problem_of(graph, plan, request.profile), request))
 
 
 def problem_of(graph: Graph, plan: Plan, profile: Profile) -> RingProblem:
-    """The layers of a plan's weights, who reads them when, and how long that takes on a device of this profile."""
+    """The blocks, visits and times of a plan on a device of this profile."""
     alignment = plan.arenas.alignment[plan.arenas.name.index("parameters")]
     return ring_problem(graph, plan.order, mode=plan.mode, preset=plan.preset, alignment=alignment, profile=profile)
 
 
 def plan_ring(problem: RingProblem, request: RingRequest) -> Ring:
-    """The schedule of these layers; errors as ``prepare_ring``."""
+    """The ring of a problem; errors as ``prepare_ring``."""
     if request.policy not in POLICIES:
         raise InvalidConfig(
             f"unknown policy {request.policy!r}", fix=f"use one of {', '.join(POLICIES)}", policy=request.policy
@@ -54,10 +55,10 @@ def plan_ring(problem: RingProblem, request: RingRequest) -> Ring:
         raise InvalidConfig(
             "no weight is only read: there is nothing to stream", fix="leave the ring out, or plan without an optimizer"
         )
-    choice = POLICY[request.policy](problem, request.capacity, request.depth)
-    if choice is None:
+    candidate = POLICY[request.policy](problem, request.capacity, request.depth)
+    if candidate is None:
         _refuse(problem, request)
-    return assemble(problem, choice, policy=request.policy, capacity=request.capacity)
+    return assemble(problem, candidate, policy=request.policy, capacity=request.capacity)
 
 
 def _refuse(problem: RingProblem, request: RingRequest) -> NoReturn:

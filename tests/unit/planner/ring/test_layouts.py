@@ -115,7 +115,7 @@ def test_candidates_of_a_smaller_room_are_among_those_of_a_larger() -> None:
     made = stream([3, 1, 4, 1, 5, 2])
     before: set[tuple[int, ...]] = set()
     for room in range(5, 17):
-        found = list(candidate_layouts(made, room, bare=True))
+        found = list(candidate_layouts(made, room, all_stream=True))
         assert len(set(found)) == len(found)
         assert all(extent([3, 1, 4, 1, 5, 2], address) <= room for address in found)
         assert before <= set(found)
