@@ -6,9 +6,10 @@ the sizes, the roles, and what is overwritten, saved or marked to be computed ag
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias, cast
 
-from tmmu.ir.graph import ACTIVATION, GRADIENT, Buffers, Graph, Notes, OpNotes, Ops, Values
+from tmmu.ir.graph import ACTIVATION, GRADIENT, Buffers, Graph, Notes, OpNotes, Ops, Pair, Values
+from tmmu.ir.ids import BufferId, Bytes, ValueId
 
 BUFFERS: Final = 1_000_000
 REACH: Final = 16
@@ -20,6 +21,7 @@ MULTIPLIER: Final = 6364136223846793005
 INCREMENT: Final = 1442695040888963407
 
 _NONE: Final[tuple[int, ...]] = ()
+_Ids: TypeAlias = tuple[tuple[ValueId, ...], ...]
 
 
 @dataclass(slots=True)
@@ -71,25 +73,25 @@ def _graph(c: _Columns) -> Graph:
     blank, unknown = ("",) * ops, ("unknown",) * ops
     return Graph(
         target="cuda",
-        buffers=Buffers(bytes=tuple(4 * n for n in c.elements), role=tuple(c.role)),
+        buffers=Buffers(bytes=cast("tuple[Bytes, ...]", tuple(4 * n for n in c.elements)), role=tuple(c.role)),
         values=Values(
-            buffer=tuple(range(buffers)),
-            offset=(0,) * buffers,
+            buffer=cast("tuple[BufferId, ...]", tuple(range(buffers))),
+            offset=(Bytes(0),) * buffers,
             shape=tuple((n,) for n in c.elements),
             stride=((1,),) * buffers,
             dtype=("float32",) * buffers,
         ),
         ops=Ops(
             target=tuple("test.like" if pairs else "test.make" for pairs in c.overwrites),
-            reads=tuple(c.reads),
-            writes=tuple(c.writes),
-            overwrites=tuple(c.overwrites),
-            saves=tuple(c.saves),
+            reads=cast("_Ids", tuple(c.reads)),
+            writes=cast("_Ids", tuple(c.writes)),
+            overwrites=cast("tuple[tuple[Pair, ...], ...]", tuple(c.overwrites)),
+            saves=cast("_Ids", tuple(c.saves)),
             recompute=tuple(c.recompute),
             stage=("forward",) * ops,
         ),
         inputs=(),
-        outputs=(buffers - 1,),
+        outputs=(ValueId(buffers - 1),),
         notes=Notes(
             name="million-buffers",
             buffers=("",) * buffers,

@@ -1,13 +1,16 @@
 """What a file says, column by column: whole, of the right type, in range, or ``PlanCorrupt`` that says where."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeVar, cast
 
 from tmmu.errors import PlanCorrupt
 from tmmu.ir.fault import U64_MAX
 
 AGAIN: Final = "make the file again with tmmu plan"
+
+N = TypeVar("N", bound=int)
+"""Which id or unit the numbers of a column are is for the caller to say, by the type that it expects."""
 
 
 def table(value: object, where: str, keys: Iterable[str]) -> Mapping[str, object]:
@@ -29,9 +32,9 @@ def columns(value: object, where: str, keys: Iterable[str]) -> dict[str, tuple[i
     return {name: uints(column, f"{where}.{name}") for name, column in table(value, where, keys).items()}
 
 
-def uints(value: object, where: str) -> tuple[int, ...]:
+def uints(value: object, where: str) -> tuple[N, ...]:
     """An array of unsigned 64-bit numbers."""
-    column = cast("list[int]", _column(value, where, int))
+    column = cast("list[N]", _column(value, where, int))
     _in_range(column, where)
     return tuple(column)
 
@@ -46,22 +49,22 @@ def bools(value: object, where: str) -> tuple[bool, ...]:
     return tuple(cast("list[bool]", _column(value, where, bool)))
 
 
-def rows(value: object, where: str) -> tuple[tuple[int, ...], ...]:
+def rows(value: object, where: str) -> tuple[tuple[N, ...], ...]:
     """An array of arrays of unsigned 64-bit numbers."""
-    lists = cast("list[list[int]]", _column(value, where, list))
+    lists = cast("list[list[N]]", _column(value, where, list))
     flat = list(chain.from_iterable(lists))
     _column(flat, where, int)
     _in_range(flat, where)
     return tuple(map(tuple, lists))
 
 
-def pairs(value: object, where: str) -> tuple[tuple[tuple[int, int], ...], ...]:
+def pairs(value: object, where: str) -> tuple[tuple[tuple[N, N], ...], ...]:
     """An array of arrays of pairs of such numbers."""
     lists = cast("list[list[object]]", _column(value, where, list))
-    flat = rows(list(chain.from_iterable(lists)), where)
+    flat: tuple[tuple[N, ...], ...] = rows(list(chain.from_iterable(lists)), where)
     if set(map(len, flat)) - {2}:
         refuse(where, "holds what is not a pair")
-    each = iter(cast("tuple[tuple[int, int], ...]", flat))
+    each = iter(cast("tuple[tuple[N, N], ...]", flat))
     return tuple(tuple(next(each) for _ in row) for row in lists)
 
 
@@ -75,7 +78,7 @@ def _column(value: object, where: str, wanted: type) -> list[object]:
     return value
 
 
-def _in_range(column: list[int], where: str) -> None:
+def _in_range(column: Sequence[int], where: str) -> None:
     if column and not 0 <= min(column) <= max(column) <= U64_MAX:
         refuse(where, "leaves the unsigned 64-bit numbers")
 

@@ -6,13 +6,15 @@ buffer that is read before the next change; windows of inputs, parameters, const
 has changed yet are defined from the start. An op that changes part of a buffer reads what it leaves alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from blake3 import blake3
 
 from tmmu.ir import cbor
+from tmmu.ir.ids import BufferId, Bytes, OpId, ValueId
 
 FORMAT: Final = "tmmu.ir"
 VERSION: Final = 1
@@ -66,26 +68,32 @@ DTYPE_BYTES: Final = {
     "complex128": 16,
 }
 
-Pair: TypeAlias = tuple[int, int]
+Pair: TypeAlias = tuple[ValueId, ValueId]
+"""(written value, read value) of one op, which may be computed in the same bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
     """Storages: size in bytes and role."""
 
-    bytes: tuple[int, ...]
+    bytes: tuple[Bytes, ...]
     role: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.bytes)
+
+    @property
+    def ids(self) -> Sequence[BufferId]:
+        """Every id, ascending."""
+        return cast("Sequence[BufferId]", range(len(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
     """Windows: ``offset`` in bytes from the start of ``buffer``; ``shape`` and ``stride`` in elements."""
 
-    buffer: tuple[int, ...]
-    offset: tuple[int, ...]
+    buffer: tuple[BufferId, ...]
+    offset: tuple[Bytes, ...]
     shape: tuple[tuple[int, ...], ...]
     stride: tuple[tuple[int, ...], ...]
     dtype: tuple[str, ...]
@@ -93,21 +101,31 @@ class Values:
     def __len__(self) -> int:
         return len(self.buffer)
 
+    @property
+    def ids(self) -> Sequence[ValueId]:
+        """Every id, ascending."""
+        return cast("Sequence[ValueId]", range(len(self)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ops:
     """Operator calls. ``overwrites`` are (written value, read value) pairs that may share their bytes."""
 
     target: tuple[str, ...]
-    reads: tuple[tuple[int, ...], ...]
-    writes: tuple[tuple[int, ...], ...]
+    reads: tuple[tuple[ValueId, ...], ...]
+    writes: tuple[tuple[ValueId, ...], ...]
     overwrites: tuple[tuple[Pair, ...], ...]
-    saves: tuple[tuple[int, ...], ...]
+    saves: tuple[tuple[ValueId, ...], ...]
     recompute: tuple[bool, ...]
     stage: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @property
+    def ids(self) -> Sequence[OpId]:
+        """Every id, ascending."""
+        return cast("Sequence[OpId]", range(len(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +156,8 @@ class Graph:
     buffers: Buffers
     values: Values
     ops: Ops
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inputs: tuple[ValueId, ...]
+    outputs: tuple[ValueId, ...]
     notes: Notes
 
     @cached_property

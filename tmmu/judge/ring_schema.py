@@ -5,6 +5,7 @@ from typing import Final
 
 from tmmu.ir.columns import bools, columns, pairs, refuse, rows, table, text, texts, uints
 from tmmu.ir.fault import U64_MAX, Fault
+from tmmu.ir.ids import BufferId, Bytes
 from tmmu.ir.ring import POLICIES, VERSION, Block, Copy, Member, Ring, Visit, VisitRef
 
 KEYS: Final = ("version", "policy", "capacity", "alignment", "depth", "blocks", "visits", "copies")
@@ -54,7 +55,8 @@ def parse_ring(value: object) -> Ring:
     """The ring of the key ``ring``: well formed, not yet judged; ``PlanCorrupt`` for anything else."""
     top = table(value, "ring", KEYS)
     _demand_version(top["version"])
-    capacity, alignment, depth = uints([top["capacity"], top["alignment"], top["depth"]], "ring")
+    numbers: tuple[int, ...] = uints([top["capacity"], top["alignment"], top["depth"]], "ring")
+    capacity, alignment, depth = numbers
     ring = Ring(
         policy=text(top["policy"], "ring.policy"),
         capacity=capacity,
@@ -79,8 +81,10 @@ def _demand_version(version: object) -> None:
 def _blocks(value: object) -> tuple[Block, ...]:
     top = table(value, "ring.blocks", BLOCK_KEYS)
     names, resident = texts(top["name"], "ring.blocks.name"), bools(top["resident"], "ring.blocks.resident")
-    sizes, addresses = (uints(top[name], f"ring.blocks.{name}") for name in ("bytes", "address"))
-    buffers, offsets = (rows(top[name], f"ring.blocks.{name}") for name in ("buffer", "offset"))
+    sizes: tuple[int, ...] = uints(top["bytes"], "ring.blocks.bytes")
+    addresses: tuple[int, ...] = uints(top["address"], "ring.blocks.address")
+    buffers: tuple[tuple[BufferId, ...], ...] = rows(top["buffer"], "ring.blocks.buffer")
+    offsets: tuple[tuple[Bytes, ...], ...] = rows(top["offset"], "ring.blocks.offset")
     _demand_even("ring.blocks", names, resident, sizes, addresses, buffers, offsets)
     _demand_even("ring.blocks", [len(row) for row in buffers], [len(row) for row in offsets], rows=True)
     return tuple(
@@ -104,8 +108,9 @@ def _visits(value: object) -> tuple[Visit, ...]:
 
 def _copies(value: object) -> tuple[Copy, ...]:
     top = table(value, "ring.copies", COPY_KEYS)
-    visits, waits = uints(top["visit"], "ring.copies.visit"), pairs(top["waits"], "ring.copies.waits")
-    starts = pairs([top["start"]], "ring.copies.start")[0]
+    visits: tuple[int, ...] = uints(top["visit"], "ring.copies.visit")
+    waits: tuple[tuple[tuple[int, int], ...], ...] = pairs(top["waits"], "ring.copies.waits")
+    starts: tuple[tuple[int, int], ...] = pairs([top["start"]], "ring.copies.start")[0]
     _demand_even("ring.copies", visits, starts, waits)
     return tuple(
         Copy(visit=visit, start=_when(start), waits=tuple(map(_when, row)))

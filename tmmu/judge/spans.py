@@ -56,7 +56,7 @@ def spans(graph: Graph, order: Sequence[int], mode: str, preset: str) -> Spans:
     for buffer, end in needed:
         dead[buffer] = max(dead[buffer], end)
     placed = []
-    for buffer, role in enumerate(graph.buffers.role):
+    for buffer, role in zip(graph.buffers.ids, graph.buffers.role, strict=True):
         if role in PERSISTENT_ROLES:
             born[buffer], dead[buffer] = 0, timeline
         if role != INPUT and born[buffer] >= 0:
