@@ -10,12 +10,13 @@ What the graph says beyond that is left to the passes of ``tmmu.passes.pipeline`
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import fx
 from torch._ops import OpOverload
 
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
+from tmmu.ir.ids import BufferId, Bytes, ValueId
 from tmmu.ir.program import Call, Program, ValueRef
 from tmmu.passes.capture import program as captured
 from tmmu.passes.capture.program import Storage, Window
@@ -29,8 +30,8 @@ class OpDraft:
     """An op being built: later readers still add windows to ``writes``."""
 
     target: str
-    reads: list[int]
-    writes: list[int]
+    reads: list[ValueId]
+    writes: list[ValueId]
     stage: str
     flops: int
     module: str
@@ -49,7 +50,7 @@ class _Lowering:
         self.program = program
         self.windows: list[Window] = []
         self.ops: list[OpDraft] = []
-        self.current: list[dict[Window, int]] = [{} for _ in program.storages]
+        self.current: list[dict[Window, ValueId]] = [{} for _ in program.storages]
         self.writer: list[int | None] = [None] * len(program.storages)
         self.initial: set[int] = {i for i, s in enumerate(program.storages) if s.role is not None}
         self.mutated: set[int] = set()
@@ -63,11 +64,11 @@ class _Lowering:
         outputs = tuple(dict.fromkeys(self.value(window) for window in self.program.outputs))
         return Program(graph=self.graph(inputs, outputs), calls=tuple(self.calls))
 
-    def value(self, window: Window) -> int:
+    def value(self, window: Window) -> ValueId:
         """The id of a window at its storage's current version, made now if nothing named it before."""
         known = self.current[window.storage]
         if window not in known:
-            known[window] = len(self.windows)
+            known[window] = ValueId(len(self.windows))
             self.windows.append(window)
             writer = self.writer[window.storage]
             if writer is not None:
@@ -96,7 +97,7 @@ class _Lowering:
         )
         self.calls.append(call)
 
-    def _draft(self, node: fx.Node, reads: list[int]) -> OpDraft:
+    def _draft(self, node: fx.Node, reads: list[ValueId]) -> OpDraft:
         meta = node.meta
         return OpDraft(
             target=signature(node.target).name,
@@ -140,16 +141,16 @@ class _Lowering:
                 return known
         return Window(window.storage, 0, (size,), (1,), "uint8")
 
-    def graph(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Graph:
+    def graph(self, inputs: tuple[ValueId, ...], outputs: tuple[ValueId, ...]) -> Graph:
         program, ops, windows = self.program, self.ops, self.windows
         made = _first_stage(ops, windows)
         roles = tuple(self._role(i, storage, made) for i, storage in enumerate(program.storages))
         return Graph(
             target=program.device,
-            buffers=Buffers(bytes=tuple(s.bytes for s in program.storages), role=roles),
+            buffers=Buffers(bytes=cast("tuple[Bytes, ...]", tuple(s.bytes for s in program.storages)), role=roles),
             values=Values(
-                buffer=tuple(w.storage for w in windows),
-                offset=tuple(w.offset for w in windows),
+                buffer=cast("tuple[BufferId, ...]", tuple(w.storage for w in windows)),
+                offset=cast("tuple[Bytes, ...]", tuple(w.offset for w in windows)),
                 shape=tuple(w.shape for w in windows),
                 stride=tuple(w.stride for w in windows),
                 dtype=tuple(w.dtype for w in windows),

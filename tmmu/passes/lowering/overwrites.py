@@ -1,9 +1,11 @@
 """Which results an elementwise op could compute in the very bytes of an argument."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from tmmu.ir.edit import with_columns
 from tmmu.ir.graph import DTYPE_BYTES, PERSISTENT_ROLES, Graph, Pair
+from tmmu.ir.ids import ValueId
 from tmmu.ir.program import Program
 from tmmu.ir.windows import same_window
 from tmmu.passes.capture.program import Window
@@ -19,7 +21,7 @@ def mark_overwrites(program: Program) -> Program:
     graph = program.graph
     made = _first_writers(graph)
     columns = [
-        _pairs(graph, op, [v for v in program.calls[op].results if v is not None])
+        _pairs(graph, op, cast("tuple[ValueId | None, ...]", program.calls[op].results))
         if facts_of(target).elementwise and _makes_all(graph, op, made)
         else ()
         for op, target in enumerate(graph.ops.target)
@@ -42,12 +44,12 @@ def _makes_all(graph: Graph, op: int, made: dict[int, int]) -> bool:
     return all(made[buffer] == op and graph.buffers.role[buffer] not in PERSISTENT_ROLES for buffer in buffers)
 
 
-def _pairs(graph: Graph, op: int, results: Sequence[int]) -> tuple[Pair, ...]:
+def _pairs(graph: Graph, op: int, results: Sequence[ValueId | None]) -> tuple[Pair, ...]:
     buffer, role, reads = graph.values.buffer, graph.buffers.role, graph.ops.reads[op]
     return tuple(
         (written, read)
         for written in dict.fromkeys(results)
-        if _spans_buffer(graph, written)
+        if written is not None and _spans_buffer(graph, written)
         for read in reads
         if _same_form(graph, written, read)
         and role[buffer[read]] not in PERSISTENT_ROLES

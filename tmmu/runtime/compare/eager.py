@@ -54,7 +54,7 @@ def _outputs(executor: Executor, outputs: Sequence[torch.Tensor], expected: Sequ
             f"the model itself gives {len(expected)} tensors, and its graph {len(values)}",
             fix="report it, with the model",
         )
-    own = dict(zip(values, expected, strict=True))
+    own: dict[int, torch.Tensor] = dict(zip(values, expected, strict=True))
     for position, (value, planned) in enumerate(zip(executor.outputs, outputs, strict=True)):
         yield f"output {position}", planned, own[value]
 

@@ -26,7 +26,7 @@ def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, t
         dtypes.setdefault(buffer, dtype)
     weights: dict[str, torch.Tensor] = {}
     wanted_names = frozenset(names)
-    for buffer, name in enumerate(graph.notes.buffers):
+    for buffer, name in zip(graph.buffers.ids, graph.notes.buffers, strict=True):
         is_weight = graph.buffers.role[buffer] in (PARAMETER, CONSTANT, STATE)  # an input may have the same name
         if not is_weight or name not in wanted_names or buffer not in dtypes:
             continue

@@ -6,7 +6,7 @@ for byte, what it holds in a run where each buffer has memory of its own; the fi
 happened to it. Nothing here trusts the plan's spans: who is still to be read is counted from the graph.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -206,7 +206,7 @@ class _Sanitizer:
         values = self.graph.values
         return [op for op in self.order if any(values.buffer[v] == buffer for v in self.graph.ops.writes[op])]
 
-    def _require_live_equal(self, position: int, fault: str, exclude: frozenset[int] | set[int] = frozenset()) -> None:
+    def _require_live_equal(self, position: int, fault: str, exclude: Iterable[int] = ()) -> None:
         for buffer in sorted(self.live - set(exclude)):
             self._require_equal(buffer, position, fault)
 

@@ -44,7 +44,7 @@ def external_buffers(
     """By buffer, the tensors in which inputs of these names lie; ``INVALID_CONFIG`` for one that does not fit."""
     specs = {spec.name: spec for spec in input_specs(graph, device)}
     _require_names(external, tuple(specs))
-    buffers = {}
+    buffers: dict[int, torch.Tensor] = {}
     for name in external:
         spec = specs[name]
         tensor = _check_input(spec, external)

@@ -31,7 +31,7 @@ def check_weights(graph: Graph, weights: Mapping[str, Weight], *, skip: Containe
         dtypes.setdefault(buffer, set()).add(dtype)
     sources: dict[int, Source] = {}
     missing: list[str] = []
-    for buffer, role in enumerate(graph.buffers.role):
+    for buffer, role in zip(graph.buffers.ids, graph.buffers.role, strict=True):
         name, size = graph.notes.buffers[buffer], graph.buffers.bytes[buffer]
         if role not in (PARAMETER, CONSTANT, STATE) or buffer in skip:
             continue
