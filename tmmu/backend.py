@@ -24,7 +24,7 @@ from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
-    from tmmu.passes.autograd.halves import SplitStep, TracedStep
+    from tmmu.passes.autograd.joint_graph import SplitStep, TracedStep
     from tmmu.runtime.execute.step_memory import Frame
     from tmmu.runtime.execute.step_memory_pool import Frames
 
@@ -64,7 +64,7 @@ def backend(
             "backend tmmu knows no mode, and one option: recompute, true or false",
             fix='use torch.compile(model, backend="tmmu", options={"recompute": True})',
         )
-    from tmmu.passes.autograd.joint_graph import split_by_autograd
+    from tmmu.passes.autograd.split import split_by_autograd
 
     return split_by_autograd(graph, example_inputs, Planned, recompute=recompute)
 
@@ -95,9 +95,9 @@ class Planned:
         _MADE[:] = [made for made in _MADE if made() is not None]
         _MADE.append(weakref.ref(self))
 
-    def first(self, args: Sequence[Any]) -> list[Any]:
+    def run_forward(self, args: Sequence[Any]) -> list[Any]:
         """What the first graph returns."""
-        from tmmu.passes.autograd.joint_graph import run_plain
+        from tmmu.passes.autograd.split import run_plain
 
         try:
             with self._frame(args) as frame:
@@ -106,9 +106,9 @@ class Planned:
             self._count(plain.why)
         return run_plain(self._step.forward, args)
 
-    def second(self, args: Sequence[Any]) -> list[Any]:
+    def run_backward(self, args: Sequence[Any]) -> list[Any]:
         """What the second graph returns."""
-        from tmmu.passes.autograd.joint_graph import run_plain
+        from tmmu.passes.autograd.split import run_plain
 
         if self._step.backward is None:
             raise InternalError("a graph without a backward half was asked for one")
@@ -187,7 +187,7 @@ class Planned:
 
     def _made(self, args: Sequence[Any]) -> "_Form | str":
         """What was traced and planned, or why nothing can be."""
-        from tmmu.passes.autograd.halves import trace_joint
+        from tmmu.passes.autograd.joint_graph import trace_joint
         from tmmu.runtime.execute.step_memory_pool import Frames
 
         try:

@@ -13,10 +13,10 @@ No edit decides whether the result means the same: passes declare that (``tmmu.p
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tmmu.errors import InternalError
-from tmmu.ir.graph import PERSISTENT_ROLES, Buffers, Graph, Notes, OpNotes, Ops, Pair, Values
+from tmmu.ir.graph import PERSISTENT_ROLES, Buffers, Graph, Notes, OpNotes, Ops, Overwrite, Values
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.program import Call, GraphHalf, JointGraph, Output, OutputDelivery, Program, ValueRef, map_refs
 from tmmu.ir.windows import windows, writers
@@ -55,7 +55,7 @@ class OpRow:
     writes: tuple[ValueId, ...]
     call: Call
     stage: str = "forward"
-    overwrites: tuple[Pair, ...] = ()
+    overwrites: tuple[Overwrite, ...] = ()
     saves: tuple[ValueId, ...] = ()
     recompute: bool = False
     phase: str = "unknown"
@@ -189,7 +189,7 @@ def _select(program: Program, ops: Sequence[OpId], values: Sequence[ValueId], bu
     """The rows that stay, under new ids; what they name stays too."""
     graph = program.graph
     value_ids = {old: ValueId(new) for new, old in enumerate(values)}
-    buffer_ids = {old: new for new, old in enumerate(buffers)}
+    buffer_ids = {old: BufferId(new) for new, old in enumerate(buffers)}
     table = _rows(graph.values, values)
     selected = replace(
         graph,
@@ -308,9 +308,11 @@ def _rows(table: Table, ids: Sequence[int]) -> Table:
 
 def _appended(table: Table, rows: Sequence[object]) -> Table:
     """The table with more rows, whose attributes are called as its columns are."""
-    columns = {column: getattr(table, column) for column in type(table).__slots__}
-    longer = {column: (*cells, *(getattr(row, column) for row in rows)) for column, cells in columns.items()}
-    return replace(table, **longer)
+    columns: dict[str, Any] = {}
+    for column in type(table).__slots__:
+        added = [getattr(row, column) for row in rows]
+        columns[column] = (*getattr(table, column), *added)
+    return replace(table, **columns)
 
 
 def _picked(column: Sequence[T], ids: Sequence[int]) -> tuple[T, ...]:

@@ -33,41 +33,41 @@ class GraphReplayer(fx.Interpreter):
         self,
         graph: fx.GraphModule,
         modules: ModuleStack,
-        made: Callable[[fx.Node, Any], None],
-        known: Mapping[Any, int],
+        on_value: Callable[[fx.Node, Any], None],
+        sizes: Mapping[Any, int],
         randomness: Randomness,
     ) -> None:
         super().__init__(graph)
-        self._modules, self._made, self._known, self._randomness = modules, made, known, randomness
+        self._modules, self._on_value, self._sizes, self._randomness = modules, on_value, sizes, randomness
 
     def run_node(self, n: fx.Node) -> Any:
         """The node's value."""
         stack = n.meta.get("nn_module_stack") or n.meta.get("fwd_nn_module_stack") or {}
         path = next(reversed(list(stack.values())))[0] if stack else ""
         lines = _LINE.findall(n.meta.get("stack_trace") or "")
-        self._modules.path = _readable(str(path))
+        self._modules.path = _module_path(str(path))
         self._modules.source = f"{display_name(lines[-1][0], '')}:{lines[-1][1]}" if lines else _NOWHERE
         value = self._value(n)
-        self._made(n, value)
+        self._on_value(n, value)
         return value
 
     def _value(self, n: fx.Node) -> Any:
         if n.target in _BY_STORAGE:
-            return self._by_storage(n, _BY_STORAGE[n.target])
-        if n.target in DRAWN_AGAIN:
+            return self._call_by_storage(n, _BY_STORAGE[n.target])
+        if n.target in RANDOM_STATE_CALLS:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            return DRAWN_AGAIN[n.target](self._randomness, *args, **kwargs)
+            return RANDOM_STATE_CALLS[n.target](self._randomness, *args, **kwargs)
         return super().run_node(n)
 
-    def _by_storage(self, n: fx.Node, own: Callable[..., Any]) -> Any:
+    def _call_by_storage(self, n: fx.Node, call: Callable[..., Any]) -> Any:
         """The call, its offset counted from where the argument lies here."""
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        given = dict(zip((one.name for one in n.target._schema.arguments), args, strict=False)) | kwargs  # type: ignore[union-attr]
-        offset = given.get("storage_offset")
+        arguments = dict(zip((parameter.name for parameter in n.target._schema.arguments), args, strict=False)) | kwargs  # type: ignore[union-attr]
+        offset = arguments.get("storage_offset")
         if offset is not None:
-            traced = _number(n.args[0].meta["val"].storage_offset(), self._known)  # type: ignore[union-attr]
-            given["storage_offset"] = offset - traced + int(given["self"].storage_offset())
-        return own(**given)
+            traced_offset = _number(n.args[0].meta["val"].storage_offset(), self._sizes)  # type: ignore[union-attr]
+            arguments["storage_offset"] = offset - traced_offset + int(arguments["self"].storage_offset())
+        return call(**arguments)
 
 
 def _strided_scatter(
@@ -80,10 +80,10 @@ def _strided_scatter(
     """A copy of a tensor, a window of it replaced: the operator itself would copy, and count from, a whole storage."""
     if int(self.storage_offset()):
         raise UnsupportedOp("a window is replaced in a view by its place in a storage", fix="clone the view first")
-    made = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype)
-    made.copy_(self)
-    made.as_strided(size, stride, storage_offset or 0).copy_(src)
-    return made
+    result = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype)
+    result.copy_(self)
+    result.as_strided(size, stride, storage_offset or 0).copy_(src)
+    return result
 
 
 _BY_STORAGE: Final[Mapping[Any, Callable[..., Any]]] = {
@@ -95,37 +95,37 @@ _BY_STORAGE: Final[Mapping[Any, Callable[..., Any]]] = {
 
 def _run_and_save_state(randomness: Randomness, call: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
     """The state before the call, and what the call gives."""
-    return randomness.read(), call(*args, **kwargs)
+    return randomness.read_state(), call(*args, **kwargs)
 
 
 def _run_with_state(randomness: Randomness, state: torch.Tensor, call: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """What the call gives in that state; the state of now is back afterwards."""
-    now = randomness.read()
-    randomness.put(state)
-    found: torch.Tensor = call(*args, **kwargs)
-    randomness.put(now)
-    return found
+    current_state = randomness.read_state()
+    randomness.restore_state(state)
+    result: torch.Tensor = call(*args, **kwargs)
+    randomness.restore_state(current_state)
+    return result
 
 
-DRAWN_AGAIN: Final[Mapping[Any, Callable[..., Any]]] = {
+RANDOM_STATE_CALLS: Final[Mapping[Any, Callable[..., Any]]] = {
     rng_prims.run_and_save_rng_state: _run_and_save_state,
     rng_prims.run_with_rng_state: _run_with_state,
 }
 """What AOTAutograd makes of an operator that draws inside ``torch.utils.checkpoint``."""
 
 
-def is_state_made(node: fx.Node) -> bool:
+def is_saved_random_state(node: fx.Node) -> bool:
     """Whether it is a state that a call of the first half was made in."""
-    made = node.target is operator.getitem and node.args[0].target is rng_prims.run_and_save_rng_state  # type: ignore[union-attr]
-    return bool(made and node.args[1] == 0)
+    is_item = node.target is operator.getitem and node.args[0].target is rng_prims.run_and_save_rng_state  # type: ignore[union-attr]
+    return bool(is_item and node.args[1] == 0)
 
 
-def is_state_taken(node: fx.Node) -> bool:
+def is_restored_random_state(node: fx.Node) -> bool:
     """Whether it is a state that a call of the second half is to be made in."""
     return any(user.target is rng_prims.run_with_rng_state and user.args[0] is node for user in node.users)
 
 
-def draw_in_place(graph: fx.GraphModule) -> None:
+def restore_in_place_draws(graph: fx.GraphModule) -> None:
     """Random bits that eager draws in place are drawn in place again.
 
     AOTAutograd makes ``empty_like(x).bernoulli_(p)`` a call that returns a tensor, whose elements lie and are drawn in
@@ -148,35 +148,37 @@ def draw_in_place(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
-def _same_strides(one: fx.Node, other: fx.Node) -> bool:
-    return [str(step) for step in one.meta["val"].stride()] == [str(step) for step in other.meta["val"].stride()]
+def _same_strides(first: fx.Node, second: fx.Node) -> bool:
+    return [str(step) for step in first.meta["val"].stride()] == [str(step) for step in second.meta["val"].stride()]
 
 
-def _readable(path: str) -> str:
+def _module_path(path: str) -> str:
     """``L['self']._modules['0'].weight`` as ``0.weight``."""
     return _ITEM.sub(r"\1", _ROOT.sub("", path))
 
 
-def _number(size: Any, known: Mapping[Any, int]) -> int:
-    return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else int(size)
+def _number(size: Any, sizes: Mapping[Any, int]) -> int:
+    return int(size.node.expr.xreplace(sizes)) if isinstance(size, torch.SymInt) else int(size)
 
 
-def known_sizes(graph: fx.GraphModule, args: Sequence[Any]) -> dict[Any, int]:
+def symbol_sizes(graph: fx.GraphModule, args: Sequence[Any]) -> dict[Any, int]:
     """What each free symbol of the graph is for these arguments."""
-    known: dict[Any, int] = {}
+    sizes: dict[Any, int] = {}
     for node, arg in zip(graph.graph.find_nodes(op="placeholder"), args, strict=True):
-        form = node.meta.get("val")
-        pairs = zip(form.shape, arg.shape, strict=True) if isinstance(form, torch.Tensor) else ((form, arg),)
+        example = node.meta.get("val")
+        pairs = zip(example.shape, arg.shape, strict=True) if isinstance(example, torch.Tensor) else ((example, arg),)
         for symbolic, size in pairs:
             if isinstance(symbolic, torch.SymInt) and symbolic.node.expr.is_Symbol:
-                known[symbolic.node.expr] = int(size)
-    return known
+                sizes[symbolic.node.expr] = int(size)
+    return sizes
 
 
-def form_of(node: fx.Node, known: Mapping[Any, int]) -> Any:
+def empty_like_node(node: fx.Node, symbol_sizes: Mapping[Any, int]) -> Any:
     """An empty tensor like the node's value, its sizes made numbers; a number as it is."""
-    form = node.meta["val"]
-    if not isinstance(form, torch.Tensor):
-        return _number(form, known)
-    shape, stride = (tuple(_number(size, known) for size in sizes) for sizes in (form.shape, form.stride()))
-    return torch.empty_strided(shape, stride, dtype=form.dtype)
+    example = node.meta["val"]
+    if not isinstance(example, torch.Tensor):
+        return _number(example, symbol_sizes)
+    shape, stride = (
+        tuple(_number(size, symbol_sizes) for size in sizes) for sizes in (example.shape, example.stride())
+    )
+    return torch.empty_strided(shape, stride, dtype=example.dtype)

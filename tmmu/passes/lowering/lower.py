@@ -66,14 +66,14 @@ class _Lowering:
 
     def value(self, window: Window) -> ValueId:
         """The id of a window at its storage's current version, made now if nothing named it before."""
-        known = self.current[window.storage]
-        if window not in known:
-            known[window] = ValueId(len(self.windows))
+        current = self.current[window.storage]
+        if window not in current:
+            current[window] = ValueId(len(self.windows))
             self.windows.append(window)
             writer = self.writer[window.storage]
             if writer is not None:
-                self.ops[writer].writes.append(known[window])
-        return known[window]
+                self.ops[writer].writes.append(current[window])
+        return current[window]
 
     def visit(self, node: fx.Node) -> None:
         results = [window for window in node.meta["windows"] if window is not None]
@@ -112,11 +112,11 @@ class _Lowering:
     def _arguments(self, node: fx.Node) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
         """The arguments of the call, tensors by their values before it."""
 
-        def named(argument: fx.Node) -> ValueRef:
+        def to_ref(argument: fx.Node) -> ValueRef:
             return ValueRef(self.value(argument.meta["windows"][0]))
 
-        kwargs = {key: fx.node.map_aggregate(value, _by_value(named)) for key, value in node.kwargs.items()}
-        return tuple(fx.node.map_aggregate(arg, _by_value(named)) for arg in node.args), tuple(kwargs.items())
+        kwargs = {key: fx.node.map_aggregate(value, _by_value(to_ref)) for key, value in node.kwargs.items()}
+        return tuple(fx.node.map_aggregate(arg, _by_value(to_ref)) for arg in node.args), tuple(kwargs.items())
 
     def _write(self, fresh: list[Window], changed: tuple[Window, ...]) -> None:
         """New versions of what the op changed, first versions of what it made; then the values on them."""
@@ -136,15 +136,15 @@ class _Lowering:
     def _whole(self, window: Window) -> Window:
         """The whole storage as bytes: what a partial write leaves alone must still be there."""
         size = self.program.storages[window.storage].bytes
-        for known in self.current[window.storage]:
-            if spans_storage(known, size):
-                return known
+        for window_seen in self.current[window.storage]:
+            if spans_storage(window_seen, size):
+                return window_seen
         return Window(window.storage, 0, (size,), (1,), "uint8")
 
     def graph(self, inputs: tuple[ValueId, ...], outputs: tuple[ValueId, ...]) -> Graph:
         program, ops, windows = self.program, self.ops, self.windows
-        made = _first_stage(ops, windows)
-        roles = tuple(self._role(i, storage, made) for i, storage in enumerate(program.storages))
+        first_stage = _first_stage(ops, windows)
+        roles = tuple(self._role(i, storage, first_stage) for i, storage in enumerate(program.storages))
         return Graph(
             target=program.device,
             buffers=Buffers(bytes=cast("tuple[Bytes, ...]", tuple(s.bytes for s in program.storages)), role=roles),
@@ -169,9 +169,9 @@ class _Lowering:
             notes=_notes(program, ops, windows),
         )
 
-    def _role(self, index: int, storage: Storage, made: dict[int, str]) -> str:
+    def _role(self, index: int, storage: Storage, first_stage: dict[int, str]) -> str:
         if storage.role is None:
-            return "activation" if made.get(index, "forward") == "forward" else "gradient"
+            return "activation" if first_stage.get(index, "forward") == "forward" else "gradient"
         if storage.role in ("parameter", "constant") and index in self.mutated:
             return "state"
         return storage.role
@@ -183,16 +183,16 @@ def _by_value(named: Callable[[fx.Node], ValueRef]) -> Callable[[Any], Any]:
 
 def _argument_windows(node: fx.Node) -> list[Window]:
     """The windows that the call is given, in order."""
-    found: list[Window] = []
+    argument_windows: list[Window] = []
 
     def visit(argument: fx.Node) -> fx.Node:
         windows = argument.meta["windows"]
         if len(windows) == 1 and windows[0] is not None:
-            found.append(windows[0])
+            argument_windows.append(windows[0])
         return argument
 
     fx.node.map_arg((node.args, node.kwargs), visit)
-    return found
+    return argument_windows
 
 
 def _first_stage(ops: list[OpDraft], windows: list[Window]) -> dict[int, str]:

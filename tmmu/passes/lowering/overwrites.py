@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from tmmu.ir.edit import with_columns
-from tmmu.ir.graph import DTYPE_BYTES, PERSISTENT_ROLES, Graph, Pair
+from tmmu.ir.graph import DTYPE_BYTES, PERSISTENT_ROLES, Graph, Overwrite
 from tmmu.ir.ids import ValueId
 from tmmu.ir.program import Program
 from tmmu.ir.windows import same_window
@@ -19,10 +19,10 @@ def mark_overwrites(program: Program) -> Program:
     persistent buffer is never overwritten, nor one whose buffer the op reads through another window too.
     """
     graph = program.graph
-    made = _first_writers(graph)
+    first_writer = _first_writers(graph)
     columns = [
         _pairs(graph, op, cast("tuple[ValueId | None, ...]", program.calls[op].results))
-        if facts_of(target).elementwise and _makes_all(graph, op, made)
+        if facts_of(target).elementwise and _makes_all(graph, op, first_writer)
         else ()
         for op, target in enumerate(graph.ops.target)
     ]
@@ -38,13 +38,13 @@ def _first_writers(graph: Graph) -> dict[int, int]:
     return first
 
 
-def _makes_all(graph: Graph, op: int, made: dict[int, int]) -> bool:
+def _makes_all(graph: Graph, op: int, first_writer: dict[int, int]) -> bool:
     """Whether the op changes no buffer that was there before it."""
     buffers = {graph.values.buffer[value] for value in graph.ops.writes[op]}
-    return all(made[buffer] == op and graph.buffers.role[buffer] not in PERSISTENT_ROLES for buffer in buffers)
+    return all(first_writer[buffer] == op and graph.buffers.role[buffer] not in PERSISTENT_ROLES for buffer in buffers)
 
 
-def _pairs(graph: Graph, op: int, results: Sequence[ValueId | None]) -> tuple[Pair, ...]:
+def _pairs(graph: Graph, op: int, results: Sequence[ValueId | None]) -> tuple[Overwrite, ...]:
     buffer, role, reads = graph.values.buffer, graph.buffers.role, graph.ops.reads[op]
     return tuple(
         (written, read)
@@ -55,7 +55,7 @@ def _pairs(graph: Graph, op: int, results: Sequence[ValueId | None]) -> tuple[Pa
         and role[buffer[read]] not in PERSISTENT_ROLES
         and buffer[read] != buffer[written]
         and _spans_buffer(graph, read)
-        and all(same_window(graph, other, read) for other in reads if buffer[other] == buffer[read])
+        and all(same_window(graph, reader, read) for reader in reads if buffer[reader] == buffer[read])
     )
 
 

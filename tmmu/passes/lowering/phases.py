@@ -30,7 +30,7 @@ def label_phases(program: Program) -> Program:
 def modality_of_path(path: str) -> str | None:
     """The modality that a module path names, if it names one."""
     words = set(_WORDS.findall(path.lower()))
-    return next((name for name, known in _MODALITY_WORDS if words & known), None)
+    return next((name for name, rule_words in _MODALITY_WORDS if words & rule_words), None)
 
 
 def modality_of_input(name: str, shape: tuple[int, ...], dtype: str) -> str | None:
@@ -47,12 +47,12 @@ def modality_of_input(name: str, shape: tuple[int, ...], dtype: str) -> str | No
 
 def _input_modalities(graph: Graph) -> tuple[str, ...]:
     values, names = graph.values, graph.notes.buffers
-    found = [
+    modalities = [
         modality_of_input(names[values.buffer[v]], values.shape[v], values.dtype[v])
         for v in graph.inputs
         if len(values.shape[v]) > 0
     ]
-    return tuple(dict.fromkeys(m for m in found if m is not None))
+    return tuple(dict.fromkeys(m for m in modalities if m is not None))
 
 
 def _modalities(graph: Graph) -> tuple[str, ...]:

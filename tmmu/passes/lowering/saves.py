@@ -36,6 +36,8 @@ def _saved_values(graph: Graph, calls: Sequence[Call]) -> tuple[tuple[int, ...],
         for value in ops.reads[op] if stage == "backward" else ():
             if value in writer and role[buffer[value]] not in PERSISTENT_ROLES:
                 partners = by_sequence.get(calls[op].sequence, ())
-                touching = (near for near in partners if value in ops.reads[near] or value in ops.writes[near])
+                touching = (
+                    partner for partner in partners if value in ops.reads[partner] or value in ops.writes[partner]
+                )
                 saved[next(touching, writer[value])][value] = None
     return tuple(tuple(values) for values in saved)

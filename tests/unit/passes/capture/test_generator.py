@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from tmmu.passes.autograd.halves import HAND_OUT
+from tmmu.passes.autograd.joint_graph import HAND_OUT
 from tmmu.passes.capture.generator import (
     RANDOM_STATE,
     SET_RANDOM_STATE,
-    address_of,
     draws,
     seeded_state,
     state_bytes,
 )
+from tmmu.torch_private import cpp_address
 
 aten = torch.ops.aten
 X = torch.ones(4)
 OWN = torch.Generator()
-DEFAULT = frozenset({address_of(torch.default_generator)})
+DEFAULT = frozenset({cpp_address(torch.default_generator)})
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from tests.unit.passes.autograd.test_halves import step_of
+from tests.unit.passes.autograd.test_joint_graph import step_of
 from tmmu.backend import _TRAINING
 from tmmu.driver import compile_graph
-from tmmu.passes.autograd.halves import trace_joint
+from tmmu.passes.autograd.joint_graph import trace_joint
 from tmmu.runtime.execute.step_memory import Frame, bind_frame
 from tmmu.runtime.execute.step_memory_pool import FRAMES, Frames
 

@@ -10,8 +10,8 @@ from torch import nn
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.ir.program import ArgumentView, Program, ValueRef, joint_graph
 from tmmu.judge.rules import require_legal
-from tmmu.passes.autograd.halves import EARLY, HAND_OUT, SplitStep, trace_joint
-from tmmu.passes.autograd.joint_graph import run_plain, split_by_autograd
+from tmmu.passes.autograd.joint_graph import EARLY_BYTES, HAND_OUT, SplitStep, trace_joint
+from tmmu.passes.autograd.split import run_plain, split_by_autograd
 
 
 def step_of(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[SplitStep, tuple[Any, ...], frozenset[int]]:
@@ -22,11 +22,11 @@ def step_of(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[SplitS
         def __init__(self, step: SplitStep, static: frozenset[int]) -> None:
             self.step, self.static = step, static
 
-        def first(self, args: Any) -> list[Any]:
+        def run_forward(self, args: Any) -> list[Any]:
             found[:] = [self.step, args, self.static]
             return run_plain(self.step.forward, args)
 
-        def second(self, args: Any) -> list[Any]:
+        def run_backward(self, args: Any) -> list[Any]:
             raise NotImplementedError
 
     torch._dynamo.reset()
@@ -82,7 +82,7 @@ def test_a_view_of_an_argument_is_a_window_on_it() -> None:
 
 
 def test_large_results_leave_when_they_are_made_and_small_ones_last() -> None:
-    wide = EARLY // 4
+    wide = EARLY_BYTES // 4
     program = halves_of(lambda x: (x.exp(), x[:4].sin(), (x + 1).sum()), torch.randn(wide))
     halves = joint_graph(program)
     after = {at: one.after for one in halves.forward.deliveries for at in one.outputs}
@@ -97,7 +97,7 @@ def test_results_on_one_storage_leave_together() -> None:
         y = x.exp()
         return y, y[1:], x + 1
 
-    program = halves_of(function, torch.randn(EARLY))
+    program = halves_of(function, torch.randn(EARLY_BYTES))
     halves = joint_graph(program)
     together = [one.outputs for one in halves.forward.deliveries]
     assert together == [(0, 1, 2)]
@@ -127,7 +127,7 @@ class Nested(nn.Module):
 def test_modules_and_lines_are_noted() -> None:
     notes = halves_of(Nested(), torch.randn(4, 3)).graph.notes.ops
     at = notes.module.index("parts.one.0")
-    assert notes.source[at].startswith("tests/unit/passes/autograd/test_halves.py:")
+    assert notes.source[at].startswith("tests/unit/passes/autograd/test_joint_graph.py:")
     assert set(notes.module) <= {"parts.one.0", "parts.one", ""}
 
 
