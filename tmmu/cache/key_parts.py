@@ -21,7 +21,7 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.key import NoKey, Part, part_of
 from tmmu.ir.plan import ArenaSpec
 
-PLANNING: Final = ("driver.py", "errors.py", "ir", "judge", "passes", "planner")
+PLANNING: Final = ("driver.py", "errors.py", "ir", "judge", "passes", "planner", "torch_private.py")
 """What of our own package decides a plan."""
 CODE: Final = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 SITES: Final = ("site", "dist")

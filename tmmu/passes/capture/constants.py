@@ -1,4 +1,9 @@
-"""The values of tensors that a model made of numbers, without weights or inputs: constants, and most module buffers."""
+"""The values of tensors that a model made of numbers, without weights or inputs: constants, and most module buffers.
+
+The trace met such a tensor as a real one (``meta["value"]``), or it was made by calls that the recording of the model's
+construction saw (``meta["origin"]``, ``meta["built_as"]``): then its slice of that recording is evaluated
+(``values.py``). Weights that are loaded afterwards replace these values; whoever binds them decides that.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,35 +16,33 @@ from tmmu.passes.capture.values import evaluate
 
 
 def constant_values(program: CapturedProgram) -> dict[str, torch.Tensor]:
-    """By buffer name, the value that each tensor has which numbers alone decide, before anything is loaded.
-
-    A tensor lies as the program sees it; its storage may hold more.
-    """
-    found: dict[str, torch.Tensor] = {}
+    """By buffer name, the tensors that numbers alone decide, in the window that the program sees."""
+    values: dict[str, torch.Tensor] = {}
     for node in program.graph.nodes:
         if node.op == "placeholder":
             window = node.meta["windows"][0]
             value = node.meta["value"]
-            value = _evaluated(node, window) if value is None else value
+            value = _initial_value(node, window) if value is None else value
             storage = program.storages[window.storage]
             if value is not None and storage.role != "input":
-                found[storage.name] = value
-    return found
+                values[storage.name] = value
+    return values
 
 
-def _evaluated(node: fx.Node, window: Window) -> torch.Tensor | None:
-    """The tensor of a declared node, as a model of this dtype makes it; nothing where it is more than numbers.
+def _initial_value(node: fx.Node, window: Window) -> torch.Tensor | None:
+    """The tensor of a declared node; ``None`` where it depends on more than numbers.
 
-    A model may be made under another default dtype than today's, and nothing recorded which: its tensors tell.
+    A model may be made under another default dtype than today's, which no recording notes. So both are tried, and the
+    value counts whose dtype and shape are those of the tensor.
     """
-    origin = node.meta.get("origin") or node.meta.get("made")
-    if origin is None or origin.recorder is None or origin.index is not None:
+    origin = node.meta.get("origin") or node.meta.get("built_as")
+    if origin is None or origin.builder is None or origin.index is not None:
         return None
     dtype = getattr(torch, window.dtype)
     for default in dict.fromkeys((torch.get_default_dtype(), dtype)):
         if default.is_floating_point:
             with _default_dtype(default):
-                value = evaluate(origin.node, origin.recorder)
+                value = evaluate(origin.node, origin.builder)
             if value is not None and value.dtype == dtype and tuple(value.shape) == window.shape:
                 return value
     return None
@@ -55,17 +58,17 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def weight_forms(program: CapturedProgram) -> dict[str, torch.Tensor]:
-    """By buffer name, the shape, stride and dtype in which the model declares what it starts from, on no memory."""
-    found: dict[str, torch.Tensor] = {}
+def meta_weights(program: CapturedProgram) -> dict[str, torch.Tensor]:
+    """By buffer name, parameters, constants and state as meta tensors: shape, stride and dtype, no bytes."""
+    weights: dict[str, torch.Tensor] = {}
     for node in program.graph.nodes:
         if node.op == "placeholder":
             window = node.meta["windows"][0]
             storage = program.storages[window.storage]
             if storage.role != "input":
                 dtype = getattr(torch, window.dtype)
-                found[storage.name] = torch.empty_strided(window.shape, window.stride, dtype=dtype, device="meta")
-    return found
+                weights[storage.name] = torch.empty_strided(window.shape, window.stride, dtype=dtype, device="meta")
+    return weights
 
 
 def weight_names(program: CapturedProgram) -> tuple[str, ...]:

@@ -1,15 +1,20 @@
-"""Where fake kernels and real ones disagree: calls that one of them refuses, results of another dtype, lazy views.
+"""Where fake kernels and real ones disagree, the recorder follows the real ones.
 
-Fake kernels mostly check less than real ones. What a user would be told when running the model, they are told when
-planning.
+Four rules, applied to each call in this order: a view that puts its work off is replaced by the operator that does it,
+since a window cannot say "conjugated" (``materializing_op``); a call that a real kernel refuses is refused
+(``require_real_kernel``), so that what a user would be told when running the model, they are told when planning; a call
+that real kernels take and fake ones refuse gets its result here (``grouped_product``); a result whose dtype the fake
+kernel gets wrong is mended (``correct_result``). Each rule is a pure function of the call's own arguments and knows its
+operators by name: a call of any other operator is left as it is. A new disagreement is one more row or branch here, and
+a test in ``test_corrections.py`` that runs the real kernel.
 """
 
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
+from tmmu.torch_private import OpOverload
 
 _aten: Final = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -31,32 +36,32 @@ _LAZY: Final = {
     _aten._conj.default: _aten._conj_physical.default,
     _aten._neg_view.default: _aten.neg.default,
 }
-"""Views that only remember to conjugate or negate, and the operators that do it. A window cannot remember."""
+"""Views that only note that elements are to be conjugated or negated, and the operators that do it."""
 
 _QUANTIZED: Final = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 
-def done_at_once(func: OpOverload) -> OpOverload:
+def materializing_op(func: OpOverload) -> OpOverload:
     """The operator to record in place of one that puts its work off until its result is read."""
     return _LAZY.get(func, func)
 
 
-def refused_by_fakes(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The result of a call that real kernels take and fake ones do not: grouped products in other dtypes than bf16."""
+def grouped_product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The result of ``aten._grouped_mm`` in the dtypes that real kernels take and the fake one refuses, not bf16."""
     if func is not _aten._grouped_mm.default or args[0].dtype not in (torch.float32, torch.float16):
         return None
-    one, other = args[:2]
-    if one.dtype is not other.dtype:
-        raise CaptureFailed(f"{func} of {one.dtype} and {other.dtype}", fix="convert the inputs or the model")
+    left, right = args[:2]
+    if left.dtype is not right.dtype:
+        raise CaptureFailed(f"{func} of {left.dtype} and {right.dtype}", fix="convert the inputs or the model")
     offsets = args[2] if len(args) > 2 else kwargs.get("offs")
-    rows, columns = one.shape[-2], other.shape[-1]
-    both = one.dim() == other.dim()
-    groups = (one.shape[0] if one.dim() == 3 else offsets.shape[0],) if both else ()  # type: ignore[union-attr]
-    return torch.empty((*groups, rows, columns), dtype=one.dtype)
+    rows, columns = left.shape[-2], right.shape[-1]
+    is_batched = left.dim() == right.dim()
+    groups = (left.shape[0] if left.dim() == 3 else offsets.shape[0],) if is_batched else ()  # type: ignore[union-attr]
+    return torch.empty((*groups, rows, columns), dtype=left.dtype)
 
 
-def require_real(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Returns where a real run would go on."""
+def require_real_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse what a real kernel refuses: mixed dtypes in a product (``CAPTURE_FAILED``), quantized results."""
     if func in _ONE_DTYPE:
         dtypes = sorted({str(arg.dtype)[6:] for arg in args if isinstance(arg, torch.Tensor)})
         if len(dtypes) > 1:
@@ -73,9 +78,11 @@ def _asks_for_quantized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(isinstance(arg, torch.dtype) and arg in _QUANTIZED for arg in (*args, *kwargs.values()))
 
 
-def corrected(func: OpOverload, args: tuple[Any, ...], result: Any, device: str) -> Any:
-    """The result as a real kernel gives it: layer norm keeps its statistics in single precision on a GPU,
-    and on a CPU where the weight is in single precision."""
+def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device: str) -> Any:
+    """The result as a real kernel gives it.
+
+    Layer norm keeps its statistics in single precision on a GPU, and on a CPU where the weight is in single precision.
+    """
     if func is not _aten.native_layer_norm.default or args[0].dtype not in _HALF:
         return result
     weight = args[2]

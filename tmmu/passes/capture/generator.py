@@ -9,8 +9,15 @@ from functools import cache
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import _disable_current_modes
+
+from tmmu.torch_private import (
+    OpOverload,
+    base_name_of,
+    cpp_address,
+    default_generator,
+    disable_current_modes,
+    schema_of,
+)
 
 _DRAWS: Final = torch.Tag.nondeterministic_seeded
 _LIBRARY: Final = torch.library.Library("tmmu", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -19,7 +26,7 @@ _LIBRARY.define("set_random_state(Tensor state) -> ()", tags=(_DRAWS,))  # type:
 
 
 def _generator(device: str) -> torch.Generator:
-    return torch._C.default_generator if device == "cpu" else torch.cuda.default_generators[torch.cuda.current_device()]
+    return default_generator if device == "cpu" else torch.cuda.default_generators[torch.cuda.current_device()]
 
 
 def _random_state(device: str) -> torch.Tensor:
@@ -39,7 +46,7 @@ SET_RANDOM_STATE: Final[OpOverload] = torch.ops.tmmu.set_random_state.default
 
 def state_bytes(device: str) -> int:
     """The size of a state: a whole Mersenne twister on a CPU, seed and offset on a GPU."""
-    return torch._C.default_generator.get_state().numel() if device == "cpu" else len(_seed_and_offset(0))
+    return default_generator.get_state().numel() if device == "cpu" else len(_seed_and_offset(0))
 
 
 def seeded_state(device: str, seed: int) -> torch.Tensor:
@@ -47,7 +54,7 @@ def seeded_state(device: str, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     if device == "cpu":
         return generator.get_state()
-    with _disable_current_modes():
+    with disable_current_modes():
         return torch.frombuffer(bytearray(_seed_and_offset(generator.initial_seed())), dtype=torch.uint8)
 
 
@@ -56,25 +63,20 @@ def _seed_and_offset(seed: int) -> bytes:
 
 
 def draws(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], default: frozenset[int]) -> bool:
-    """Whether the call moves the default generator; ``default`` are the addresses under which that may be given."""
+    """Whether the call moves the default generator; ``default`` are the C++ addresses under which that is passed."""
     if not _may_draw(func):
         return False
-    schema = func._schema.arguments
-    given = dict(zip((argument.name for argument in schema), args, strict=False)) | dict(kwargs)
-    generator = given.get("generator")
+    schema = schema_of(func).arguments
+    named = dict(zip((argument.name for argument in schema), args, strict=False)) | dict(kwargs)
+    generator = named.get("generator")
     if generator is not None:
-        return address_of(generator) in default
-    unless = given.get("dropout_p", 0.0) if any(a.name == "dropout_p" for a in schema) else 1.0
-    return unless > 0
-
-
-def address_of(generator: Any) -> int:
-    """Which generator it is: a call is given another object for the same one."""
-    return int(generator._cdata)
+        return cpp_address(generator) in default
+    dropout = named.get("dropout_p", 0.0) if any(a.name == "dropout_p" for a in schema) else 1.0
+    return bool(dropout > 0)
 
 
 @cache
 def _may_draw(func: OpOverload) -> bool:
-    """A gradient is told what was drawn, whatever its tags say."""
-    takes_generator = any(argument.name == "generator" for argument in func._schema.arguments)
-    return (_DRAWS in func.tags or takes_generator) and not func._opname.endswith("_backward")
+    """Whether some call of the operator draws. A gradient takes what was drawn, whatever its tags say."""
+    takes_generator = any(argument.name == "generator" for argument in schema_of(func).arguments)
+    return (_DRAWS in func.tags or takes_generator) and not base_name_of(func).endswith("_backward")

@@ -1,4 +1,4 @@
-"""Which module of the model is running: a stack kept by wrapping the module call while tracing."""
+"""Which module of the model is running: its path, kept current by wrapping ``nn.Module.__call__`` while tracing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,24 +6,29 @@ from typing import Any
 
 from torch import nn
 
+from tmmu.passes.capture.replace import replace_attribute
+
 
 class ModuleStack:
-    """``path`` is the innermost module being called, from the model's root; ``source`` its line, if known before."""
+    """``path`` is the innermost module being called, from the model's root; ``source`` its line where an export tells.
+
+    Modules are kept alive: their ``id`` is the key of their name.
+    """
 
     def __init__(self) -> None:
         self.path = ""
         self.source = ""
         self._names: dict[int, str] = {}
-        self._kept: list[nn.Module] = []
+        self._modules: list[nn.Module] = []
 
     def name_all(self, model: nn.Module) -> None:
         """Give every module of the tree its first path."""
         for name, module in model.named_modules():
             self._names[id(module)] = name
-            self._kept.append(module)
+            self._modules.append(module)
 
     @contextmanager
-    def following(self) -> Iterator[None]:
+    def track_calls(self) -> Iterator[None]:
         """While inside, ``path`` follows every module call."""
         original = nn.Module.__call__
 
@@ -35,8 +40,5 @@ class ModuleStack:
             finally:
                 self.path = before
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]
-        try:
+        with replace_attribute(nn.Module, "__call__", call):
             yield
-        finally:
-            nn.Module.__call__ = original  # type: ignore[method-assign]

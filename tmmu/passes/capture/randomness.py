@@ -1,190 +1,187 @@
-"""What a trace knows of the default random generator: which state it is in, and who asks for it or puts one back.
+"""The state of the default random generator in a trace: where it is read, and where one is put back.
 
 ``torch.utils.checkpoint`` takes the state before a forward, and puts it back around computing that again. A state that
-is read is a tensor of the program, made where it was read; one that is put back is put back in the program, at the
-next draw or at the end. Where nothing was drawn between, it is the state that is there already: nothing is recorded.
+is read is a tensor of the program, made where it was read; one that is put back is put back in the program, before the
+next draw or at the end.
+
+A trace draws nothing, so states cannot be compared; they are told apart by the draws between them. A ``_State`` stands
+for the generator between two draws, and there are two of them to keep:
+
+- ``_eager_state``, the one in which eager's generator is by now;
+- ``_program_state``, the one in which the calls recorded so far leave it.
+
+They differ only between a ``set_state`` of the user's and the next draw: restoring moves ``_eager_state`` alone, and
+``apply_pending`` records the set operator where they differ. Before each draw they are made equal, and after it both
+become a new, unread state. So a state that is there already is not set, a chain of checkpoints sets one state each, and
+a trace without draws in between records nothing. A state's read operator is recorded when its tensor is first used by a
+call or returned, at the point where it was read; no draw lies between, so it reads what it would have read.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, Final, NoReturn, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.utils import checkpoint
-from torch.utils._pytree import tree_leaves
 
 from tmmu.errors import UnsupportedOp
-from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE, address_of, draws, seeded_state, state_bytes
+from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE, draws, seeded_state, state_bytes
+from tmmu.passes.capture.graph_builder import GraphBuilder, InsertionPoint
+from tmmu.passes.capture.replace import replace_attribute
+from tmmu.torch_private import (
+    CHECKPOINT_DEVICE_MODULE,
+    INITIALIZED_DEVICE_MODULE,
+    OpOverload,
+    cpp_address,
+    default_generator,
+    tree_leaves,
+)
 
 _STATE: Final = "_tmmu_random_state"
 
 
-class Recording(Protocol):
-    """What this needs of a recorder."""
-
-    def here(self) -> "Place":
-        """The place that the program has come to."""
-        ...
-
-    def fresh(self, size: int) -> torch.Tensor:
-        """Bytes that no call has made yet."""
-        ...
-
-    def insert(self, place: "Place", func: OpOverload, args: tuple[Any, ...], result: torch.Tensor | None) -> fx.Node:
-        """A call at this place; tensors in ``args`` are known or become so."""
-        ...
-
-    def changed(self, tensor: torch.Tensor) -> bool:
-        """Whether some call wrote to it in place."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """After which node a call belongs (``None``: before all), and what is noted of it."""
-
-    after: fx.Node | None
-    notes: Mapping[str, Any]
-
-
 class _State:
-    """A state of the generator: the tensor that holds it, once it was read, and where that was."""
+    """The generator between two draws: its state's tensor once read, the point of the read, and the read node."""
 
-    __slots__ = ("node", "place", "tensor")
+    __slots__ = ("node", "point", "tensor")
 
     def __init__(self) -> None:
         self.tensor: torch.Tensor | None = None
-        self.place: Place | None = None
+        self.point: InsertionPoint | None = None
         self.node: fx.Node | None = None
 
 
 class Randomness:
-    """``_there`` is the state that the program has left so far, ``_wanted`` the one that eager has by now."""
+    """The default generator of the traced device, as the traced code sees it.
 
-    def __init__(self, recorder: Recording, device: str) -> None:
-        self._recorder, self._device = recorder, device
-        self._there = self._wanted = _State()
-        self._asked = Place(after=None, notes={})
+    ``pause`` makes a block whose calls are not recorded.
+    """
+
+    def __init__(self, builder: GraphBuilder, pause: Callable[[], AbstractContextManager[None]], device: str) -> None:
+        self._builder, self._pause, self._device = builder, pause, device
+        self._program_state = self._eager_state = _State()
+        self._restore_point = InsertionPoint(after=None, notes={})
         self._stand_in = _StandIn()
         self._stand_in.randomness = self if device == "cpu" else None
-        self._defaults = frozenset(map(address_of, (self._stand_in, torch._C.default_generator)))
+        self._defaults = frozenset(map(cpp_address, (self._stand_in, default_generator)))
 
     # -- what the program does
 
-    def read(self) -> torch.Tensor:
-        """The state of now."""
-        state = self._wanted
+    def read_state(self) -> torch.Tensor:
+        """The generator's present state, ``uint8[state_bytes(device)]``."""
+        state = self._eager_state
         if state.tensor is None:
-            state.place = self._recorder.here()
-            state.tensor = self._recorder.fresh(state_bytes(self._device))
+            state.point = self._builder.current_point()
+            with self._pause():
+                state.tensor = torch.empty(state_bytes(self._device), dtype=torch.uint8)
             state.tensor.__dict__[_STATE] = state
         self._require_intact(state.tensor)
         return state.tensor
 
-    def put(self, tensor: torch.Tensor) -> None:
-        """This state is the one of now, whatever it was made of."""
+    def restore_state(self, tensor: torch.Tensor) -> None:
+        """Make this the generator's state, whether it was read before or comes from elsewhere."""
         if tensor.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
-        known = tensor.__dict__.get(_STATE)
-        self._asked = self._recorder.here()
-        if known is not None:
+        state = tensor.__dict__.get(_STATE)
+        self._restore_point = self._builder.current_point()
+        if state is not None:
             self._require_intact(tensor)
-            self._wanted = known
+            self._eager_state = state
             return
-        self._set(tensor)  # at once: nobody says that the tensor stays as it is
-        self.lost()
+        # At once: a tensor from elsewhere may be written to before the next draw.
+        self._record_set(tensor)
+        self.forget_state()
 
     def seed(self, seed: int) -> None:
-        """The state of now is that of a generator that was just seeded."""
-        self.put(seeded_state(self._device, seed))
+        """Make the generator's state that of one that was just seeded."""
+        self.restore_state(seeded_state(self._device, seed))
 
-    def lost(self) -> None:
-        """Others have run, and nobody knows the state of now."""
-        self._there = self._wanted = _State()
+    def forget_state(self) -> None:
+        """After a draw: program and eager are in one state, which nobody has read."""
+        self._program_state = self._eager_state = _State()
 
-    def before(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Told of each call, before it is recorded. Its ``kwargs``, the default generator left out."""
+    def before_call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """To be called before each call is recorded. Returns its ``kwargs`` without the default generator."""
         if not draws(func, args, kwargs, self._defaults):
             return kwargs
-        self.settle()
-        self.lost()
+        self.apply_pending()
+        self.forget_state()
         return kwargs | {"generator": None} if kwargs.get("generator") is not None else kwargs
 
-    def settle(self) -> None:
-        """The program leaves the state that eager would."""
-        if self._wanted is not self._there:
-            self._set(self._wanted.tensor)
-            self._there = self._wanted
+    def apply_pending(self) -> None:
+        """Put the program into the state in which eager is."""
+        if self._eager_state is not self._program_state:
+            self._record_set(self._eager_state.tensor)
+            self._program_state = self._eager_state
 
-    def _set(self, tensor: torch.Tensor | None) -> None:
-        """At the end of what is recorded so far, as an act of the place where it was asked for."""
-        end = self._recorder.here().after
-        self._recorder.insert(Place(end, self._asked.notes), SET_RANDOM_STATE, (tensor,), None)
+    def _record_set(self, tensor: torch.Tensor | None) -> None:
+        """After the last call recorded so far, with the notes of the point that asked for it."""
+        end = self._builder.current_point().after
+        self._builder.insert_call(InsertionPoint(end, self._restore_point.notes), SET_RANDOM_STATE, (tensor,), None)
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
-        """The call that reads this state, recorded now if nobody wanted it before; none for another tensor."""
+        """The call that reads this state, recorded now if it is the first use; ``None`` for another tensor."""
         state = tensor.__dict__.get(_STATE)
-        if state is None or state.place is None:
+        if state is None or state.point is None:
             return None
         if state.node is None:
-            state.node = self._recorder.insert(state.place, RANDOM_STATE, (self._device,), tensor)
+            state.node = self._builder.insert_call(state.point, RANDOM_STATE, (self._device,), tensor)
         return state.node  # type: ignore[no-any-return]
 
     def _require_intact(self, tensor: torch.Tensor) -> None:
-        if self._recorder.changed(tensor):
+        if self._builder.is_mutated(tensor):
             raise UnsupportedOp("the state of a random generator is changed in place", fix="change a clone of it")
 
-    # -- who asks
+    # -- torch's functions, replaced
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """While inside, whoever reads, sets or seeds the default generator of the device asks here."""
+    def intercept(self) -> Iterator[None]:
+        """Block in which torch's functions for the device's default generator read, set or seed this one."""
+        replacements = (*self._cpu_replacements(), *(self._cuda_replacements() if self._device == "cuda" else ()))
         with ExitStack() as stack:
-            for owner, name, ours in (*self._of_cpu(), *(self._of_cuda() if self._device == "cuda" else ())):
-                stack.callback(setattr, owner, name, getattr(owner, name))
-                setattr(owner, name, ours)
+            for owner, name, replacement in replacements:
+                stack.enter_context(replace_attribute(owner, name, replacement))
             yield
-            self.settle()
+            self.apply_pending()
 
-    def _of_cpu(self) -> Sequence[tuple[Any, str, Any]]:
+    def _cpu_replacements(self) -> Sequence[tuple[Any, str, Any]]:
         return [(owner, "default_generator", self._stand_in) for owner in (torch.random, torch)]
 
-    def _of_cuda(self) -> Sequence[tuple[Any, str, Any]]:
-        """A GPU that this machine may lack: its generator is the one that operators draw from."""
-        ours: dict[str, Callable[..., Any]] = {
-            "get_rng_state": lambda device="cuda": self.read(),  # noqa: ARG005 - torch's own names
-            "get_rng_state_all": lambda: [self.read()],
-            "set_rng_state": lambda new_state, device="cuda": self.put(new_state),  # noqa: ARG005
-            "set_rng_state_all": lambda new_states: self.put(new_states[0]),
+    def _cuda_replacements(self) -> Sequence[tuple[Any, str, Any]]:
+        """For a GPU that this machine may lack: its generator is the one that operators draw from."""
+        functions: dict[str, Callable[..., Any]] = {
+            "get_rng_state": lambda device="cuda": self.read_state(),  # noqa: ARG005 - torch's own names
+            "get_rng_state_all": lambda: [self.read_state()],
+            "set_rng_state": lambda new_state, device="cuda": self.restore_state(new_state),  # noqa: ARG005
+            "set_rng_state_all": lambda new_states: self.restore_state(new_states[0]),
             "manual_seed": self.seed,
             "manual_seed_all": self.seed,
             "seed": _refuse_seed,
             "seed_all": _refuse_seed,
         }
+        owners = (torch.cuda, torch.cuda.random)
         return [
-            *((owner, name, function) for owner in (torch.cuda, torch.cuda.random) for name, function in ours.items()),
+            *((owner, name, function) for owner in owners for name, function in functions.items()),
             (torch.random, "fork_rng", self._fork),
-            (checkpoint, "_get_device_module", lambda _device="cuda": SimpleNamespace(_initialized=True)),
-            (checkpoint, "get_device_states", self._states_for),
-            (checkpoint, "set_device_states", lambda _, states, **__: list(map(self.put, states))),
+            (checkpoint, CHECKPOINT_DEVICE_MODULE, lambda _device="cuda": INITIALIZED_DEVICE_MODULE),
+            (checkpoint, "get_device_states", self._states_of_arguments),
+            (checkpoint, "set_device_states", lambda _, states, **__: list(map(self.restore_state, states))),
         ]
 
-    def _states_for(self, *args: Any) -> tuple[list[int], list[torch.Tensor]]:
-        """Of the devices of these arguments: of the one, where a tensor is among them."""
-        return ([0], [self.read()]) if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args)) else ([], [])
+    def _states_of_arguments(self, *args: Any) -> tuple[list[int], list[torch.Tensor]]:
+        """Devices of these arguments and their states: the traced one, where a tensor is among them."""
+        has_tensor = any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
+        return ([0], [self.read_state()]) if has_tensor else ([], [])
 
     @contextmanager
     def _fork(self, devices: Any = None, enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:  # noqa: FBT001, FBT002
-        before = self.read() if enabled and (devices is None or list(devices)) else None
+        before = self.read_state() if enabled and (devices is None or list(devices)) else None
         try:
             yield
         finally:
             if before is not None:
-                self.put(before)
+                self.restore_state(before)
 
 
 class _StandIn(torch.Generator):
@@ -193,11 +190,11 @@ class _StandIn(torch.Generator):
     randomness: Randomness | None
 
     def get_state(self) -> torch.Tensor:
-        return self.randomness.read() if self.randomness else torch._C.default_generator.get_state()
+        return self.randomness.read_state() if self.randomness else default_generator.get_state()
 
     def set_state(self, state: torch.Tensor) -> "_StandIn":
         if self.randomness:
-            self.randomness.put(state)
+            self.randomness.restore_state(state)
         return self
 
     def manual_seed(self, seed: int) -> "_StandIn":
@@ -206,7 +203,7 @@ class _StandIn(torch.Generator):
         return self
 
     def initial_seed(self) -> int:
-        return torch._C.default_generator.initial_seed()
+        return default_generator.initial_seed()
 
     def seed(self) -> NoReturn:
         _refuse_seed()

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[str, int], None]
-"""Called with (what is being done, ops recorded so far); must be cheap."""
+"""Called with (activity, ops recorded so far); must be cheap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest:
-    """One model, one workload. ``target`` is the command line's TARGET; ``device`` is whose kernels to model.
+    """One model, one workload. ``target`` is the command line's MODEL; ``device`` is whose kernels to model.
 
     ``settings`` are ``--set`` pairs as text; ``inputs`` are ``--input`` texts such as ``ids=int64[1,1024]``.
     ``batch``, ``seq``, ``dtype``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
@@ -29,5 +29,5 @@ class CaptureRequest:
     cache_len: int | None = None
 
 
-def no_progress(what: str, ops: int) -> None:
+def no_progress(activity: str, ops: int) -> None:
     """A ``Progress`` that says nothing."""

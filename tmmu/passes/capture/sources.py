@@ -7,15 +7,17 @@ from types import FrameType, TracebackType
 
 import torch
 
+import tmmu
+
 _TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(tmmu.__file__).parent)
 _SKIP = (_TORCH, _OURS, "<")
-_EDGE = (str(Path(__file__).parent / "capture.py"), str(Path(__file__).parent / "training.py"))
-"""Where the program is called from: frames above are whoever runs the compiler, and name no user's line."""
+_ENTRIES = (str(Path(__file__).parent / "trace.py"), str(Path(__file__).parent / "training.py"))
+"""Where the program is called from: frames outside of these belong to whoever runs tmmu, not to the model."""
 
 
 @cache
-def _foreign(filename: str) -> bool:
+def _is_library(filename: str) -> bool:
     return filename.startswith(_SKIP)
 
 
@@ -38,9 +40,9 @@ def calling_source(folder: str) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
-        if filename in _EDGE:
+        if filename in _ENTRIES:
             return ""
-        if not _foreign(filename):
+        if not _is_library(filename):
             return f"{display_name(filename, folder)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -48,13 +50,13 @@ def calling_source(folder: str) -> str:
 
 def failing_source(traceback: TracebackType | None, folder: str) -> str:
     """``file:line`` of the innermost frame of a failure in the model's folder, else outside torch and tmmu."""
-    own, other = "", ""
+    own, outer = "", ""
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
-        where = f"{display_name(filename, folder)}:{traceback.tb_lineno}"
-        if folder and Path(filename).is_relative_to(folder) and not _foreign(filename):
-            own = where
-        elif not _foreign(filename):
-            other = where
+        location = f"{display_name(filename, folder)}:{traceback.tb_lineno}"
+        if folder and Path(filename).is_relative_to(folder) and not _is_library(filename):
+            own = location
+        elif not _is_library(filename):
+            outer = location
         traceback = traceback.tb_next
-    return own or other
+    return own or outer

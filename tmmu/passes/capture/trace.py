@@ -1,7 +1,8 @@
-"""From a request to a program: make the model on fake tensors, run it once, keep every call.
+"""From a request to a captured program: build the model on fake tensors, run it once, record every call.
 
 One pass: the model runs as in eager PyTorch, forward, backward and update, over fake tensors that have shapes and
-storages but no bytes, so neither time nor memory grows with the weights.
+storages but no bytes, so neither time nor memory grows with the weights. ``fake_environment`` is all that is changed
+about torch meanwhile; ``Recorder`` is what listens.
 """
 
 import inspect
@@ -14,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.passes.capture import targets
-from tmmu.passes.capture.fake.autocast import autocast_of
+from tmmu.passes.capture.fake.autocast import autocast_for
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
-from tmmu.passes.capture.fake.composites import composites_of
+from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
@@ -31,14 +31,15 @@ from tmmu.passes.capture.sources import failing_source
 from tmmu.passes.capture.training import train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
+from tmmu.torch_private import FakeTensorMode, is_mkldnn_enabled, set_mkldnn_enabled
 
 _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 """What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A model that was made and not yet run. ``build`` is what was called while it was made."""
+class LoadedModel:
+    """A model that was built and not yet run. ``build`` has recorded the calls that built it."""
 
     workload: Workload
     build: Recorder
@@ -51,63 +52,63 @@ class Opened:
 
         ``watch`` is entered while the model runs, by the thread that runs it.
         """
-        with translated(self.workload.folder), real_looking_fakes(), watch or nullcontext():
+        with translate_errors(self.workload.folder), real_looking_fakes(), watch or nullcontext():
             return trace(self.workload, self.request, progress)
 
 
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> CapturedProgram:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
-    with opened(request, progress) as model:
+    with load_model(request, progress) as model:
         return model.trace(progress)
 
 
 @contextmanager
-def opened(request: CaptureRequest, progress: Progress = no_progress) -> Iterator[Opened]:
-    """While inside, the model that the request describes can be looked at and traced."""
+def load_model(request: CaptureRequest, progress: Progress = no_progress) -> Iterator[LoadedModel]:
+    """Block in which the model that the request describes exists, on fake tensors, and can be traced."""
     folder = targets.folder_of(request.target)
-    with importable(folder), fake_world(request.device) as fake:
+    with importable_from(folder), fake_environment(request.device) as fake:
         progress("building", 0)
         build = Recorder(folder=folder)
-        with translated(folder), build, quick_initialization():
+        with translate_errors(folder), build, quick_initialization():
             workload = targets.load(request, fake)
-        yield Opened(workload=workload, build=build, request=request)
+        yield LoadedModel(workload=workload, build=build, request=request)
 
 
 @contextmanager
-def importable(folder: str) -> Iterator[None]:
-    """While inside, the model's file may import its neighbours, at any time."""
-    before = list(sys.path)
+def importable_from(folder: str) -> Iterator[None]:
+    """Block in which the model's code may import what lies in the folder, also while it runs."""
+    path = list(sys.path)
     sys.path[:0] = [folder] if folder else []
     try:
         yield
     finally:
-        sys.path[:] = before
+        sys.path[:] = path
 
 
 @contextmanager
-def _plain_layers() -> Iterator[None]:
-    """While inside, recurrent layers are operators that run everywhere, not one of a CPU library's own."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)  # noqa: FBT003
+def _without_mkldnn() -> Iterator[None]:
+    """Block in which recurrent layers are operators that every device has, not one of oneDNN's."""
+    enabled = is_mkldnn_enabled()
+    set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        set_mkldnn_enabled(enabled)
 
 
 @contextmanager
-def fake_world(device: str) -> Iterator[FakeTensorMode]:
-    """While inside, tensors have no bytes, any device exists, and operators behave as on ``device``."""
+def fake_environment(device: str) -> Iterator[FakeTensorMode]:
+    """Block in which tensors have no bytes, any device exists, and operators behave as on ``device``."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with (
         warnings.catch_warnings(),
         fake,
         OneDevice(),
-        composites_of(device),
+        composites_for(device),
         convertible_modules(),
         copyable_tensors(),
-        autocast_of(device),
-        _plain_layers(),
+        autocast_for(device),
+        _without_mkldnn(),
     ):
         warnings.simplefilter("ignore")  # about a run that does not take place
         with torch.compiler.set_stance("force_eager"):
@@ -120,7 +121,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
-    with workload.modules.following(), recorder, recorder.randomness.followed():
+    with workload.modules.track_calls(), recorder, recorder.randomness.intercept():
         results = _step(workload, request, recorder)
     outputs = tuple(dict.fromkeys(recorder.window_of(tensor) for _, tensor in named_tensors(results)))
     if not outputs:
@@ -172,38 +173,39 @@ def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> An
 
 
 @contextmanager
-def translated(folder: str) -> Iterator[None]:
-    """Whatever the user's code raises becomes one ``CaptureFailed`` with the user's own file and line."""
+def translate_errors(folder: str) -> Iterator[None]:
+    """Block in which whatever the user's code raises becomes one ``CaptureFailed`` with the user's own file and line."""
     try:
         yield
     except TmmuError:
         raise
     except SyntaxError as error:
-        where = f"{targets.shown(error.filename, folder)}:{error.lineno}"
-        raise CaptureFailed(f"{where}: {error.msg}", fix="correct the file", where=where) from error
+        location = f"{targets.shown(error.filename, folder)}:{error.lineno}"
+        raise CaptureFailed(f"{location}: {error.msg}", fix="correct the file", where=location) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        said = _said(error)
-        if _NESTED.search(said):
+        message = _message_of(error)
+        if _NESTED.search(message):
             raise UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart") from error
-        where = failing_source(error.__traceback__, folder)
+        location = failing_source(error.__traceback__, folder)
         raise CaptureFailed(
-            f"{where + ': ' if where else ''}{type(error).__name__}: {said}", fix=advice(error), where=where
+            f"{location + ': ' if location else ''}{type(error).__name__}: {message}",
+            fix=advice_for(error),
+            where=location,
         ) from error
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return " ".join(str(error).split())[:300]
     except Exception:  # noqa: BLE001 - a user's exception may do anything
         return "its message cannot be printed"
 
 
-def advice(error: BaseException) -> str:
+def advice_for(error: BaseException) -> str:
     """What the model's author can do about the failure."""
-    kind = type(error).__name__
-    return _ADVICE.get(kind, "the model must run on these inputs; see the line named")
+    return _ADVICE.get(type(error).__name__, "the model must run on these inputs; see the line named")
 
 
 _ADVICE = {

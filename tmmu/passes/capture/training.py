@@ -11,25 +11,25 @@ from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 
 
-class Recording(Protocol):
-    """What a training step tells whoever records it."""
+class StepRecorder(Protocol):
+    """What a training step tells its recorder."""
 
     def in_stage(self, stage: str, /) -> AbstractContextManager[None]:
-        """What runs inside belongs to this stage."""
+        """Block whose calls belong to this stage."""
 
-    def paused(self) -> AbstractContextManager[None]:
-        """What runs inside is no part of the program."""
+    def pause(self) -> AbstractContextManager[None]:
+        """Block whose calls are no part of the program."""
 
-    def kept(self, tensor: torch.Tensor, /, *, name: str) -> torch.Tensor:
-        """The tensor that outlives the step under this name: this one, or the one of an earlier step."""
+    def keep_state(self, tensor: torch.Tensor, /, *, name: str) -> torch.Tensor:
+        """The tensor that outlives the step under this name: the one of an earlier step, or else this one."""
 
 
-def train_step(workload: Workload, recorder: Recording, *, optimizer: str | None) -> list[torch.Tensor]:
+def train_step(workload: Workload, recorder: StepRecorder, *, optimizer: str | None) -> list[torch.Tensor]:
     """The loss and the gradients after one step; the loss alone where an optimizer has consumed the gradients."""
     loss = _loss(workload)
     with recorder.in_stage("backward"):
         loss.backward()  # type: ignore[no-untyped-call]
-    trained = _trained(workload)
+    trained = _trained_parameters(workload)
     if optimizer is None:
         return [loss.detach(), *(grad for _, _, grad in trained), *_input_gradients(workload)]
     with recorder.in_stage("update"):
@@ -66,17 +66,17 @@ def _own_loss(out: Any) -> Any:
 Trained = list[tuple[str, torch.Tensor, torch.Tensor]]
 
 
-def _trained(workload: Workload) -> Trained:
+def _trained_parameters(workload: Workload) -> Trained:
     """(name, parameter, gradient) for each parameter that got one."""
     module = workload.module
-    named = module.named_parameters() if module is not None else ()
-    return [(name, p, p.grad) for name, p in named if p.grad is not None]
+    parameters = module.named_parameters() if module is not None else ()
+    return [(name, p, p.grad) for name, p in parameters if p.grad is not None]
 
 
 def _input_gradients(workload: Workload) -> list[torch.Tensor]:
     """Gradients of inputs that ask for one."""
-    given = named_tensors((list(workload.args), dict(workload.kwargs)))
-    return [tensor.grad for _, tensor in given if tensor.is_leaf and tensor.grad is not None]
+    inputs = named_tensors((list(workload.args), dict(workload.kwargs)))
+    return [tensor.grad for _, tensor in inputs if tensor.is_leaf and tensor.grad is not None]
 
 
 def _by_dtype(trained: Trained) -> list[Trained]:
@@ -86,43 +86,43 @@ def _by_dtype(trained: Trained) -> list[Trained]:
     return list(groups.values())
 
 
-def _adamw(trained: Trained, recorder: Recording) -> None:
+def _adamw(trained: Trained, recorder: StepRecorder) -> None:
     for group in _by_dtype(trained):
         names = [name for name, _, _ in group]
         parameters = [p.detach() for _, p, _ in group]
         averages = _moments("exp_avg", names, parameters, recorder)
         squares = _moments("exp_avg_sq", names, parameters, recorder)
-        with recorder.paused():
+        with recorder.pause():
             counts = [torch.empty((), dtype=torch.float32) for _ in group]
         steps = _states("step", names, counts, recorder)
-        torch._foreach_add_(steps, 1)
-        torch._fused_adamw_(
+        torch.ops.aten._foreach_add_.Scalar(steps, 1)
+        torch.ops.aten._fused_adamw_.default(
             parameters, [g for _, _, g in group], averages, squares, [], steps,
             amsgrad=False, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=1e-2, eps=1e-8, maximize=False,
         )  # fmt: skip
 
 
-def _sgd(trained: Trained, recorder: Recording) -> None:
+def _sgd(trained: Trained, recorder: StepRecorder) -> None:
     del recorder
     for group in _by_dtype(trained):
-        torch._fused_sgd_(
+        torch.ops.aten._fused_sgd_.default(
             [p.detach() for _, p, _ in group], [g for _, _, g in group], [],
             weight_decay=0.0, momentum=0.0, lr=1e-3, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
 
 
-def _moments(kind: str, names: list[str], like: list[torch.Tensor], recorder: Recording) -> list[torch.Tensor]:
-    with recorder.paused():
+def _moments(kind: str, names: list[str], like: list[torch.Tensor], recorder: StepRecorder) -> list[torch.Tensor]:
+    with recorder.pause():
         tensors = [torch.empty_like(p) for p in like]
     return _states(kind, names, tensors, recorder)
 
 
-def _states(kind: str, names: list[str], tensors: list[torch.Tensor], recorder: Recording) -> list[torch.Tensor]:
-    named = zip(names, tensors, strict=True)
-    return [recorder.kept(tensor, name=f"optimizer.{kind}.{name}") for name, tensor in named]
+def _states(kind: str, names: list[str], tensors: list[torch.Tensor], recorder: StepRecorder) -> list[torch.Tensor]:
+    pairs = zip(names, tensors, strict=True)
+    return [recorder.keep_state(tensor, name=f"optimizer.{kind}.{name}") for name, tensor in pairs]
 
 
-_OPTIMIZERS: Mapping[str, Callable[[Trained, Recording], None]] = {"adamw": _adamw, "sgd": _sgd}
+_OPTIMIZERS: Mapping[str, Callable[[Trained, StepRecorder], None]] = {"adamw": _adamw, "sgd": _sgd}
 
 
 def check_optimizer(name: str | None) -> None:

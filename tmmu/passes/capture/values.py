@@ -1,7 +1,14 @@
-"""Values on demand: a scalar that depends on nothing but constants is computed by running its part of the graph.
+"""Values on demand: a tensor that depends on constants alone is computed by running its part of the graph for real.
 
 Models read such scalars while they are built or traced (``linspace(...)[i].item()``, "is any position masked?"). What
 depends on weights, inputs or random numbers has no value before the model runs, and ends the trace.
+
+The part to run is the backward slice of the node: its arguments, and every call that wrote in place to a storage that
+the slice touches, transitively. Each node enters the slice once and a slice has at most ``_MAX_NODES`` nodes, so the
+search ends. Calls run in recorded order (``meta["index"]``), so an in-place write is seen by those after it and no
+others. The slice is refused as a whole where one node is a weight, an input or a random draw.
+A constant of another recording (a model's buffer, made while it was built) is evaluated there; recordings refer only to
+earlier ones, so that recursion ends too.
 """
 
 import operator
@@ -10,18 +17,18 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.utils._python_dispatch import _disable_current_modes
+
+from tmmu.torch_private import DataDependentOutputException, OpOverload, base_name_of, disable_current_modes
 
 _MAX_NODES = 4096
 _UNINITIALIZED = ("empty", "new_empty", "resize")
 _FILLS = ("fill_", "zero_", "copy_")
 _MAX_BYTES = 1 << 26
-"""Enough for the masks that models inspect; far below any weight."""
+"""Bytes of a storage that is computed: enough for the masks that models inspect, far below any weight."""
 
 
-class Recording(Protocol):
-    """What evaluation needs of a recorder: who changed which storage in place."""
+class MutationLog(Protocol):
+    """What evaluation needs of a recorder: which calls wrote to which storage in place."""
 
     @property
     def mutators(self) -> Mapping[int, Sequence[fx.Node]]:
@@ -33,82 +40,87 @@ class Recording(Protocol):
         ...
 
 
-def concrete_scalar(tensor: torch.Tensor, node: fx.Node, recording: Recording) -> bool | int | float | complex:
+def concrete_scalar(tensor: torch.Tensor, node: fx.Node, log: MutationLog) -> bool | int | float | complex:
     """The number in a one-element tensor, if constants alone decide it."""
     if type(tensor) is torch.Tensor:
-        with _disable_current_modes():
+        with disable_current_modes():
             return tensor.item()
-    value = evaluate(node, recording)
+    value = evaluate(node, log)
     if value is None:
         raise DataDependentOutputException(torch.ops.aten._local_scalar_dense.default)
-    with _disable_current_modes():
+    with disable_current_modes():
         return value.item()
 
 
-def evaluate(node: fx.Node, recording: Recording) -> torch.Tensor | None:
-    """The node's tensor, computed for real; ``None`` where it is not a small function of constants."""
-    needed = _needed(node, recording)
+def evaluate(node: fx.Node, log: MutationLog) -> torch.Tensor | None:
+    """The node's tensor, computed for real; ``None`` where it is not a small function of constants. O(slice)."""
+    needed = _backward_slice(node, log)
     if needed is None:
         return None
     values: dict[fx.Node, Any] = {}
-    with _disable_current_modes(), torch.no_grad():
-        for step in sorted(needed, key=lambda n: n.meta["index"]):
-            value = _leaf(step) if step.op == "placeholder" else _call(step, values)
+    with disable_current_modes(), torch.no_grad():
+        for call in sorted(needed, key=lambda n: n.meta["index"]):
+            value = _leaf_value(call) if call.op == "placeholder" else _run(call, values)
             if value is None:
                 return None
-            values[step] = value
+            values[call] = value
     result = values[node]
     return result if isinstance(result, torch.Tensor) else None
 
 
-def _needed(node: fx.Node, recording: Recording) -> list[fx.Node] | None:
+def _backward_slice(node: fx.Node, log: MutationLog) -> list[fx.Node] | None:
     needed: dict[fx.Node, None] = {}
     stack = [node]
     while stack:
         current = stack.pop()
         if current in needed:
             continue
-        if len(needed) > _MAX_NODES or not _computable(current, recording):
+        if len(needed) > _MAX_NODES or not _is_computable(current, log):
             return None
         needed[current] = None
         stack.extend(current.all_input_nodes)
         for window in current.meta["windows"]:
             if window is not None:
-                stack.extend(recording.mutators.get(window.storage, ()))
+                stack.extend(log.mutators.get(window.storage, ()))
     return list(needed)
 
 
-def _computable(node: fx.Node, recording: Recording) -> bool:
+def _is_computable(node: fx.Node, log: MutationLog) -> bool:
     if node.op == "placeholder":
         return node.meta["value"] is not None or node.meta.get("origin") is not None
     if node.target is operator.getitem:
         return True
-    if getattr(node.target, "_opname", "").startswith(_UNINITIALIZED) and not _filled(node, recording):
+    if _base_name(node).startswith(_UNINITIALIZED) and not _is_filled(node, log):
         return False
     tags = getattr(node.target, "tags", ())
-    small = all(recording.bytes_of(w.storage) <= _MAX_BYTES for w in node.meta["windows"] if w is not None)
+    small = all(log.bytes_of(w.storage) <= _MAX_BYTES for w in node.meta["windows"] if w is not None)
     return small and torch.Tag.nondeterministic_seeded not in tags
 
 
-def _filled(node: fx.Node, recording: Recording) -> bool:
+def _is_filled(node: fx.Node, log: MutationLog) -> bool:
     """Whether what was in memory is overwritten, whole, before anything else is done with it."""
     window = node.meta["windows"][0]
-    changes = recording.mutators.get(window.storage, ())
-    return bool(changes) and changes[0].meta["mutates"] == (window,) and changes[0].target._opname in _FILLS  # type: ignore[union-attr]
+    changes = log.mutators.get(window.storage, ())
+    return bool(changes) and changes[0].meta["mutates"] == (window,) and _base_name(changes[0]) in _FILLS
 
 
-def _leaf(node: fx.Node) -> torch.Tensor | None:
-    """A real tensor as it is (cloned: the steps may write it), or the value from the recording that made it."""
+def _base_name(node: fx.Node) -> str:
+    """Of the operator that the node calls; empty for a Python function."""
+    return base_name_of(node.target) if isinstance(node.target, OpOverload) else ""
+
+
+def _leaf_value(node: fx.Node) -> torch.Tensor | None:
+    """A real tensor as it is (cloned: the calls may write it), or the value from the recording that made it."""
     value = node.meta["value"]
     if value is not None:
         return value.clone()  # type: ignore[no-any-return]
     origin = node.meta["origin"]
-    if origin.recorder is None or origin.index is not None:
+    if origin.builder is None or origin.index is not None:
         return None
-    return evaluate(origin.node, origin.recorder)
+    return evaluate(origin.node, origin.builder)
 
 
-def _call(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     args = fx.node.map_arg(node.args, values.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
     return node.target(*args, **kwargs)  # type: ignore[operator]

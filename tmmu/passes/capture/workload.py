@@ -1,4 +1,4 @@
-"""What is traced: a model, its inputs, and how it is trained; made on fake tensors."""
+"""What is traced: a model, its inputs, and how it is trained."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from tmmu.passes.capture.modules import ModuleStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
+class OwnedTensor:
     """A tensor that the program keeps between steps, its role (``parameter``, ``constant``, ``state``) and its name."""
 
     role: str
@@ -33,7 +33,7 @@ class Workload:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     loss: Callable[..., Any] | None = None
-    owned: tuple[Owned, ...] = ()
+    owned: tuple[OwnedTensor, ...] = ()
     modules: ModuleStack = field(default_factory=ModuleStack)
 
 

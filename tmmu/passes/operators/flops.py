@@ -6,11 +6,13 @@ from typing import Any
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
+from tmmu.torch_private import packet_of
+
 
 def count_flops(node: fx.Node) -> int:
     """Multiply-adds counted as two, for matrix products, convolutions and attention."""
     target: Any = node.target
-    formula = flop_registry.get(target._overloadpacket)
+    formula = flop_registry.get(packet_of(target))
     if formula is None:
         return 0
     args = fx.node.map_arg(node.args, _Shape)
@@ -18,7 +20,7 @@ def count_flops(node: fx.Node) -> int:
     results = tuple(w.shape if w is not None else None for w in node.meta["windows"])
     out = results[0] if len(results) == 1 else results
     key = repr((args, kwargs, out))
-    return _cached(target, key, _Call(args, kwargs, out))
+    return _count(target, key, _Call(args, kwargs, out))
 
 
 class _Call:
@@ -40,9 +42,9 @@ def _Shape(node: fx.Node) -> Any:  # noqa: N802 - stands for a tensor in an argu
 
 
 @cache
-def _cached(target: Any, key: str, call: _Call) -> int:
+def _count(target: Any, key: str, call: _Call) -> int:
     del key
     try:
-        return int(flop_registry[target._overloadpacket](*call.args, **call.kwargs, out_val=call.out))
+        return int(flop_registry[packet_of(target)](*call.args, **call.kwargs, out_val=call.out))
     except (TypeError, ValueError, IndexError, AssertionError):
         return 0

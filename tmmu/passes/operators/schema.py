@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from torch._ops import OpOverload
+from tmmu.torch_private import OpOverload, schema_of
 
 _UNDECLARED: Final = {
     "aten.native_batch_norm.default": ((3, 4), 5),
@@ -12,7 +12,7 @@ _UNDECLARED: Final = {
     "aten.miopen_batch_norm.default": ((3, 4), 5),
     "aten.batch_norm_update_stats.default": ((1, 2), None),
 }
-"""Operators whose schema hides a write: (positions written, position of the flag that says so)."""
+"""Operators whose schema hides a write: (positions written, position of the flag that enables it or ``None``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def signature(op: OpOverload) -> Signature:
     """The operator's printed name and the arguments that its schema marks as written."""
     written = [
         (position, argument.name)
-        for position, argument in enumerate(op._schema.arguments)
+        for position, argument in enumerate(schema_of(op).arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     return Signature(
@@ -47,14 +47,14 @@ def signature(op: OpOverload) -> Signature:
 def written_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments of this call that the operator writes, lists included, in schema order."""
     facts = signature(op)
-    found: list[Any] = []
+    written: list[Any] = []
     if facts.name in _UNDECLARED:
         positions, flag = _UNDECLARED[facts.name]
         if flag is None or (flag < len(args) and args[flag]):
-            found += [args[position] for position in positions if position < len(args)]
+            written += [args[position] for position in positions if position < len(args)]
     for position, name in zip(facts.positions, facts.keywords, strict=True):
         if position < len(args):
-            found.append(args[position])
+            written.append(args[position])
         elif name in kwargs:
-            found.append(kwargs[name])
-    return found
+            written.append(kwargs[name])
+    return written

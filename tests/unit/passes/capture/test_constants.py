@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from tmmu.passes.capture.constants import constant_values, weight_forms, weight_names
+from tmmu.passes.capture.constants import constant_values, meta_weights, weight_names
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 
@@ -62,7 +62,7 @@ def test_a_model_made_in_another_dtype_has_values_of_that_dtype(tmp_path: Path) 
 def test_forms_are_what_the_model_declares(tmp_path: Path) -> None:
     turned = NET.replace("torch.ones(4))", "torch.ones(4))\n        self.x = nn.Parameter(torch.zeros(2, 4).t())")
     (tmp_path / "net.py").write_text(turned.replace("return self.line(x)", "return self.x.sum() + self.line(x)"))
-    forms = weight_forms(capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu")))
+    forms = meta_weights(capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu")))
     assert {"noise", "line.weight", "scale", "count", "ramp", "x"} <= set(forms)
     assert (forms["x"].shape, forms["x"].stride(), forms["x"].dtype) == ((4, 2), (1, 4), torch.float32)
     assert all(form.is_meta for form in forms.values())

@@ -13,7 +13,7 @@ from tmmu.ir.graph import Graph
 from tmmu.judge.check import judge
 from tmmu.judge.rules import require_legal
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
 from tmmu.passes.lowering.lower import lower
 from tmmu.planner.arenas import default_arenas
@@ -42,7 +42,7 @@ def example(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def planned(name: str, mode: str) -> Graph:
     make, inputs, _ = CASES[name]
-    with fake_world("cpu"):
+    with fake_environment("cpu"):
         model = make()
         workload = Workload(
             name=name, folder="", run=model, module=model, args=tuple(example(*i) for i in inputs), loss=loss

@@ -80,8 +80,8 @@ def test_where_nothing_is_drawn_between_nothing_is_recorded(
 ) -> None:
     graph = graph_of(tmp_path, forward, device=device)
     assert states(graph) == []
-    monkeypatch.setattr(Randomness, "read", lambda _: torch._C.default_generator.get_state())
-    monkeypatch.setattr(Randomness, "put", lambda *_: None)
+    monkeypatch.setattr(Randomness, "read_state", lambda _: torch._C.default_generator.get_state())
+    monkeypatch.setattr(Randomness, "restore_state", lambda *_: None)
     assert graph_of(tmp_path, forward, device=device).ir_hash == graph.ir_hash
 
 

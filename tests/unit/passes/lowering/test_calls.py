@@ -10,13 +10,13 @@ from tests.kernels import plain_kernels
 from tests.unit.passes import models
 from tmmu.ir.program import Program, ValueRef
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
 from tmmu.passes.pipeline import lower_program
 
 
 def program_of(make: Callable[[], torch.nn.Module], *shapes: tuple[tuple[int, ...], torch.dtype]) -> Program:
-    with fake_world("cpu"):
+    with fake_environment("cpu"):
         module = make()
         inputs = tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
         work = Workload(name="m", folder="", run=module, module=module, args=inputs)
@@ -100,7 +100,7 @@ def collect(value: Any, into: list[torch.Tensor]) -> None:
 
 
 def test_calls_stand_beside_the_ops_of_the_same_graph() -> None:
-    with fake_world("cpu"):
+    with fake_environment("cpu"):
         model = models.Decoder()
         work = Workload(name="m", folder="", run=model, module=model, args=(torch.empty(1, 4, dtype=torch.int64),))
         traced = trace(work, CaptureRequest(target="m", device="cpu"), no_progress)

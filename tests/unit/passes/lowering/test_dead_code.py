@@ -14,7 +14,7 @@ from tmmu.ir.graph import PERSISTENT_ROLES, Graph
 from tmmu.ir.program import Program, ValueRef
 from tmmu.judge.rules import check_graph
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
 from tmmu.passes.lowering.dead_code import eliminate_dead_ops, live_ops
 from tmmu.passes.meaning import drops_without_effect
@@ -22,7 +22,7 @@ from tmmu.passes.pipeline import lower_program
 
 
 def lowered(run: Callable[..., Any], module: nn.Module | None = None) -> Program:
-    with fake_world("cpu"):
+    with fake_environment("cpu"):
         work = Workload(name="f", folder="", run=module or run, module=module, args=(torch.empty(4, 8),))
         return lower_program(trace(work, CaptureRequest(target="f", device="cpu"), no_progress))
 

@@ -5,14 +5,14 @@ import torch
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
 from tmmu.passes.lowering.overwrites import spans_storage
 from tmmu.passes.pipeline import lower_program
 
 
 def graph_of(run: object, *shapes: tuple[int, ...]) -> Graph:
-    with fake_world("cpu"):
+    with fake_environment("cpu"):
         work = Workload(name="f", folder="", run=run, args=tuple(map(torch.empty, shapes)))  # type: ignore[arg-type]
         return lower_program(trace(work, CaptureRequest(target="f", device="cpu"), no_progress)).graph
 

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
-from torch._C import DispatchKey
-from torch._ops import OpOverload
+
+from tmmu.passes.capture.replace import replace_attribute
+from tmmu.torch_private import DisablePythonDispatcher, DispatchKey, OpOverload, forget_kernels
 
 _aten: Final = torch.ops.aten
 _KEY: Final = DispatchKey.AutogradCPU
@@ -33,25 +34,24 @@ SINGLE_ON_CUDA: Final[tuple[OpOverload, ...]] = (
 
 
 @contextmanager
-def autocast_of(device: str) -> Iterator[None]:
+def autocast_for(device: str) -> Iterator[None]:
     """While inside, autocast regions for any device type are active, with the lists of ``device``."""
-    original = torch.amp.autocast_mode.autocast.__init__
-    torch.amp.autocast_mode.autocast.__init__ = _anywhere(original)  # type: ignore[method-assign]
+    region = torch.amp.autocast_mode.autocast
     saved = {op: dict(op.py_kernels) for op in SINGLE_ON_CUDA} if device == "cuda" else {}
     for op in saved:
-        op.py_kernels[_KEY] = _in_single(op)
-        op._dispatch_cache.clear()
+        op.py_kernels[_KEY] = _single_precision_rule(op)
+    forget_kernels(saved)
     try:
-        yield
+        with replace_attribute(region, "__init__", _init_on_traced_device(region.__init__)):
+            yield
     finally:
-        torch.amp.autocast_mode.autocast.__init__ = original  # type: ignore[method-assign]
         for op, kernels in saved.items():
             op.py_kernels.clear()
             op.py_kernels.update(kernels)
-            op._dispatch_cache.clear()
+        forget_kernels(saved)
 
 
-def _anywhere(original: Callable[..., None]) -> Callable[..., None]:
+def _init_on_traced_device(original: Callable[..., None]) -> Callable[..., None]:
     """The constructor of ``torch.autocast``, for the device that is traced, with the asked device's default dtype."""
 
     def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> None:  # noqa: FBT001, FBT002
@@ -62,19 +62,19 @@ def _anywhere(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def _in_single(op: OpOverload) -> Callable[..., Any]:
+def _single_precision_rule(op: OpOverload) -> Callable[..., Any]:
     """The operator itself, on arguments in single precision inside an autocast region."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if torch.is_autocast_enabled("cpu"):
-            args = tuple(_single(arg) for arg in args)
-            kwargs = {key: _single(value) for key, value in kwargs.items()}
-        with torch._C._DisablePythonDispatcher():
+            args = tuple(_to_single(arg) for arg in args)
+            kwargs = {key: _to_single(value) for key, value in kwargs.items()}
+        with DisablePythonDispatcher():
             return op(*args, **kwargs)
 
     return run
 
 
-def _single(value: Any) -> Any:
-    half = isinstance(value, torch.Tensor) and value.dtype in _HALF
-    return value.to(torch.float32) if half else value
+def _to_single(value: Any) -> Any:
+    is_half = isinstance(value, torch.Tensor) and value.dtype in _HALF
+    return value.to(torch.float32) if is_half else value

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from torch._subclasses.fake_tensor import FakeTensor
-
-from tmmu.passes.capture.recorder import value_is_known
+from tmmu.passes.capture.graph_builder import value_is_known
+from tmmu.torch_private import FakeTensor
 
 _SKIP_CHECKS: Final = "TRANSFORMERS_DISABLE_TORCH_CHECK"
 """transformers' own switch for assertions on tensor data, which hold for valid inputs and cannot be looked at here."""

@@ -11,11 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import torch
-from torch._C import DispatchKey
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OpOverload, OpOverloadPacket
 
 from tmmu.passes.capture.fake.attention import cuda_attention
+from tmmu.torch_private import DispatchKey, OpOverload, OpOverloadPacket, enable_python_dispatcher, forget_kernels
 
 _aten: Final = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -38,14 +36,14 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: F
 
 def _softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Half precision in, single out, without a copy between."""
-    return _normalized(_aten._softmax.default, x, dim, dtype)
+    return _normalize(_aten._softmax.default, x, dim, dtype)
 
 
 def _log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return _normalized(_aten._log_softmax.default, x, dim, dtype)
+    return _normalize(_aten._log_softmax.default, x, dim, dtype)
 
 
-def _normalized(kernel: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
+def _normalize(kernel: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
     if dtype is None and torch.is_autocast_enabled("cpu") and x.dtype in _HALF:
         dtype = torch.float32
     fused = x.dtype in _HALF and dtype is torch.float32
@@ -71,17 +69,17 @@ CUDA_RULES: Final[Mapping[OpOverload, Callable[..., Any]]] = {
 
 
 @contextmanager
-def composites_of(device: str) -> Iterator[None]:
+def composites_for(device: str) -> Iterator[None]:
     """While inside, composite operators are taken apart as on ``device``."""
     if device != "cuda":
         yield
         return
-    with composites_of_eager(CUDA_RULES), enable_python_dispatcher():
+    with eager_composites(CUDA_RULES), enable_python_dispatcher():
         yield
 
 
 @contextmanager
-def composites_of_eager(rules: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
+def eager_composites(rules: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
     """While inside, no operator is taken apart in Python, but for those that ``rules`` stand in for."""
     hidden = _with_python_kernels() | dict.fromkeys(rules)
     saved = {op: dict(op.py_kernels) for op in hidden}
@@ -90,20 +88,14 @@ def composites_of_eager(rules: Mapping[OpOverload, Callable[..., Any]] = Mapping
             op.py_kernels.pop(key, None)
     for op, rule in rules.items():
         op.py_kernels[_COMPOSITE] = rule
-    _forget(saved)
+    forget_kernels(saved)
     try:
         yield
     finally:
         for op, kernels in saved.items():
             op.py_kernels.clear()
             op.py_kernels.update(kernels)
-        _forget(saved)
-
-
-def _forget(ops: Mapping[OpOverload, Any]) -> None:
-    """Let the operators look their kernels up again."""
-    for op in ops:
-        op._dispatch_cache.clear()
+        forget_kernels(saved)
 
 
 def _with_python_kernels() -> dict[OpOverload, None]:

@@ -1,4 +1,11 @@
-"""How modules of fake tensors are converted and copied: what is shared stays shared."""
+"""How modules of fake tensors are converted and copied: what is shared stays shared.
+
+``.to()``, ``.half()`` and their kind walk a tree of modules and replace each parameter. Two modules may hold one
+parameter (tied weights), and the walk meets it twice. ``_Conversion`` therefore keeps, from the first call of
+``Module._apply`` to its return (``_depth`` 0 to 0), what each parameter has become; the result maps to itself, since it
+is met again where the walk enters a module twice. Old and new parameter are kept alive meanwhile: their ``id`` is the
+key. After the outermost call returns nothing is remembered, so that a later conversion starts anew.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+
+from tmmu.passes.capture.replace import replace_attribute
+from tmmu.torch_private import MODULE_APPLY, FakeTensor, buffer_table, parameter_table
 
 
 @contextmanager
@@ -16,12 +25,8 @@ def convertible_modules() -> Iterator[None]:
     torch swaps the tensors of such modules in place and gives up where anything refers to them weakly; here each
     parameter is replaced, once, wherever it is used.
     """
-    original = nn.Module._apply
-    nn.Module._apply = _Conversion().apply  # type: ignore[method-assign]
-    try:
+    with replace_attribute(nn.Module, MODULE_APPLY, _Conversion().apply):
         yield
-    finally:
-        nn.Module._apply = original  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -29,21 +34,18 @@ def copyable_tensors() -> Iterator[None]:
     """While inside, ``copy.deepcopy`` of a fake tensor is a clone: a storage without bytes cannot be copied as one."""
     original = torch.Tensor.__deepcopy__
 
-    def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+    def copy_tensor(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
         if not isinstance(tensor, FakeTensor):
             return original(tensor, memo)  # type: ignore[no-untyped-call]
         if id(tensor) not in memo:
-            made = tensor.detach().clone()
-            parameter = isinstance(tensor, nn.Parameter)
-            memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if parameter else made
+            copy = tensor.detach().clone()
+            is_parameter = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(copy, tensor.requires_grad) if is_parameter else copy
             memo[id(tensor)].requires_grad_(tensor.requires_grad)
         return memo[id(tensor)]
 
-    torch.Tensor.__deepcopy__ = copied  # type: ignore[method-assign]
-    try:
+    with replace_attribute(torch.Tensor, "__deepcopy__", copy_tensor):
         yield
-    finally:
-        torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
 
 
 class _Conversion:
@@ -51,42 +53,42 @@ class _Conversion:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._became: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+        self._replacements: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
 
     @property
     def apply(self) -> Callable[..., nn.Module]:
         """A function that stands for ``Module._apply``."""
 
-        def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
+        def apply_to(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
             self._depth += 1
             try:
                 for child in module.children() if recurse else ():
-                    child._apply(fn)  # type: ignore[no-untyped-call]
+                    getattr(child, MODULE_APPLY)(fn)
                 self._replace(module, fn)
             finally:
                 self._depth -= 1
                 if self._depth == 0:
-                    self._became.clear()
+                    self._replacements.clear()
             return module
 
-        return _apply
+        return apply_to
 
     def _replace(self, module: nn.Module, fn: Callable[[Any], Any]) -> None:
-        for key, parameter in module._parameters.items():
+        parameters, buffers = parameter_table(module), buffer_table(module)
+        for key, parameter in parameters.items():
             if parameter is not None:
-                module._parameters[key] = self._converted(parameter, fn)
-        for key, buffer in module._buffers.items():
+                parameters[key] = self._convert(parameter, fn)
+        for key, buffer in buffers.items():
             if buffer is not None:
-                module._buffers[key] = fn(buffer)
+                buffers[key] = fn(buffer)
 
-    def _converted(self, parameter: nn.Parameter, fn: Callable[[Any], Any]) -> nn.Parameter:
-        known = self._became.get(id(parameter))
-        if known is not None:
-            return known[1]
+    def _convert(self, parameter: nn.Parameter, fn: Callable[[Any], Any]) -> nn.Parameter:
+        entry = self._replacements.get(id(parameter))
+        if entry is not None:
+            return entry[1]
         with torch.no_grad():
-            applied = fn(parameter)
-        same = applied is parameter
-        made = parameter if same else nn.Parameter(applied, requires_grad=parameter.requires_grad)
-        self._became[id(parameter)] = (parameter, made)
-        self._became[id(made)] = (made, made)
-        return made
+            data = fn(parameter)
+        converted = parameter if data is parameter else nn.Parameter(data, requires_grad=parameter.requires_grad)
+        self._replacements[id(parameter)] = (parameter, converted)
+        self._replacements[id(converted)] = (converted, converted)
+        return converted

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-_HERE = torch.device("cpu")
-_STAYS = frozenset({torch.Tensor.cuda, torch.Tensor.cpu})
+_TRACED = torch.device("cpu")
+_TRANSFERS = frozenset({torch.Tensor.cuda, torch.Tensor.cpu})
 _KINDS = ("cuda", "cpu", "meta", "mps", "xpu")
 
 
@@ -15,15 +15,15 @@ class OneDevice(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _STAYS:
+        if func in _TRANSFERS:
             return args[0]
-        if "device" in kwargs or any(_names_a_device(arg) for arg in args):
-            args = tuple(_HERE if _names_a_device(arg) else arg for arg in args)
-            kwargs = {key: _HERE if key == "device" and value is not None else value for key, value in kwargs.items()}
+        if "device" in kwargs or any(_is_device(arg) for arg in args):
+            args = tuple(_TRACED if _is_device(arg) else arg for arg in args)
+            kwargs = {key: _TRACED if key == "device" and value is not None else value for key, value in kwargs.items()}
         return func(*args, **kwargs)
 
 
-def _names_a_device(arg: Any) -> bool:
+def _is_device(arg: Any) -> bool:
     if isinstance(arg, torch.device):
         return True
     return isinstance(arg, str) and arg.partition(":")[0] in _KINDS

@@ -1,11 +1,16 @@
-"""How weights get their values while planning: constants as they are, random ones by one draw that nobody can read."""
+"""Initialization of weights while a model is built to be traced: constants as they are, random ones as one draw.
+
+Some initializers look at what they drew (orthogonal, sparse, truncated), and a fake tensor has nothing to look at.
+"""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import torch
 from torch import nn
+
+from tmmu.passes.capture.replace import replace_attribute
 
 _RANDOM: Final = (
     "uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
@@ -13,8 +18,8 @@ _RANDOM: Final = (
 )  # fmt: skip
 
 
-def _drawn(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """The tensor, marked as random: some initializers look at what they drew, and there is nothing to look at."""
+def _draw_uniform(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """The tensor after one operator that draws, so that its value counts as random."""
     with torch.no_grad():
         return tensor.uniform_()
 
@@ -22,11 +27,7 @@ def _drawn(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 @contextmanager
 def quick_initialization() -> Iterator[None]:
     """While inside, the random initializers of ``torch.nn.init`` are one operator each."""
-    originals = {name: getattr(nn.init, name) for name in _RANDOM}
-    for name in originals:
-        setattr(nn.init, name, _drawn)
-    try:
+    with ExitStack() as stack:
+        for name in _RANDOM:
+            stack.enter_context(replace_attribute(nn.init, name, _draw_uniform))
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(nn.init, name, original)

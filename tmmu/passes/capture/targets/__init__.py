@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.sources import display_name
 from tmmu.passes.capture.targets.huggingface import load_huggingface
 from tmmu.passes.capture.targets.pyfile import load_file, split_target
 from tmmu.passes.capture.workload import Workload
+from tmmu.torch_private import FakeTensorMode
 
 _HUGGINGFACE = "hf:"
 

@@ -9,18 +9,23 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._export.serde.serialize import deserialize_scalar_type
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
-from torch.export.pt2_archive import _package
 from torch.export.pt2_archive.constants import WEIGHTS_DIR
-from torch.utils._python_dispatch import _disable_current_modes
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.passes.capture.modules import ModuleStack
+from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.sources import display_name
-from tmmu.passes.capture.workload import Owned, Workload
+from tmmu.passes.capture.workload import OwnedTensor, Workload
+from tmmu.torch_private import (
+    ARCHIVE_FILE_MAP,
+    DisableTorchFunction,
+    FakeTensorMode,
+    archive_package,
+    deserialize_scalar_type,
+    disable_current_modes,
+)
 
 _ROLES = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "constant", InputKind.CONSTANT_TENSOR: "constant"}
 _WRITES_BACK = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
@@ -33,18 +38,18 @@ def load_exported(request: CaptureRequest, path: Path, fake: FakeTensorMode) -> 
     exported = _read(path)
     signature = exported.graph_signature
     tensors: list[tuple[str, Any]] = []
-    owned: list[Owned] = []
-    names = [n for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
-    for spec, node in zip(signature.input_specs, names, strict=True):
+    owned: list[OwnedTensor] = []
+    placeholders = [n for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
+    for spec, node in zip(signature.input_specs, placeholders, strict=True):
         value = _placeholder(spec, node, exported, fake)
         tensors.append((node.name, value))
         if spec.kind in _ROLES and isinstance(value, torch.Tensor):
-            owned.append(Owned(role=_ROLES[spec.kind], name=spec.target or node.name, tensor=value))
-    mine = {id(entry.tensor) for entry in owned}
-    given = {name: value for name, value in tensors if isinstance(value, torch.Tensor) and id(value) not in mine}
+            owned.append(OwnedTensor(role=_ROLES[spec.kind], name=spec.target or node.name, tensor=value))
+    owned_ids = {id(entry.tensor) for entry in owned}
+    inputs = {name: value for name, value in tensors if isinstance(value, torch.Tensor) and id(value) not in owned_ids}
     modules = ModuleStack()
-    program = _Program(exported.graph_module, signature, dict(tensors), modules)
-    return Workload(name=path.stem, folder="", run=program, kwargs=given, owned=tuple(owned), modules=modules)
+    run = _ExportedCall(exported.graph_module, signature, dict(tensors), modules)
+    return Workload(name=path.stem, folder="", run=run, kwargs=inputs, owned=tuple(owned), modules=modules)
 
 
 def _refuse_options(request: CaptureRequest) -> None:
@@ -60,7 +65,7 @@ def _read(path: Path) -> torch.export.ExportedProgram:
         raise InvalidConfig(f"no file {str(path)!r}", fix="check the path")
     if not zipfile.is_zipfile(path):
         raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
-    with _disable_current_modes(), _weights_unread():
+    with disable_current_modes(), _skip_weights():
         try:
             return torch.export.load(path)
         except Exception as error:
@@ -71,24 +76,21 @@ def _read(path: Path) -> torch.export.ExportedProgram:
 
 
 @contextmanager
-def _weights_unread() -> Iterator[None]:
+def _skip_weights() -> Iterator[None]:
     """While inside, reading an archive reserves room for weights but leaves their bytes in the file."""
-    original = _package._build_file_map
+    read_tensors = getattr(archive_package, ARCHIVE_FILE_MAP)
 
-    def unread(reader: Any, config: Any, base_dir: str) -> dict[str, torch.Tensor]:
+    def reserve(reader: Any, config: Any, base_dir: str) -> dict[str, torch.Tensor]:
         if base_dir != WEIGHTS_DIR:
-            return original(reader, config, base_dir)
+            return read_tensors(reader, config, base_dir)  # type: ignore[no-any-return]
         payloads = [p for p in config.config.values() if not p.use_pickle and p.tensor_meta is not None]
-        return {p.path_name: _reserved(reader, base_dir + p.path_name, p.tensor_meta) for p in payloads}
+        return {p.path_name: _reserve(reader, base_dir + p.path_name, p.tensor_meta) for p in payloads}
 
-    _package._build_file_map = unread  # type: ignore[assignment]
-    try:
+    with replace_attribute(archive_package, ARCHIVE_FILE_MAP, reserve):
         yield
-    finally:
-        _package._build_file_map = original
 
 
-def _reserved(reader: Any, record: str, meta: Any) -> torch.Tensor:
+def _reserve(reader: Any, record: str, meta: Any) -> torch.Tensor:
     dtype = deserialize_scalar_type(meta.dtype)
     return torch.empty(_record_size(reader, record) // dtype.itemsize, dtype=dtype)
 
@@ -105,7 +107,7 @@ def _placeholder(spec: Any, node: fx.Node, exported: torch.export.ExportedProgra
     if spec.kind is not InputKind.USER_INPUT and spec.target in stored:
         value = stored[spec.target]
         constant = spec.kind is InputKind.CONSTANT_TENSOR or not isinstance(value, torch.Tensor)
-        return value if constant else _faked(value, fake)
+        return value if constant else _fake(value, fake)
     example = node.meta.get("val")
     if not isinstance(example, torch.Tensor):
         return example
@@ -114,12 +116,12 @@ def _placeholder(spec: Any, node: fx.Node, exported: torch.export.ExportedProgra
     return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype)
 
 
-def _faked(value: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+def _fake(value: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
+    with disable_current_modes(), DisableTorchFunction():
         return fake.from_tensor(value)
 
 
-class _Program:
+class _ExportedCall:
     """The exported graph as a callable of its user inputs; what it mutates is written back where it lies."""
 
     def __init__(
@@ -129,17 +131,17 @@ class _Program:
         self._signature = signature
         self._values = values
 
-    def __call__(self, **given: torch.Tensor) -> list[Any]:
-        results = self._runner.run(*(given.get(name, value) for name, value in self._values.items()))
+    def __call__(self, **inputs: torch.Tensor) -> list[Any]:
+        results = self._runner.run(*(inputs.get(name, value) for name, value in self._values.items()))
         targets = {spec.target: name for spec, name in zip(self._signature.input_specs, self._values, strict=True)}
-        kept = []
+        returned = []
         for spec, result in zip(self._signature.output_specs, results, strict=True):
             if spec.kind in _WRITES_BACK:
-                home = targets.get(spec.target, spec.target)
-                self._values[home or ""].copy_(result)
+                name = targets.get(spec.target, spec.target)
+                self._values[name or ""].copy_(result)
             elif spec.kind is not OutputKind.TOKEN:
-                kept.append(result)
-        return kept
+                returned.append(result)
+        return returned
 
 
 class _Runner(fx.Interpreter):

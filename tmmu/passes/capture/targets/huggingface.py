@@ -11,7 +11,7 @@ import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.passes.capture.request import CaptureRequest
-from tmmu.passes.capture.workload import Owned, Workload
+from tmmu.passes.capture.workload import OwnedTensor, Workload
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -248,9 +248,9 @@ def _fill(cache: Any, model: torch.nn.Module, config: Any, batch: int, dtype: to
     cache.early_initialization(batch, heads, size, dtype, torch.device("cpu"))
 
 
-def _states(cache: Any) -> tuple[Owned, ...]:
+def _states(cache: Any) -> tuple[OwnedTensor, ...]:
     return tuple(
-        Owned(role="state", name=f"cache.{index}.{key}", tensor=value)
+        OwnedTensor(role="state", name=f"cache.{index}.{key}", tensor=value)
         for index, layer in enumerate(cache.layers)
         for key, value in vars(layer).items()
         if isinstance(value, torch.Tensor)

@@ -8,7 +8,7 @@ import torch
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.fake.attention import efficient_applies, flash_applies
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
 from tmmu.passes.pipeline import lower_program
 
@@ -71,7 +71,7 @@ def attended(
             q, k, v, attn_mask=allowed, is_causal=not mask, dropout_p=dropout
         )
 
-    with fake_world(device):
+    with fake_environment(device):
         inputs = tuple(torch.empty(1, 4, 256, 64, dtype=dtype, requires_grad=training) for _ in range(3))
         workload = Workload(name="attend", folder="", run=run, args=inputs, loss=lambda f, *a: f(*a).float().sum())
         request = CaptureRequest(target="attend", device=device, mode="backward" if training else "inference")
@@ -113,7 +113,7 @@ def test_on_the_cpu_torch_itself_chooses() -> None:
 
 def test_dropout_on_cuda_keeps_a_boolean_mask_and_on_the_cpu_a_scaled_one() -> None:
     def graph_of(device: str) -> Graph:
-        with fake_world(device):
+        with fake_environment(device):
             x = torch.empty(64, 64, requires_grad=True)
             work = Workload(
                 name="d",
@@ -136,7 +136,7 @@ def test_dropout_on_cuda_keeps_a_boolean_mask_and_on_the_cpu_a_scaled_one() -> N
 def test_rules_for_cuda_leave_torch_as_it_was() -> None:
     x = torch.ones(4, 4, requires_grad=True)
     before = dict(torch.ops.aten.dropout.default.py_kernels)
-    with fake_world("cuda"):
+    with fake_environment("cuda"):
         torch.empty(2, 2).softmax(-1)
     assert torch.ops.aten.dropout.default.py_kernels == before
     assert torch.nn.functional.dropout(x, 0.0).equal(x)

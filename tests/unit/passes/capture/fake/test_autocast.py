@@ -5,7 +5,7 @@ import torch
 
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_world, trace
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
 from tmmu.passes.pipeline import lower_program
 
@@ -15,7 +15,7 @@ def graph_of(device: str, region: str, dtype: torch.dtype | None = torch.bfloat1
         with torch.autocast(region, dtype=dtype):
             return torch.nn.functional.layer_norm(x @ w, (8,)).exp()
 
-    with fake_world(device):
+    with fake_environment(device):
         inputs = (torch.empty(4, 8), torch.empty(8, 8))
         work = Workload(name="cast", folder="", run=run, args=inputs)
         return lower_program(trace(work, CaptureRequest(target="cast", device=device), no_progress)).graph
@@ -45,7 +45,7 @@ def test_on_the_cpu_exponentials_stay_half() -> None:
 
 def test_autocast_is_torchs_own_again_afterwards() -> None:
     before = torch.amp.autocast_mode.autocast.__init__
-    with fake_world("cuda"):
+    with fake_environment("cuda"):
         assert torch.amp.autocast_mode.autocast.__init__ is not before
     assert torch.amp.autocast_mode.autocast.__init__ is before
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -68,7 +68,7 @@ def test_softmax_to_single_precision_is_one_operator_on_cuda(
         with torch.autocast("cuda", enabled=region):
             return torch.softmax(x, -1, dtype=asked)
 
-    with fake_world(device):
+    with fake_environment(device):
         work = Workload(name="soft", folder="", run=run, args=(torch.empty(4, 8, dtype=torch.bfloat16),))
         graph = lower_program(trace(work, CaptureRequest(target="soft", device=device), no_progress)).graph
     assert list(graph.ops.target) == ops
@@ -77,7 +77,7 @@ def test_softmax_to_single_precision_is_one_operator_on_cuda(
 
 @pytest.mark.parametrize(("device", "kept"), [("cuda", "float32"), ("cpu", "bfloat16")])
 def test_layer_norm_in_half_precision_keeps_its_statistics_as_the_kernel_does(device: str, kept: str) -> None:
-    with fake_world(device):
+    with fake_environment(device):
         x, w = torch.empty(4, 8, dtype=torch.bfloat16), torch.empty(8, dtype=torch.bfloat16)
         run = lambda x, w: torch.native_layer_norm(x, (8,), w, w, 1e-5)  # noqa: E731
         work = Workload(name="norm", folder="", run=run, args=(x, w))

@@ -6,7 +6,7 @@ import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
 
-from tmmu.passes.capture.fake.composites import composites_of_eager
+from tmmu.passes.capture.fake.composites import eager_composites
 
 aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def in_python() -> dict[str, dict[DispatchKey, Any]]:
 def test_no_rule_in_python_is_left_but_those_that_mend_a_schema() -> None:
     before = in_python()
     assert "aten.upsample_bilinear2d.default" in before
-    with composites_of_eager():
+    with eager_composites():
         left = in_python()
     assert {name: set(kernels) for name, kernels in left.items()} == {
         "aten.native_batch_norm.default": {DispatchKey.Autograd},
@@ -37,6 +37,6 @@ def test_a_rule_of_ours_is_there_meanwhile() -> None:
     def rule(x: torch.Tensor) -> torch.Tensor:
         return x
 
-    with composites_of_eager({aten.hardshrink.default: rule}):
+    with eager_composites({aten.hardshrink.default: rule}):
         assert aten.hardshrink.default.py_kernels[DispatchKey.CompositeImplicitAutograd] is rule
     assert DispatchKey.CompositeImplicitAutograd not in aten.hardshrink.default.py_kernels

@@ -1,0 +1,248 @@
+"""The fx graph of a trace while it is made: nodes for calls, and for each tensor the node that yields it.
+
+State. ``graph`` has one node per call, in order, placeholders first. ``table`` numbers the storages and knows the
+window of every tensor on one (``storage_table.py``). ``mutators`` lists, by storage, the nodes that wrote to it in
+place. Which node a tensor comes from is not here but on the tensor, in a ``TensorOrigin``: no map has to keep tensors
+alive, and they die as in eager.
+
+Invariants. Every tensor among a node's arguments is a node: one that comes from another graph, or from none, is first
+adopted, as an alias of a known storage or as a constant. An origin counts only while the tensor has the window that it
+had then; after ``tensor.data = other`` the tensor is adopted anew. A node's ``meta["windows"]`` are those of its
+results at that call, so that resizing or freeing a storage later changes no recorded fact.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tmmu.passes.capture.program import Window
+from tmmu.passes.capture.storage_table import StorageTable
+from tmmu.passes.capture.values import evaluate
+from tmmu.torch_private import DisableTorchFunction, OpOverload
+
+_ORIGIN: Final = "_tmmu_origin"
+
+
+class TensorOrigin:
+    """The node that a tensor comes from, kept on the tensor; a copy of the tensor has none.
+
+    ``index`` is the tensor's position where the node yields a tuple, ``window`` where it lay then.
+    """
+
+    __slots__ = ("builder", "index", "node", "window")
+
+    def __init__(
+        self,
+        builder: "GraphBuilder | None" = None,
+        node: fx.Node | None = None,
+        index: int | None = None,
+        window: Window | None = None,
+    ) -> None:
+        self.builder, self.node, self.index, self.window = builder, node, index, window
+
+    def __deepcopy__(self, memo: Any) -> "TensorOrigin":
+        return TensorOrigin()
+
+    def __reduce__(self) -> Any:
+        return (TensorOrigin, ())
+
+
+@dataclass(frozen=True, slots=True)
+class InsertionPoint:
+    """Where a call belongs: the node before it (``None``: before all), and the notes that it gets."""
+
+    after: fx.Node | None
+    notes: Mapping[str, Any]
+
+
+class GraphBuilder:
+    """A graph under construction: ``notes`` gives the metadata of a call made now.
+
+    ``node_of_unknown`` is asked for a tensor on an unknown storage before that becomes a constant: it may give another
+    node, or refuse by an error.
+    """
+
+    def __init__(
+        self,
+        notes: Callable[[], dict[str, Any]],
+        node_of_unknown: Callable[[torch.Tensor, TensorOrigin | None], fx.Node | None],
+    ) -> None:
+        self.graph = fx.Graph()
+        self.table = StorageTable()
+        self.mutators: dict[int, list[fx.Node]] = {}
+        self._notes = notes
+        self._node_of_unknown = node_of_unknown
+        self._last_placeholder: fx.Node | None = None
+
+    def bytes_of(self, storage: int) -> int:
+        """The size of a storage when it became known."""
+        return self.table.bytes_of(storage)
+
+    def is_mutated(self, tensor: torch.Tensor) -> bool:
+        """Whether some call wrote to the tensor's storage in place."""
+        storage = self.table.id_of(tensor)
+        return storage is not None and bool(self.mutators.get(storage))
+
+    # -- making nodes
+
+    def declare(self, tensor: torch.Tensor, *, role: str, name: str) -> None:
+        """Make the tensor's storage known under a role and name, unless it already is."""
+        if self.table.id_of(tensor) is None:
+            built_as = tensor.__dict__.get(_ORIGIN)
+            node = self._placeholder(tensor, role=role, name=name)
+            # For the weight's first value. The trace itself may not count on it: weights are loaded.
+            node.meta["built_as"] = built_as
+
+    def add_call(
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        written: Iterable[torch.Tensor],
+    ) -> None:
+        """A call on these nodes, which has returned ``result`` and changed ``written`` in place."""
+        node = self.graph.create_node("call_function", func, args, dict(kwargs))
+        node.meta["windows"] = tuple(
+            self._result_window(leaf, node) if isinstance(leaf, torch.Tensor) else None for leaf in flatten(result)
+        )
+        node.meta["mutates"] = tuple(dict.fromkeys(self.table.window(tensor) for tensor in written))
+        for window in node.meta["mutates"]:
+            self.mutators.setdefault(window.storage, []).append(node)
+        node.meta.update(self._notes())
+        self._tag_results(result, node)
+
+    def add_alias(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        """Let the tensor, on a storage of its own, stand for what the node yields."""
+        self.table.add_alias(tensor, node.meta["windows"][0].storage)
+        self._tag(tensor, node)
+
+    def current_point(self) -> InsertionPoint:
+        """After the last node so far, with the notes that a call would get now."""
+        return InsertionPoint(after=next(iter(reversed(self.graph.nodes)), None), notes=self._notes())
+
+    def insert_call(
+        self, point: InsertionPoint, func: OpOverload, args: tuple[Any, ...], result: torch.Tensor | None
+    ) -> fx.Node:
+        """The node of a call at this point; tensors in ``args`` are adopted, ``result`` is what it returns."""
+        with DisableTorchFunction():
+            node_args = self.nodes_in(args)
+            with self.graph.inserting_after(point.after) if point.after else self.graph.inserting_before():
+                node: fx.Node = self.graph.create_node("call_function", func, node_args)
+            windows = (None,) if result is None else (self._result_window(result, node),)
+            node.meta.update(point.notes, windows=windows, mutates=())
+            self._tag_results(result, node)
+        return node
+
+    def _result_window(self, tensor: torch.Tensor, node: fx.Node) -> Window:
+        if self.table.id_of(tensor) is None:
+            self.table.add(tensor, node)
+        return self.table.window(tensor)
+
+    def _placeholder(self, tensor: torch.Tensor, *, role: str, name: str) -> fx.Node:
+        with self.graph.inserting_after(self._last_placeholder):
+            node = self.graph.create_node("placeholder", _identifier(name, len(self.table)))
+        self._last_placeholder = node
+        self.table.add(tensor, node, role=role, name=name)
+        windows = (self.table.window(tensor),)
+        value = tensor if type(tensor) is torch.Tensor else None
+        node.meta.update(windows=windows, mutates=(), index=(0, len(self.table)), value=value)
+        self._tag(tensor, node)
+        return node
+
+    def _item(self, node: fx.Node, index: int) -> fx.Node:
+        item = self.graph.create_node("call_function", operator.getitem, (node, index))
+        step, depth = node.meta["index"]
+        item.meta.update(windows=(), mutates=(), index=(step, depth + 1))
+        return item
+
+    # -- from tensors to nodes
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that yields this tensor, made on demand for one item of a tuple or an unknown alias."""
+        origin: TensorOrigin | None = tensor.__dict__.get(_ORIGIN)
+        if origin is None or origin.builder is not self or origin.node is None:
+            return self._adopt(tensor, origin)
+        if origin.window != self.table.window_of(tensor):
+            return self._adopt(tensor, None)  # its data was replaced since
+        if origin.index is None:
+            return origin.node
+        with self.graph.inserting_after(origin.node):
+            item: fx.Node = self._item(origin.node, origin.index)
+        item.meta["windows"] = (self.table.window(tensor),)
+        self._tag(tensor, item)
+        return item
+
+    def nodes_in(self, value: Any) -> Any:
+        """An argument with a node in place of each tensor."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, (tuple, list)):
+            leaves = [self.nodes_in(leaf) for leaf in value]
+            return leaves if isinstance(value, list) else tuple(leaves)
+        return value
+
+    def _adopt(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
+        """A node for a tensor that no call here returned: an alias of a known storage, or a constant."""
+        storage = self.table.id_of(tensor)
+        if storage is None:
+            return self._node_of_unknown(tensor, origin) or self._constant(tensor, origin)
+        node, window = self.table.maker_of(storage), self.table.window(tensor)
+        if node.meta["windows"] != (window,):
+            args = (node, list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
+            node = self.graph.create_node("call_function", torch.ops.aten.as_strided.default, args)
+            node.meta.update(self._notes(), windows=(window,), mutates=())
+        self._tag(tensor, node)
+        return node
+
+    def _constant(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
+        node = self._placeholder(tensor, role="constant", name=f"constant_{len(self.table)}")
+        node.meta["origin"] = origin
+        return node
+
+    def _tag(self, tensor: torch.Tensor, node: fx.Node, index: int | None = None) -> None:
+        tensor.__dict__[_ORIGIN] = TensorOrigin(self, node, index, self.table.window(tensor))
+
+    def _tag_results(self, result: Any, node: fx.Node) -> None:
+        if isinstance(result, torch.Tensor):
+            self._tag(result, node)
+        elif isinstance(result, (tuple, list)):
+            for index, leaf in enumerate(result):
+                if isinstance(leaf, torch.Tensor):
+                    self._tag(leaf, node, index)
+                elif isinstance(leaf, (tuple, list)):
+                    self._tag_list(leaf, self._item(node, index))
+
+    def _tag_list(self, leaves: Sequence[Any], node: fx.Node) -> None:
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                self._tag(leaf, node, index)
+
+
+def value_is_known(tensor: torch.Tensor) -> bool:
+    """Whether constants alone decide the tensor, in the graph that it comes from."""
+    origin: TensorOrigin | None = tensor.__dict__.get(_ORIGIN)
+    if origin is None or origin.builder is None:
+        return False
+    with DisableTorchFunction():
+        return evaluate(origin.builder.node_of(tensor), origin.builder) is not None
+
+
+def made_by(tensor: torch.Tensor) -> TensorOrigin | None:
+    """The graph, node and position in its result that the tensor comes from, where it comes from one."""
+    return tensor.__dict__.get(_ORIGIN)
+
+
+def flatten(value: Any) -> list[Any]:
+    """The leaves of nested tuples and lists."""
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in flatten(item)]
+    return [value]
+
+
+def _identifier(name: str, index: int) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name) or f"arg_{index}"

@@ -1,0 +1,93 @@
+"""The storages of a trace: their ids, roles and names, and the window of any tensor on one of them.
+
+A storage gets its id when a tensor on it is declared (weights, inputs), met as a constant, or first returned by a
+recorded call. Ids count from 0 in that order and are never given back. Storages are told apart by the address of
+their C++ object, which fake tensors share and keep as real ones do. The table keeps every storage that it knows alive:
+the address of one that was freed would come back as another's. That costs no memory, since fake storages have no
+bytes, and changes no plan, since spans come from calls and not from Python's lifetimes. Tensors it does not keep, or
+autograd's graph would live as long as the trace.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from tmmu.errors import UnsupportedOp
+from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.passes.capture.program import Storage, Window
+from tmmu.torch_private import cpp_address
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One storage; ``maker`` is the node that declared it or returned it first."""
+
+    storage: Storage
+    handle: torch.UntypedStorage
+    maker: fx.Node
+
+
+class StorageTable:
+    """Storages by id and by identity. Every look-up is ``O(1)``."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, int] = {}
+        self._entries: list[_Entry] = []
+        self._aliases: list[torch.UntypedStorage] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, tensor: torch.Tensor, maker: fx.Node, *, role: str | None = None, name: str = "") -> None:
+        """Give the tensor's storage, which must be unknown, the next id."""
+        handle = _storage_of(tensor)
+        self._ids[cpp_address(handle)] = len(self._entries)
+        self._entries.append(_Entry(Storage(bytes=handle.nbytes(), role=role, name=name), handle, maker))
+
+    def add_alias(self, tensor: torch.Tensor, storage: int) -> None:
+        """Take the tensor's storage for another form of the one with this id."""
+        handle = _storage_of(tensor)
+        self._ids[cpp_address(handle)] = storage
+        self._aliases.append(handle)
+
+    def id_of(self, tensor: torch.Tensor) -> int | None:
+        """The id of the tensor's storage, or ``None`` where it is unknown."""
+        return self._ids.get(cpp_address(_storage_of(tensor)))
+
+    def maker_of(self, storage: int) -> fx.Node:
+        """The node that declared the storage or returned it first."""
+        return self._entries[storage].maker
+
+    def bytes_of(self, storage: int) -> int:
+        """The storage's size when it became known."""
+        return self._entries[storage].storage.bytes
+
+    def storages(self) -> tuple[Storage, ...]:
+        """All storages by id; one that was resized counts at its largest."""
+        return tuple(
+            replace(entry.storage, bytes=max(entry.storage.bytes, entry.handle.nbytes())) for entry in self._entries
+        )
+
+    def window_of(self, tensor: torch.Tensor) -> Window | None:
+        """The tensor's window, or ``None`` where its storage is unknown."""
+        storage = self.id_of(tensor)
+        if storage is None:
+            return None
+        dtype = str(tensor.dtype)[6:]
+        width = DTYPE_BYTES.get(dtype)
+        if width is None:
+            raise UnsupportedOp(f"tensors of dtype {dtype} are not modelled", fix="use a dense, non-quantized dtype")
+        return Window(storage, int(tensor.storage_offset()) * width, tuple(tensor.shape), tensor.stride(), dtype)
+
+    def window(self, tensor: torch.Tensor) -> Window:
+        """The window of a tensor whose storage is known."""
+        window = self.window_of(tensor)
+        assert window is not None  # callers add the storage first
+        return window
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    if tensor.layout is not torch.strided:
+        raise UnsupportedOp(f"tensors of layout {tensor.layout} are not modelled", fix="make the tensor dense")
+    return tensor.untyped_storage()

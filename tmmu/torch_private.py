@@ -1,0 +1,233 @@
+"""Every private name of torch that tmmu uses, why, and the torch versions for which it is known to hold.
+
+``Holds: 2.11, 2.13`` after a name: tmmu was run with these two versions. 2.12, between them, is untried, and so is
+what comes later. Operators (``torch.ops.aten._softmax``) are part of a graph's format and none of this.
+``tests/unit/test_torch_private.py`` refuses a private name anywhere else in ``tmmu``, and one here without versions.
+
+A function of C is bound here once, so that a caller pays one look-up in its own module. What ``import torch`` does not
+load by itself (Dynamo, the partitioners, the archive reader) is loaded when its name is first taken.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch._dispatch.python
+import torch._guards
+import torch._ops
+import torch._prims.rng_prims
+import torch._subclasses.fake_tensor
+import torch.utils._python_dispatch
+import torch.utils._pytree
+from torch import nn
+
+# -- operators
+
+OpOverload = torch._ops.OpOverload
+"""The type of an operator's overload: ``torch.ops.aten.add.Tensor``. Holds: 2.11, 2.13."""
+OpOverloadPacket = torch._ops.OpOverloadPacket
+"""The type of an operator with all its overloads: ``torch.ops.aten.add``. Holds: 2.11, 2.13."""
+HigherOrderOperator = torch._ops.HigherOrderOperator
+"""The type of operators that take graphs, which no plan models. Holds: 2.11, 2.13."""
+DispatchKey = torch._C.DispatchKey
+"""Where ``OpOverload.py_kernels`` keeps a rule written in Python. Holds: 2.11, 2.13."""
+enable_python_dispatcher = torch._dispatch.python.enable_python_dispatcher
+"""Block in which ``py_kernels`` come before C++ kernels. Holds: 2.11, 2.13."""
+rng_prims = torch._prims.rng_prims
+"""AOTAutograd's operators that save a random state or run in one. Holds: 2.11, 2.13."""
+
+schema_of: Final[Callable[[Any], Any]] = attrgetter("_schema")
+"""An overload's schema: what it takes, returns and writes. Holds: 2.11, 2.13."""
+base_name_of: Final[Callable[[Any], str]] = attrgetter("_opname")
+"""An overload's name without namespace and overload: ``add``. Holds: 2.11, 2.13."""
+overload_name_of: Final[Callable[[Any], str]] = attrgetter("_overloadname")
+"""An overload's own name: ``Tensor``, or ``default``. Holds: 2.11, 2.13."""
+packet_of: Final[Callable[[Any], Any]] = attrgetter("_overloadpacket")
+"""The packet of an overload, by which torch keeps its formulas for FLOPs. Holds: 2.11, 2.13."""
+c_function_of: Final[Callable[[Any], Callable[..., Any]]] = attrgetter("_op")
+"""The C function of an overload, a microsecond a call cheaper than the overload. Holds: 2.11, 2.13."""
+
+
+def forget_kernels(ops: Iterable[torch._ops.OpOverload]) -> None:
+    """Make the operators look up their kernels again, after ``py_kernels`` changed. Holds: 2.11, 2.13."""
+    for op in ops:
+        op._dispatch_cache.clear()
+
+
+# -- identity
+
+cpp_address: Final[Callable[[torch.UntypedStorage | torch.Generator], int]] = attrgetter("_cdata")
+"""The C++ object behind a storage or generator, for which Python makes many wrappers. Holds: 2.11, 2.13."""
+
+# -- dispatch: modes, guards, threads' switches
+
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+"""A mode that sees every operator call below autograd. Holds: 2.11, 2.13."""
+disable_current_modes = torch.utils._python_dispatch._disable_current_modes
+"""Block without any mode: for real values in the middle of a trace. Holds: 2.11, 2.13."""
+current_dispatch_mode = torch.utils._python_dispatch._get_current_dispatch_mode
+"""The innermost dispatch mode of this thread. Holds: 2.11, 2.13."""
+pop_mode_temporarily = torch.utils._python_dispatch._pop_mode_temporarily
+"""Block without the innermost dispatch mode. Holds: 2.11, 2.13."""
+dispatch_mode_count = torch._C._len_torch_dispatch_stack
+"""How many dispatch modes are on in this thread. Holds: 2.11, 2.13."""
+DisableTorchFunction = torch._C.DisableTorchFunction
+"""Block in which no ``__torch_function__`` is called, modes included. Holds: 2.11, 2.13."""
+DisableTorchDispatch = torch._C._DisableTorchDispatch
+"""Block in which no ``__torch_dispatch__`` is called: for making a fake tensor by hand. Holds: 2.11, 2.13."""
+DisablePythonDispatcher = torch._C._DisablePythonDispatcher
+"""Block in which ``py_kernels`` do not come first, for the rule that calls its own operator. Holds: 2.11, 2.13."""
+DisableAutocast = torch._C._DisableAutocast
+"""Block in which no operator casts its arguments: a plan has the casts as ops. Holds: 2.11, 2.13."""
+BelowAutograd = torch._C._AutoDispatchBelowADInplaceOrView
+"""Block in which calls skip autograd and the version counters of tensors. Holds: 2.11, 2.13."""
+set_grad_enabled = torch._C._set_grad_enabled
+"""The switch behind ``torch.no_grad``, without the object around it. Holds: 2.11, 2.13."""
+is_mkldnn_enabled: Final[Callable[[], bool]] = torch._C._get_mkldnn_enabled
+"""Whether a CPU's recurrent layers may be one operator of oneDNN. Holds: 2.11, 2.13."""
+set_mkldnn_enabled: Final[Callable[[bool], None]] = torch._C._set_mkldnn_enabled
+"""The switch of the same; the public one changes other switches too. Holds: 2.11, 2.13."""
+has_mkl: Final[bool] = torch._C.has_mkl
+"""Whether this build multiplies matrices by MKL. Holds: 2.11, 2.13."""
+
+
+class UncompiledDispatchMode(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode without the wrapper that keeps Dynamo out of each call: it is not running. Holds: 2.11, 2.13."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+# -- fake tensors
+
+FakeTensor = torch._subclasses.fake_tensor.FakeTensor
+"""A tensor with a shape and a storage, and no bytes. Holds: 2.11, 2.13."""
+FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+"""The mode in which tensors are fake. Holds: 2.11, 2.13."""
+in_kernel_invocation_manager = torch._subclasses.fake_tensor.in_kernel_invocation_manager
+"""Block in which a fake tensor is its meta tensor, for making one by hand. Holds: 2.11, 2.13."""
+DataDependentOutputException = torch._subclasses.fake_tensor.DataDependentOutputException
+"""What a fake tensor raises when its value is asked for. Holds: 2.11, 2.13."""
+
+# -- modules, containers, random generators
+
+tree_leaves = torch.utils._pytree.tree_leaves
+"""The leaves of nested containers, as checkpoint itself lists its arguments. Holds: 2.11, 2.13."""
+parameter_table: Final[Callable[[nn.Module], dict[str, nn.Parameter | None]]] = attrgetter("_parameters")
+"""A module's own parameters, to replace one; setting the attribute runs hooks. Holds: 2.11, 2.13."""
+buffer_table: Final[Callable[[nn.Module], dict[str, torch.Tensor | None]]] = attrgetter("_buffers")
+"""A module's own buffers, the same. Holds: 2.11, 2.13."""
+MODULE_APPLY: Final = "_apply"
+"""``nn.Module._apply``: what ``.to()``, ``.half()`` and their kind come down to. Holds: 2.11, 2.13."""
+UNCOMPILED_MODULE: Final = "_orig_mod"
+"""Where ``torch.compile(module)`` keeps the module. Holds: 2.11, 2.13."""
+default_generator: Final[torch.Generator] = torch._C.default_generator
+"""The CPU's generator itself, whatever stands in for ``torch.default_generator``. Holds: 2.11, 2.13."""
+CHECKPOINT_DEVICE_MODULE: Final = "_get_device_module"
+"""``torch.utils.checkpoint._get_device_module``: whom it asks for a device's random state. Holds: 2.11, 2.13."""
+INITIALIZED_DEVICE_MODULE: Final = SimpleNamespace(_initialized=True)
+"""What checkpoint takes for a device that is in use. Holds: 2.11, 2.13."""
+has_internal_overlap = torch._debug_has_internal_overlap
+"""Whether elements of a tensor share bytes: 1 yes, 0 no, 2 unknown. Holds: 2.11, 2.13."""
+can_take_data_of = torch._has_compatible_shallow_copy_type
+"""Whether ``tensor.data = other`` is possible. Holds: 2.11, 2.13."""
+
+# -- autograd
+
+current_autograd_node: Final[Callable[[], Any]] = torch._C._current_autograd_node
+"""The node whose gradient this thread computes. Holds: 2.11, 2.13."""
+next_sequence_number: Final[Callable[[], int]] = torch._C._autograd._get_sequence_nr
+"""The number that autograd gives the next node. Holds: 2.11, 2.13."""
+keeps_graph: Final[Callable[[], bool]] = torch._C._autograd._get_current_graph_task_keep_graph
+"""Whether the backward pass that runs was given ``retain_graph=True``. Holds: 2.11, 2.13."""
+TracingContext = torch._guards.TracingContext
+"""Where AOTAutograd says which arguments are weights. Holds: 2.11, 2.13."""
+
+
+def sequence_number(node: Any) -> int:
+    """The number of an autograd node, which pairs a forward call with its gradient. Holds: 2.11, 2.13."""
+    return int(node._sequence_nr())
+
+
+def mark_boxed(function: Any) -> None:
+    """Tell AOTAutograd that the function takes one list and may empty it. Holds: 2.11, 2.13."""
+    function._boxed_call = True
+
+
+# -- functorch, profiler, TorchScript
+
+is_functorch_wrapped: Final[Callable[[torch.Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor
+"""Whether a tensor stands for another one inside ``torch.func``. Holds: 2.11, 2.13."""
+functorch_level: Final[Callable[[], Any]] = torch._C._functorch.peek_interpreter_stack
+"""The innermost transform of ``torch.func``, or nothing. Holds: 2.11, 2.13."""
+is_profiler_enabled: Final[Callable[[], bool]] = torch._C._autograd._profiler_enabled
+"""Whether a profiler is running: there can be one. Holds: 2.11, 2.13."""
+start_profiler: Final[Callable[[Any], None]] = torch._C._autograd._enable_profiler_legacy
+"""Start the profiler that tells of allocations and needs no Kineto. Holds: 2.11, 2.13."""
+stop_profiler: Final[Callable[[], Any]] = torch._C._autograd._disable_profiler_legacy
+"""End it; its events by thread. Holds: 2.11, 2.13."""
+
+
+def memory_profiler_config() -> Any:
+    """The options of ``start_profiler`` that ask for allocations and no shapes. Holds: 2.11, 2.13."""
+    profiler = torch._C._profiler
+    options = (profiler.ProfilerState.CPU, False, True, False, False, False, profiler._ExperimentalConfig())
+    return profiler.ProfilerConfig(*options)
+
+
+ScriptGraph: Final[Any] = torch._C.Graph
+"""A TorchScript graph, into which the steps of a plan are written. Holds: 2.11, 2.13."""
+ScriptListType: Final[Any] = torch._C.ListType
+"""The TorchScript type of a list. Holds: 2.11, 2.13."""
+script_int_type: Final[Callable[[], Any]] = torch._C.IntType.get
+"""The TorchScript type of a whole number. Holds: 2.11, 2.13."""
+script_tensor_type: Final[Callable[[], Any]] = torch._C.TensorType.get
+"""The TorchScript type of a tensor of any shape. Holds: 2.11, 2.13."""
+function_from_graph: Final[Callable[[str, Any], Any]] = torch._C._create_function_from_graph
+"""A TorchScript graph as a function. Holds: 2.11, 2.13."""
+is_executor_optimizing: Final[Callable[[], bool]] = torch._C._get_graph_executor_optimize
+"""Whether the graph executor of this thread may change what it runs. Holds: 2.11, 2.13."""
+set_executor_optimizing: Final[Callable[[bool], None]] = torch._C._set_graph_executor_optimize
+"""The switch of the same. Holds: 2.11, 2.13."""
+
+# -- loaded when first taken
+
+aot_autograd: Callable[..., Any]
+"""AOTAutograd, torch's own split of a graph into forward and backward. Holds: 2.11, 2.13."""
+functorch_config: Any
+"""Its options: gradients may not be donated, a plan says where they lie. Holds: 2.11, 2.13."""
+CustomOpObserver: type[Any]
+"""The mode in which it watches the operators of a first call for custom ones that lie. Holds: 2.11, 2.13."""
+default_partition: Callable[..., Any]
+"""Its split that saves what eager saves. Holds: 2.11, 2.13."""
+min_cut_partition: Callable[..., Any]
+"""Its split that computes again what is cheap. Holds: 2.11, 2.13."""
+deserialize_scalar_type: Callable[[Any], torch.dtype]
+"""A dtype as a ``.pt2`` archive numbers it. Holds: 2.11, 2.13."""
+archive_package: Any
+"""How such an archive is read. Holds: 2.11, 2.13."""
+ARCHIVE_FILE_MAP: Final = "_build_file_map"
+"""The function of ``archive_package`` that reads tensors, replaced to leave weights unread. Holds: 2.11, 2.13."""
+
+_LAZY: Final[Mapping[str, tuple[str, str]]] = {
+    "aot_autograd": ("torch._dynamo.backends.common", "aot_autograd"),
+    "functorch_config": ("torch._functorch", "config"),
+    "CustomOpObserver": ("torch._functorch._aot_autograd.runtime_wrappers", "_AnalyzeCustomOpInputOutputMode"),
+    "default_partition": ("torch._functorch.partitioners", "default_partition"),
+    "min_cut_partition": ("torch._functorch.partitioners", "min_cut_rematerialization_partition"),
+    "deserialize_scalar_type": ("torch._export.serde.serialize", "deserialize_scalar_type"),
+    "archive_package": ("torch.export.pt2_archive", "_package"),
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        path, attribute = _LAZY[name]
+        globals()[name] = value = getattr(import_module(path), attribute, None) or import_module(f"{path}.{attribute}")
+        return value
