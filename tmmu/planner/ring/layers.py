@@ -13,7 +13,7 @@ from typing import Final
 
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.ring import Member, Visit
-from tmmu.judge.spans import retained
+from tmmu.judge.spans import saved_values
 from tmmu.planner.ring.problem import RingProblem
 from tmmu.planner.ring.profile import Profile, copy_time, op_time
 
@@ -201,5 +201,5 @@ def _bytes_between(
 
 def _read_after_last_op(graph: Graph, order: Sequence[int], mode: str, preset: str) -> frozenset[int]:
     """Buffers of graph outputs and of values that a gradient needs."""
-    late = [value for _, value in retained(graph, order, mode, preset)]
+    late = [value for _, value in saved_values(graph, order, mode, preset)]
     return frozenset(graph.values.buffer[value] for value in (*graph.outputs, *late))

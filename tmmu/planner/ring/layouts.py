@@ -46,20 +46,20 @@ def candidate_layouts(streamed: StreamedBlocks, room: int, *, all_stream: bool) 
     ``all_stream``: no block is resident that may stream, so the layouts of the policy ``skip_end`` belong here too.
     """
     sizes = [streamed.problem.bytes[block] for block in streamed.blocks]
-    seen: set[tuple[int, ...]] = set()
+    yielded: set[tuple[int, ...]] = set()
     sequential = _sequential_layouts(sizes, room, all_stream=all_stream)
     for addresses in chain(_packed_layouts(streamed, sizes, room), sequential):
-        if addresses not in seen and extent(sizes, addresses) <= room:
-            seen.add(addresses)
+        if addresses not in yielded and extent(sizes, addresses) <= room:
+            yielded.add(addresses)
             yield addresses
 
 
 def _packed_layouts(streamed: StreamedBlocks, sizes: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
     """First fit for each kind of arcs, in several orders."""
-    seen: set[tuple[Arcs, int]] = set()
+    packed: set[tuple[Arcs, int]] = set()
     for arcs, depth in _candidate_arcs(streamed, sizes):
-        if (arcs, depth) not in seen:
-            seen.add((arcs, depth))
+        if (arcs, depth) not in packed:
+            packed.add((arcs, depth))
             yield from packings(streamed, arcs, depth, room)
 
 

@@ -1,9 +1,9 @@
-"""What copies cost on this machine, a large one and one of many small ones, and how wide the link is.
+"""What copies cost on this machine: the rate of large ones, the fixed cost of small ones, and the width of the link.
 
-The best and not the mean: what else the machine does can only make a copy slower.
+The best of several tries, not the mean: whatever else the machine does can only make a copy slower.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,16 +17,16 @@ from tmmu.runtime.device.cuda import CudaDevice, pci_address
 from tmmu.runtime.memory.sizing import require_free
 
 SMALL: Final = 4096
-"""Bytes of the copies whose count is what costs."""
+"""Bytes of a copy whose cost is its launch."""
 MANY: Final = 256
-"""How many of them are timed at once."""
-SECOND: Final = 10**9
+"""Small copies that are timed together: one alone is shorter than the clock's own cost."""
+NS_PER_SECOND: Final = 10**9
 PCI: Final = Path("/sys/bus/pci/devices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRate:
-    """One kind of copy: the best time of ``bytes``, and of one of many copies of 4 KiB, in ns."""
+    """One direction of copies: the best ns of one copy of ``bytes``, and of one of many copies of 4 KiB."""
 
     source: str
     target: str
@@ -37,12 +37,12 @@ class CopyRate:
     @property
     def bytes_per_second(self) -> int:
         """Of the large copy."""
-        return self.bytes * SECOND // max(self.best_ns, 1)
+        return self.bytes * NS_PER_SECOND // max(self.best_ns, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciLink:
-    """A device's place on the bus: transfers per second and lanes, now and at most, in the system's words."""
+    """A device's PCI link, now and at most, in the system's own words: transfers per second, lanes."""
 
     address: str
     speed: str
@@ -53,7 +53,7 @@ class PciLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth:
-    """All that was measured on a device. ``unpinned`` says why pinned memory could not be had, if it could not."""
+    """All that was measured on a device. ``unpinned`` says why host memory could not be pinned; empty if it was."""
 
     device: str
     name: str
@@ -63,19 +63,18 @@ class Bandwidth:
 
 
 def measure_bandwidth(device: str | None, size: int, tries: int) -> Bandwidth:
-    """Copies between the host and a GPU, both ways, from pinned and from pageable memory; of ``cpu`` within the host.
+    """Copies of ``size`` bytes between host and GPU, both ways, pinned and pageable; for ``cpu`` within the host.
 
-    Without a device, of the first GPU where there is one.
-
-    ``DEVICE_MISSING`` where it is not there, ``DEVICE_MEMORY`` where the host or the device cannot hold ``size`` bytes.
+    ``device=None`` is the first GPU, or the CPU where there is none. Errors: ``DEVICE_MISSING``, ``INVALID_CONFIG``,
+    ``DEVICE_MEMORY`` where host or device cannot hold ``size`` bytes.
     """
     if size < SMALL or tries < 1:
         raise InvalidConfig(f"{tries} copies of {size} bytes measure nothing", fix=f"copy at least {SMALL} bytes once")
-    where = _device(device)
+    torch_device = _torch_device(device)
     require_free(2 * size, torch.device("cpu"))
-    if where.type == "cpu":
-        return _of_host(size, tries)
-    gpu = CudaDevice(where.index or 0)
+    if torch_device.type == "cpu":
+        return _measure_host(size, tries)
+    gpu = CudaDevice(torch_device.index or 0)
     require_free(size, gpu.device)
     try:
         return measure_gpu(gpu, size, tries, torch.cuda)
@@ -83,78 +82,77 @@ def measure_bandwidth(device: str | None, size: int, tries: int) -> Bandwidth:
         gpu.close()
 
 
-def _device(text: str | None) -> torch.device:
+def _torch_device(text: str | None) -> torch.device:
     try:
-        found = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
         raise InvalidConfig(f"{text!r} is no device", fix="name cpu, cuda or cuda:1", device=text) from error
-    if found.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda"):
         raise DeviceMissing(f"nothing is known of copies to {text}", fix="name cpu, cuda or cuda:1", device=text)
-    return found
+    return device
 
 
-def _of_host(size: int, tries: int) -> Bandwidth:
-    """With one thread as a copy thread has, and with all as an operator has."""
+def _measure_host(size: int, tries: int) -> Bandwidth:
+    """With one thread, as a copy stream has, and with all threads, as an operator has."""
     source, target = (torch.ones(size, dtype=torch.uint8) for _ in range(2))
     threads = torch.get_num_threads()
-    one = partial(_copied, target.numpy(), source.numpy())
-    every = partial(_copied_by_torch, target, source)
-    rates = [_rate("host", "host, 1 thread", size, tries, one)]
+    rates = [_copy_rate("host", "host, 1 thread", size, tries, partial(_copy_numpy, target.numpy(), source.numpy()))]
     if threads > 1:
-        rates.append(_rate("host", f"host, {threads} threads", size, tries, every))
+        copy = partial(_copy_torch, target, source)
+        rates.append(_copy_rate("host", f"host, {threads} threads", size, tries, copy))
     return Bandwidth(device="cpu", name="the host's memory", rates=tuple(rates), link=None, unpinned="no GPU")
 
 
 def measure_gpu(gpu: CudaDevice, size: int, tries: int, cuda: Any) -> Bandwidth:
-    """Both ways, pinned and pageable. Pinned memory is registered where it lies, as a host image is."""
-    there = gpu.memory(gpu.allocate(size)).bytes(0, size)
-    pageable = torch.ones(size, dtype=torch.uint8)
-    pinned = torch.ones(size, dtype=torch.uint8)
-    why = gpu.registrar.register(pinned.data_ptr(), size) if gpu.registrar else "nobody can register it"
-    kinds = [("pageable", pageable)] if why else [("pinned", pinned), ("pageable", pageable)]
+    """Both ways, pinned and pageable. Pinned memory is registered where it lies, as that of a host image is."""
+    on_device = gpu.memory(gpu.allocate(size)).bytes(0, size)
+    pageable, pinned = (torch.ones(size, dtype=torch.uint8) for _ in range(2))
+    refusal = gpu.registrar.register(pinned.data_ptr(), size) if gpu.registrar else "nobody can register it"
+    kinds = [("pageable", pageable)] if refusal else [("pinned", pinned), ("pageable", pageable)]
     properties = cuda.get_device_properties(gpu.device)
     try:
         rates = [
-            _rate(source, target, size, tries, partial(_copied_by_torch, into, out, wait=gpu.synchronize))
-            for kind, here in kinds
-            for source, target, into, out in ((kind, "device", there, here), ("device", kind, here, there))
+            _copy_rate(source, target, size, tries, partial(_copy_torch, into, out, wait=gpu.synchronize))
+            for kind, on_host in kinds
+            for source, target, into, out in (
+                (kind, "device", on_device, on_host),
+                ("device", kind, on_host, on_device),
+            )
         ]
     finally:
-        if gpu.registrar and not why:
+        if gpu.registrar and not refusal:
             gpu.registrar.unregister(pinned.data_ptr())
     address = pci_address(properties)
     return Bandwidth(
-        device=str(gpu.device), name=properties.name, rates=tuple(rates), link=pci_link(address), unpinned=why
+        device=str(gpu.device), name=properties.name, rates=tuple(rates), link=pci_link(address), unpinned=refusal
     )
 
 
-def _rate(source: str, target: str, size: int, tries: int, copy: Callable[[int, int], None]) -> CopyRate:
-    """``copy(size, times)`` returns when that many copies of so many bytes are done."""
+def _copy_rate(source: str, target: str, size: int, tries: int, copy: Callable[[int, int], None]) -> CopyRate:
+    """``copy(size, times)`` returns when that many copies of that many bytes are done."""
     best = best_time(partial(copy, size, 1), tries)
     small = best_time(partial(copy, SMALL, MANY), tries) // MANY
     return CopyRate(source=source, target=target, bytes=size, best_ns=best, small_ns=small)
 
 
 def best_time(run: Callable[[], None], tries: int, clock: Callable[[], int] = perf_counter_ns) -> int:
-    """The least ns of so many runs, after one that is not counted."""
+    """The least ns of ``tries`` runs, after a warm-up run that is not counted."""
     run()
-    return min(_timed(run, tries, clock))
-
-
-def _timed(run: Callable[[], None], tries: int, clock: Callable[[], int]) -> Iterator[int]:
+    times = []
     for _ in range(tries):
         start = clock()
         run()
-        yield clock() - start
+        times.append(clock() - start)
+    return min(times)
 
 
-def _copied(target: Any, source: Any, size: int, times: int) -> None:
+def _copy_numpy(target: Any, source: Any, size: int, times: int) -> None:
     into, out = target[:size], source[:size]
     for _ in range(times):
         into[:] = out
 
 
-def _copied_by_torch(
+def _copy_torch(
     target: torch.Tensor, source: torch.Tensor, size: int, times: int, *, wait: Callable[[], None] | None = None
 ) -> None:
     into, out = target[:size], source[:size]
@@ -166,7 +164,7 @@ def _copied_by_torch(
 
 
 def pci_link(address: str, root: Path = PCI) -> PciLink | None:
-    """What the system says of a device's link; nothing where it says nothing."""
+    """What the system says of the link of the device at a PCI address; nothing where it says nothing."""
     names = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
     try:
         speed, width, max_speed, max_width = ((root / address / name).read_text().strip() for name in names)

@@ -12,10 +12,10 @@ from tmmu.runtime.device.threads import ThreadsDevice
 
 
 def memory_device(device: torch.device | str, observers: Sequence[Observer] = ()) -> MemoryDevice:
-    """CUDA or CPU threads; ``DEVICE_MISSING`` for any other, and where there is none."""
-    where = torch.device(device)
-    if where.type == "cpu":
+    """A new ``CudaDevice`` or ``ThreadsDevice``; ``DEVICE_MISSING`` for any other kind and for an absent GPU."""
+    torch_device = torch.device(device)
+    if torch_device.type == "cpu":
         return ThreadsDevice(observers)
-    if where.type == "cuda":
-        return CudaDevice(where.index or 0, observers)
-    raise DeviceMissing(f"nothing streams to {where}", fix="use cpu or cuda", device=str(where))
+    if torch_device.type == "cuda":
+        return CudaDevice(torch_device.index or 0, observers)
+    raise DeviceMissing(f"nothing streams to {torch_device}", fix="use cpu or cuda", device=str(torch_device))

@@ -1,4 +1,4 @@
-"""What a device was told, as a value: the program that oracles, clock and explorer are run on."""
+"""The commands that a device was given, as a value: what the oracles, the explorer and simulated time work on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tmmu.runtime.device.interface import Arena, ByteRange, Device, Event, Obser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """``work`` was put into the queue of a stream."""
+    """``task`` was appended to a stream, as the ``number``-th of the device."""
 
     number: int
     stream: int
@@ -28,7 +28,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What the stream is given after comes after what the event stands for here."""
+    """What the stream is given later runs after what the event stands for here."""
 
     stream: int
     event: int
@@ -36,7 +36,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Synchronize:
-    """The host has seen the end of all that was given before."""
+    """The host waited for the end of all that was submitted before."""
 
 
 Command: TypeAlias = Submit | Record | Wait | Synchronize
@@ -50,67 +50,67 @@ class CommandLog:
 
     @property
     def stream_count(self) -> int:
-        """One more than the highest stream that is named."""
-        return 1 + max((one.stream for one in self.commands if not isinstance(one, Synchronize)), default=-1)
+        """One more than the highest stream that a command names."""
+        return 1 + max((c.stream for c in self.commands if not isinstance(c, Synchronize)), default=-1)
 
 
 class CommandRecorder:
-    """An observer that keeps every command: put it beside any backend."""
+    """An observer that keeps every command; it works with any backend."""
 
     def __init__(self) -> None:
         self._commands: list[Command] = []
 
-    def on_submit(self, number: int, stream: Stream, work: Task) -> None:
-        """Kept."""
-        self._commands.append(Submit(number=number, stream=stream.number, task=work))
+    def on_submit(self, number: int, stream: Stream, task: Task) -> None:
+        """Appends a ``Submit``."""
+        self._commands.append(Submit(number=number, stream=stream.number, task=task))
 
     def on_record(self, event: Event, stream: Stream) -> None:
-        """Kept."""
+        """Appends a ``Record``."""
         self._commands.append(Record(event.number, stream.number))
 
     def on_wait(self, stream: Stream, event: Event) -> None:
-        """Kept."""
+        """Appends a ``Wait``."""
         self._commands.append(Wait(stream.number, event.number))
 
     def on_synchronize(self) -> None:
-        """Kept."""
+        """Appends a ``Synchronize``."""
         self._commands.append(Synchronize())
 
     def on_begin(self, number: int) -> None:
-        """Not part of the program."""
+        """No command."""
 
     def on_end(self, number: int) -> None:
-        """Not part of the program."""
+        """No command."""
 
     @property
     def log(self) -> CommandLog:
-        """What was issued so far."""
+        """The commands so far."""
         return CommandLog(tuple(self._commands))
 
 
 class DryRunDevice(Device):
-    """Does nothing and keeps what it was told; arenas are numbers."""
+    """Keeps its commands and carries none out: tasks do not run, and arenas have no bytes."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
-        self._recording = CommandRecorder()
-        super().__init__((self._recording, *observers))
+        self._recorder = CommandRecorder()
+        super().__init__((self._recorder, *observers))
         self._caller = self.create_stream("caller")
 
     @property
     def log(self) -> CommandLog:
-        """What was issued so far."""
-        return self._recording.log
+        """The commands so far."""
+        return self._recorder.log
 
     def caller_stream(self) -> Stream:
-        """One stream for all callers, unless ``call_from`` names another."""
+        """The stream "caller", or the one that ``set_caller_stream`` named last."""
         return self._caller
 
     def set_caller_stream(self, stream: Stream) -> None:
-        """The caller computes on this stream from now on."""
+        """The caller computes on this stream from now on, as in ``with torch.cuda.stream(...)``."""
         self._caller = stream
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to free."""
 
     def make_copy(self, source: torch.Tensor | None, place: ByteRange) -> Callable[[], object]:
         """Nothing: there are no bytes."""
@@ -124,7 +124,7 @@ class DryRunDevice(Device):
 
     def _allocate(self, arena: Arena) -> None: ...
 
-    def _free(self, arena: Arena) -> None: ...
+    def _release(self, arena: Arena) -> None: ...
 
     def _synchronize(self) -> None: ...
 
@@ -132,7 +132,7 @@ class DryRunDevice(Device):
 
     def _destroy_stream(self, stream: Stream) -> None: ...
 
-    def _submit(self, number: int, stream: Stream, work: Task) -> None: ...
+    def _submit(self, number: int, stream: Stream, task: Task) -> None: ...
 
     def _record(self, event: Event, stream: Stream) -> None: ...
 

@@ -1,7 +1,7 @@
-"""A GPU: its own streams and events, copies that the copy engines make while kernels run, no host wait but ``settle``.
+"""The GPU backend: CUDA streams and events, and copies that the copy engines make while kernels run.
 
-Copies are asynchronous from pinned memory only. From any other, an asynchronous copy would return before the driver has
-read its source, and the order of events would say nothing about it; so those copies make the host wait.
+Copies are asynchronous from pinned memory only. From pageable memory an asynchronous copy could return before the
+driver has read its source, and no event would tell when it has; so those copies are blocking: the host waits for each.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +24,10 @@ URGENT: Final = -1
 
 
 class CudaDevice(MemoryDevice):
-    """One GPU by index. Works are launched by the host at once, in its order, on the stream that they are given to.
+    """One GPU by index. Tasks are launched at once, in the host's order, on the stream that they are given to.
 
-    It cannot tell when a work begins or ends; what was issued can be recorded and judged by ``races``.
+    It cannot tell when a task begins or ends on the GPU: ``on_begin`` and ``on_end`` mean the launch, so tags are of
+    no use here. What was issued can be recorded and judged by ``races``.
     """
 
     def __init__(self, index: int = 0, observers: Sequence[Observer] = (), *, cuda: Any = torch.cuda) -> None:
@@ -34,32 +35,32 @@ class CudaDevice(MemoryDevice):
         super().__init__(observers)
         self._cuda = cuda
         self.device = torch.device("cuda", index)
-        self.registrar = CudaRegistrar(cuda.cudart(), self._forget_error)
+        self.registrar = CudaRegistrar(cuda.cudart(), self._clear_last_error)
         self.node = device_node(pci_address(cuda.get_device_properties(self.device)))
         self._slabs: dict[int, Slab] = {}
-        self._handles: list[Any] = []
-        self._marks: list[Any] = []
+        self._cuda_streams: list[Any] = []
+        self._cuda_events: list[Any] = []
         self._callers: dict[int, Stream] = {}
         self._adopted: Any = None
 
     def caller_stream(self) -> Stream:
-        """The stream that is torch's current one now."""
-        handle = self._cuda.current_stream(self.device)
-        known = self._callers.get(handle.cuda_stream)
-        if known is None:
-            self._adopted = handle
-            known = self._callers[handle.cuda_stream] = self.create_stream(f"caller {len(self._callers)}")
-        return known
+        """The stream that is torch's current one now; each CUDA stream is adopted once, by its handle."""
+        current = self._cuda.current_stream(self.device)
+        stream = self._callers.get(current.cuda_stream)
+        if stream is None:
+            self._adopted = current
+            stream = self._callers[current.cuda_stream] = self.create_stream(f"caller {len(self._callers)}")
+        return stream
 
     def memory(self, arena: Arena) -> Slab:
         """The bytes of an arena."""
         return self._slabs[arena.number]
 
     def create_event(self) -> Event:
-        """A CUDA event without a clock."""
-        made = super().create_event()
-        self._marks.append(self._cuda.Event(enable_timing=False, blocking=False))
-        return made
+        """A CUDA event without timing."""
+        event = super().create_event()
+        self._cuda_events.append(self._cuda.Event(enable_timing=False, blocking=False))
+        return event
 
     def make_copy(self, source: torch.Tensor | None, place: ByteRange) -> Callable[[], object]:
         """One ``cudaMemcpyAsync`` into a view that is made here, once."""
@@ -73,14 +74,14 @@ class CudaDevice(MemoryDevice):
         return partial(self._bytes(place).fill_, 255)
 
     def close(self) -> None:
-        """The GPU has done all that it was given, and its memory goes back to torch."""
-        if self._slabs or self._handles:
+        """The GPU has run all tasks, and its memory goes back to torch."""
+        if self._slabs or self._cuda_streams:
             self._cuda.synchronize(self.device)
         self._slabs.clear()
-        self._handles, self._marks, self._callers = [], [], {}
+        self._cuda_streams, self._cuda_events, self._callers = [], [], {}
 
-    def _forget_error(self) -> None:
-        """The next kernel is launched for nothing, so that it and no other is told of an error from before."""
+    def _clear_last_error(self) -> None:
+        """A kernel is launched for nothing, so that it and no other gets a pending CUDA error."""
         with suppress(RuntimeError):
             torch.zeros(1, device=self.device)
 
@@ -90,36 +91,36 @@ class CudaDevice(MemoryDevice):
     def _allocate(self, arena: Arena) -> None:
         self._slabs[arena.number] = Slab(arena.size, ALIGNMENT, self.device)
 
-    def _free(self, arena: Arena) -> None:
+    def _release(self, arena: Arena) -> None:
         self._slabs.pop(arena.number, None)
 
     def _create_stream(self, stream: Stream, *, urgent: bool) -> None:
-        del stream  # the handles are in the order of the streams
+        # CUDA streams are in the order of ours, so that a stream's number is its index.
+        del stream
         adopted, self._adopted = self._adopted, None
-        made = adopted or self._cuda.Stream(self.device, priority=URGENT if urgent else 0)
-        self._handles.append(made)
+        self._cuda_streams.append(adopted or self._cuda.Stream(self.device, priority=URGENT if urgent else 0))
 
     def _destroy_stream(self, stream: Stream) -> None:
-        self._handles[stream.number].synchronize()
+        self._cuda_streams[stream.number].synchronize()
 
-    def _submit(self, number: int, stream: Stream, work: Task) -> None:
+    def _submit(self, number: int, stream: Stream, task: Task) -> None:
         self.notify_begin(number)
-        with self._cuda.stream(self._handles[stream.number]):
-            work.run()
+        with self._cuda.stream(self._cuda_streams[stream.number]):
+            task.run()
         self.notify_end(number)
 
     def _record(self, event: Event, stream: Stream) -> None:
-        self._marks[event.number].record(self._handles[stream.number])
+        self._cuda_events[event.number].record(self._cuda_streams[stream.number])
 
     def _wait(self, stream: Stream, event: Event) -> None:
-        self._handles[stream.number].wait_event(self._marks[event.number])
+        self._cuda_streams[stream.number].wait_event(self._cuda_events[event.number])
 
     def _synchronize(self) -> None:
         self._cuda.synchronize(self.device)
 
 
 def pci_address(properties: Any) -> str:
-    """``domain:bus:device.function`` of a GPU, as the system names it; empty where torch does not know."""
+    """``domain:bus:device.function`` of a GPU in the system's notation; empty where torch does not know it."""
     domain, bus, device = (getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
     if domain is None or bus is None or device is None:
         return ""

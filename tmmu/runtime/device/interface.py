@@ -1,24 +1,38 @@
-"""A device: arenas of bytes, streams that work in order, events that one stream records and another waits for.
+"""The device interface: what the streaming loop needs of CUDA, so that other backends can stand in for it.
 
-What a stream is given says which bytes it reads and writes, so that whoever watches can judge it. An event stands for
-its latest record, as in CUDA: a wait takes the record that is the latest when the wait is *issued*, and a wait for an
-event that was never recorded is none. The host never waits but in ``settle``.
+=========================  =========================  ===================================================
+here                       CUDA                       meaning
+=========================  =========================  ===================================================
+``Arena``                  ``cudaMalloc``             a range of device memory, by number
+``Stream``                 ``cudaStream_t``           a FIFO queue: its tasks run one after another
+``Event``                  ``cudaEvent_t``            a mark in a queue: its latest record
+``submit(stream, task)``   kernel launch, memcpy      returns at once; runs when the stream gets there
+``record(event, stream)``  ``cudaEventRecord``        the event stands for all given to the stream so far
+``wait(stream, event)``    ``cudaStreamWaitEvent``    later tasks of the stream run after that
+``synchronize()``          ``cudaDeviceSynchronize``  the host waits for all streams
+=========================  =========================  ===================================================
+
+As in CUDA, a wait captures the record that is the latest when the wait is *issued*, and a wait for an event that was
+never recorded does nothing.
+
+Beyond CUDA, every task declares the byte ranges that it reads and writes, and the content that it expects or leaves
+there. The device does not need that; observers do: they judge from it whether the order of tasks is right.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import torch
 
-Content = int
-"""What bytes hold, as a number of the caller's: the index of a block, or one of the two below."""
+Content: TypeAlias = int
+"""What bytes hold, as a number of the caller's: here the index of a block, or one of the two below."""
 
 ANY: Final[Content] = -1
-"""Bytes whose content nobody checks."""
+"""Bytes whose content no observer checks."""
 POISON: Final[Content] = -2
-"""Bytes that nobody may read."""
+"""Bytes that hold nothing: whoever reads them is at fault."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,7 +44,7 @@ class ByteRange:
     end: int
 
     def overlaps(self, other: "ByteRange") -> bool:
-        """Whether they have a byte in common."""
+        """Whether the two have a byte in common."""
         return self.arena == other.arena and self.begin < other.end and other.begin < self.end
 
 
@@ -43,12 +57,15 @@ class Access:
 
 
 def no_op() -> None:
-    """For work that is declared and done elsewhere, or not at all."""
+    """For a task that is only declared: its work happens elsewhere, or there are no bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a stream does in one go. ``moved`` bytes cross the link; ``cost`` is the time in ns that computing takes."""
+    """One item of a stream's queue: a copy of ``link_bytes`` over the link, or a computation of ``compute_ns``.
+
+    ``run`` does it. The two costs are read by simulated time alone.
+    """
 
     name: str
     reads: tuple[Access, ...] = ()
@@ -60,7 +77,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Bytes on a device, by number."""
+    """``size`` bytes of device memory, by number."""
 
     number: int
     size: int
@@ -68,7 +85,7 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A queue of a device: what it is given runs in that order, one after another."""
+    """A FIFO queue of a device."""
 
     number: int
     name: str
@@ -76,35 +93,42 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A mark in a stream's queue, set anew by each record."""
+    """A mark in a stream's queue, moved by each record."""
 
     number: int
 
 
 class Observer(Protocol):
-    """Sees what is issued, in the host's order, and on backends that can tell, when each work begins and ends."""
+    """Is told of every command in the host's order; and of begins and ends by backends that can tell, from any thread.
 
-    def on_submit(self, number: int, stream: Stream, work: Task) -> None:
-        """``work`` is the ``number``-th that the device was given."""
+    Tasks are numbered from 0 in the order of submission.
+    """
+
+    def on_submit(self, number: int, stream: Stream, task: Task) -> None:
+        """``task`` was submitted as the ``number``-th of the device."""
 
     def on_record(self, event: Event, stream: Stream) -> None:
         """``event`` stands for all that ``stream`` was given so far."""
 
     def on_wait(self, stream: Stream, event: Event) -> None:
-        """What ``stream`` is given from now on comes after what ``event`` stands for."""
+        """What ``stream`` is given from now on runs after what ``event`` stands for."""
 
     def on_synchronize(self) -> None:
-        """The host has seen the end of all that was given so far."""
+        """All that was submitted so far has ended."""
 
     def on_begin(self, number: int) -> None:
-        """The work runs from now."""
+        """The task begins to run."""
 
     def on_end(self, number: int) -> None:
-        """The work has run."""
+        """The task has run."""
 
 
 class Device(ABC):
-    """What the streaming loop is written against. A backend says how; observers are told first."""
+    """Commands of the host, numbered and passed on: observers are told first, then a backend carries them out.
+
+    Backends implement the abstract methods; those with an underscore have the contract of the public method of that
+    name.
+    """
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = tuple(observers)
@@ -114,39 +138,39 @@ class Device(ABC):
         self._events = 0
 
     def allocate(self, size: int) -> Arena:
-        """``size`` new bytes, their content up to the caller; ``DEVICE_MEMORY`` where there are none."""
-        found = Arena(len(self._arenas), size)
-        self._allocate(found)
-        self._arenas.append(found)
-        return found
+        """A new arena of ``size`` bytes, contents undefined; ``DEVICE_MEMORY`` where there is no room."""
+        arena = Arena(len(self._arenas), size)
+        self._allocate(arena)
+        self._arenas.append(arena)
+        return arena
 
     def release(self, arena: Arena) -> None:
-        """The arena's bytes are free: nothing that was given to a stream may still touch them."""
-        self._free(arena)
+        """Frees the arena. Not ordered by any stream: no task that is still to run may touch it."""
+        self._release(arena)
 
     def create_stream(self, name: str, *, urgent: bool = False) -> Stream:
-        """A new queue; an ``urgent`` one goes first where the device can choose."""
-        found = Stream(len(self._streams), name)
-        self._streams.append(found)
-        self._create_stream(found, urgent=urgent)
-        return found
+        """A new stream; an ``urgent`` one has priority where the device knows priorities."""
+        stream = Stream(len(self._streams), name)
+        self._streams.append(stream)
+        self._create_stream(stream, urgent=urgent)
+        return stream
 
     def destroy_stream(self, stream: Stream) -> None:
-        """The stream has done all that it was given, and is given nothing any more."""
+        """The host waits until the stream has run all its tasks; it must not be used afterwards."""
         self._destroy_stream(stream)
 
     def create_event(self) -> Event:
-        """A new event, recorded nowhere yet."""
+        """A new event that was never recorded."""
         self._events += 1
         return Event(self._events - 1)
 
-    def submit(self, stream: Stream, work: Task) -> None:
-        """``stream`` will do it after all that it was given and has been told to wait for."""
+    def submit(self, stream: Stream, task: Task) -> None:
+        """Appends a task to a stream: it runs after all that the stream was given and was told to wait for."""
         number = self._submitted
         self._submitted += 1
         for observer in self._observers:
-            observer.on_submit(number, stream, work)
-        self._submit(number, stream, work)
+            observer.on_submit(number, stream, task)
+        self._submit(number, stream, task)
 
     def record(self, event: Event, stream: Stream) -> None:
         """From now on ``event`` stands for all that ``stream`` was given so far."""
@@ -155,53 +179,53 @@ class Device(ABC):
         self._record(event, stream)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """What ``stream`` is given from now on comes after what ``event`` stands for now."""
+        """What ``stream`` is given from now on runs after what ``event`` stands for at this moment."""
         for observer in self._observers:
             observer.on_wait(stream, event)
         self._wait(stream, event)
 
     def synchronize(self) -> None:
-        """The host has waited until every stream has done all that it was given; raises what went wrong in one."""
+        """The host waits until every stream has run all its tasks; raises what failed in one, once."""
         self._synchronize()
         for observer in self._observers:
             observer.on_synchronize()
 
     @property
     def has_observers(self) -> bool:
-        """Whether anybody looks at what is declared."""
+        """Whether it is worth declaring tasks that this device does not run itself."""
         return bool(self._observers)
 
     def notify_begin(self, number: int) -> None:
-        """Told by the backend where the work begins."""
+        """Called by a backend when a task begins to run."""
         for observer in self._observers:
             observer.on_begin(number)
 
     def notify_end(self, number: int) -> None:
-        """Told by the backend where the work has ended."""
+        """Called by a backend when a task has run."""
         for observer in self._observers:
             observer.on_end(number)
 
     @abstractmethod
     def caller_stream(self) -> Stream:
-        """The stream that the caller's own computing goes to now."""
+        """The stream on which the caller's own computing is launched at this moment (``torch.cuda.current_stream``)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing runs any more, and what the device held is free. Closing twice is closing."""
+        """Ends all streams and frees all arenas. May be called twice."""
 
     @abstractmethod
     def make_copy(self, source: torch.Tensor | None, place: ByteRange) -> Callable[[], object]:
-        """What a work runs to bring the ``uint8[n]`` of the host to ``place``; nothing where no bytes are moved."""
+        """The ``run`` of a task that copies ``uint8[n]`` of the host to ``place``; ``None`` if there are no bytes."""
 
     @abstractmethod
     def make_clear(self, place: ByteRange) -> Callable[[], object]:
-        """What a work runs to make ``place`` unreadable: every byte 255, which no float can be."""
+        """The ``run`` of a task that sets every byte to 255: as a float of any width that is a NaN."""
 
     @abstractmethod
     def _allocate(self, arena: Arena) -> None: ...
 
     @abstractmethod
-    def _free(self, arena: Arena) -> None: ...
+    def _release(self, arena: Arena) -> None: ...
 
     @abstractmethod
     def _synchronize(self) -> None: ...
@@ -213,7 +237,7 @@ class Device(ABC):
     def _destroy_stream(self, stream: Stream) -> None: ...
 
     @abstractmethod
-    def _submit(self, number: int, stream: Stream, work: Task) -> None: ...
+    def _submit(self, number: int, stream: Stream, task: Task) -> None: ...
 
     @abstractmethod
     def _record(self, event: Event, stream: Stream) -> None: ...

@@ -1,4 +1,4 @@
-"""Devices that hold bytes, and not only account for them."""
+"""Devices whose arenas hold bytes, beside those that only account for them."""
 
 from abc import abstractmethod
 
@@ -10,14 +10,14 @@ from tmmu.runtime.memory.slab import Slab
 
 
 class MemoryDevice(Device):
-    """A device whose arenas can be looked at."""
+    """A device whose arenas are memory that tensors can view."""
 
     device: torch.device
-    """Where torch says that its tensors are."""
+    """The torch device of those tensors."""
     registrar: Registrar | None = None
-    """What makes host memory known to it, where that makes copies faster."""
+    """Pins host memory for this device, where that makes copies faster."""
     node: int = -1
-    """The node of the machine that it is attached to; -1 where there is but one, or nobody knows."""
+    """The NUMA node that it is attached to; -1 where there is one node, or it is not known."""
 
     @abstractmethod
     def memory(self, arena: Arena) -> Slab:

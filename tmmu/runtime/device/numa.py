@@ -1,4 +1,4 @@
-"""Which node of the machine memory comes from: a page belongs to the node of the thread that touches it first."""
+"""NUMA placement of host memory: a page belongs to the node of the thread that touches it first."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,20 @@ DEVICES: Final = Path("/sys/bus/pci/devices")
 
 
 def node_cpus(root: Path = NODES) -> dict[int, tuple[int, ...]]:
-    """The CPUs of each node that has some, by node; nothing where the system does not say."""
-    found = {}
+    """The CPUs of each node that has some, by ascending node; empty where the system does not say."""
+    nodes = {}
     for folder in sorted(root.glob("node[0-9]*"), key=lambda path: (int(path.name[4:]), path.name)):
         try:
             cpus = parse_cpus((folder / "cpulist").read_text())
         except (OSError, ValueError):
             return {}
         if cpus:
-            found[int(folder.name[4:])] = cpus
-    return found
+            nodes[int(folder.name[4:])] = cpus
+    return nodes
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """``0-3,8`` is 0, 1, 2, 3, 8; ``ValueError`` for what is no such list."""
+    """The CPUs of a list in the kernel's notation, ``0-3,8``; ``ValueError`` for anything else."""
     cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         low, _, high = part.partition("-")
@@ -32,7 +32,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def device_node(pci: str, root: Path = DEVICES) -> int:
-    """The node that a PCI device is attached to, by its address such as ``0000:3b:00.0``; -1 where nobody knows."""
+    """The node that a PCI device (``0000:3b:00.0``) is attached to; -1 where it is not known."""
     try:
         return int((root / pci.lower() / "numa_node").read_text())
     except (OSError, ValueError):
@@ -40,9 +40,9 @@ def device_node(pci: str, root: Path = DEVICES) -> int:
 
 
 def first_touch_cpus(worker: int, nodes: Mapping[int, tuple[int, ...]], node: int) -> tuple[int, ...]:
-    """Where a worker that touches pages first should run: on ``node`` if that is one, else each on the next in turn.
+    """The CPUs for a worker thread that touches pages first: those of ``node``, or of all nodes round robin.
 
-    Nothing on a machine of one node, where any place is right.
+    Empty, for no restriction, on a machine of one node.
     """
     if len(nodes) < 2:
         return ()
@@ -50,7 +50,7 @@ def first_touch_cpus(worker: int, nodes: Mapping[int, tuple[int, ...]], node: in
 
 
 def bind_thread(cpus: Sequence[int]) -> bool:
-    """The calling thread runs on these CPUs only, as far as it may; whether it does."""
+    """Restricts the calling thread to those of ``cpus`` that it may run on; false, and no change, if there are none."""
     allowed = sorted(set(cpus) & os.sched_getaffinity(0))
     if not allowed:
         return False

@@ -1,7 +1,18 @@
-"""The first oracle: two accesses of one byte, one of them a write, have an order, or the program is wrong.
+"""The order oracle: a data-race detector over the commands of a device (happens-before by vector clocks).
 
-Vector clocks over streams and events (Lamport 1978, Fidge 1988). Nothing is run: what a program's commands order is
-ordered in every run, and what they leave open can go wrong in one, even if it never did.
+Two tasks conflict if they touch a common byte and one of them writes it. They must be ordered by *happens-before*, the
+least transitive relation with: tasks of one stream in the order of submission; everything before a record before
+everything after a wait for it; everything before a synchronize before everything after it.
+
+State: per stream a vector clock (Lamport 1978, Fidge 1988): how many tasks of each stream are known to have ended when
+the stream's next task begins. Per event the clock at its latest record. Per byte (``ShadowMemory``) its last write and
+the reads since then that a later access might race with.
+
+Invariant: a task is ordered before the present one if and only if the present clock counts it. A read is dropped once
+the clock of a later read counts it: a write after the later read is after both, any other write races with that read.
+
+Nothing is run. What the commands order is ordered in every run; what they leave unordered may go wrong in some run,
+even if it never did. One pass over the commands; O(streams) per clock update and O(pieces) per access.
 """
 
 from collections.abc import Iterator
@@ -13,87 +24,87 @@ from tmmu.runtime.device.interface import ByteRange, Task
 from tmmu.runtime.device.shadow import ShadowMemory
 
 Clock: TypeAlias = tuple[int, ...]
-"""Per stream, how many of its works are known to be over."""
+"""Per stream, how many of its tasks are known to have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """Works ``first`` and ``second``, by number, meet in ``range``, and nothing orders them."""
+    """Tasks ``first`` and ``second``, by number, conflict in ``range``, and nothing orders them."""
 
     first: int
     second: int
     range: ByteRange
-    what: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Touch:
-    """One access: by which work, and when in its stream."""
+class _TaskAccess:
+    """The ``index``-th task of a stream, counted from 1, touches a byte."""
 
-    work: int
+    task: int
     stream: int
-    at: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
-    """Of one byte: its last write, and who read it since."""
+class _ByteHistory:
+    """Of one byte: its last write, and the reads since then."""
 
-    write: _Touch | None
-    reads: tuple[_Touch, ...]
+    write: _TaskAccess | None
+    reads: tuple[_TaskAccess, ...]
 
 
-def races(program: CommandLog) -> tuple[Race, ...]:
-    """Every pair of conflicting accesses that no event, queue or settling orders, by the later of the two."""
-    streams = program.stream_count
+def races(log: CommandLog) -> tuple[Race, ...]:
+    """Every pair of conflicting tasks that nothing orders, by the later of the two; one race for each pair."""
+    streams = log.stream_count
     clocks: list[Clock] = [(0,) * streams for _ in range(streams)]
     events: dict[int, Clock] = {}
-    past: ShadowMemory[_Past] = ShadowMemory(_Past(None, ()))
+    history: ShadowMemory[_ByteHistory] = ShadowMemory(_ByteHistory(None, ()))
     names: dict[int, str] = {}
-    found: dict[tuple[int, int], Race] = {}
-    for command in program.commands:
+    unordered: dict[tuple[int, int], Race] = {}
+    for command in log.commands:
         match command:
-            case Submit(number=number, stream=stream, task=work):
-                names[number] = work.name
+            case Submit(number=number, stream=stream, task=task):
+                names[number] = task.name
                 clock = clocks[stream]
-                for first, place, how in _conflicts(past, work, _Touch(number, stream, clock[stream] + 1), clock):
-                    pair = (first, number)
-                    what = f"{names[first]!r} {how} {names[number]!r}: bytes {place.begin} to {place.end}, unordered"
-                    found.setdefault(pair, Race(first=first, second=number, range=place, what=what))
+                now = _TaskAccess(number, stream, clock[stream] + 1)
+                for first, place, relation in _conflicts(history, task, now, clock):
+                    description = (
+                        f"{names[first]!r} {relation} {names[number]!r}: bytes {place.begin} to {place.end}, unordered"
+                    )
+                    unordered.setdefault(
+                        (first, number), Race(first=first, second=number, range=place, description=description)
+                    )
                 clocks[stream] = (*clock[:stream], clock[stream] + 1, *clock[stream + 1 :])
             case Record(event=event, stream=stream):
                 events[event] = clocks[stream]
             case Wait(stream=stream, event=event):
-                clocks[stream] = _join(clocks[stream], events.get(event, clocks[stream]))
+                clocks[stream] = tuple(map(max, clocks[stream], events.get(event, clocks[stream])))
             case Synchronize():
                 clocks = [tuple(clocks[stream][stream] for stream in range(streams))] * streams
-    return tuple(found.values())
-
-
-def _join(one: Clock, other: Clock) -> Clock:
-    return tuple(map(max, one, other))
+    return tuple(unordered.values())
 
 
 def _conflicts(
-    past: ShadowMemory[_Past], work: Task, now: _Touch, clock: Clock
+    history: ShadowMemory[_ByteHistory], task: Task, now: _TaskAccess, clock: Clock
 ) -> Iterator[tuple[int, ByteRange, str]]:
-    """The earlier works that ``work`` races with, where and how; ``past`` knows of it afterwards."""
-    for access in work.reads:
-        for place, before in list(past.pieces(access.range)):
-            if before.write is not None and _open(before.write, clock):
-                yield before.write.work, place, "writes what is read by"
-            reads = (*(read for read in before.reads if _open(read, clock)), now)
-            past.assign(place, _Past(before.write, reads))
-    for access in work.writes:
-        for place, before in list(past.pieces(access.range)):
-            if before.write is not None and _open(before.write, clock):
-                yield before.write.work, place, "writes what is written by"
+    """The earlier tasks that ``task`` races with, where and how; afterwards ``history`` holds its accesses too."""
+    for access in task.reads:
+        for place, before in list(history.pieces(access.range)):
+            if before.write is not None and _is_unordered(before.write, clock):
+                yield before.write.task, place, "writes what is read by"
+            reads = (*(read for read in before.reads if _is_unordered(read, clock)), now)
+            history.assign(place, _ByteHistory(before.write, reads))
+    for access in task.writes:
+        for place, before in list(history.pieces(access.range)):
+            if before.write is not None and _is_unordered(before.write, clock):
+                yield before.write.task, place, "writes what is written by"
             for read in before.reads:
-                if _open(read, clock) and read.work != now.work:
-                    yield read.work, place, "reads what is written by"
-        past.assign(access.range, _Past(now, ()))
+                if _is_unordered(read, clock) and read.task != now.task:
+                    yield read.task, place, "reads what is written by"
+        history.assign(access.range, _ByteHistory(now, ()))
 
 
-def _open(touch: _Touch, clock: Clock) -> bool:
-    """Whether it may still be under way for one that knows ``clock``."""
-    return clock[touch.stream] < touch.at
+def _is_unordered(access: _TaskAccess, clock: Clock) -> bool:
+    """Whether it may still be under way where only ``clock`` is known to have ended."""
+    return clock[access.stream] < access.index

@@ -1,4 +1,4 @@
-"""What is known of every byte of every arena: one value for each, in pieces."""
+"""Shadow memory: one value for each byte of every arena, stored in runs of equal value."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -10,39 +10,42 @@ T = TypeVar("T")
 
 
 class ShadowMemory(Generic[T]):
-    """A value for each byte, ``default`` where none was assigned. Neighbours with one value may be two pieces."""
+    """A value per byte, ``default`` where none was assigned. Adjacent pieces may have equal values.
+
+    Per arena two parallel lists: where each piece starts (ascending, the first at 0; the last has no end), and its
+    value. ``assign`` adds at most two pieces and removes those that it covers: O(log n) plus the list insertions.
+    """
 
     def __init__(self, default: T) -> None:
         self._default = default
         self._arenas: dict[int, tuple[list[int], list[T]]] = {}
 
     def assign(self, place: ByteRange, value: T) -> None:
-        """Every byte of ``place`` has this value now."""
+        """Gives every byte of ``place`` this value."""
         if place.begin < place.end:
             starts, values = self._arena(place.arena)
-            low, high = _cut(starts, values, place.begin), _cut(starts, values, place.end)
+            low, high = _split(starts, values, place.begin), _split(starts, values, place.end)
             starts[low:high] = [place.begin]
             values[low:high] = [value]
 
     def pieces(self, place: ByteRange) -> Iterator[tuple[ByteRange, T]]:
-        """The parts of ``place`` in order, each with its value; nothing may be assigned meanwhile."""
+        """The parts of ``place`` in order, each with its value. Lazy: nothing may be assigned in between."""
         starts, values = self._arena(place.arena)
-        at, index = place.begin, bisect_right(starts, place.begin) - 1
-        while at < place.end:
+        begin, index = place.begin, bisect_right(starts, place.begin) - 1
+        while begin < place.end:
             end = min(place.end, starts[index + 1]) if index + 1 < len(starts) else place.end
-            yield ByteRange(place.arena, at, end), values[index]
-            at, index = end, index + 1
+            yield ByteRange(place.arena, begin, end), values[index]
+            begin, index = end, index + 1
 
     def _arena(self, arena: int) -> tuple[list[int], list[T]]:
-        """Where the pieces start, the first at 0, and their values; the last has no end."""
         return self._arenas.setdefault(arena, ([0], [self._default]))
 
 
-def _cut(starts: list[int], values: list[T], at: int) -> int:
-    """The index of the piece that starts at this byte, from now on."""
-    index = bisect_right(starts, at) - 1
-    if starts[index] == at:
+def _split(starts: list[int], values: list[T], position: int) -> int:
+    """The index of the piece that starts at ``position``, which is made by splitting one if need be."""
+    index = bisect_right(starts, position) - 1
+    if starts[index] == position:
         return index
-    starts.insert(index + 1, at)
+    starts.insert(index + 1, position)
     values.insert(index + 1, values[index])
     return index + 1

@@ -1,8 +1,13 @@
-"""The second oracle: whoever reads finds the content that the host meant, whole, and of the copy that it meant.
+"""The content oracle: every reader finds the bytes that the host meant it to find, whole and of the right copy.
 
-The host's order says what is meant: of each byte that is read expecting some content, the latest write of that content
-that was issued before. So a reader that is perfectly ordered and finds another block, half of one, or the copy of an
-earlier pass is seen as well.
+Every byte carries a *tag*: the number of the task that wrote it last. What a reader should find follows from the order
+in which the host issued the tasks: of each byte that is read expecting some content, the latest write of that content
+issued before. So a reader that is perfectly ordered and finds another block, half of one, or the copy of an earlier
+pass is seen here, and only here.
+
+State: ``IntendedContents``, per content a shadow memory of its latest writer in the host's order; and the memory as it
+is, one shadow memory of tags in the order in which tasks really begin and end. A task is checked at its begin and at
+its end: what it reads may not change in between. What it writes is ``TORN`` in between, so nobody else may read it.
 """
 
 from dataclasses import dataclass
@@ -13,17 +18,17 @@ from tmmu.runtime.device.interface import ANY, ByteRange, Content, Event, Stream
 from tmmu.runtime.device.shadow import ShadowMemory
 
 Tag: TypeAlias = int
-"""The number of the work that wrote a byte, or one of the two below."""
+"""The number of the task that wrote a byte, or one of the two below."""
 
 NEVER: Final[Tag] = -1
-"""Of bytes that nobody wrote."""
+"""Of bytes that no task wrote."""
 TORN: Final[Tag] = -2
 """Of bytes that are being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTags:
-    """Per range, the tag that it must have (``expects``), and the ranges that get the work's own number."""
+    """The tags that a task must find (``expected``, by range), and the ranges that get its own (``written``)."""
 
     expected: tuple[tuple[ByteRange, Tag], ...]
     written: tuple[ByteRange, ...]
@@ -31,32 +36,32 @@ class TaskTags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Work ``reader`` found ``found`` in ``range`` where ``expected`` should be; all three are numbers of works."""
+    """Task ``reader`` finds tag ``actual`` in ``range`` where ``expected`` should be."""
 
     reader: int
     range: ByteRange
     expected: Tag
     actual: Tag
-    what: str
+    description: str
 
 
 class IntendedContents:
-    """What each work should find, told of all works in the host's order."""
+    """What each task should find, if it is told of all tasks in the host's order."""
 
     def __init__(self) -> None:
         self._latest: dict[Content, ShadowMemory[Tag]] = {}
 
-    def tags_of(self, number: int, work: Task) -> TaskTags:
-        """What the ``number``-th work expects and brings."""
-        expects = [
+    def tags_of(self, number: int, task: Task) -> TaskTags:
+        """What the ``number``-th task should find and what it writes."""
+        expected = [
             piece
-            for access in work.reads
+            for access in task.reads
             if access.content != ANY
             for piece in self._latest.setdefault(access.content, ShadowMemory(NEVER)).pieces(access.range)
         ]
-        for access in work.writes:
+        for access in task.writes:
             self._latest.setdefault(access.content, ShadowMemory(NEVER)).assign(access.range, number)
-        return TaskTags(tuple(expects), tuple(access.range for access in work.writes))
+        return TaskTags(tuple(expected), tuple(access.range for access in task.writes))
 
 
 def describe_tag(tag: Tag, names: dict[int, str]) -> str:
@@ -65,14 +70,14 @@ def describe_tag(tag: Tag, names: dict[int, str]) -> str:
 
 
 class TagChecker:
-    """An observer that keeps the tag of every byte, and every mismatch; for backends that tell of begins and ends.
+    """An observer that keeps the tag of every byte, and every mismatch, for backends that tell begins and ends.
 
-    A reader is checked when it begins and when it ends; what it reads may not change between.
+    Begins and ends come from several threads, so a lock covers each.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._intent = IntendedContents()
+        self._intended = IntendedContents()
         self._memory: ShadowMemory[Tag] = ShadowMemory(NEVER)
         self._pending: dict[int, TaskTags] = {}
         self._names: dict[int, str] = {}
@@ -83,31 +88,31 @@ class TagChecker:
         """All so far, in the order in which they were seen."""
         return tuple(self._mismatches)
 
-    def on_submit(self, number: int, stream: Stream, work: Task) -> None:
-        """Its expectations are settled."""
+    def on_submit(self, number: int, stream: Stream, task: Task) -> None:
+        """Decides what the task should find, by the host's order."""
         del stream
         with self._lock:
-            self._names[number] = work.name
-            self._pending[number] = self._intent.tags_of(number, work)
+            self._names[number] = task.name
+            self._pending[number] = self._intended.tags_of(number, task)
 
     def on_record(self, event: Event, stream: Stream) -> None:
-        """Says nothing about contents."""
+        """Does not concern contents."""
 
     def on_wait(self, stream: Stream, event: Event) -> None:
-        """Says nothing about contents."""
+        """Does not concern contents."""
 
     def on_synchronize(self) -> None:
-        """Says nothing about contents."""
+        """Does not concern contents."""
 
     def on_begin(self, number: int) -> None:
-        """What it reads is right now; what it writes is nobody's until it ends."""
+        """Checks what the task reads; what it writes is torn until it ends."""
         with self._lock:
             self._check(number)
             for place in self._pending[number].written:
                 self._memory.assign(place, TORN)
 
     def on_end(self, number: int) -> None:
-        """What it reads is still right; what it wrote is its own, where nobody else is at it."""
+        """Checks again what the task reads; what it wrote has its tag."""
         with self._lock:
             self._check(number)
             for place in self._pending.pop(number).written:
@@ -116,15 +121,16 @@ class TagChecker:
     def _check(self, number: int) -> None:
         written = self._pending[number].written
         for place, expected in self._pending[number].expected:
-            for part, found in self._memory.pieces(place):
-                if found != expected and not (found == TORN and any(part.overlaps(own) for own in written)):
-                    self._mismatches.append(make_mismatch(number, part, expected, found, self._names))
+            for part, actual in self._memory.pieces(place):
+                # A task that updates in place finds its own half-written bytes at its end: that is no mismatch.
+                if actual != expected and not (actual == TORN and any(part.overlaps(own) for own in written)):
+                    self._mismatches.append(make_mismatch(number, part, expected, actual, self._names))
 
 
-def make_mismatch(reader: int, place: ByteRange, expected: Tag, found: Tag, names: dict[int, str]) -> Mismatch:
-    """The fault, in words too."""
-    what = (
+def make_mismatch(reader: int, place: ByteRange, expected: Tag, actual: Tag, names: dict[int, str]) -> Mismatch:
+    """The mismatch with its description."""
+    description = (
         f"{names[reader]!r} reads bytes {place.begin} to {place.end}, which should hold "
-        f"{describe_tag(expected, names)} and hold {describe_tag(found, names)}"
+        f"{describe_tag(expected, names)} and hold {describe_tag(actual, names)}"
     )
-    return Mismatch(reader=reader, range=place, expected=expected, actual=found, what=what)
+    return Mismatch(reader=reader, range=place, expected=expected, actual=actual, description=description)

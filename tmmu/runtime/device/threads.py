@@ -1,9 +1,10 @@
-"""The CPU as a device: a thread for each stream, real copies; the caller's own thread is a stream that runs at once.
+"""The CPU backend: a thread for each stream, memory copies for copies, ``threading.Event`` for records.
 
-A caller that gives all its computing to the device can have a thread for that too.
+The caller's stream has no thread: its tasks run at once on the calling thread, and its waits block it, as a program on
+the CPU would. ``inline=False`` gives it a thread, for callers that submit all their computing as tasks.
 
-With a ``Jitter`` every stream dawdles at random before each thing that it does, and copies land in parts with pauses
-between them, so that whatever is not ordered happens in another order soon.
+With a ``Jitter`` every stream pauses at random before each thing that it does, and copies land in parts with pauses in
+between, so that whatever is not ordered soon happens in another order.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.memory.slab import Slab
 
 ALIGNMENT: Final = 4096
-"""Of an arena: what a plan can ask for at most of memory that is paged."""
+"""Of an arena, in bytes: the largest alignment that a plan can ask for in paged memory."""
 PARTS: Final = 4
 
 Bytes = npt.NDArray[np.uint8]
@@ -33,38 +34,38 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """Pauses of up to ``longest`` seconds, by ``seed``."""
+    """Random pauses of up to ``max_seconds``, reproducible by ``seed``."""
 
     seed: int
     max_seconds: float
 
 
-class _Lane:
-    """The thread of a stream and what it has yet to do; without a thread, things are done where they are given."""
+class _StreamQueue:
+    """The queue of a stream and the thread that empties it; without a thread, jobs are done where they are put."""
 
     def __init__(self, name: str, jitter: Jitter | None, number: int, *, inline: bool) -> None:
         self._random = None if jitter is None else Random(jitter.seed * 1009 + number)
-        self._longest = 0.0 if jitter is None else jitter.max_seconds
+        self._max_seconds = 0.0 if jitter is None else jitter.max_seconds
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.thread = None if inline else Thread(target=self._work, name=f"tmmu {name}", daemon=True)
         if self.thread is not None:
             self.thread.start()
 
-    def give(self, job: Callable[[], object]) -> None:
-        """Done after all that was given before."""
+    def put(self, job: Callable[[], object]) -> None:
+        """The job is done after all that were put before."""
         if self.thread is None:
-            self.dawdle()
+            self.pause()
             job()
         else:
             self._queue.put(job)
 
-    def dawdle(self) -> None:
-        """Time passes, if it is made to."""
+    def pause(self) -> None:
+        """Sleeps every other time, if there is jitter."""
         if self._random is not None and self._random.random() < 0.5:
-            sleep(self._random.random() * self._longest)
+            sleep(self._random.random() * self._max_seconds)
 
     def stop(self) -> None:
-        """Everything that was given is done, and the thread is gone. Stopping twice is stopping."""
+        """All jobs are done and the thread has ended. May be called twice."""
         if self.thread is not None:
             self._queue.put(None)
             self.thread.join()
@@ -72,12 +73,16 @@ class _Lane:
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
-            self.dawdle()
+            self.pause()
             job()
 
 
 class ThreadsDevice(MemoryDevice):
-    """Arenas in host memory. What fails in a stream's thread is raised where the host next waits for it."""
+    """Arenas in host memory, a thread per stream.
+
+    After a task fails in a stream's thread, tasks of all threads are skipped until the next ``synchronize``. The
+    failure is raised once, where the host next waits: there, or in a wait of the caller's stream.
+    """
 
     def __init__(
         self, observers: Sequence[Observer] = (), *, jitter: Jitter | None = None, inline: bool = True
@@ -86,7 +91,7 @@ class ThreadsDevice(MemoryDevice):
         super().__init__(observers)
         self.device = torch.device("cpu")
         self._jitter = jitter
-        self._lanes: list[_Lane] = []
+        self._queues: list[_StreamQueue] = []
         self._slabs: dict[int, Slab] = {}
         self._latest: dict[int, Flag] = {}
         self._failure: Exception | None = None
@@ -96,7 +101,7 @@ class ThreadsDevice(MemoryDevice):
         self._inline = False
 
     def caller_stream(self) -> Stream:
-        """One stream for all callers; the calling thread's does everything at once, and waits in place."""
+        """One stream for all callers."""
         return self._caller
 
     def memory(self, arena: Arena) -> Slab:
@@ -108,22 +113,22 @@ class ThreadsDevice(MemoryDevice):
         if source is None:
             raise ValueError("a device with memory copies bytes")
         target = self._bytes(place)
-        given: Bytes = source.numpy()
+        array: Bytes = source.numpy()
         if self._jitter is None:
-            return partial(np.copyto, target, given)
+            return partial(np.copyto, target, array)
         size = -(-len(target) // PARTS) or 1
-        parts = [(target[at : at + size], given[at : at + size]) for at in range(0, len(target), size)]
-        return partial(_in_parts, parts, _Lane("copy", self._jitter, place.begin, inline=True).dawdle)
+        parts = [(target[low : low + size], array[low : low + size]) for low in range(0, len(target), size)]
+        return partial(_copy_parts, parts, _StreamQueue("copy", self._jitter, place.begin, inline=True).pause)
 
     def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """Every byte 255."""
         return partial(self._bytes(place).fill, 255)
 
     def close(self) -> None:
-        """All that was given is done and every thread has ended; the arenas live as long as somebody's view of them."""
-        for lane in self._lanes:
-            lane.stop()
-        self._lanes = []
+        """All tasks have run and every thread has ended. An arena's memory lives as long as there is a view of it."""
+        for queue in self._queues:
+            queue.stop()
+        self._queues = []
         self._slabs.clear()
 
     def _bytes(self, place: ByteRange) -> Bytes:
@@ -133,26 +138,26 @@ class ThreadsDevice(MemoryDevice):
     def _allocate(self, arena: Arena) -> None:
         self._slabs[arena.number] = Slab(arena.size, ALIGNMENT, self.device)
 
-    def _free(self, arena: Arena) -> None:
+    def _release(self, arena: Arena) -> None:
         self._slabs.pop(arena.number, None)
 
     def _create_stream(self, stream: Stream, *, urgent: bool) -> None:
         del urgent
-        self._lanes.append(_Lane(stream.name, self._jitter, stream.number, inline=self._inline))
+        self._queues.append(_StreamQueue(stream.name, self._jitter, stream.number, inline=self._inline))
 
     def _destroy_stream(self, stream: Stream) -> None:
-        self._lanes[stream.number].stop()
+        self._queues[stream.number].stop()
 
-    def _submit(self, number: int, stream: Stream, work: Task) -> None:
-        lane = self._lanes[stream.number]
-        lane.give(partial(self._do, number, work, inline=lane.thread is None))
+    def _submit(self, number: int, stream: Stream, task: Task) -> None:
+        queue = self._queues[stream.number]
+        queue.put(partial(self._run_task, number, task, inline=queue.thread is None))
 
-    def _do(self, number: int, work: Task, *, inline: bool) -> None:
+    def _run_task(self, number: int, task: Task, *, inline: bool) -> None:
         if self._failed and not inline:
             return
         self.notify_begin(number)
         try:
-            work.run()
+            task.run()
         except Exception as error:
             if inline:
                 raise
@@ -160,33 +165,34 @@ class ThreadsDevice(MemoryDevice):
         self.notify_end(number)
 
     def _record(self, event: Event, stream: Stream) -> None:
+        # A new flag for each record: a wait that was issued before keeps the flag of the record that it captured.
         flag = self._latest[event.number] = Flag()
-        self._lanes[stream.number].give(flag.set)
+        self._queues[stream.number].put(flag.set)
 
     def _wait(self, stream: Stream, event: Event) -> None:
         flag = self._latest.get(event.number)
-        lane = self._lanes[stream.number]
+        queue = self._queues[stream.number]
         if flag is not None:
-            lane.give(flag.wait)
-        if lane.thread is None:
-            self._raise()
+            queue.put(flag.wait)
+        if queue.thread is None:
+            self._raise_failure()
 
     def _synchronize(self) -> None:
-        flags = [Flag() for _ in self._lanes]
-        for lane, flag in zip(self._lanes, flags, strict=True):
-            lane.give(flag.set)
+        flags = [Flag() for _ in self._queues]
+        for queue, flag in zip(self._queues, flags, strict=True):
+            queue.put(flag.set)
         for flag in flags:
             flag.wait()
         self._failed = False
-        self._raise()
+        self._raise_failure()
 
-    def _raise(self) -> None:
+    def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
 
-def _in_parts(parts: Sequence[tuple[Bytes, Bytes]], dawdle: Callable[[], None]) -> None:
-    for target, given in parts:
-        dawdle()
-        np.copyto(target, given)
+def _copy_parts(parts: Sequence[tuple[Bytes, Bytes]], pause: Callable[[], None]) -> None:
+    for target, source in parts:
+        pause()
+        np.copyto(target, source)

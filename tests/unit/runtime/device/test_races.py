@@ -44,7 +44,7 @@ def test_only_bytes_that_meet_conflict_and_the_race_names_them() -> None:
     assert found(script) == []
     script.read(script.b, OVER_BOTH, name="reader")
     what = "'write' writes what is read by 'reader': bytes 2 to 4, unordered"
-    assert races(script.device.log) == (Race(first=0, second=2, range=ByteRange(0, 2, 4), what=what),)
+    assert races(script.device.log) == (Race(first=0, second=2, range=ByteRange(0, 2, 4), description=what),)
 
 
 def test_other_arenas_have_other_bytes() -> None:

@@ -86,7 +86,7 @@ def test_the_words_name_both_sides() -> None:
         tags.on_begin(number)
         tags.on_end(number)
     said = "'read 5' reads bytes 0 to 4, which should hold 'write 5' and hold 'write 6'"
-    assert [one.what for one in tags.mismatches] == [said] * 2
+    assert [one.description for one in tags.mismatches] == [said] * 2
 
 
 def test_the_explorer_finds_each_of_them_where_nothing_prevents_it() -> None:

@@ -154,7 +154,7 @@ def test_closing_ends_every_thread(device: ThreadsDevice) -> None:
     device.create_stream("s")
     device.close()
     device.close()
-    assert device._lanes == []
+    assert device._queues == []
 
 
 class Held:
