@@ -195,8 +195,8 @@ class Planned:
             compiled = _planned(traced.program.graph, _TRAINING if self._step.backward is not None else _INFERENCE)
         except UserError as error:
             return str(error)
-        if compiled.found is not None:
-            self._plans[compiled.found.origin] += 1
+        if compiled.cached is not None:
+            self._plans[compiled.cached.origin] += 1
         return _Form(traced=traced, plan=compiled.plan, frames=Frames(traced.program))
 
     def _bound(self, form: "_Form", args: Sequence[Any]) -> "Frame":

@@ -11,7 +11,7 @@ from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.fake.initialization import quick_initialization
-from tmmu.passes.capture.recorder import Recorder
+from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.tree import named_tensors

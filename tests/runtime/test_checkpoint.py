@@ -16,7 +16,7 @@ from torch.utils.checkpoint import (
 from tests.kernels import plain_kernels
 from tests.runtime.harness import TOKEN, Make, captured, ids, planned, randomize, same_bits, weights_of
 from tmmu.backend import reports
-from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE
+from tmmu.passes.capture.record.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.execute.bind import bind

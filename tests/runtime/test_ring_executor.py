@@ -21,7 +21,7 @@ from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.races import races
 from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
-from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.bind import BindRequest, bind
 from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.weights.safetensors_files import stored_tensors
@@ -87,8 +87,9 @@ def jittery(*observers: Any) -> ThreadsDevice:
 def streamed_executor(stack: tuple[Program, Plan, nn.Module], device: ThreadsDevice, **how: Any) -> StreamedExecutor:
     program, plan, module = stack
     given = how.pop("weights", None) or weights_of(module)
-    streaming = RingOptions(**{"poison": True, **how})
-    return bind_ring(program, plan, token=TOKEN, weights=given, device=device, options=streaming)
+    replay = how.pop("replay", True)
+    request = BindRequest(program=program, plan=plan, token=TOKEN, weights=given, replay=replay)
+    return bind_ring(request, device, RingOptions(**{"poison": True, **how}))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
@@ -102,7 +103,8 @@ def test_models_say_what_they_say_resident_a_hundred_times(name: str) -> None:
     expected = [resident(**tokens(seed)) for seed in range(3)]
     tags, recording = TagChecker(), CommandRecorder()
     device = jittery(tags, recording)
-    executor = bind_ring(program, plan, token=TOKEN, weights=weights, device=device, options=RingOptions(poison=True))
+    request = BindRequest(program=program, plan=plan, token=TOKEN, weights=weights)
+    executor = bind_ring(request, device, RingOptions(poison=True))
     assert plan.ring is not None
     assert device.memory(executor.loop.arena).size * 4 <= resident.segments.usage["text"].used
     assert executor.segments.usage["text"].used == 0
@@ -219,9 +221,9 @@ def test_what_does_not_belong_together_is_refused(stack: tuple[Program, Plan, nn
     device = ThreadsDevice()
 
     def refused(kind: type[Exception], match: str, **changes: Any) -> None:
-        given = {"program": program, "plan": plan, "token": TOKEN, "weights": weights, "device": device, **changes}
+        request = BindRequest(program=program, plan=plan, token=TOKEN, weights=weights)
         with pytest.raises(kind, match=match):
-            bind_ring(given.pop("program"), given.pop("plan"), **given)
+            bind_ring(replace(request, **changes), device)
 
     refused(InvalidConfig, "has no ring", plan=replace(plan, ring=None))
     refused(InvalidConfig, "no value is given for", weights={})

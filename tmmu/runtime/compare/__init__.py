@@ -1,1 +1,1 @@
-"""A planned run held against eager, the plain program, and itself under the sanitizer; timed side by side."""
+"""A planned run compared with eager, with the program in plain memory, and under the sanitizer; timed side by side."""

@@ -1,4 +1,8 @@
-"""One step timed and weighed in each way there is to run it, side by side."""
+"""Times one step, and counts its memory, in each variant: planned, planned without capture, eager, compiled by torch.
+
+The variants alternate within each round, so that a machine that slows down slows all of them, and a variant's time is
+the median over rounds of its fastest step in the round.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,15 +19,15 @@ from tmmu.runtime.steps.execution_stream import ExecutionStream
 PLANNED, CALLS, EAGER, COMPILED = "tmmu", "tmmu, no replay", "eager", "torch.compile"
 ROUNDS: Final = 9
 SECONDS: Final = 0.2
-"""For one way over all rounds, at least; a step that takes longer runs once a round."""
+"""At least, for a variant over all rounds; a step that takes longer than its share runs once a round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A way to run one step: milliseconds at the median, and what the allocator was asked for in a step.
+    """One variant of a step: milliseconds, allocations of a step, and the most bytes live at once.
 
-    ``peak_bytes`` is all that is held at once: weights, inputs, state and what the step adds. ``failed`` says why there
-    are no figures.
+    ``peak_bytes`` includes weights, inputs and state. ``failed`` says why there are no figures. The names of the fields
+    are keys in the output of ``tmmu run --json``.
     """
 
     way: str
@@ -33,12 +37,12 @@ class Measurement:
     failed: str = ""
 
 
-class Model(Protocol):
-    """The model itself."""
+class EagerModel(Protocol):
+    """A model in memory of its own, run by PyTorch."""
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Its inputs."""
+        """Names of its inputs, in a graph's order."""
 
     @property
     def resident_bytes(self) -> int:
@@ -46,30 +50,30 @@ class Model(Protocol):
 
     @property
     def states(self) -> Mapping[str, torch.Tensor]:
-        """What it keeps between steps, by a graph's names: weights, buffers, what an optimizer or a cache remembers."""
+        """What it keeps between steps, by a graph's names: weights, buffers, optimizer state, caches."""
 
     def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
-        """It holds these."""
+        """Copies these values in."""
 
     def run(self) -> list[torch.Tensor]:
-        """What one step gives, each tensor once."""
+        """Runs one step; its outputs, each tensor once."""
 
     def step(self) -> Any:
-        """One step."""
+        """Runs one step."""
 
     def compile_step(self) -> Callable[[], Any]:
-        """One step, compiled."""
+        """A callable that runs one step compiled by ``torch.compile``."""
 
 
 def measure_variants(
     executor: Executor,
-    model: Model,
+    model: EagerModel,
     weights: Mapping[str, torch.Tensor],
     inputs: Mapping[str, torch.Tensor],
     *,
     compiled: bool,
 ) -> tuple[Measurement, ...]:
-    """The plan, the plan without replay, the model eager and, if asked, compiled by torch, in turns."""
+    """A row per variant; the one of ``torch.compile`` only if ``compiled``."""
     model.load(weights, dict(zip(model.input_names, inputs.values(), strict=True)))
     calls = Executor(executor.bound, replay=False)
     variants: dict[str, Callable[[], Any]] = {
@@ -87,19 +91,19 @@ def measure_variants(
     return (*rows, *(Measurement(way=way, failed=why) for way, why in failed.items()))
 
 
-def _add_compiled(variants: dict[str, Callable[[], Any]], model: Model) -> dict[str, str]:
-    """One way more, or why there is none: a compiler, a toolchain, whatever it lacks."""
+def _add_compiled(variants: dict[str, Callable[[], Any]], model: EagerModel) -> dict[str, str]:
+    """Adds the variant of ``torch.compile``; by its name, why it cannot run where it cannot."""
     try:
         step = model.compile_step()
         step()
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001 - a missing toolchain, an unsupported model: whatever it lacks
         return {COMPILED: " ".join(f"{type(error).__name__}: {error}".split())[:120]}
     variants[COMPILED] = step
     return {}
 
 
 def allocations_of(step: Callable[[], Any], stream: ExecutionStream) -> tuple[int, int]:
-    """How often a step asks torch's allocator for memory, and the most bytes that it holds of it at once."""
+    """(allocations, most bytes live at once) of a step, by torch's allocator. Runs it twice: the first fills caches."""
     step()
     with stream.count_allocations() as counter, counter.step_scope(0):
         results = step()
@@ -108,14 +112,14 @@ def allocations_of(step: Callable[[], Any], stream: ExecutionStream) -> tuple[in
 
 
 def planned_bytes(executor: Executor) -> int:
-    """All that an executor holds between steps: its segments, and the room where inputs are copied to."""
-    graph = executor.bound.graph
-    staged = [size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == INPUT]
-    return sum(staged) + sum(usage.peak for usage in executor.segments.usage.values())
+    """Bytes that an executor holds between steps: its segments, and the memory that inputs are copied to."""
+    buffers = executor.bound.graph.buffers
+    inputs = sum(size for size, role in zip(buffers.bytes, buffers.role, strict=True) if role == INPUT)
+    return inputs + sum(usage.peak for usage in executor.segments.usage.values())
 
 
 def _times(variants: Mapping[str, Callable[[], Any]], stream: ExecutionStream) -> dict[str, float]:
-    """Milliseconds of a step of each, at the median of rounds in which each has its turn."""
+    """Milliseconds of a step, by variant."""
     samples: dict[str, list[float]] = {way: [] for way in variants}
     for _ in range(ROUNDS):
         for way, step in variants.items():
@@ -126,4 +130,4 @@ def _times(variants: Mapping[str, Callable[[], Any]], stream: ExecutionStream) -
                 stream.synchronize()
                 best = min(best, perf_counter() - begun)
             samples[way].append(best * 1e3)
-    return {way: median(taken) for way, taken in samples.items()}
+    return {way: median(times) for way, times in samples.items()}

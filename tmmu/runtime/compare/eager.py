@@ -1,13 +1,16 @@
-"""A planned step held against the model itself, run as PyTorch runs it: what it returns, and what it keeps."""
+"""Compares a planned run with the model itself, run eagerly by PyTorch: outputs, and state afterwards."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from tmmu.errors import CaptureFailed
-from tmmu.runtime.compare.bench import Model
+from tmmu.runtime.compare.bench import EagerModel
 from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.memory.slab import has_same_bits
+from tmmu.runtime.weights.load import LazyTensors, Weight
 
 TOLERANCE: Final = {
     torch.float64: 1e-7,
@@ -17,65 +20,60 @@ TOLERANCE: Final = {
     torch.complex128: 1e-7,
     torch.complex64: 1e-4,
 }
-"""How far, of the largest magnitude, sums that are taken in another order may lie apart."""
+"""By dtype, how far sums in another order may differ, as a fraction of the largest magnitude."""
 Row = tuple[str, torch.Tensor, torch.Tensor]
+"""A label, the planned tensor, the eager one."""
 
 
-def compare_with_eager(  # noqa: PLR0913 - the two sides, what they are given, and what one of them gave
-    model: Model,
-    executor: Executor,
-    weights: Mapping[str, torch.Tensor],
-    inputs: Mapping[str, torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-    *,
-    seed: int,
-) -> tuple[int, int]:
-    """How many outputs and states of the one step that ran have the bits of the model's own, and how many are close.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of an executor: the weights it was bound with, its inputs by name, its outputs, the random seed."""
 
-    Where a plan is of half a step, the outputs that this half has. ``CAPTURE_FAILED`` for one that is neither.
+    executor: Executor
+    weights: Mapping[str, Weight]
+    inputs: Mapping[str, torch.Tensor]
+    outputs: Sequence[torch.Tensor]
+    seed: int
+
+
+def compare_with_eager(model: EagerModel, run: PlannedRun) -> tuple[int, int]:
+    """(outputs and states with the bits of the eager ones, others that are close); ``CAPTURE_FAILED`` for any else.
+
+    A plan of half a step is compared by the outputs that it has.
     """
-    model.load(weights, dict(zip(model.input_names, inputs.values(), strict=True)))
-    torch.manual_seed(seed)
-    rows = [*_outputs(executor, outputs, model.run()), *_states(executor, model.states)]
-    identical = [_has_same_bits(planned, expected) for _, planned, expected in rows]
-    for is_identical, (label, planned, expected) in zip(identical, rows, strict=True):
-        if not is_identical and not _is_close(planned, expected):
+    model.load(LazyTensors(run.weights), dict(zip(model.input_names, run.inputs.values(), strict=True)))
+    torch.manual_seed(run.seed)
+    rows = [*_outputs(run, model.run()), *_states(run.executor, model.states)]
+    differing = [row for row in rows if not has_same_bits(row[1], row[2])]
+    for label, planned, expected in differing:
+        if not _is_close(planned, expected):
             raise CaptureFailed(
                 f"{label} is not what the model itself gives",
                 fix="a model that depends on time, on a file or on earlier runs has no one graph; else report it",
             )
-    return sum(identical), len(identical) - sum(identical)
+    return len(rows) - len(differing), len(differing)
 
 
-def _outputs(executor: Executor, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Iterator[Row]:
-    values = executor.bound.graph.outputs
+def _outputs(run: PlannedRun, expected: Sequence[torch.Tensor]) -> Iterator[Row]:
+    values = run.executor.bound.graph.outputs
     if len(expected) != len(values):
         raise CaptureFailed(
             f"the model itself gives {len(expected)} tensors, and its graph {len(values)}",
             fix="report it, with the model",
         )
-    own: dict[int, torch.Tensor] = dict(zip(values, expected, strict=True))
-    for position, (value, planned) in enumerate(zip(executor.outputs, outputs, strict=True)):
-        yield f"output {position}", planned, own[value]
+    eager: dict[int, torch.Tensor] = dict(zip(values, expected, strict=True))
+    for position, (value, planned) in enumerate(zip(run.executor.outputs, run.outputs, strict=True)):
+        yield f"output {position}", planned, eager[value]
 
 
-def _states(executor: Executor, own: Mapping[str, torch.Tensor]) -> Iterator[Row]:
-    """Each as all numbers of its storage, once a whole step has run."""
+def _states(executor: Executor, eager: Mapping[str, torch.Tensor]) -> Iterator[Row]:
+    """Each state as all elements of its storage, flat; none where the plan is of half a step."""
     for name in executor.states if len(executor.order) == len(executor.bound.graph.ops) else ():
         planned = executor.state(name)
-        storage = own[name].untyped_storage() if name in own else None
+        storage = eager[name].untyped_storage() if name in eager else None
         if storage is not None and storage.nbytes() == planned.nbytes:
-            numbers = (storage.nbytes() // own[name].itemsize,)
-            yield f"state {name}", planned.view(own[name].dtype), own[name].detach().as_strided(numbers, (1,), 0)
-
-
-def _has_same_bits(planned: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Shape, dtype and every bit."""
-    return format_type(planned) == format_type(expected) and _bits(planned).equal(_bits(expected))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+            flat = (storage.nbytes() // eager[name].itemsize,)
+            yield f"state {name}", planned.view(eager[name].dtype), eager[name].detach().as_strided(flat, (1,), 0)
 
 
 def _is_close(planned: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -86,5 +84,5 @@ def _is_close(planned: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def format_type(tensor: torch.Tensor) -> str:
-    """Its dtype and shape, as people write them."""
+    """``dtype[shape]``."""
     return f"{str(tensor.dtype)[6:]}[{','.join(map(str, tensor.shape))}]"

@@ -1,4 +1,4 @@
-"""Values for a run that nobody gave any: drawn by seed and name."""
+"""Random inputs and weights, a function of seed and name alone."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,16 +11,16 @@ from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.execute.inputs import InputSpec
 
 WEIGHT_SCALE: Final = 0.05
-"""Of random weights: small enough that deep models stay finite."""
+"""Standard deviation of random weights: small enough that deep models stay finite."""
 
 
 def random_inputs(specs: Sequence[InputSpec], seed: int) -> dict[str, torch.Tensor]:
-    """A tensor for each input, by (seed, name)."""
+    """A random tensor for each input, by name."""
     return {spec.name: _draw(f"input:{spec.name}", spec.shape, spec.dtype, seed).to(spec.device) for spec in specs}
 
 
 def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, torch.Tensor]:
-    """The bytes of each of these weights that is read, flat, by (seed, name); ``INVALID_CONFIG`` for whole numbers."""
+    """By name, a flat random tensor of each of these weights that is read; ``INVALID_CONFIG`` for an integral one."""
     dtypes: dict[int, str] = {}
     for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
         dtypes.setdefault(buffer, dtype)
@@ -39,7 +39,7 @@ def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, t
 
 
 def _draw(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Normal around 0 for weights and floating or complex inputs; 0 or 1 for whole numbers, which index something."""
+    """Normal around 0; 0 or 1 for integral dtypes, which may index something."""
     digest = blake3(f"{seed}:{name}".encode()).digest(length=8)
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
     if dtype.is_floating_point or dtype.is_complex:

@@ -1,4 +1,4 @@
-"""The same program in plain memory: one storage for each buffer, each call as it was captured. Nothing of a plan."""
+"""Runs a program without a plan: a storage of its own for each buffer, each operator as it was captured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from tmmu.runtime.weights.load import Weight, check_weights, load_into
 
 
 class ReferenceExecutor:
-    """A program's memory, and what is in it after ``run``: what a planned run is held against."""
+    """What a planned run is compared with. Takes memory for all buffers at once, and shares no code with steps."""
 
     def __init__(self, program: Program, weights: Mapping[str, Weight]) -> None:
         self.program = program
@@ -23,47 +23,46 @@ class ReferenceExecutor:
             load_into(source, self._storages[buffer])
 
     def run(self, order: Sequence[int], inputs: Mapping[str, torch.Tensor]) -> None:
-        """The ops of ``order``, on copies of the inputs by name."""
+        """Runs the ops of ``order``, on copies of the inputs by name."""
         with torch.no_grad():
             self.load(inputs)
             for op in order:
                 self.step(op)
 
     def load(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Copies of the inputs by name are in place."""
+        """Copies the inputs, by name, into their buffers."""
         for spec in input_specs(self.program.graph, self._device):
             self.value(spec.value).copy_(inputs[spec.name])
 
     def step(self, op: int) -> None:
-        """What this op writes is written."""
+        """Runs one op."""
         call = self.program.calls[op]
-        result = call.operator(
-            *self._bind_argument(call.args), **{name: self._bind_argument(arg) for name, arg in call.kwargs}
-        )
-        for leaf, value in zip(leaves(result), call.results, strict=True):
+        kwargs = {name: self._bind_argument(argument) for name, argument in call.kwargs}
+        results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
+        for result, value in zip(results, call.results, strict=True):
             if value is not None:
-                self._copy_result(leaf, self.value(value))
+                self._copy_result(result, self.value(value))
 
     def value(self, value: int) -> torch.Tensor:
-        """The window of a value on its buffer."""
+        """A new tensor of a value, on its buffer's storage."""
         values = self.program.graph.values
         dtype = getattr(torch, values.dtype[value])
         offset = values.offset[value] // dtype.itemsize
-        store = self._storages[values.buffer[value]].untyped_storage()
-        return torch.empty(0, dtype=dtype, device=self._device).set_(
-            store, offset, values.shape[value], values.stride[value]
-        )
+        storage = self._storages[values.buffer[value]].untyped_storage()
+        empty = torch.empty(0, dtype=dtype, device=self._device)
+        return empty.set_(storage, offset, values.shape[value], values.stride[value])
 
     def bytes(self, buffer: int) -> torch.Tensor:
         """The whole buffer as ``uint8``."""
         return self._storages[buffer]
 
-    def _copy_result(self, leaf: torch.Tensor, target: torch.Tensor) -> None:
-        if leaf is None:
-            return  # a real kernel may leave out what nobody asked for
-        if leaf.data_ptr() != target.data_ptr() or leaf.stride() != target.stride():
-            still = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
-            target[still].copy_(leaf[still])
+    def _copy_result(self, result: torch.Tensor | None, target: torch.Tensor) -> None:
+        # A real kernel may return no tensor for a result that its mask leaves out, where a fake one returned a tensor.
+        if result is None:
+            return
+        if result.data_ptr() != target.data_ptr() or result.stride() != target.stride():
+            first = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
+            target[first].copy_(result[first])
 
     def _bind_argument(self, argument: Any) -> Any:
         if isinstance(argument, ValueRef):

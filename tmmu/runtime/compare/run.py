@@ -1,7 +1,7 @@
-"""A program run in its plan, with weights and inputs of a seed or of a file: held against other runs, and timed."""
+"""One run of a program in its plan, as ``tmmu run`` makes it: weights by file or seed, checks, measurements."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,19 +12,20 @@ from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
-from tmmu.runtime.compare.bench import Measurement, Model, measure_variants
-from tmmu.runtime.compare.eager import compare_with_eager, format_type
+from tmmu.runtime.compare.bench import EagerModel, Measurement, measure_variants
+from tmmu.runtime.compare.eager import PlannedRun, compare_with_eager, format_type
 from tmmu.runtime.compare.random_tensors import random_inputs, random_weights
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.device.choose import memory_device
-from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.bind import BindRequest, bind_executor
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.sizing import require_free
+from tmmu.runtime.memory.slab import row_major_bytes
 from tmmu.runtime.memory.tensor_views import device_bytes
 from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
 from tmmu.runtime.steps.unplanned import Unplanned
-from tmmu.runtime.weights.load import Weight, load_tensor
+from tmmu.runtime.weights.load import LazyTensors, Weight
 from tmmu.runtime.weights.safetensors_files import stored_tensors
 from tmmu.runtime.weights.sources import file_source_like
 
@@ -36,80 +37,86 @@ FILE, MODEL, NUMBERS, SEED = "file", "model", "numbers", "seed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What a run showed: the outputs' types, the bytes taken, what was allocated beside them.
-
-    ``checked`` counts the outputs and states that were compared with a plain run, ``same`` those that have the
-    bits of the model itself and ``near`` those that are merely close to it; ``sanitized`` counts comparisons of a
-    buffer; 0 where none were asked for. A run is handed over in ``pieces``; for three more runs, torch asked the device
-    for memory ``grown`` times. ``bench`` has a row for each way to run.
-    """
+    """What a run showed. The names of the fields are keys in the output of ``tmmu run --json``."""
 
     inputs: tuple[str, ...]
+    """``name dtype[shape]`` of each."""
     outputs: tuple[str, ...]
+    """``dtype[shape]`` of each."""
     weights: Mapping[str, int]
     """How many parameters and buffers come from a ``file``, the ``model`` (exported), its ``numbers``, the ``seed``."""
     steps: int
     peak_bytes: Mapping[str, int]
+    """By segment."""
     input_bytes: int
     unplanned: tuple[Unplanned, ...]
     checked: int
+    """Outputs and states with the bits of the reference executor's; 0 where no check was asked for."""
     same: int
+    """Outputs and states with the bits of the eager model's."""
     near: int
+    """Outputs and states that are only close to the eager model's."""
     sanitized: int
+    """Comparisons of a buffer that the sanitizer made."""
     pieces: int
+    """Launches of a run."""
     grown: int
+    """How often torch asked the device for memory in three runs after the first."""
     bench: tuple[Measurement, ...]
+    """A row per variant."""
     ring: Mapping[str, int]
-    """What streaming took, over all runs: empty where all weights were in place."""
+    """What streaming took, over all runs; empty where all weights are resident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What is asked of a run, beside that it runs. ``stored`` are weights that came with the model.
-
-    ``forms`` are tensors without memory: shape, stride and dtype of weights as the model has them, by name.
-    """
+    """Where the weights of a run come from, and what is checked and measured."""
 
     token: bytes
     names: Sequence[str]
+    """Of all weights."""
     forms: Tensors
+    """Shape, strides and dtype of weights as the model has them, by name, as tensors without memory."""
     constants: Tensors
+    """Values that the capture found in the program."""
     stored: Tensors
+    """Values that came with the model, of an exported program."""
     seed: int
     weights: Path | None
+    """A safetensors file, or a folder of such."""
     check: bool
     sanitize: bool
     bench: bool
     compiled: bool = True
+    """Whether ``torch.compile`` is a variant of the bench."""
     prefetch: bool = True
 
 
-def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callable[[], Model]) -> RunReport:
-    """Bound and run. ``PLAN_UNSOUND`` where a check or the sanitizer finds a fault, ``CAPTURE_FAILED`` where the
-    model itself gives something else.
+def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callable[[], EagerModel]) -> RunReport:
+    """Binds the plan, runs it once, and checks and measures as the options ask.
+
+    ``PLAN_UNSOUND`` where it differs from the reference or the sanitizer finds a fault, ``CAPTURE_FAILED`` where it
+    differs from the eager model.
     """
-    device = torch.device(program.graph.target)
-    require_free(device_bytes(plan), device)
+    require_free(device_bytes(plan), torch.device(program.graph.target))
     origins = _weights_by_origin(program.graph, options)
-    weights = {name: weight for some in origins.values() for name, weight in some.items()}
+    weights = {name: weight for group in origins.values() for name, weight in group.items()}
     executor = _bind(program, plan, weights, options)
     inputs = random_inputs(executor.inputs, options.seed)
     sanitized = _sanitize(program, executor, weights, inputs, options) if options.sanitize else 0
     if options.sanitize and executor.states:
-        executor.close()  # its state has moved
+        executor.close()  # the sanitized run has advanced its state
         executor = _bind(program, plan, weights, options)
     torch.manual_seed(options.seed)
     outputs = executor.run(_clone(inputs))
-    checked = (
-        _check_against_reference(program, executor, weights, inputs, outputs, options.seed) if options.check else 0
-    )
-    eager_model = model() if options.check or options.bench else None
-    values = _LazyTensors(weights)
-    same, close = (
-        compare_with_eager(eager_model, executor, values, inputs, outputs, seed=options.seed)
-        if eager_model and options.check
-        else (0, 0)
-    )
+    run = PlannedRun(executor=executor, weights=weights, inputs=inputs, outputs=outputs, seed=options.seed)
+    checked = _check_against_reference(program, run) if options.check else 0
+    eager = model() if options.check or options.bench else None
+    same, close = compare_with_eager(eager, run) if eager and options.check else (0, 0)
+    grown = _device_allocations(executor, inputs) if options.bench else 0
+    bench: tuple[Measurement, ...] = ()
+    if eager and options.bench:
+        bench = measure_variants(executor, eager, LazyTensors(weights), inputs, compiled=options.compiled)
     report = RunReport(
         inputs=tuple(f"{spec.name} {format_type(inputs[spec.name])}" for spec in executor.inputs),
         outputs=tuple(map(format_type, outputs)),
@@ -123,10 +130,8 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
         near=close,
         sanitized=sanitized,
         pieces=executor.launch_count,
-        grown=_device_allocations(executor, inputs) if options.bench else 0,
-        bench=measure_variants(executor, eager_model, values, inputs, compiled=options.compiled)
-        if eager_model and options.bench
-        else (),
+        grown=grown,
+        bench=bench,
         ring=executor.figures if isinstance(executor, StreamedExecutor) else {},
     )
     executor.close()
@@ -134,18 +139,16 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
 
 
 def _bind(program: Program, plan: Plan, weights: Weights, options: RunOptions) -> Executor:
-    """With all weights in place, or with a ring where the plan has one, which reads files straight into its image."""
+    """An executor with resident weights, or with the plan's ring, which reads files straight into its host image."""
     device = torch.device(program.graph.target)
+    request = BindRequest(program=program, plan=plan, token=options.token, weights=weights, device=device)
     if plan.ring is None:
-        return bind(program, plan, token=options.token, weights=weights, device=device)
-    streaming = RingOptions(prefetch=options.prefetch, owns_device=True)
-    return bind_ring(
-        program, plan, token=options.token, weights=weights, device=memory_device(device), options=streaming
-    )
+        return bind_executor(request)
+    return bind_ring(request, memory_device(device), RingOptions(prefetch=options.prefetch, owns_device=True))
 
 
 def _peak_bytes(executor: Executor) -> dict[str, int]:
-    """The most bytes of each segment; weights that stream have their ring for a segment."""
+    """Peak bytes by segment; ``ring`` in place of ``text`` where weights stream."""
     peaks = {name: usage.peak for name, usage in executor.segments.usage.items()}
     if not isinstance(executor, StreamedExecutor):
         return peaks
@@ -161,7 +164,7 @@ def _device_allocations(executor: Executor, inputs: Tensors) -> int:
 
 
 def _weights_by_origin(graph: Graph, options: RunOptions) -> dict[str, Weights]:
-    """Weights by where they come from; of those with one name the last counts."""
+    """Weights by their origin; of two with one name the later counts."""
     origins: dict[str, Weights] = {NUMBERS: options.constants, MODEL: options.stored}
     if options.weights:
         return origins | {FILE: _weights_of_file(graph, options.weights, options.forms)}
@@ -170,7 +173,7 @@ def _weights_by_origin(graph: Graph, options: RunOptions) -> dict[str, Weights]:
 
 
 def _weights_of_file(graph: Graph, path: Path, forms: Tensors) -> dict[str, Weight]:
-    """Those that the graph reads, in the order of memory that it wants: they stay there until they are put in place."""
+    """Weights of a file that the graph reads, in the model's memory order. Nothing is read yet."""
     stored = stored_tensors(path)
     if not any(name in stored for name in forms):
         name = next(iter(forms), None)
@@ -183,31 +186,15 @@ def _weights_of_file(graph: Graph, path: Path, forms: Tensors) -> dict[str, Weig
 
 
 def _count_origins(graph: Graph, origins: Mapping[str, Weights]) -> dict[str, int]:
-    origin = {name: kind for kind, some in origins.items() for name in some}
+    origin = {name: kind for kind, group in origins.items() for name in group}
     return dict(Counter(origin[name] for name in _weight_names(graph) if name in origin))
 
 
 def _weight_names(graph: Graph) -> list[str]:
-    """Of what is read, and nobody gives at a call."""
+    """Parameters, constants and state that the graph reads."""
     read = frozenset(graph.values.buffer)
     rows = zip(graph.notes.buffers, graph.buffers.role, strict=True)
     return [name for buffer, (name, role) in enumerate(rows) if buffer in read and role in WEIGHT_ROLES]
-
-
-class _LazyTensors(Mapping[str, torch.Tensor]):
-    """Weights as tensors, one at a time."""
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return load_tensor(self._weights[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
 
 
 def _clone(inputs: Tensors) -> dict[str, torch.Tensor]:
@@ -219,35 +206,26 @@ def _sanitize(program: Program, executor: Executor, weights: Weights, inputs: Te
     return run_sanitized(program, executor, weights, _clone(inputs), token=options.token).compared
 
 
-def _check_against_reference(  # noqa: PLR0913, PLR0917
-    program: Program,
-    executor: Executor,
-    weights: Weights,
-    inputs: Tensors,
-    outputs: tuple[torch.Tensor, ...],
-    seed: int,
-) -> int:
-    reference = ReferenceExecutor(program, weights)
-    torch.manual_seed(seed)
-    reference.run(executor.order, inputs)
-    for position, (planned, value) in enumerate(zip(outputs, executor.outputs, strict=True)):
-        _require_same_bits(f"output {position}", planned.contiguous(), reference.value(value).contiguous())
-    states = [buffer for buffer, role in enumerate(program.graph.buffers.role) if role == STATE]
+def _check_against_reference(program: Program, run: PlannedRun) -> int:
+    """How many outputs and states have the reference's bits: all of them, or ``PLAN_UNSOUND``."""
+    graph, executor = program.graph, run.executor
+    reference = ReferenceExecutor(program, run.weights)
+    torch.manual_seed(run.seed)
+    reference.run(executor.order, run.inputs)
+    for position, (planned, value) in enumerate(zip(run.outputs, executor.outputs, strict=True)):
+        _require_same_bits(f"output {position}", planned, reference.value(value))
+    states = [buffer for buffer, role in enumerate(graph.buffers.role) if role == STATE]
     for buffer in states:
-        name = program.graph.notes.buffers[buffer]
+        name = graph.notes.buffers[buffer]
         _require_same_bits(f"state {name}", executor.state(name), reference.bytes(buffer))
-    return len(outputs) + len(states)
+    return len(run.outputs) + len(states)
 
 
 def _require_same_bits(label: str, planned: torch.Tensor, expected: torch.Tensor) -> None:
+    fix = "please report it, with the model"
     if format_type(planned) != format_type(expected):
-        raise PlanUnsound(
-            f"{label} is {format_type(planned)}, and {format_type(expected)} in a plain run",
-            fix="please report it, with the model",
-        )
-    planned_bytes, expected_bytes = (tensor.reshape(-1).view(torch.uint8) for tensor in (planned, expected))
-    if not planned_bytes.equal(expected_bytes):
-        raise PlanUnsound(
-            f"{label} is not what a plain run gives: {int((planned_bytes != expected_bytes).sum())} of {planned_bytes.numel()} bytes differ",
-            fix="please report it, with the model",
-        )
+        raise PlanUnsound(f"{label} is {format_type(planned)}, and {format_type(expected)} in a plain run", fix=fix)
+    differs = row_major_bytes(planned) != row_major_bytes(expected)
+    if differs.any():
+        count = f"{int(differs.sum())} of {differs.numel()} bytes differ"
+        raise PlanUnsound(f"{label} is not what a plain run gives: {count}", fix=fix)

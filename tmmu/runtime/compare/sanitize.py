@@ -1,13 +1,22 @@
-"""The sanitizer: a planned run beside a plain one, an op at a time, in memory where every mistake shows.
+"""The sanitizer: runs a plan op by op beside the reference executor, in memory where every mistake shows.
 
-What nothing wrote is filled with a pattern of (token, address); bytes that are nobody's, between buffers or left by
-one that died, with another that no op may touch. After each op every buffer that is still to be read must hold, byte
-for byte, what it holds in a run where each buffer has memory of its own; the first that does not is reported with what
-happened to it. Nothing here trusts the plan's spans: who is still to be read is counted from the graph.
+State, per position in the order: the planned memory; the reference's, where each buffer has a storage of its own; the
+buffers that the plan has begun and not ended (``allocated``); those that were written and are read later (``live``).
+
+- Before the first write of a buffer both memories hold a pattern of (token, slot address), so that a read of bytes that
+  no op wrote is recognized: 16 bytes of pattern in a row occur by chance with probability 2^-128.
+- Bytes of the stack outside all allocated buffers hold another pattern, the canary, which no op may change. A buffer's
+  bytes get it back when the plan ends its life.
+- After each op, and after each begin and end of a life, every live buffer has the reference's bytes. The first that has
+  not is reported with what happened and with the op that reads it next.
+
+Nothing here trusts the plan's spans: what is read later is counted from the graph. Cost: the program's memory a second
+time, and per op a comparison of all live bytes.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
@@ -21,12 +30,12 @@ from tmmu.runtime.memory.zero import BLOCK_BYTES, fill_pattern
 from tmmu.runtime.weights.load import Weight
 
 EMPTY_OPERATORS: Final = ("aten.empty", "aten.new_empty")
-"""Operators that promise no contents."""
+"""Prefixes of operators whose results have no defined contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SanitizerReport:
-    """What a clean run was held to: its outputs, and how many ops and comparisons of a buffer that took."""
+    """A run without a fault: its outputs, the ops that ran, and how many times a buffer was compared."""
 
     outputs: tuple[torch.Tensor, ...]
     ops: int
@@ -41,17 +50,15 @@ def run_sanitized(
     *,
     token: bytes,
 ) -> SanitizerReport:
-    """One run of a freshly bound executor that was watched throughout; ``PLAN_UNSOUND`` names the op that breaks it.
+    """One sanitized run of a freshly bound executor, which is not captured.
 
-    ``INVALID_CONFIG`` where the model itself reads what it never wrote. Takes the model's memory a second time, and a
-    comparison of all that lives for each op.
+    ``PLAN_UNSOUND`` names the first op that breaks the plan, ``INVALID_CONFIG`` one that reads what the model itself
+    never wrote.
     """
     sanitizer = _Sanitizer(program, executor, ReferenceExecutor(program, weights), token)
     sanitizer.reference.load({name: tensor.clone() for name, tensor in inputs.items()})
-    executor.attach(
-        {position: lambda position=position: sanitizer.check(position) for position in range(sanitizer.end + 1)},
-        replay=False,
-    )  # type: ignore[misc]
+    hooks = {position: partial(sanitizer.check, position) for position in range(sanitizer.end + 1)}
+    executor.attach(hooks, replay=False)
     try:
         outputs = executor.run(inputs)
     finally:
@@ -60,19 +67,18 @@ def run_sanitized(
 
 
 class _Sanitizer:
-    """Called before each op, and after the last."""
+    """Checks of one run: ``check`` is called before each op and after the last."""
 
-    def __init__(self, program: Program, executor: Executor, plain: ReferenceExecutor, token: bytes) -> None:
-        self.graph, self.views, self.reference, self.token = program.graph, executor.bound.views, plain, token
+    def __init__(self, program: Program, executor: Executor, reference: ReferenceExecutor, token: bytes) -> None:
+        self.graph, self.views, self.reference, self.token = program.graph, executor.bound.views, reference, token
         plan = executor.bound.plan
         self.order, self.end, self.compared = plan.order, len(plan.order), 0
         rows = plan.buffers
-        self.takes_over = dict(zip(rows.id, rows.takes_over, strict=True))
-        named = {
-            (a, s): address for a, s, address in zip(plan.slots.arena, plan.slots.slot, plan.slots.address, strict=True)
-        }
-        self.pattern = {
-            buffer: self._fill_reference(buffer, named[arena, slot])
+        self.takes_over: dict[int, int] = dict(zip(rows.id, rows.takes_over, strict=True))
+        slots = zip(plan.slots.arena, plan.slots.slot, plan.slots.address, strict=True)
+        address = {(arena, slot): address for arena, slot, address in slots}
+        self.pattern: dict[int, torch.Tensor] = {
+            buffer: self._fill_reference(buffer, address[arena, slot])
             for buffer, arena, slot in zip(rows.id, rows.arena, rows.slot, strict=True)
             if self.graph.buffers.role[buffer] not in PERSISTENT_ROLES
         }
@@ -88,10 +94,9 @@ class _Sanitizer:
         self.allocated: set[int] = set()
         self.last_use = self._last_use()
         self.live: set[int] = set()
-        self.unwritten: set[int] = set()
 
     def _fill_reference(self, buffer: int, address: int) -> torch.Tensor:
-        """What fills a buffer before anything does, here and in plain memory."""
+        """The pattern of a buffer, with which the reference's is filled."""
         pattern = self._fill_pattern(address, self.graph.buffers.bytes[buffer])
         self.reference.bytes(buffer).copy_(pattern)
         return pattern
@@ -100,7 +105,7 @@ class _Sanitizer:
         return torch.from_numpy(fill_pattern(self.token, address, size)).to(self.graph.target)
 
     def _last_use(self) -> dict[int, int]:
-        """By buffer, the last position that reads it, after which nobody may; the end for what is kept."""
+        """By buffer, the last position that reads it; the end of the order for outputs and what a later step reads."""
         values, ops, last = self.graph.values, self.graph.ops, dict[int, int]()
         for position, op in enumerate(self.order):
             last |= {values.buffer[value]: position for value in ops.reads[op]}
@@ -108,7 +113,7 @@ class _Sanitizer:
         return last | {values.buffer[value]: self.end for value in self.graph.outputs}
 
     def check(self, position: int) -> None:
-        """The op before this position did what it should; the one at it finds its memory as it should."""
+        """Checks what the op before this position did; then runs the reference's op at it, and prepares its memory."""
         if position:
             self._check_results(position - 1)
         else:
@@ -123,6 +128,7 @@ class _Sanitizer:
                     self.reference.step(op)
 
     def _check_results(self, position: int) -> None:
+        """The op wrote what it should, and nothing else."""
         op = self.order[position]
         written = {self.graph.values.buffer[value] for value in self.graph.ops.writes[op]}
         self.live |= {buffer for buffer in written if buffer in self.pattern}
@@ -134,38 +140,34 @@ class _Sanitizer:
         self._check_canary(position)
 
     def _end_lifetimes(self, position: int) -> None:
-        """What the plan lets die before this position is gone."""
+        """Buffers whose life the plan ends before this position get the canary, which must not hit a live one."""
         for buffer in self.deaths.get(position, ()):
-            is_taken_over = any(
-                self.takes_over[born] == buffer for born in self.births.get(position - 1, ()) if born != buffer
-            )
             self.allocated.discard(buffer)
-            if not is_taken_over and position < self.end:
-                low, high = self._byte_range(buffer)
-                self.views.bytes(buffer).copy_(self.canary[low:high])
-                self._require_live_equal(
-                    position - 1, f"is the last that may read {self._buffer_name(buffer)}; its end destroys {{}}"
-                )
+            born = [heir for heir in self.births.get(position - 1, ()) if heir != buffer]
+            if any(self.takes_over[heir] == buffer for heir in born) or position == self.end:
+                continue  # its bytes are another buffer's by now, or are not looked at any more
+            low, high = self._byte_range(buffer)
+            self.views.bytes(buffer).copy_(self.canary[low:high])
+            fault = f"is the last that may read {self._buffer_name(buffer)}; its end destroys {{}}"
+            self._require_live_equal(position - 1, fault)
 
     def _begin_lifetimes(self, position: int) -> None:
-        """What the plan makes live at this position holds nothing yet."""
+        """Buffers whose life begins here get their pattern, which must not hit a live one; heirs keep their bytes."""
         for buffer in self.births.get(position, ()):
             self.allocated.add(buffer)
             if self.takes_over[buffer] == buffer:
                 self.views.bytes(buffer).copy_(self.pattern[buffer])
-                self._require_live_equal(
-                    position, f"writes {self._buffer_name(buffer)} for the first time, on the bytes of {{}}"
-                )
+                fault = f"writes {self._buffer_name(buffer)} for the first time, on the bytes of {{}}"
+                self._require_live_equal(position, fault)
 
     def _check_canary(self, position: int) -> None:
-        """Every byte that the plan gives to nobody is as it was."""
+        """Bytes of the stack outside all allocated buffers hold the canary."""
         end = 0
         for low, high in (*sorted(map(self._byte_range, self.allocated)), (len(self.canary),) * 2):
             gap = self.slab.bytes(self.base + end, max(low - end, 0))
             if not torch.equal(gap, self.canary[end : max(low, end)]):
-                raise self._unsound(
-                    position, f"writes outside of all buffers, between bytes {end} and {low} of the stack"
-                )
+                fault = f"writes outside of all buffers, between bytes {end} and {low} of the stack"
+                raise self._unsound(position, fault)
             end = max(end, high)
 
     def _byte_range(self, buffer: int) -> tuple[int, int]:
@@ -173,9 +175,10 @@ class _Sanitizer:
         return low, low + self.graph.buffers.bytes[buffer]
 
     def _check_reads(self, position: int) -> None:
-        """An op that changes a buffer in place may find nothing there; what it leaves alone is seen by the next."""
+        """What the op reads was written before."""
         ops, buffers = self.graph.ops, self.graph.values.buffer
         op = self.order[position]
+        # An op in place also reads bytes that it overwrites; those that it leaves alone are checked at the next read.
         changed = {buffers[value] for value in ops.writes[op]}
         for value in ops.reads[op]:
             buffer = buffers[value]
@@ -183,7 +186,7 @@ class _Sanitizer:
                 self._refuse_unwritten(position, buffer)
 
     def _never_written(self, value: int, buffer: int) -> bool:
-        """Whether the window shows the pattern: sixteen bytes of it at least, which nothing else would leave there."""
+        """Whether the value holds 16 bytes in a row of its buffer's pattern."""
         values = self.graph.values
         low = values.offset[value]
         window = self.reference.value(value)
@@ -197,10 +200,8 @@ class _Sanitizer:
     def _refuse_unwritten(self, position: int, buffer: int) -> None:
         if not any(self.graph.ops.target[op].startswith(EMPTY_OPERATORS) for op in self._writers(buffer)):
             raise self._unsound(position, f"reads {self._buffer_name(buffer)}, which no op has written")
-        raise InvalidConfig(
-            f"{self._op_name(position)} reads {self._buffer_name(buffer)}, which the model makes empty and does not fill",
-            fix="fill it in the model",
-        )
+        fault = f"reads {self._buffer_name(buffer)}, which the model makes empty and does not fill"
+        raise InvalidConfig(f"{self._op_name(position)} {fault}", fix="fill it in the model")
 
     def _writers(self, buffer: int) -> list[int]:
         values = self.graph.values
@@ -217,9 +218,8 @@ class _Sanitizer:
 
     def _unsound(self, position: int, description: str, buffer: int | None = None) -> PlanUnsound:
         reader = "" if buffer is None else self._next_reader(buffer, position)
-        return PlanUnsound(
-            f"{self._op_name(position)} {description}{reader}", fix="make the plan again; report it if it stays"
-        )
+        fault = f"{self._op_name(position)} {description}{reader}"
+        return PlanUnsound(fault, fix="make the plan again; report it if it stays")
 
     def _next_reader(self, buffer: int, position: int) -> str:
         values, reads = self.graph.values, self.graph.ops.reads

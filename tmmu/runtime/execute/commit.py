@@ -1,4 +1,4 @@
-"""Commit: the end of a batch, after which its memory is settled and its record sealed."""
+"""Commit: waits for a batch and seals it in a hash chain over everything that has run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ START: Final = bytes(32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """Work still under way in the arena of this index; ``wait`` returns when it is done, or raises."""
+    """Work still under way in an arena, by index; ``wait`` returns when it is done, or raises."""
 
     arena: int
     wait: Callable[[], None]
@@ -19,21 +19,22 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitState:
-    """32 bytes that depend on every plan committed so far, and the number of the next batch."""
+    """The chain's digest, 32 bytes over every plan committed so far, and the number of the next batch."""
 
     digest: bytes = START
     batch: int = 0
 
 
 def commit_execution(state: CommitState, plan_digest: bytes, pending: Sequence[Pending]) -> CommitState:
-    """Nothing is under way any more, and the next state is sealed: ``UML_OS.TMMU.CommitExecution_v1``.
+    """The next state, after all pending work: ``UML_OS.TMMU.CommitExecution_v1``.
 
-    Waits arena by arena, in the order given within each. With nothing pending the state is the same one, so a
-    repeated commit changes nothing. Whatever a wait raises passes through, and nothing is sealed.
+    Its digest is ``BLAKE3(digest || plan_digest || batch as u64 little-endian)``. Waits arena by arena, in the order
+    given within each. Where nothing is pending the state stays the same. What a wait raises passes through, and nothing
+    is sealed.
     """
     if not pending:
         return state
-    for work in sorted(pending, key=lambda pending_work: pending_work.arena):
+    for work in sorted(pending, key=lambda work: work.arena):
         work.wait()
     sealed = blake3(state.digest + plan_digest + state.batch.to_bytes(8, "little")).digest()
     return CommitState(digest=sealed, batch=state.batch + 1)

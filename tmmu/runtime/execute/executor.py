@@ -1,4 +1,9 @@
-"""The executor: a program in its plan's memory, ready to run as often as asked, without allocating for it."""
+"""The executor: runs a bound program in its plan's memory, any number of times, without allocating for it.
+
+A run copies the inputs in, executes the launch plan, copies changed inputs back and outputs out. Invariants during a
+run: the thread has exclusive access to the segments; the plan's slab is on the stack at the offset to which the code is
+bound; autograd, autocast and gradient tracking are off, because the graph says what is computed.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +25,7 @@ from tmmu.runtime.steps.unplanned import Unplanned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What an executor holds of the segments: the key of its weights, its session, and its slab of the stack."""
+    """What an executor has reserved: the content key of its weights, its session, its slab of the stack in bytes."""
 
     text_key: bytes
     session: str
@@ -30,7 +35,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundProgram:
-    """All that was settled when plan and program were bound. ``written`` are the inputs that a step changes."""
+    """A program bound to memory. ``written_inputs`` are positions of inputs that a run changes for the caller."""
 
     graph: Graph
     plan: Plan
@@ -47,10 +52,11 @@ class BoundProgram:
 
 @dataclass(slots=True)
 class _Lifetime:
+    """Whether the executor is open, the seal of its batches, and what waits for runs since the last commit."""
+
     open: bool = True
     commit: CommitState = field(default_factory=CommitState)
     wait: Callable[[], None] | None = None
-    """For all that has run since the last commit, in every arena."""
 
     def require_open(self) -> None:
         """``INVALID_CONFIG`` once it is closed."""
@@ -59,9 +65,9 @@ class _Lifetime:
 
 
 class Executor:
-    """Call it with the inputs by name; it returns the outputs in the graph's order, copied out of its memory.
+    """Called with the inputs by name, returns the outputs in the graph's order, copied out of its memory.
 
-    Threads that call one executor, or two that share segments, wait for each other; a call from inside a step is
+    Threads that call one executor, or executors that share segments, wait for each other; a call from inside a step is
     refused. State stays in place from call to call. If a step fails, state may be half updated.
     """
 
@@ -77,9 +83,9 @@ class Executor:
         return self.run(inputs)
 
     def run(self, inputs: Mapping[str, torch.Tensor], *, views: bool = False) -> tuple[torch.Tensor, ...]:
-        """The outputs; with ``views`` as windows on the executor's memory, good until anything else runs in it.
+        """The outputs; with ``views``, as views of the executor's memory, valid until anything else runs in it.
 
-        ``INVALID_CONFIG`` for inputs that are not the plan's, and for what an operator refuses to compute.
+        ``INVALID_CONFIG`` for inputs that the plan was not made for, and where an operator raises, with its source.
         """
         tensors = check_inputs(self._bound.inputs, inputs)
         bound = self._bound
@@ -98,7 +104,7 @@ class Executor:
             return tuple(out.detach() if views else out.clone() for out in self._output_views)
 
     def commit(self) -> CommitState:
-        """The seal over all batches so far (``UML_OS.TMMU.CommitExecution_v1``), changed only if one ran since."""
+        """Waits for all runs and seals them (``UML_OS.TMMU.CommitExecution_v1``); the last seal if none ran since."""
         life, plan = self._lifetime, self._bound.plan
         with self._bound.segments.exclusive:
             if life.wait is not None:
@@ -118,12 +124,12 @@ class Executor:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the state that it keeps between calls."""
+        """Names of the state buffers."""
         graph = self._bound.graph
         return tuple(graph.notes.buffers[buffer] for buffer, role in enumerate(graph.buffers.role) if role == STATE)
 
     def close(self) -> None:
-        """Weights are released and the session's arena is reclaimed; nothing runs after. Closing twice is closing."""
+        """Releases the weights and reclaims the session's arena; a later run is refused. Closing again does nothing."""
         with self._bound.segments.exclusive:
             if self._lifetime.open:
                 self._lifetime.open = False
@@ -131,48 +137,48 @@ class Executor:
                 self._bound.segments.data.reclaim(self._bound.reservation.session)
 
     def attach(self, hooks: Hooks, *, replay: bool = True) -> None:
-        """From now on every run calls these between its steps, in place of any that were attached before."""
+        """Has every later run call these hooks, in place of any attached before."""
         with self._bound.segments.exclusive:
             self._launches = launch_plan_of(self._bound.steps, self._bound.stream, replay=replay, hooks=hooks)
 
     @property
     def launch_count(self) -> int:
-        """In how many pieces a run is handed over: 1, where all of it is replayed."""
+        """Launches of a run, hooks included: 1 where all of it is captured."""
         return len(self._launches)
 
     @property
     def bound(self) -> BoundProgram:
-        """All that binding settled."""
+        """The bound program."""
         return self._bound
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """What a call must be given."""
+        """The inputs that a call takes."""
         return self._bound.inputs
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The values that a call returns, in order."""
+        """Ids of the values that a call returns, in order."""
         return self._bound.outputs
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The ops that a call runs, in order."""
+        """Ids of the ops that a call runs, in order."""
         return self._bound.plan.order
 
     @property
     def unplanned_allocations(self) -> tuple[Unplanned, ...]:
-        """What operators allocate inside themselves in one step, as counted when the plan was bound."""
+        """What operators allocate beside the plan in one run, counted when it was bound."""
         return self._bound.unplanned_allocations
 
     @property
     def segments(self) -> Segments:
-        """Where it runs."""
+        """The segments in which it runs."""
         return self._bound.segments
 
 
 class _StackScope:
-    """While inside, the stack slab is ours, where it was when the views were made, and torch tracks no gradients."""
+    """While inside, the executor's slab is on the stack, where its code expects it, and gradients are not tracked."""
 
     __slots__ = ("_bound", "_life", "_mark", "_tracks")
 
@@ -194,19 +200,19 @@ class _StackScope:
 
 
 def run_launches(bound: BoundProgram, launches: Sequence[Launch]) -> None:
-    """Runs them in order; ``INVALID_CONFIG`` that names the op where torch refuses."""
+    """Runs the launches in order; ``INVALID_CONFIG`` that names the op whose call raises."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
         for launch in launches:
             try:
                 launch.run()
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
                 if launch.first == launch.last:
-                    raise  # a hook's own
+                    raise  # a hook's own error
                 raise _failure(bound, *_failing_step(bound, launch, error)) from error
 
 
 def _failing_step(bound: BoundProgram, failed: Launch, error: Exception) -> tuple[int, Exception]:
-    """The step that fails, by running the piece again a step at a time."""
+    """(step index, its error): the launch is run again, a step at a time. A step that then succeeds is not blamed."""
     for launch in single_launches(bound.steps, failed.first, failed.last):
         try:
             launch.run()
@@ -227,6 +233,6 @@ def _failure(bound: BoundProgram, position: int, error: Exception) -> InvalidCon
 
 
 def outputs_of(graph: Graph, order: Sequence[int], writer: Sequence[int]) -> tuple[int, ...]:
-    """The graph's outputs that exist after this order: all but those of ops that it leaves out."""
-    runs = set(order)
-    return tuple(value for value in graph.outputs if writer[value] < 0 or writer[value] in runs)
+    """The graph's outputs that this order computes; ``writer`` is the op that writes each value, -1 for none."""
+    executed = set(order)
+    return tuple(value for value in graph.outputs if writer[value] < 0 or writer[value] in executed)

@@ -1,4 +1,4 @@
-"""What a caller gives: each input by its name, of the shape, dtype and device that the plan was made for."""
+"""Inputs of a call: by name, of the shape, dtype and device that the plan was made for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tmmu.ir.graph import Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """One input: its value in the graph, and what a tensor for it must look like."""
+    """One input: its value in the graph, and the shape, dtype and device of a tensor for it."""
 
     name: str
     value: int
@@ -21,7 +21,7 @@ class InputSpec:
 
 
 def input_specs(graph: Graph, device: torch.device) -> tuple[InputSpec, ...]:
-    """The inputs in the graph's order; one that has no name, or another's, is ``input_N`` by its position."""
+    """The inputs in the graph's order; one without a name of its own is ``input_N`` by its position."""
     taken: set[str] = set()
     buffers: set[int] = set()
     specs = []
@@ -41,7 +41,7 @@ def input_specs(graph: Graph, device: torch.device) -> tuple[InputSpec, ...]:
 def external_buffers(
     graph: Graph, external: Mapping[str, torch.Tensor], device: torch.device
 ) -> dict[int, torch.Tensor]:
-    """By buffer, the tensors in which inputs of these names lie; ``INVALID_CONFIG`` for one that does not fit."""
+    """By buffer, the callers' tensors of external inputs; ``INVALID_CONFIG`` for one that does not fit."""
     specs = {spec.name: spec for spec in input_specs(graph, device)}
     _require_names(external, tuple(specs))
     buffers: dict[int, torch.Tensor] = {}
@@ -59,14 +59,15 @@ def external_buffers(
 
 
 def check_inputs(specs: Sequence[InputSpec], inputs: Mapping[str, object]) -> list[torch.Tensor]:
-    """The tensors in the order of ``wanted``; ``INVALID_CONFIG`` that names the first thing wrong with them."""
+    """The tensors in the order of ``specs``; ``INVALID_CONFIG`` that names the first fault."""
+    # One pass for the usual call, a dict with just these names; any other is looked at name by name.
     if type(inputs) is not dict or len(inputs) != len(specs) or any(spec.name not in inputs for spec in specs):
         _require_names(inputs, tuple(spec.name for spec in specs))
     return [_check_input(spec, inputs) for spec in specs]
 
 
 def _require_names(inputs: object, names: Sequence[str]) -> None:
-    """``INVALID_CONFIG`` unless it is a mapping from some of these names."""
+    """``INVALID_CONFIG`` unless ``inputs`` is a mapping from some of these names."""
     fix = f"the inputs are {', '.join(names)}" if names else "there are no inputs"
     if not isinstance(inputs, Mapping):
         raise InvalidConfig(f"the inputs are a {type(inputs).__name__}, not a mapping from names to tensors", fix=fix)
@@ -79,26 +80,19 @@ def _require_names(inputs: object, names: Sequence[str]) -> None:
 
 def _check_input(spec: InputSpec, inputs: Mapping[str, object]) -> torch.Tensor:
     if spec.name not in inputs:
-        raise InvalidConfig(
-            f"input {spec.name} is missing", fix=f"give {spec.name}={_format_spec(spec)}", name=spec.name
-        )
+        fix = f"give {spec.name}={_format_spec(spec)}"
+        raise InvalidConfig(f"input {spec.name} is missing", fix=fix, name=spec.name)
     tensor = inputs[spec.name]
     if not isinstance(tensor, torch.Tensor) or not _is_dense_tensor(tensor):
-        kind = type(tensor).__name__
-        raise InvalidConfig(
-            f"input {spec.name} is no dense tensor ({kind})", fix=f"give {_format_spec(spec)}", name=spec.name
-        )
+        fault = f"input {spec.name} is no dense tensor ({type(tensor).__name__})"
+        raise InvalidConfig(fault, fix=f"give {_format_spec(spec)}", name=spec.name)
     if tensor.shape != spec.shape or tensor.dtype != spec.dtype or tensor.device != spec.device:
         raise _mismatch(spec, tensor)
     return tensor
 
 
 def _mismatch(spec: InputSpec, tensor: torch.Tensor) -> InvalidConfig:
-    attribute = next(
-        attribute
-        for attribute in ("shape", "dtype", "device")
-        if getattr(spec, attribute) != getattr(tensor, attribute)
-    )
+    attribute = next(name for name in ("shape", "dtype", "device") if getattr(spec, name) != getattr(tensor, name))
     expected, actual = getattr(spec, attribute), getattr(tensor, attribute)
     actual = tuple(actual) if attribute == "shape" else actual
     return InvalidConfig(
@@ -111,10 +105,11 @@ def _mismatch(spec: InputSpec, tensor: torch.Tensor) -> InvalidConfig:
 
 
 def _is_dense_tensor(tensor: torch.Tensor) -> bool:
-    """Whether it is dense, and stands for no other tensor: fake ones do, and those inside ``torch.func``."""
-    dispatches_plainly = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    is_plain = dispatches_plainly and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return is_plain and tensor.layout is torch.strided and not tensor.is_nested
+    """Whether it has strided memory of its own: fake tensors have none, nor have those inside ``torch.func``."""
+    is_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if is_subclass or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _format_spec(spec: InputSpec) -> str:

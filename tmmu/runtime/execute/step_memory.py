@@ -18,7 +18,7 @@ from torch.utils.dlpack import from_dlpack
 from tmmu.errors import InternalError
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, Output, Program, ValueRef, joint_graph
-from tmmu.runtime.execute.bind import bind_program
+from tmmu.runtime.execute.bind import BindRequest, bind_program
 from tmmu.runtime.execute.executor import BoundProgram, run_launches
 from tmmu.runtime.kernels.code import Runnable, unexpanded_index
 from tmmu.runtime.memory.slab import Slab
@@ -221,7 +221,8 @@ def bind_frame(program: Program, plan: Plan, args: Sequence[Any], *, static: fro
     names = joint.forward.arguments
     kept = {position: args[position].detach() for position in sorted(static) if names[position] is not None}
     external = {str(names[position]): tensor for position, tensor in kept.items()}
-    return Frame(joint, bind_program(program, plan, external=external, **given), kept)
+    request = BindRequest(program=program, plan=plan, external=external, **given)
+    return Frame(joint, bind_program(request), kept)
 
 
 def _nothing() -> None:

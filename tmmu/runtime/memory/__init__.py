@@ -1,1 +1,1 @@
-"""Segments of a device: text (weights), data (state of sessions), stack (activations); books, bytes, views."""
+"""Segments of a device: text (weights), data (state of sessions), stack (activations); allocators, bytes, views."""

@@ -1,4 +1,9 @@
-"""The data segment: one arena for each session, reserved whole, filled by a bump pointer, reclaimed in one go."""
+"""The data segment: one arena per session, reserved whole, filled by a bump pointer, reclaimed whole.
+
+State: the arenas by session, and the same arenas as (begin, end, session) in address order. Invariants: arenas are
+disjoint, inside the capacity, and multiples of the alignment; ``used <= size`` in each. Gaps are not stored but are
+what lies between neighbours in address order, so two adjacent gaps are always one and nothing needs merging.
+"""
 
 from bisect import insort
 from dataclasses import dataclass
@@ -18,10 +23,9 @@ class _Arena:
 
 
 class DataSegment:
-    """Sessions by name. A reservation gets the lowest gap that is long enough; what one leaves another can have.
+    """Arenas of sessions, first fit: a reservation gets the lowest gap that is long enough.
 
-    Gaps are not kept, but are what lies between arenas, so neighbouring ones are always one. ``quota`` bounds the
-    arena of each session; 0 is no bound beyond the capacity. Reserving takes time linear in the sessions.
+    ``quota`` bounds the bytes of each arena; 0 is no bound beyond the capacity. Reserving is O(sessions).
     """
 
     def __init__(self, capacity: int, quota: int = NO_QUOTA, alignment: int = DEFAULT_ALIGNMENT) -> None:
@@ -34,7 +38,7 @@ class DataSegment:
         self._peak = 0
 
     def reserve(self, session: str, size: int) -> int:
-        """The offset of the session's arena of ``size`` bytes, rounded up to the alignment; nothing is in it yet."""
+        """Byte offset of a new, empty arena of ``size`` bytes, rounded up to the alignment; or ``SEGMENT_FULL``."""
         padded = round_up(check_size(f"session {session!r}", size), self.alignment)
         if session in self._arenas:
             raise InvalidConfig(f"session {session!r} has its arena already", fix="reclaim it first", session=session)
@@ -55,7 +59,7 @@ class DataSegment:
         return base
 
     def bump(self, session: str, size: int, alignment: int = 1) -> int:
-        """The offset of ``size`` more bytes of the session's arena, which stay until it is reclaimed."""
+        """Byte offset of ``size`` more bytes of the session's arena; they stay until it is reclaimed."""
         arena = self._arena(session)
         start = round_up(arena.base + arena.used, check_alignment(alignment))
         end = start + check_size(f"session {session!r}", size)
@@ -67,7 +71,7 @@ class DataSegment:
         return start
 
     def reclaim(self, session: str) -> int:
-        """Everything of the session is free again; how many bytes that is."""
+        """Frees the session's arena; returns its bytes."""
         arena = self._arena(session)
         del self._arenas[session]
         self._order.remove((arena.base, arena.base + arena.size, session))
@@ -75,22 +79,22 @@ class DataSegment:
         return arena.size
 
     def used_bytes(self, session: str) -> int:
-        """Bytes of the session's arena that are taken."""
+        """Bytes of the session's arena below its bump pointer."""
         return self._arena(session).used
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The open sessions, by name."""
+        """The open sessions, sorted by name."""
         return tuple(sorted(self._arenas))
 
     @property
     def usage(self) -> Usage:
-        """Used is what is reserved; the free bytes may be in several pieces."""
+        """``used`` is what is reserved; free bytes may be in several gaps."""
         largest = max((high - low for low, high in self._gaps()), default=0)
         return Usage(capacity=self.capacity, used=self._used, peak=self._peak, largest_free=largest)
 
     def _gaps(self) -> list[tuple[int, int]]:
-        """The free runs, lowest first; an empty run at the end, so that nothing at all can be reserved anywhere."""
+        """Free (begin, end) ranges by address; the last may be empty, so that an arena of 0 bytes always fits."""
         low, gaps = 0, []
         for base, end, _ in self._order:
             if base > low:

@@ -1,4 +1,7 @@
-"""The three segments of a device together: their books, their bytes, and whose turn it is."""
+"""The three segments of a device: their allocators, their bytes, and the lock that serializes what runs in them.
+
+Invariant: between runs the stack is empty, because a run pushes its slab and resets to where it began.
+"""
 
 import torch
 
@@ -32,11 +35,11 @@ class Segments:
 
     @classmethod
     def of_device(cls, device: torch.device | str = "cpu", sizing: Sizing | None = None) -> "Segments":
-        """Segments that share out what the device has free; ``DEVICE_MEMORY`` where it is too little."""
+        """Segments sized by the memory that the device has free; ``DEVICE_MEMORY`` where that is too little."""
         resolved = device_of(device)
         return cls(segment_sizes(*device_memory(resolved), sizing), resolved)
 
     @property
     def usage(self) -> dict[str, Usage]:
-        """How full each segment is now."""
+        """By segment: capacity, used, peak and largest free run, in bytes."""
         return {"text": self.text.usage, "data": self.data.usage, "stack": self.stack.usage}

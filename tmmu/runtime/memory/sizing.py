@@ -1,4 +1,4 @@
-"""How much of a device each segment gets: decided once from what is free, and refused before anything is allocated."""
+"""Sizes of the segments, decided once from the free memory of a device, before anything is allocated."""
 
 import os
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _MEMINFO: Final = Path("/proc/meminfo")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """What to leave to others, the least that is worth starting with, and each segment's share in parts per million."""
+    """Bytes left to others, the least usable bytes to start with, and each segment's share in parts per million."""
 
     os_reserve: int = 2 * GIB
     margin: int = GIB
@@ -28,7 +28,7 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSizes:
-    """Bytes of each segment, multiples of the alignment."""
+    """Bytes of each segment, multiples of 256."""
 
     text: int
     data: int
@@ -36,9 +36,9 @@ class SegmentSizes:
 
 
 def segment_sizes(free: int, total: int, sizing: Sizing | None = None) -> SegmentSizes:
-    """The three capacities: shares of what is free less reserve and margin, and never of the reserve itself.
+    """Shares of ``min(free - os_reserve - margin, total - os_reserve)`` bytes, each rounded down to 256.
 
-    ``DEVICE_MEMORY`` where that is less than the minimum, ``INVALID_CONFIG`` for shares that are more than the whole.
+    ``DEVICE_MEMORY`` where that is less than the minimum, ``INVALID_CONFIG`` for shares that exceed the whole.
     """
     rules = _require_valid(sizing or Sizing())
     usable = min(free - rules.os_reserve - rules.margin, total - rules.os_reserve)
@@ -78,7 +78,10 @@ def _require_valid(rules: Sizing) -> Sizing:
 
 
 def require_free(size: int, device: torch.device) -> None:
-    """``DEVICE_MEMORY`` where the device has less than ``size`` bytes free: better now than when they are touched."""
+    """``DEVICE_MEMORY`` where the device has less than ``size`` bytes free.
+
+    Checked up front: Linux grants more than it has, and kills the process when the bytes are touched.
+    """
     free, total = device_memory(device)
     if size > free:
         raise DeviceMemory(
@@ -92,7 +95,7 @@ def require_free(size: int, device: torch.device) -> None:
 
 
 def device_of(spec: torch.device | str) -> torch.device:
-    """The device of this name; ``INVALID_CONFIG`` for what is none, and for a CPU other than the first."""
+    """The device that ``spec`` names, ``cpu`` without an index; ``INVALID_CONFIG`` for any that is not cpu or cuda."""
     try:
         device = torch.device(spec)
     except (RuntimeError, TypeError) as error:
@@ -106,7 +109,7 @@ def device_of(spec: torch.device | str) -> torch.device:
 
 
 def require_device(spec: torch.device | str, cuda: Any = torch.cuda) -> None:
-    """``DEVICE_MISSING`` where the device is not there."""
+    """``DEVICE_MISSING`` where this machine has no such GPU."""
     device = torch.device(spec)
     if device.type != "cuda" or (cuda.is_available() and (device.index or 0) < cuda.device_count()):
         return
@@ -119,7 +122,7 @@ def require_device(spec: torch.device | str, cuda: Any = torch.cuda) -> None:
 
 
 def device_memory(device: torch.device) -> tuple[int, int]:
-    """(free, total) bytes of the device now; of the host, free is what can be had without swapping."""
+    """(free, total) bytes of the device now; on the host, free is what can be had without swapping."""
     if device.type == "cuda":
         require_device(device)
         return torch.cuda.mem_get_info(device)
@@ -130,7 +133,7 @@ def device_memory(device: torch.device) -> tuple[int, int]:
 
 
 def _available_bytes() -> int:
-    """What the kernel says is available, or else its free pages, which leave out what caches could give back."""
+    """Linux's ``MemAvailable``; elsewhere free pages, which leave out what caches could give back."""
     if _MEMINFO.exists():
         for line in _MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -1,7 +1,7 @@
-"""Bytes on a device, and tensors that are windows on them."""
+"""One allocation on a device, and tensors that are views of it."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 
@@ -9,6 +9,7 @@ from tmmu.errors import AlignmentViolation, DeviceMemory
 from tmmu.runtime.memory.zero import zero_tensor
 
 MIN_ALIGNMENT: Final = 64
+"""Bytes; what torch's CPU allocator guarantees."""
 
 
 class Slab:
@@ -32,7 +33,7 @@ class Slab:
 
     @classmethod
     def over(cls, tensor: torch.Tensor) -> "Slab":
-        """The memory of ``tensor`` from its first element on, as it is: somebody else's, and kept while this lives."""
+        """A slab over the storage of ``tensor`` from its first element on, which it keeps alive and does not zero."""
         slab = cls.__new__(cls)
         slab.storage = tensor.untyped_storage()
         slab.base = int(tensor.storage_offset()) * tensor.element_size()
@@ -44,7 +45,7 @@ class Slab:
         return self.view(offset, (size,), (1,), torch.uint8)
 
     def view(self, offset: int, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """The window at a byte offset; ``shape`` and ``stride`` in elements. Allocates nothing."""
+        """A view at a byte offset, ``shape`` and ``stride`` in elements; ``ALIGNMENT_VIOLATION`` for an odd offset."""
         address = self.base + offset
         if address % dtype.itemsize:
             raise AlignmentViolation(
@@ -56,8 +57,12 @@ class Slab:
         return empty.set_(self.storage, address // dtype.itemsize, tuple(shape), tuple(stride))
 
 
+Location: TypeAlias = tuple[Slab, int]
+"""Where a buffer lies: a byte offset in a slab."""
+
+
 def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are the same window on the same storage."""
+    """Whether two tensors have the same storage, offset, shape, strides and dtype."""
     return (
         a.untyped_storage()._cdata == b.untyped_storage()._cdata
         and a.storage_offset() == b.storage_offset()
@@ -67,8 +72,18 @@ def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
+def has_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and bytes: signed zeros and NaNs count as what they are."""
+    return a.shape == b.shape and a.dtype == b.dtype and row_major_bytes(a).equal(row_major_bytes(b))
+
+
+def row_major_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements, row-major, as ``uint8[bytes]``; a copy where the tensor is not contiguous."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their extent, each byte once, in some order of the axes."""
+    """Whether the elements fill their byte range, each byte once, in some order of the axes."""
     expected = 1
     for stride, n in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
         if stride != expected:

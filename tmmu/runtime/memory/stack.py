@@ -1,11 +1,15 @@
-"""The stack segment: the planned slab of whoever runs, above a watermark; gone, as a whole, when it has run."""
+"""The stack segment: a bump pointer over the slabs of running steps, reset to a watermark when a step ends.
+
+State: the top and its peak, in bytes. Invariants: ``0 <= top <= capacity``, and top is a multiple of the alignment.
+There are no holes: a slab is freed with all that was pushed after it.
+"""
 
 from tmmu.errors import InvalidConfig, SegmentFull
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, check_alignment, check_size, round_up
 
 
 class StackSegment:
-    """A bump pointer. ``mark`` remembers it and ``reset`` goes back, both in O(1); there are no holes."""
+    """``push`` a slab; ``mark`` the top and ``reset`` to it, each in O(1)."""
 
     def __init__(self, capacity: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
         self.capacity = check_size("stack segment", capacity)
@@ -14,11 +18,11 @@ class StackSegment:
         self._peak = 0
 
     def mark(self) -> int:
-        """The watermark: what lies below it stays over a ``reset`` to it."""
+        """The top, as a watermark: a ``reset`` to it keeps what lies below."""
         return self._top
 
     def push(self, size: int) -> int:
-        """The offset of a slab of ``size`` bytes on top, rounded up to the alignment."""
+        """Byte offset of a new slab of ``size`` bytes, rounded up to the alignment; or ``SEGMENT_FULL``."""
         padded = round_up(check_size("slab", size), self.alignment)
         if self._top + padded > self.capacity:
             free = self.capacity - self._top
@@ -35,7 +39,7 @@ class StackSegment:
         return offset
 
     def reset(self, mark: int) -> None:
-        """Everything above the watermark is gone."""
+        """Frees everything above the watermark."""
         if not 0 <= mark <= self._top:
             raise InvalidConfig(
                 f"watermark {mark} is not on the stack, whose top is {self._top}", fix="reset to a mark taken before"
@@ -44,5 +48,5 @@ class StackSegment:
 
     @property
     def usage(self) -> Usage:
-        """Used is what lies below the top; ``peak`` is the highest top so far."""
+        """``used`` is what lies below the top; ``peak`` is the highest top so far."""
         return Usage(capacity=self.capacity, used=self._top, peak=self._peak, largest_free=self.capacity - self._top)

@@ -1,4 +1,4 @@
-"""Where a plan's arenas lie in the segments, and so where every buffer and value does."""
+"""Where a plan's arenas lie in the segments, and the tensor of every value there."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
@@ -7,20 +7,20 @@ import torch
 
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import Plan, slabs_of
-from tmmu.runtime.memory.slab import Slab
+from tmmu.runtime.memory.slab import Location, Slab
 from tmmu.runtime.memory.usage import round_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLayout:
-    """Bytes that a plan takes of each segment, and the start of each arena, by index, in what it takes."""
+    """Bytes that a plan takes of each segment, and the byte offset of each arena, by index, within that."""
 
     bytes: Mapping[str, int]
     arena_start: tuple[int, ...]
 
 
 def segment_layout(plan: Plan) -> SegmentLayout:
-    """The slabs of each segment one after another, each aligned as its strictest arena asks."""
+    """The slabs of each segment one after another, each at its strictest arena's alignment. Joint arenas share one."""
     arenas = plan.arenas
     end = {"text": 0, "data": 0, "stack": 0}
     arena_start = [0] * len(arenas)
@@ -34,7 +34,7 @@ def segment_layout(plan: Plan) -> SegmentLayout:
 
 
 def device_bytes(plan: Plan) -> int:
-    """What a plan takes of a device: its segments, or where it has a ring, that for the text."""
+    """Bytes that a plan takes of a device: its segments, with its ring, if it has one, in place of the text."""
     layout = segment_layout(plan)
     if plan.ring is None:
         return sum(layout.bytes.values())
@@ -42,34 +42,37 @@ def device_bytes(plan: Plan) -> int:
 
 
 def without_text(layout: SegmentLayout) -> SegmentLayout:
-    """The same where weights lie elsewhere."""
+    """The layout of a plan whose weights lie outside the text segment."""
     return replace(layout, bytes={**layout.bytes, "text": 0})
 
 
 class TensorViews:
-    """The tensor of each value, made once."""
+    """The tensor of each value, made once: code is bound to the tensor object, so a value has only one.
 
-    def __init__(self, graph: Graph, locations: Mapping[int, tuple[Slab, int]]) -> None:
+    ``locations`` says where each buffer lies.
+    """
+
+    def __init__(self, graph: Graph, locations: Mapping[int, Location]) -> None:
         self.graph = graph
         self.locations = locations
         self._views: dict[int, torch.Tensor] = {}
 
     def view(self, value: int) -> torch.Tensor:
-        """The window of a value on its buffer, where the plan puts it."""
-        found = self._views.get(value)
-        if found is None:
+        """The tensor of a value, where the plan puts it."""
+        tensor = self._views.get(value)
+        if tensor is None:
             slab, offset = self.locations[self.graph.values.buffer[value]]
-            found = self._views[value] = self.view_in(value, slab, offset)
-        return found
+            tensor = self._views[value] = self.view_in(value, slab, offset)
+        return tensor
 
     def view_in(self, value: int, slab: Slab, offset: int = 0) -> torch.Tensor:
-        """The window of a value, were its buffer at this offset of another slab."""
+        """A new tensor of a value, as if its buffer lay at this byte offset of ``slab``."""
         values = self.graph.values
         dtype = getattr(torch, values.dtype[value])
         return slab.view(offset + values.offset[value], values.shape[value], values.stride[value], dtype)
 
     def buffer_start(self, value: int) -> int:
-        """Where the buffer of a value begins in its storage, in elements of the value."""
+        """Offset in its storage at which the buffer of a value begins, in elements of the value."""
         slab, offset = self.locations[self.graph.values.buffer[value]]
         return (slab.base + offset) // int(getattr(torch, self.graph.values.dtype[value]).itemsize)
 
@@ -81,10 +84,10 @@ class TensorViews:
 
 def allocate_inputs(
     graph: Graph, alignment: int, device: torch.device, *, external: Container[int] = ()
-) -> dict[int, tuple[Slab, int]]:
-    """A place for each input, outside the plan: inputs are the caller's, and are copied in when a step begins.
+) -> dict[int, Location]:
+    """A location for each input outside the plan's arenas, to which a step copies it when it begins.
 
-    Buffers that are ``external`` need none.
+    Buffers that are ``external`` get none: they stay where the caller has them.
     """
     offsets: dict[int, int] = {}
     end = 0

@@ -1,4 +1,10 @@
-"""The text segment: weights, written once, then only read, and one copy of each however many run it."""
+"""The text segment: weights by content key, written once, shared by all executors that hold them.
+
+State: entries in the order of their offsets, each with a reference count, and the append point. Invariants: entries are
+contiguous from 0 to the append point, so there are no holes; an entry never moves, and its bytes are not written after
+``load`` returns. An entry whose count falls to 0 stays, to be found again; only a load that needs the bytes drops such
+entries, from the append point down, and stops at the first that is held.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +21,7 @@ class _Entry:
 
 
 class TextSegment:
-    """Contents by key, one after another. What is loaded never moves; nothing is written after ``load`` returns.
-
-    Append-only: there are no holes. Bytes come back at the append point alone, when a load needs them and nobody holds
-    the last entries any more; until then a released content is found again without being written.
-    """
+    """Contents by key. Append-only; bytes come back at the append point alone."""
 
     def __init__(self, capacity: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
         self.capacity = check_size("text segment", capacity)
@@ -29,7 +31,7 @@ class TextSegment:
         self._peak = 0
 
     def load(self, key: bytes, size: int, write: Callable[[int], None]) -> int:
-        """The offset of the content ``key``, held once more; ``write(offset)`` puts it there if it is new.
+        """Byte offset of the content ``key``, with one reference more; new content is written by ``write(offset)``.
 
         If ``write`` raises, nothing is loaded. ``SEGMENT_FULL`` where it does not fit.
         """
@@ -52,7 +54,7 @@ class TextSegment:
         return entry.offset
 
     def release(self, key: bytes) -> int:
-        """Held once less; how often it is still held."""
+        """Drops one reference; returns how many are left."""
         entry = self._entries.get(key)
         if entry is None or entry.references == 0:
             raise InvalidConfig(f"nobody holds content {key.hex()[:16]}", fix="release once for each load")
@@ -60,12 +62,12 @@ class TextSegment:
         return entry.references
 
     def references(self, key: bytes) -> int:
-        """How often the content is held; 0 for one that is not here."""
+        """The reference count of a content; 0 for one that is not loaded."""
         return self._entries[key].references if key in self._entries else 0
 
     @property
     def usage(self) -> Usage:
-        """Used is all that was appended; the free bytes are one run."""
+        """``used`` is all below the append point; the free bytes are one run."""
         return Usage(capacity=self.capacity, used=self._end, peak=self._peak, largest_free=self.capacity - self._end)
 
     def _append(self, key: bytes, size: int) -> _Entry:
@@ -91,5 +93,5 @@ class TextSegment:
         return bool(self._entries) and self._entries[next(reversed(self._entries))].references == 0
 
     def _drop_last(self) -> None:
-        _, entry = self._entries.popitem()
+        _, entry = self._entries.popitem()  # a dict keeps the order of insertion, which is that of offsets
         self._end = entry.offset

@@ -1,4 +1,4 @@
-"""How full a segment is, and how broken its free bytes are; readable at any time."""
+"""How full a segment is, and how fragmented its free bytes; checks that its allocators share."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ DEFAULT_ALIGNMENT: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Bytes of one segment. ``largest_free`` is the longest run that a single reservation can still get."""
+    """Bytes of one segment. ``largest_free`` is the largest reservation that still fits."""
 
     capacity: int
     used: int
@@ -20,22 +20,22 @@ class Usage:
 
     @property
     def free(self) -> int:
-        """Bytes that nobody holds."""
+        """Bytes that are not used."""
         return self.capacity - self.used
 
     @property
     def utilization_ppm(self) -> int:
-        """Held bytes in parts per million of the capacity; 0 of nothing."""
+        """Used bytes in parts per million of the capacity; 0 for a capacity of 0."""
         return self.used * PPM // self.capacity if self.capacity else 0
 
     @property
     def fragmentation_ppm(self) -> int:
-        """Free bytes outside the longest free run, in parts per million of the free ones; 0 of nothing."""
+        """Free bytes outside the largest free run, in parts per million of all free ones; 0 where none are free."""
         return (self.free - self.largest_free) * PPM // self.free if self.free else 0
 
 
 def round_up(count: int, alignment: int) -> int:
-    """The next multiple of a power of two."""
+    """The least multiple of ``alignment``, a power of two, that is not below ``count``."""
     return (count + alignment - 1) & ~(alignment - 1)
 
 

@@ -1,4 +1,4 @@
-"""Zeroing, and the debug fill: a replayable pattern that makes a read of never-written memory loud."""
+"""Zeroing, and the debug fill: a reproducible pattern by which a read of unwritten memory is recognized."""
 
 from typing import Final, TypeAlias
 
@@ -13,18 +13,18 @@ MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 BLOCK_BYTES: Final = 16
 CHUNK_BLOCKS: Final = 1 << 18
-"""4 MiB of pattern at a time: within the caches, and a bound on what the fill itself allocates."""
+"""4 MiB of pattern at a time: fits the caches, and bounds what the fill itself allocates."""
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 
 def zero_tensor(view: torch.Tensor) -> None:
-    """Every byte of ``view`` is zero: ``UML_OS.TMMU.ZeroTensor_v1``. Bytes outside its window are untouched."""
+    """Sets every element of ``view`` to zero bytes: ``UML_OS.TMMU.ZeroTensor_v1``. Gaps between them are untouched."""
     view.zero_()
 
 
 def fill_tensor(view: torch.Tensor, token: bytes, address: int) -> None:
-    """The bytes of ``view``, in the order of its elements, are the pattern of (token, address); on any device."""
+    """Fills ``view``, in the order of its elements, with the pattern of (token, address); on any device."""
     size = view.element_size()
     flat = view.view(-1) if view.is_contiguous() else torch.empty(view.numel(), dtype=view.dtype)
     per_chunk = CHUNK_BLOCKS * BLOCK_BYTES // size

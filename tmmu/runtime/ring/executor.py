@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.program import Program
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.memory import MemoryDevice
-from tmmu.runtime.execute.bind import bind_program
+from tmmu.runtime.execute.bind import BindRequest, bind_program
 from tmmu.runtime.execute.executor import BoundProgram, Executor
 from tmmu.runtime.kernels.code import Runnable
 from tmmu.runtime.memory.slab import Slab
@@ -26,7 +25,7 @@ from tmmu.runtime.weights.sources import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingOptions:
-    """How weights stream. ``prefetch``, ``poison`` and ``stands`` are the loop's; ``replay`` is that of ``bind``.
+    """How weights stream. ``prefetch``, ``poison`` and ``stands`` are the loop's.
 
     A device that is ``owned`` is closed with the executor.
     """
@@ -35,7 +34,6 @@ class RingOptions:
     owns_device: bool = False
     prefetch: bool = True
     poison: bool = False
-    replay: bool = True
     fence_filter: FenceFilter = all_fences
 
 
@@ -72,28 +70,21 @@ class StreamedExecutor(Executor):
             self.loop.device.close()
 
 
-def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
-    program: Program,
-    plan: Plan,
-    *,
-    token: bytes,
-    weights: Mapping[str, Weight],
-    device: MemoryDevice,
-    options: RingOptions | None = None,
-) -> StreamedExecutor:
-    """An executor of ``program`` inside ``plan`` whose weights stream through the plan's ring on ``device``.
+def bind_ring(request: BindRequest, device: MemoryDevice, options: RingOptions | None = None) -> StreamedExecutor:
+    """An executor whose weights stream through the ring of the request's plan. It runs on ``device``.
 
-    ``weights`` are by buffer name, as tensors or as places in files, which are read once, into the host's image. Errors
-    as of ``bind``, and ``INVALID_CONFIG`` for a plan without a ring.
+    Weights are tensors, or tensors in files, which are read once, into the host's image. Errors as of ``bind``, and
+    ``INVALID_CONFIG`` for a plan without a ring.
     """
     how = options or RingOptions()
+    program, plan, weights = request.program, request.plan, request.weights
     ring = _require_ring(program.graph, plan)
     sources = _sources(program.graph, ring, weights)
     with ExitStack() as undo, torch.inference_mode(mode=False):
         arena = device.allocate(ring.bytes)
         undo.callback(device.release, arena)
         homes = _homes(program.graph, ring, device.memory(arena))
-        bound = bind_program(program, plan, token=token, weights=weights, device=device.device, elsewhere=homes)
+        bound = bind_program(replace(request, device=device.device), weight_locations=homes)
         image = HostImage(ring, sources, how.image or HostImageOptions(node=device.node), device.registrar)
         undo.callback(image.close)
         loop = StreamingLoop(
@@ -107,7 +98,7 @@ def bind_ring(  # noqa: PLR0913 - what is run, how, with what, and where
             fence_filter=how.fence_filter,
         )
         undo.pop_all()
-    return StreamedExecutor(bound, loop, image, replay=how.replay, owned=how.owns_device)
+    return StreamedExecutor(bound, loop, image, replay=request.replay, owned=how.owns_device)
 
 
 def _require_ring(graph: Graph, plan: Plan) -> Ring:

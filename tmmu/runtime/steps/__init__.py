@@ -1,1 +1,1 @@
-"""From calls to steps: built, validated against the operator, launched on an execution stream."""
+"""Calls compiled to steps, validated against their operators, and launched on an execution stream."""

@@ -1,7 +1,9 @@
-"""From a call to a step: code, without arguments, that leaves the results where the plan puts them.
+"""Compiles a call to a step: code bound to planned tensors that leaves each result where the plan puts it.
 
-The best of four ways that is right for the call: as it is, for an operator that changes its arguments; a lowering of
-ours; the ``out=`` overload; else run, and copy out of what the operator allocated.
+The first of these ways that applies: the call as it is, for an operator that changes its arguments; a lowering in parts
+or a lowering to other operators; the ``out=`` overload; else the fallback, which runs the operator and copies what it
+allocated. A result that overlaps an argument is written directly only where both are the same view and the code reads
+each element before it writes it.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -17,13 +19,15 @@ from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
 from tmmu.runtime.memory.slab import is_dense, is_same_view
 
 ViewOf = Callable[[int], torch.Tensor]
+"""The planned tensor of a value; always the same object."""
 BufferStart = Callable[[int], int]
+"""The offset in its storage at which a value's buffer begins, in elements of the value."""
 STORAGE_OFFSET: Final = "storage_offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
-    """``code`` does it; ``copying`` does the same the slow way that is always right, where ``code`` is another."""
+    """The code of one call, and ``fallback``, which runs the operator and copies: slower, and right by construction."""
 
     name: str
     code: Code
@@ -31,22 +35,20 @@ class CompiledStep:
     results: tuple[torch.Tensor, ...]
     arguments: tuple[torch.Tensor, ...]
     needs_validation: bool = False
-    """Whether ``code`` is to be held against ``copying`` before it is used."""
+    """Whether ``code`` must be compared with ``fallback`` before it is used."""
     call: Call | None = None
     """What it was compiled from."""
     is_settled: bool = False
-    """Whether it ran once, so that what it returns is known."""
+    """Whether it has run once, so that copies of results that are in place already are known and dropped."""
 
 
 def compile_step(
     call: Call, view: ViewOf, *, scratch: int = 0, unread: Container[int] = (), buffer_start: BufferStart | None = None
 ) -> CompiledStep:
-    """The step of one call; ``view`` gives the tensor of a value, always the same one.
+    """The step of one call on the tensors of ``view``. Without ``buffer_start`` every buffer begins its storage.
 
-    ``start`` says where, in elements of it, a value's buffer begins in its storage; 0 where it is not given.
-
-    Operators that can only allocate are asked for parts of at most ``scratch`` bytes where a part has the bits of the
-    whole; 0 asks for the whole. Of what they return, values that are ``unread`` are left where they are.
+    Operators that can only allocate run in parts that allocate about ``scratch`` bytes each; 0 runs them whole. Results
+    that are ``unread`` are not copied out of what the operator allocated.
     """
     args = tuple(_bind_argument(argument, view) for argument in call.args)
     kwargs = {name: _bind_argument(argument, view) for name, argument in call.kwargs}
@@ -55,13 +57,13 @@ def compile_step(
         return _step_without_results(call, args, kwargs)
     targets = [None if value is None else view(value) for value in call.results]
     into = [None if value is None or value in unread else view(value) for value in call.results]
-    copying = (make_instruction(call.operator, args, kwargs, into=into),)
+    fallback = (make_instruction(call.operator, args, kwargs, into=into),)
     parts = _code_in_parts(call, args, kwargs, into, scratch)
     code = _direct_code(call, args, kwargs, targets) if parts is None else parts
     return CompiledStep(
         name=str(call.operator),
-        code=copying if code is None else code,
-        fallback=copying,
+        code=fallback if code is None else code,
+        fallback=fallback,
         results=tuple(target for target in targets if target is not None),
         arguments=tuple(_tensor_arguments(args, kwargs)),
         needs_validation=bool(code) and not call.operator._schema.is_mutable,
@@ -70,7 +72,7 @@ def compile_step(
 
 
 def _step_without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledStep:
-    """A call for what it changes, an argument or a generator; any other only says what is needed until here."""
+    """A call for its effect on an argument or a generator; any other only keeps arguments alive: no code."""
     has_effect = call.operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.operator.tags
     code = (make_instruction(call.operator, args, kwargs),) if has_effect else ()
     tensors = tuple(_tensor_arguments(args, kwargs))
@@ -80,15 +82,13 @@ def _step_without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, 
 def _rebase_offset(
     call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], buffer_start: BufferStart | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """An offset that counts from where a storage begins counts from where the buffer does, which has it to itself."""
+    """A ``storage_offset`` counts from the start of a storage: of the buffer's own at capture, of the slab's here."""
+    arguments = arguments_by_name(call.operator, args, kwargs)
     names = [argument.name for argument in call.operator._schema.arguments]
-    offset = arguments_by_name(call.operator, args, kwargs).get(STORAGE_OFFSET)
+    offset = arguments.get(STORAGE_OFFSET)
     if buffer_start is None or offset is None or STORAGE_OFFSET not in names or not isinstance(call.args[0], ValueRef):
         return args, kwargs
-    rebased = arguments_by_name(call.operator, args, kwargs) | {
-        STORAGE_OFFSET: offset + buffer_start(call.args[0].value)
-    }
-    return (), rebased
+    return (), arguments | {STORAGE_OFFSET: offset + buffer_start(call.args[0].value)}
 
 
 def _bind_argument(argument: Any, view: ViewOf) -> Any:
@@ -101,12 +101,9 @@ def _bind_argument(argument: Any, view: ViewOf) -> Any:
 
 
 def _direct_code(
-    call: Call,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    targets: Sequence[torch.Tensor | None],
+    call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[torch.Tensor | None]
 ) -> Code | None:
-    """The call without copying its whole results, where there is a way that is right for these tensors."""
+    """Code that writes the results directly; ``None`` where no way is right for these tensors."""
     operator = call.operator
     if all(r.alias_info is not None and r.alias_info.is_write for r in operator._schema.returns):
         return (make_instruction(operator, args, kwargs),)
@@ -122,14 +119,11 @@ def _direct_code(
         if lowered is not None:
             return lowered
     out = out_overload(operator)
-    if (
-        out is None
-        or (
-            arguments.get("reduction") and not any(result.dim() for result in results)
-        )  # the whole is written, then reduced
-        or len(out.results) != len(results)
-        or (shared and not (in_place and torch.Tag.pointwise in operator.tags))
-    ):
+    if out is None or len(out.results) != len(results):
+        return None
+    # A loss that is reduced writes the unreduced tensor to its result first, beyond the bytes of the planned one.
+    outgrows_result = arguments.get("reduction") and not any(result.dim() for result in results)
+    if outgrows_result or (shared and not (in_place and torch.Tag.pointwise in operator.tags)):
         return None
     return (instruction(out.operator, **out.arguments(arguments, results)),)
 
@@ -137,20 +131,18 @@ def _direct_code(
 def _code_in_parts(
     call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], into: Sequence[torch.Tensor | None], scratch: int
 ) -> Code | None:
-    """The call some of its results at a time, where it is one that allows that and none of them lies on an argument."""
+    """The call in parts; ``None`` where it has no such lowering, or where a result overlaps an argument."""
     lowering = IN_PARTS.get(str(call.operator))
+    if lowering is None or scratch == 0:
+        return None
     results = [target for target in into if target is not None]
-    if (
-        lowering is None
-        or scratch == 0
-        or any(_may_overlap(t, result) for t in _tensor_arguments(args, kwargs) for result in results)
-    ):
+    if any(_may_overlap(t, result) for t in _tensor_arguments(args, kwargs) for result in results):
         return None
     return lowering(arguments_by_name(call.operator, args, kwargs), into, scratch)
 
 
 def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors may have bytes in common: their extents on one storage meet."""
+    """Whether two tensors have one storage, and byte ranges in it that overlap."""
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
     (low, high), (begin, end) = byte_range(a), byte_range(b)
@@ -158,7 +150,7 @@ def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its storage that a tensor spans, half-open."""
+    """The bytes of its storage that a tensor spans, half-open, gaps between elements included."""
     low = int(tensor.storage_offset()) * tensor.element_size()
     if tensor.numel() == 0:
         return low, low

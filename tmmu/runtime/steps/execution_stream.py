@@ -1,5 +1,10 @@
-"""Where a run takes place: what order its work has with the caller's, how a run of calls is handed over as one, and who
-counts what operators allocate. The CPU has one lane; a GPU's has a stream of its own and graphs for replay.
+"""What differs between devices when a plan runs: ordering with the caller's work, capture, counts of allocations.
+
+CPU: a call returns when its work is done; captured code is a TorchScript graph. CUDA: a stream of its own, which waits
+for the caller's current stream and is waited for by it; captured code is a CUDA graph. Invariants of CUDA: a graph is
+captured on the stream that replays it, so it is ordered like any other work there; all graphs allocate from one pool,
+which replays one after another can share; addresses never change, since the plan's do not and the pool lives as long as
+the stream.
 """
 
 from abc import ABC, abstractmethod
@@ -18,72 +23,72 @@ from tmmu.runtime.steps.unplanned import CudaAllocations, Unplanned, count_alloc
 
 MIN_SCRATCH: Final = 1 << 18
 SCRATCH_SHARE: Final = 50
-"""Operators that must allocate are asked for parts of this share of the stack, where parts have the same bits."""
+"""Operators that can only allocate run in parts of ``stack_bytes / SCRATCH_SHARE``."""
 CUDA_SCRATCH: Final = 1 << 28
-"""What a library's workspaces may take of a GPU beside a plan, unless the caller says otherwise."""
+"""Bytes that captured operators may allocate on a GPU beside the plan, mostly workspaces of libraries; the default."""
 
 
 class AllocationCounter(Protocol):
-    """Counts allocations, step by step."""
+    """Counts what torch's allocator is asked for, by step."""
 
     def step_scope(self, index: int, /) -> AbstractContextManager[Any]:
-        """While inside, what is allocated counts for this step."""
+        """While inside, allocations count for this step."""
 
     def counts(self, index: int, /) -> tuple[int, int]:
-        """Of a step, the allocations and the most bytes held at once, once the block that counts has ended."""
+        """(allocations, most bytes live at once) of a step, once the counting block has ended."""
 
     def by_operator(self, names: list[str], /) -> tuple[Unplanned, ...]:
-        """Sums, once the block that counts has ended."""
+        """Sums by operator, of the name of each step, once the counting block has ended."""
 
 
 class ExecutionStream(ABC):
-    """A device as an executor sees it."""
+    """A device as an executor uses it."""
 
     generators: tuple[int, ...] = ()
-    """Devices beside the CPU whose random state a run may move."""
+    """CUDA devices whose random state a run may advance."""
 
     @abstractmethod
     def activate(self) -> AbstractContextManager[None]:
-        """What runs inside comes after all that the caller has issued, and before all that it will."""
+        """Work issued inside runs after all that the caller has issued, and before all that it issues later."""
 
     @abstractmethod
     def can_capture(self, code: Code) -> bool:
-        """Whether ``composed`` is worth a try."""
+        """Whether ``capture`` may succeed."""
 
     @abstractmethod
     def capture(self, code: Code) -> Runnable | None:
-        """What runs all of it at once, or ``None``."""
+        """A callable that launches all of the code at once; ``None`` where it cannot be captured."""
 
     @abstractmethod
     def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
-        """Yields who counts, inside, what torch's allocator is asked for."""
+        """Yields a counter of what torch's allocator is asked for inside."""
 
     @abstractmethod
     def scratch_limit(self, stack_bytes: int) -> int:
-        """Bytes that an operator may hold at a time beside a stack of this size; 0 where nobody minds."""
+        """Bytes that an operator may allocate at a time beside a stack of ``stack_bytes``; 0 for no limit."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """All that was issued is done."""
+        """Waits until all issued work is done."""
 
     @abstractmethod
     def allocation_count(self) -> int:
-        """How often torch has asked the device itself for memory."""
+        """How often torch's allocator has asked the device for memory."""
 
     @abstractmethod
     def record_event(self) -> Callable[[], None]:
-        """What waits for all that has been run."""
+        """A callable that waits for all work issued so far."""
 
 
 class CpuExecutionStream(ExecutionStream):
-    """A call returns when its work is done."""
+    """The CPU, where a call returns when its work is done."""
 
     def activate(self) -> AbstractContextManager[None]:
-        """Nothing to order."""
+        """Nothing: calls are in order."""
         return nullcontext()
 
     def can_capture(self, code: Code) -> bool:
-        """Whether torch's interpreter has words for it."""
+        """Whether a TorchScript graph can express it."""
         return is_expressible(code)
 
     def capture(self, code: Code) -> Runnable | None:
@@ -91,30 +96,27 @@ class CpuExecutionStream(ExecutionStream):
         return build_function(code)
 
     def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
-        """By the profiler's memory events."""
+        """Counted by the profiler's memory events."""
         return count_allocations()
 
     def scratch_limit(self, stack_bytes: int) -> int:
-        """A fiftieth of the stack, and a little at least."""
+        """2 % of the stack, at least 256 KiB."""
         return max(MIN_SCRATCH, stack_bytes // SCRATCH_SHARE)
 
     def synchronize(self) -> None:
-        """It is."""
+        """Nothing to wait for."""
 
     def allocation_count(self) -> int:
-        """Nobody counts: each allocation is the device's."""
+        """0: torch's CPU allocator keeps no memory between calls, so there is nothing to grow."""
         return 0
 
     def record_event(self) -> Callable[[], None]:
-        """All is done."""
+        """Nothing to wait for."""
         return lambda: None
 
 
 class CudaExecutionStream(ExecutionStream):
-    """A stream of its own; runs of calls become CUDA graphs over addresses that never move.
-
-    What operators allocate while a graph is made lies in one pool that the graphs share, of at most ``scratch`` bytes.
-    """
+    """A CUDA stream of its own, and CUDA graphs whose operators allocate from one pool of at most ``scratch`` bytes."""
 
     def __init__(self, device: torch.device, scratch: int = CUDA_SCRATCH, *, cuda: Any = torch.cuda) -> None:
         require_device(device, cuda)
@@ -123,11 +125,11 @@ class CudaExecutionStream(ExecutionStream):
         self._stream = cuda.Stream(device)
         self._pool = cuda.graph_pool_handle()
         self.capture_errors: list[str] = []
-        """Why runs of calls could not become a graph."""
+        """Why code could not be captured, in order."""
 
     @contextmanager
     def activate(self) -> Iterator[None]:
-        """On the lane's own stream."""
+        """On the stream's own CUDA stream."""
         caller = self._cuda.current_stream(self.device)
         self._stream.wait_stream(caller)
         try:
@@ -137,11 +139,11 @@ class CudaExecutionStream(ExecutionStream):
             caller.wait_stream(self._stream)
 
     def can_capture(self, code: Code) -> bool:
-        """Only the attempt tells; but a generator's state, which replays move as a whole, is taken and set between."""
+        """Only a capture tells; but never code that reads or sets a generator's state, which a replay advances."""
         return not any(str(instr.operator) in RANDOM_STATE_OPS for instr in code)
 
     def capture(self, code: Code) -> Runnable | None:
-        """A graph's replay; ``DEVICE_MEMORY`` where graphs need more than the scratch."""
+        """The replay of a CUDA graph; ``DEVICE_MEMORY`` where graphs allocate more than ``scratch`` bytes."""
         graph = self._cuda.CUDAGraph()
         run = runnable_of(code)
         try:
@@ -161,23 +163,23 @@ class CudaExecutionStream(ExecutionStream):
         return replay
 
     def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
-        """By the allocator's own counters."""
+        """Counted by the caching allocator."""
         return nullcontext(CudaAllocations(self.device, cuda=self._cuda))
 
     def scratch_limit(self, stack_bytes: int) -> int:  # noqa: ARG002
-        """Kernels are few and large; the pool holds what they need."""
+        """No limit: kernels run whole, and the pool bounds what they allocate."""
         return 0
 
     def allocation_count(self) -> int:
-        """``cudaMalloc``s of the caching allocator."""
+        """``cudaMalloc`` calls of the caching allocator."""
         return int(self._cuda.memory_stats(self.device)["segment.all.allocated"])
 
     def synchronize(self) -> None:
-        """The host waits."""
+        """Waits for all work on the device."""
         self._cuda.synchronize(self.device)
 
     def record_event(self) -> Callable[[], None]:
-        """An event at the end of the stream."""
+        """Waits for an event recorded at the end of the stream."""
         event = self._cuda.Event()
         event.record(self._stream)
         wait: Callable[[], None] = event.synchronize
@@ -185,7 +187,7 @@ class CudaExecutionStream(ExecutionStream):
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes that the graphs' pool has taken from the device."""
+        """Bytes that the graphs' pool has reserved on the device."""
         segments = self._cuda.memory_snapshot()
         return sum(
             segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) == tuple(self._pool)
@@ -203,7 +205,7 @@ class CudaExecutionStream(ExecutionStream):
 
 
 def execution_stream_of(device: torch.device, scratch: int = CUDA_SCRATCH) -> ExecutionStream:
-    """The lane of a device; ``DEVICE_MISSING`` where it is not there."""
+    """The execution stream of a device; ``DEVICE_MISSING`` where this machine has no such GPU."""
     if device.type == "cpu":
         return CpuExecutionStream()
     if device.type == "cuda":

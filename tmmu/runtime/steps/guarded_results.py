@@ -1,7 +1,9 @@
-"""A step's results in memory of their own: side by side on one storage, as in a slab, with canaries around each.
+"""Copies of a step's results for its validation: views of one storage, as in the plan, with canaries around each.
 
-There an operator may do what it likes, and what it does beyond its results is seen: some ``out=`` kernels resize a
-result, write more there than it has room for, or mind that two results share a storage.
+Some ``out=`` kernels resize a result, write beyond it, or behave differently where two results share a storage; here
+that shows without harm. Layout: guard, result, guard, result, …, guard, each guard of at least ``GUARD_BYTES`` bytes of
+``CANARY``. Invariants, checked by ``is_intact``: every guard holds its canaries, every view is where it was made, and
+the storage has its size. An argument that is the same view as a result in the plan is so here too, with its value.
 """
 
 from itertools import pairwise
@@ -20,7 +22,7 @@ CallSignature: TypeAlias = tuple[Any, ...]
 
 
 class GuardedResults:
-    """Places for a call's results, and for arguments that lie exactly on them, apart from all else."""
+    """Guarded tensors for a call's results, and for the arguments that are the same view as one of them."""
 
     def __init__(self, call: Call, view: ViewOf) -> None:
         self._outer_view = view
@@ -44,28 +46,26 @@ class GuardedResults:
         self._before = {value: place.detach() for value, place in self._places.items()}
 
     def view(self, value: int) -> torch.Tensor:
-        """The tensor of a value, always the same one."""
+        """The guarded tensor of a result or an aliased argument; any other value's own."""
         place = self._places.get(value)
         return self._outer_view(value) if place is None else place
 
     def is_intact(self) -> bool:
-        """Whether every canary is whole, and every place where it was."""
+        """Whether nothing but the results was written, moved or resized."""
         canaries_intact = all(bool((self._memory[low:high] == CANARY).all()) for low, high in self._guards)
         unmoved = all(is_same_view(place, self._before[value]) for value, place in self._places.items())
         return canaries_intact and unmoved and self._slab.storage.nbytes() == self._storage_bytes
 
 
 def call_signature(call: Call, view: ViewOf, step: CompiledStep) -> CallSignature:
-    """All that decides how a call is run, but where it lies: also in how many parts, and which results anyone reads."""
+    """All that decides how a call runs, except addresses: also which results are read, and the number of calls."""
     aliases = aliased_results(call, view)
     results = list(call.results)
 
     def token(argument: Any) -> Any:
         if isinstance(argument, ValueRef):
-            return (
-                *_layout(view(argument.value)),
-                results.index(aliases[argument.value]) if argument.value in aliases else -1,
-            )
+            alias = results.index(aliases[argument.value]) if argument.value in aliases else -1
+            return (*_layout(view(argument.value)), alias)
         if isinstance(argument, (list, tuple)):
             return tuple(map(token, argument))
         return type(argument), repr(argument)
@@ -77,7 +77,7 @@ def call_signature(call: Call, view: ViewOf, step: CompiledStep) -> CallSignatur
 
 
 def aliased_results(call: Call, view: ViewOf) -> dict[int, int]:
-    """The result that an argument shares its window with, by argument."""
+    """By argument, the result that is the same view."""
     values = [value for value in call.results if value is not None]
     aliases = {}
     for argument in _references([*call.args, *(argument for _, argument in call.kwargs)]):

@@ -1,7 +1,10 @@
-"""Code handed as a whole to torch's own interpreter, which runs a call in a third of the time that Python takes.
+"""Code as one TorchScript graph: torch's own interpreter makes a call in a third of the time that Python takes.
 
-The graph is run as it is written: nothing is fused, folded or moved, and what it gives has the bits of the calls made
-one by one. Whatever the interpreter has no words for stays with Python.
+The graph has one node per call, in order, and a ``copy_`` per result to copy; tensors are constants of the graph, so a
+run has no arguments. Invariant: it runs as written. The graph executor's optimizations are off while it runs, in this
+thread, since they would fold calls on constants (constant they are not: steps write them) or fuse calls and change
+bits. Each node's schema is compared with the operator's, so that no call resolves to another overload. Code that the
+graph cannot express is left to Python. Choice and measurements: docs/decisions/runtime-interpreter.md.
 """
 
 from collections.abc import Sequence
@@ -24,17 +27,17 @@ _SCALARS: Final = (bool, int, float, complex, str, torch.dtype, torch.device, to
 
 
 class NotExpressible(Exception):
-    """This instruction cannot be said in the interpreter's words."""
+    """A TorchScript graph cannot express this instruction."""
 
 
 def build_function(code: Code) -> Runnable | None:
-    """What runs all of ``code`` in one call, or ``None`` where one of its instructions cannot be said."""
+    """A callable that runs all of ``code`` in one call; ``None`` where a graph cannot express it."""
     writer = _write_graph(code)
     return None if writer is None else writer.build()
 
 
 def is_expressible(code: Code) -> bool:
-    """Whether the interpreter has words for it."""
+    """Whether a graph can express the code."""
     return _write_graph(code) is not None
 
 
@@ -49,7 +52,7 @@ def _write_graph(code: Code) -> "_GraphWriter | None":
 
 
 def without_optimization(function: Runnable) -> Runnable:
-    """Runs it while torch's graph executor, in this thread, changes nothing of what it runs."""
+    """The function with the graph executor's optimizations off in this thread; as they were afterwards."""
 
     def run() -> None:
         before = torch._C._get_graph_executor_optimize()
@@ -63,17 +66,18 @@ def without_optimization(function: Runnable) -> Runnable:
 
 
 class _GraphWriter:
-    """Writes one graph. Tensors are constants of it, which costs a call less than if they were handed over: nobody
-    compares them by what they hold, or computes with it, while the graph is run as it is written.
+    """Writes one graph. A tensor constant is made once per tensor, which is kept alive with it.
+
+    Constants are cheaper than arguments, and safe: unoptimized, a graph neither compares nor folds what they hold.
     """
 
     def __init__(self) -> None:
-        self.graph: Any = torch._C.Graph()  # torch's stubs know little of it
+        self.graph: Any = torch._C.Graph()  # untyped in torch's stubs
         self._tensors: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[tuple[type, Any], Value] = {}
 
     def add(self, instr: Instruction) -> None:
-        """The call, and the copies of what it returns."""
+        """Adds a call and the copies of its results."""
         schema = instr.operator._schema
         inputs = [
             self._argument(value, argument.real_type)
@@ -90,7 +94,7 @@ class _GraphWriter:
             self._copies(outputs, instr.into)
 
     def build(self) -> Runnable:
-        """One function over everything added."""
+        """One function of everything added."""
         self.graph.registerOutput(self.graph.insertConstant(None))
         function: Runnable = torch._C._create_function_from_graph("planned", self.graph)
         return without_optimization(function)
@@ -101,7 +105,7 @@ class _GraphWriter:
         for output, place in zip(outputs, into, strict=True):
             if place is not None:
                 if unexpanded_index(place):
-                    raise NotExpressible("a result that stands still")
+                    raise NotExpressible("an expanded result")
                 inputs = [self._tensor(place), output, self._constant(value=False)]
                 self.graph.insertNode(self.graph.create("aten::copy_", inputs, 1))
 
@@ -138,12 +142,12 @@ class _GraphWriter:
         entry = self._tensors.get(id(tensor))
         if entry is None:
             value = self.graph.insertConstant(tensor.detach())
-            value.setType(torch._C.TensorType.get())  # of any shape
+            value.setType(torch._C.TensorType.get())  # of any shape, as operators' schemas have it
             entry = self._tensors[id(tensor)] = tensor, value
         return entry[1]
 
     def _constant(self, value: Any) -> Value:
-        key = (type(value), str(value))
+        key = (type(value), str(value))  # with the type: 1, 1.0 and True are equal
         constant = self._constants.get(key)
         if constant is None:
             constant = self.graph.insertConstant(value)
@@ -152,5 +156,5 @@ class _GraphWriter:
 
 
 def _signature(schema: str) -> str:
-    """The name and overload, which say which operator it is."""
+    """Name and overload of a schema, which identify the operator."""
     return schema.partition("(")[0]

@@ -1,4 +1,8 @@
-"""The tape: all that a step of the model runs, in as few pieces as can be."""
+"""The launch plan: the steps of a run, in order, in as few launches as the execution stream can capture.
+
+Invariant: the launches cover every step once, in order. A run of steps that the stream cannot capture as one is halved,
+and its halves again, down to single calls from Python; a half is shorter than the whole, so this ends.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +14,14 @@ from tmmu.runtime.steps.build import CompiledStep
 from tmmu.runtime.steps.execution_stream import ExecutionStream
 
 MIN_CAPTURED_CALLS: Final = 3
-"""Calls below which handing them over as one costs more than it saves."""
+"""Calls below which capturing them costs more than it saves."""
 Hooks: TypeAlias = Mapping[int, Runnable]
-"""By position, what runs before the step there; at the number of steps, what runs after the last."""
+"""By position, what runs before the step at it; at the number of steps, after the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """``run`` does the steps ``[first, last)``; none, where it is a hook."""
+    """``run`` executes the steps ``[first, last)``; a hook has ``first == last``."""
 
     first: int
     last: int
@@ -27,33 +31,34 @@ class Launch:
 def launch_plan_of(
     steps: Sequence[CompiledStep], stream: ExecutionStream, *, replay: bool, hooks: Hooks | None = None
 ) -> tuple[Launch, ...]:
-    """Pieces that do all steps in order, and hooks between; as few as the lane can compose, if ``replay``."""
-    positions = hooks or {}
+    """Launches of all steps in order, with the hooks between them. Steps are captured only with ``replay``."""
+    hooks = hooks or {}
     capturable = [replay and step.is_settled and stream.can_capture(step.code) for step in steps]
-    cuts = sorted({0, len(steps), *(position for position in positions if 0 < position < len(steps))})
+    cuts = sorted({0, len(steps), *(position for position in hooks if 0 < position < len(steps))})
     launches: list[Launch] = []
     for low, high in pairwise(cuts):
-        launches += _hook(positions, low)
-        launches += [
-            launch for run in _capturable_runs(capturable, low, high) for launch in _launches(steps, stream, *run)
-        ]
-    return (*launches, *_hook(positions, len(steps)))
+        launches += _hook(hooks, low)
+        for first, last, is_capturable in _uniform_runs(capturable, low, high):
+            if is_capturable:
+                launches += _captured_launches(steps, stream, first, last)
+            else:
+                launches += single_launches(steps, first, last)
+    return (*launches, *_hook(hooks, len(steps)))
 
 
 def single_launches(steps: Sequence[CompiledStep], first: int, last: int) -> Iterator[Launch]:
-    """A piece for each step that does anything."""
-    return (
-        Launch(first=index, last=index + 1, run=runnable_of(steps[index].code))
-        for index in range(first, last)
-        if steps[index].code
-    )
+    """A launch for each step of ``[first, last)`` that has code."""
+    for index in range(first, last):
+        if steps[index].code:
+            yield Launch(first=index, last=index + 1, run=runnable_of(steps[index].code))
 
 
 def _hook(hooks: Hooks, position: int) -> list[Launch]:
     return [Launch(first=position, last=position, run=hooks[position])] if position in hooks else []
 
 
-def _capturable_runs(capturable: Sequence[bool], low: int, high: int) -> Iterator[tuple[int, int, bool]]:
+def _uniform_runs(capturable: Sequence[bool], low: int, high: int) -> Iterator[tuple[int, int, bool]]:
+    """(first, last, is capturable) of each longest run of steps alike in that."""
     start = low
     for is_capturable, group in groupby(capturable[low:high]):
         count = sum(1 for _ in group)
@@ -61,20 +66,17 @@ def _capturable_runs(capturable: Sequence[bool], low: int, high: int) -> Iterato
         start += count
 
 
-def _launches(
-    steps: Sequence[CompiledStep], stream: ExecutionStream, first: int, last: int, is_capturable: bool
-) -> Iterator[Launch]:  # noqa: FBT001
-    """One piece, or halves of it where the lane refuses the whole."""
+def _captured_launches(
+    steps: Sequence[CompiledStep], stream: ExecutionStream, first: int, last: int
+) -> Iterator[Launch]:
+    """One launch, or those of its halves where the stream cannot capture the whole."""
     code = tuple(instr for step in steps[first:last] for instr in step.code)
-    if not is_capturable or len(code) < MIN_CAPTURED_CALLS:
-        yield from single_launches(steps, first, last)
-        return
-    run = stream.capture(code)
+    run = stream.capture(code) if len(code) >= MIN_CAPTURED_CALLS else None
     middle = (first + last) // 2
     if run is not None:
         yield Launch(first=first, last=last, run=run)
-    elif first < middle:
-        yield from _launches(steps, stream, first, middle, is_capturable)
-        yield from _launches(steps, stream, middle, last, is_capturable)
-    else:
+    elif len(code) < MIN_CAPTURED_CALLS or middle == first:
         yield from single_launches(steps, first, last)
+    else:
+        yield from _captured_launches(steps, stream, first, middle)
+        yield from _captured_launches(steps, stream, middle, last)

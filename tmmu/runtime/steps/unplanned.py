@@ -1,4 +1,4 @@
-"""What operators allocate inside themselves: counted where it happens, by torch's own allocator, and named."""
+"""What operators allocate inside themselves, beside the plan, counted by torch's allocator and named by operator."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,10 @@ _PREFIX: Final = "tmmu step "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unplanned:
-    """Of one operator, over a step: its calls that allocate, all bytes they ask for, and the most held at once."""
+    """Of one operator in one run: calls that allocate, bytes asked for in all, and the most live at once.
+
+    The names of the fields are keys in the output of ``tmmu run --json``.
+    """
 
     operator: str
     calls: int
@@ -25,7 +28,7 @@ class Unplanned:
 
 
 class Allocations:
-    """What torch's CPU allocator was asked for, by the step that was running."""
+    """Counts of torch's CPU allocator by step, from the profiler's events."""
 
     def __init__(self) -> None:
         self.calls: dict[int, int] = {}
@@ -34,11 +37,11 @@ class Allocations:
 
     @staticmethod
     def step_scope(index: int) -> record_function:
-        """While inside, what is allocated counts for this step."""
+        """While inside, allocations count for this step."""
         return record_function(f"{_PREFIX}{index}")
 
     def add_events(self, threads: Sequence[Sequence[Any]]) -> None:
-        """Adds what the profiler saw; allocations outside any step count for step -1."""
+        """Adds the events of each thread, in order; allocations outside any step count for step -1."""
         for events in threads:
             step, live_bytes, depth, step_depth = -1, 0, 0, 0
             for event in events:
@@ -55,7 +58,7 @@ class Allocations:
                     self._count(step, event.cpu_memory_usage(), live_bytes)
 
     def counts(self, step: int) -> tuple[int, int]:
-        """Of a step, the allocations and the most bytes held at once."""
+        """(allocations, most bytes live at once) of a step."""
         return self.calls.get(step, 0), self.peak.get(step, 0)
 
     def _count(self, step: int, size: int, live_bytes: int) -> None:
@@ -65,7 +68,7 @@ class Allocations:
             self.peak[step] = max(self.peak.get(step, 0), live_bytes)
 
     def by_operator(self, names: Sequence[str]) -> tuple[Unplanned, ...]:
-        """Sums per operator, the largest peak first."""
+        """Sums by operator, the largest peak first."""
         totals: dict[str, Unplanned] = {}
         for step, total in self.total.items():
             if step >= 0:
@@ -78,7 +81,7 @@ class Allocations:
 
 
 class CudaAllocations:
-    """The same on a GPU, by the caching allocator's own counters."""
+    """Counts of CUDA's caching allocator by step."""
 
     def __init__(self, device: torch.device, *, cuda: Any = torch.cuda) -> None:
         self._device, self._cuda = device, cuda
@@ -86,7 +89,7 @@ class CudaAllocations:
 
     @contextmanager
     def step_scope(self, index: int) -> Iterator[None]:
-        """While inside, what is allocated counts for this step."""
+        """While inside, allocations count for this step."""
         self._cuda.reset_peak_memory_stats(self._device)
         before = self._cuda.memory_stats(self._device)
         try:
@@ -102,17 +105,20 @@ class CudaAllocations:
                 self.steps.peak[index] = after["allocated_bytes.all.peak"] - before["allocated_bytes.all.current"]
 
     def counts(self, step: int) -> tuple[int, int]:
-        """Of a step, the allocations and the most bytes held at once."""
+        """(allocations, most bytes live at once) of a step."""
         return self.steps.counts(step)
 
     def by_operator(self, names: Sequence[str]) -> tuple[Unplanned, ...]:
-        """Sums per operator, the largest peak first."""
+        """Sums by operator, the largest peak first."""
         return self.steps.by_operator(names)
 
 
 @contextmanager
 def count_allocations() -> Iterator[Allocations]:
-    """Yields what is filled, when the block ends, with every allocation of torch on the CPU inside it."""
+    """Yields counts of torch's CPU allocations inside the block, which are filled when it ends.
+
+    ``INVALID_CONFIG`` where a profiler is running: torch has one at a time.
+    """
     if _autograd._profiler_enabled():
         raise InvalidConfig("a profiler is running", fix="bind, or measure, outside of it")
     allocations = Allocations()

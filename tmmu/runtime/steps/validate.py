@@ -1,4 +1,14 @@
-"""Each step tried once when a plan is bound: what fails, moves a result or changes a bit is copied from then on."""
+"""Validates each step once, when a plan is bound; one that does not have the operator's bits runs its fallback.
+
+Two rounds, after which the plan's memory must be cleared. First, for each call signature, the step's code is compiled
+on guarded copies of its results and run on random numbers beside the fallback: any bit that differs, any canary that
+breaks, any result that moves, any exception rejects the code. Then every step runs once in place, in order, on whatever
+is there: code that fails or moves a result is rejected too, copies that turn out to be none are dropped, and what
+torch's allocator was asked for is counted by step.
+
+Invariants: the random state is as it was; only tensors that ``may_fill`` allows are overwritten with random numbers;
+calls of one signature get one verdict, so a plan of many equal layers is validated once per layer kind.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +17,7 @@ import torch
 
 from tmmu.ir.program import Call
 from tmmu.runtime.kernels.code import Code, call_results, run_and_drop_copies, runnable_of
-from tmmu.runtime.memory.slab import is_same_view
+from tmmu.runtime.memory.slab import has_same_bits, is_same_view
 from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
 from tmmu.runtime.steps.execution_stream import ExecutionStream
 from tmmu.runtime.steps.guarded_results import CallSignature, GuardedResults, call_signature
@@ -16,7 +26,7 @@ from tmmu.runtime.steps.unplanned import Unplanned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationContext:
-    """What trials need: the places of values, who compiles a call for other places, and what may be filled."""
+    """The tensor of each value, a compiler of calls for other tensors, and which arguments may be overwritten."""
 
     view: ViewOf
     compile_call: Callable[[Call, ViewOf], CompiledStep]
@@ -27,7 +37,7 @@ class ValidationContext:
 def validate_steps(
     steps: Sequence[CompiledStep], context: ValidationContext
 ) -> tuple[list[CompiledStep], tuple[Unplanned, ...]]:
-    """The steps as they will run, settled on whatever lies in memory now, and what operators allocate in them."""
+    """The steps as they will run, and what operators allocate in them. Overwrites activations, state and inputs."""
     with torch.random.fork_rng(devices=context.stream.generators), torch.no_grad(), torch._C._DisableAutocast():
         verdicts: dict[CallSignature, bool] = {}
         chosen = [step if _is_bit_exact(step, context, verdicts) else _use_fallback(step) for step in steps]
@@ -40,7 +50,7 @@ def validate_steps(
 
 
 def _is_bit_exact(step: CompiledStep, context: ValidationContext, verdicts: dict[CallSignature, bool]) -> bool:
-    """Whether it gives, of random numbers, what the operator gives, and no more. Calls of one form are tried once."""
+    """Whether the code has the operator's bits on random numbers, and writes nothing else; once per signature."""
     call = step.call
     if not step.needs_validation or call is None or not step.results:
         return True
@@ -54,7 +64,8 @@ def _is_bit_exact(step: CompiledStep, context: ValidationContext, verdicts: dict
 
 
 def _randomize(tensor: torch.Tensor) -> None:
-    """Normal numbers, each element of the memory once; whole numbers may index something, and stay."""
+    """Fills a floating or complex tensor with normal numbers, gaps included."""
+    # Whole numbers stay what they are: they may index another tensor, and any random one would be out of range.
     if tensor.is_floating_point() or tensor.is_complex():
         low, high = byte_range(tensor)
         width = tensor.element_size()
@@ -69,24 +80,17 @@ def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext
         candidate = context.compile_call(call, guarded.view)
         with torch.random.fork_rng(devices=context.stream.generators):
             runnable_of(candidate.code)()
-    except Exception:  # noqa: BLE001 - any refusal means the same
+    except Exception:  # noqa: BLE001 - any exception rejects the code
         return False
-    destinations = candidate.fallback[0].into  # without what nobody reads
-    same = (
-        _has_same_bits(result, place)
-        for result, place in zip(expected, destinations, strict=True)
-        if result is not None and place is not None
-    )
-    return len(candidate.code) == len(step.code) and guarded.is_intact() and all(same)
-
-
-def _has_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
+    # Other places may compile to other code (a takeover that is none there); then this was no test of the step's.
+    if len(candidate.code) != len(step.code) or not guarded.is_intact():
         return False
-    return torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+    rows = zip(expected, candidate.fallback[0].into, strict=True)
+    return all(has_same_bits(result, place) for result, place in rows if result is not None and place is not None)
 
 
 def _settle(step: CompiledStep) -> CompiledStep:
+    """The step after one run in place: its code, or its fallback where that fails or moves a result."""
     views = [result.detach() for result in step.results]
     if step.code is not step.fallback:
         code = _run_once(step.code)
@@ -94,7 +98,7 @@ def _settle(step: CompiledStep) -> CompiledStep:
             return replace(step, code=code, is_settled=True)
         for result, before in zip(step.results, views, strict=True):
             result.set_(before)  # type: ignore[call-overload]
-    code = _run_once(step.fallback)
+    code = _run_once(step.fallback)  # may fail on zeros where it accepts real inputs; then it is never captured
     return _use_fallback(step) if code is None else replace(step, code=code, fallback=code, is_settled=True)
 
 
@@ -103,8 +107,8 @@ def _use_fallback(step: CompiledStep) -> CompiledStep:
 
 
 def _run_once(code: Code) -> Code | None:
-    """What is left to copy, found by running it; ``None`` where it fails: zeros may be refused, real inputs not."""
+    """The code without the copies that its run showed to be none; ``None`` where it fails."""
     try:
         return tuple(map(run_and_drop_copies, code))
-    except Exception:  # noqa: BLE001 - any refusal means the same
+    except Exception:  # noqa: BLE001 - any exception rejects the code
         return None

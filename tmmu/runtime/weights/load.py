@@ -1,4 +1,4 @@
-"""Where weights go: each into the bytes of its buffer, as it lies in memory; from a file without a copy beside."""
+"""Loads weights into the bytes of their buffers, from tensors or straight from files, never twice in host memory."""
 
 from collections.abc import Container, Iterator, Mapping
 from typing import Final, TypeAlias
@@ -7,24 +7,24 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
-from tmmu.runtime.memory.slab import Slab, is_dense
+from tmmu.runtime.memory.slab import Location, Slab, is_dense
 from tmmu.runtime.weights.safetensors_files import StoredTensor, read_stored
 from tmmu.runtime.weights.sources import FileSource, Source, TensorSource, require_size, tensor_source
 
 Weight: TypeAlias = torch.Tensor | StoredTensor | FileSource
-"""A weight's value, or where it lies in a file: row-major as there, or in an order of memory."""
+"""A tensor; or one in a file, row-major as there (``StoredTensor``) or in another memory order (``FileSource``)."""
 CHUNK_BYTES: Final = 64 << 20
-"""Bytes of a file on their way to another device."""
+"""Bytes of a file read at a time on their way to another device, which bounds the host memory that this takes."""
 _MAX_NAMES = 5
 _REAL_DTYPE: Final = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-"""What a tensor may be whose every reader takes it for complex numbers."""
+"""By complex dtype, that of its pairs: a weight may be stored as real pairs where every reader views it as complex."""
 
 
 def check_weights(graph: Graph, weights: Mapping[str, Weight], *, skip: Container[int] = ()) -> dict[int, Source]:
-    """By buffer, where the bytes that it starts with are; ``INVALID_CONFIG`` for what is missing or does not fit.
+    """By buffer, the source of its initial bytes; ``INVALID_CONFIG`` for one that is missing or does not fit.
 
-    Parameters and constants must be given, but those whose bytes come from ``elsewhere``. State that is not given
-    starts as zeros. Names that the graph does not have (a second name of a tied weight) are left out.
+    Parameters and constants must be given, except buffers to ``skip``. State that is not given starts as zeros. Names
+    that the graph does not have (a second name of a tied weight) are ignored.
     """
     dtypes: dict[int, set[str]] = {}
     for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
@@ -49,9 +49,10 @@ def check_weights(graph: Graph, weights: Mapping[str, Weight], *, skip: Containe
     return sources
 
 
-def adopt_weights(graph: Graph, weights: Mapping[str, Weight], device: torch.device) -> dict[int, tuple[Slab, int]]:
-    """Homes of all parameters and constants: where the caller's tensor lies on the device, and memory of its own for
-    one that is in a file or elsewhere.
+def adopt_weights(graph: Graph, weights: Mapping[str, Weight], device: torch.device) -> dict[int, Location]:
+    """Locations of all parameters and constants: the caller's own tensor, where that is on the device.
+
+    A weight in a file, or on another device, is loaded into memory of its own.
     """
     locations = {}
     for buffer, source in check_weights(graph, weights).items():
@@ -65,7 +66,7 @@ def adopt_weights(graph: Graph, weights: Mapping[str, Weight], device: torch.dev
 
 
 def load_into(source: Source, target: torch.Tensor) -> None:
-    """``place``, a ``uint8[size]`` on any device, holds the bytes."""
+    """Copies the bytes of ``source`` into ``target``, a ``uint8[size]`` on any device."""
     if isinstance(source, TensorSource):
         target.copy_(source.image)
     elif target.device.type == "cpu":
@@ -76,7 +77,7 @@ def load_into(source: Source, target: torch.Tensor) -> None:
 
 
 def source_chunks(source: Source) -> Iterator[tuple[int, torch.Tensor]]:
-    """(where, bytes on the host), in order; the memory of the last one is used again."""
+    """(byte offset, ``uint8[n]`` on the host) in order; each chunk reuses the memory of the one before."""
     if isinstance(source, TensorSource):
         yield 0, source.image.cpu()
         return
@@ -89,7 +90,7 @@ def source_chunks(source: Source) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def load_tensor(weight: Weight) -> torch.Tensor:
-    """The value, read if it is in a file, in the shape that it has there."""
+    """The weight as a tensor, read from its file if it is in one, in the shape that it has there."""
     if isinstance(weight, torch.Tensor):
         return weight
     if isinstance(weight, FileSource):
@@ -97,6 +98,22 @@ def load_tensor(weight: Weight) -> torch.Tensor:
     data = torch.empty(weight.size, dtype=torch.uint8)
     read_stored(weight, data.numpy().data)
     return data.view(getattr(torch, weight.dtype)).view(weight.shape)
+
+
+class LazyTensors(Mapping[str, torch.Tensor]):
+    """Weights as tensors by name, each loaded when it is looked up and not kept."""
+
+    def __init__(self, weights: Mapping[str, Weight]) -> None:
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return load_tensor(self._weights[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
 
 
 def _source_of(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source:

@@ -1,4 +1,8 @@
-"""Safetensors files, read as something that a stranger wrote: where each tensor's bytes lie, and the bytes."""
+"""Reads safetensors files (header: u64 length, JSON; then the data) without trusting them.
+
+A file is accepted only if its tensors cover the data exactly: sorted by offset, each begins where the one before ends,
+and the last ends with the file. So no two overlap, none lies outside, and no byte is left over.
+"""
 
 import json
 import os
@@ -12,8 +16,9 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES
 
 HEADER_MAX: Final = 100 << 20
-"""Bytes of a header: what the format's own reader accepts."""
+"""Bytes of a header, as in the reference implementation."""
 RANK_MAX: Final = 64
+"""Axes of a tensor, as in torch."""
 DTYPES: Final = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -40,7 +45,7 @@ DTYPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """A tensor in a file: ``size`` bytes from byte ``offset`` on, row-major. ``dtype`` is torch's name."""
+    """A tensor in a file: ``size`` bytes from byte ``offset`` of the file on, row-major. ``dtype`` is torch's name."""
 
     path: Path
     name: str
@@ -51,10 +56,10 @@ class StoredTensor:
 
 
 def stored_tensors(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of a file, or of every ``*.safetensors`` in a folder, by name; ``INVALID_CONFIG`` for anything odd.
+    """The tensors of a file, or of every ``*.safetensors`` in a folder, by name.
 
-    Odd is a missing, cut or oversized file, a header that is none, a size that is not shape times dtype, bytes outside
-    the file, two tensors on one byte, a byte of no tensor, a name in two files.
+    ``INVALID_CONFIG`` for a missing, truncated or oversized file, a malformed header, a size that is not shape times
+    dtype, tensors that overlap or leave gaps, or one name in two files.
     """
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not files:
@@ -69,7 +74,7 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_stored(stored: StoredTensor, target: memoryview, skip: int = 0) -> None:
-    """``target`` holds the tensor's bytes from byte ``skip`` on; ``INVALID_CONFIG`` if the file has fewer by now."""
+    """Fills ``target`` with the tensor's bytes from byte ``skip`` on; ``INVALID_CONFIG`` if the file was truncated."""
     handle = _open(stored.path)
     try:
         done = 0
@@ -126,7 +131,7 @@ def _unreadable(path: Path, error: OSError) -> InvalidConfig:
 
 
 def _decode_header(path: Path, handle: int, length: int) -> tuple[int, dict[str, object]]:
-    """Where the data starts, and the header's map."""
+    """(byte at which the data begins, the header's JSON object)."""
     head = os.pread(handle, 8, 0)
     size = int.from_bytes(head, "little")
     if len(head) < 8 or size > min(HEADER_MAX, length - 8):

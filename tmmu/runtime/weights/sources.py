@@ -1,4 +1,4 @@
-"""Where the bytes of a weight come from: a tensor that is there, or a tensor in a file."""
+"""Sources of the bytes of a weight: a tensor in memory, or one in a file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,56 +12,56 @@ from tmmu.runtime.weights.safetensors_files import StoredTensor, read_stored
 
 
 class Source(Protocol):
-    """``size`` bytes as they are to lie in memory. What cannot be ``divided`` is read in one go."""
+    """``size`` bytes in the order in which they lie in memory. One that is not divisible must be read whole."""
 
     @property
     def size(self) -> int:
-        """How many."""
+        """In bytes."""
 
     @property
     def is_divisible(self) -> bool:
-        """Whether parts of it can be read."""
+        """Whether a part of the bytes can be read."""
 
     def read(self, target: torch.Tensor, skip: int) -> None:
-        """``target``, ``uint8[n]`` on the host, holds the bytes from ``skip`` on."""
+        """Fills ``target``, ``uint8[n]`` on the host, with the bytes from byte ``skip`` on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """The bytes of a ``uint8[size]``."""
+    """The bytes of ``image``, a ``uint8[size]`` view of a tensor's memory."""
 
     image: torch.Tensor
     is_divisible: bool = True
 
     @property
     def size(self) -> int:
-        """Its length."""
+        """In bytes."""
         return self.image.numel()
 
     def read(self, target: torch.Tensor, skip: int) -> None:
-        """A copy."""
+        """Copies a part of the image."""
         target.copy_(self.image[skip : skip + target.numel()])
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """The bytes of a tensor in a file, row-major as they lie there, or by ``stride`` where memory wants them so."""
+    """The bytes of a tensor in a file, row-major as there, or permuted to ``stride``, in elements."""
 
     stored: StoredTensor
     stride: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
-        """As in the file."""
+        """In bytes, as in the file."""
         return self.stored.size
 
     @property
     def is_divisible(self) -> bool:
-        """Only where file and memory agree on the order."""
+        """Only where file and memory have the same order."""
         return self.stride is None
 
     def read(self, target: torch.Tensor, skip: int) -> None:
-        """Straight into place, or through a copy of this one tensor."""
+        """Reads straight into ``target``, or, to permute, through a copy of this one tensor."""
         if self.stride is None:
             read_stored(self.stored, target.numpy().data, skip)
             return
@@ -72,7 +72,7 @@ class FileSource:
 
 
 def tensor_source(name: str, tensor: torch.Tensor, size: int) -> TensorSource:
-    """The storage of a tensor if that has ``size`` bytes, else its own elements in the order of memory."""
+    """The whole storage of a tensor if that has ``size`` bytes, else its own elements in memory order."""
     detached = tensor.detach()
     storage = detached.untyped_storage()
     if storage.nbytes() == size:
@@ -83,16 +83,16 @@ def tensor_source(name: str, tensor: torch.Tensor, size: int) -> TensorSource:
 
 
 def file_source(stored: StoredTensor, size: int, like: torch.Tensor | None = None) -> FileSource:
-    """The tensor in the file, of ``size`` bytes, in the shape, dtype and memory order of ``like`` if that is given."""
+    """A tensor in a file, which must have ``size`` bytes; in the memory order of ``like`` if that is given."""
     source = FileSource(stored) if like is None else file_source_like(stored, like)
     require_size(source, size)
     return source
 
 
 def file_source_like(stored: StoredTensor, like: torch.Tensor) -> FileSource:
-    """The tensor in the file, in the memory order of ``like``; ``INVALID_CONFIG`` unless it has its shape and dtype.
+    """A tensor in a file in the memory order of ``like``; ``INVALID_CONFIG`` unless it has its shape and dtype.
 
-    Complex numbers may be pairs of real ones in the file, in one more dimension.
+    Complex numbers may be stored as pairs of real ones, along one more axis.
     """
     form = like.detach()
     if form.is_complex() and stored.dtype == _dtype_name(form.dtype.to_real()):
@@ -114,7 +114,7 @@ def file_source_like(stored: StoredTensor, like: torch.Tensor) -> FileSource:
 
 
 def require_size(source: FileSource, size: int) -> None:
-    """``INVALID_CONFIG`` unless the tensor in the file has ``size`` bytes."""
+    """``INVALID_CONFIG`` unless a tensor in a file has ``size`` bytes."""
     if source.size != size:
         raise _size_mismatch(f"{source.stored.name} in {source.stored.path.name}", source.size, size)
 

@@ -110,14 +110,14 @@ def test_a_model_that_keeps_something_else_each_time_is_found(shell: Shell) -> N
 
 
 def test_the_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = bind.tried
+    original = bind.validate_steps
 
     def dropped(*args: Any, **kwargs: Any) -> Any:
         """After the trial, which would find it."""
         steps, unplanned = original(*args, **kwargs)
         return [replace(step, code=()) if "addmm" in step.name else step for step in steps], unplanned
 
-    monkeypatch.setattr(bind, "tried", dropped)
+    monkeypatch.setattr(bind, "validate_steps", dropped)
     done = shell.tmmu("run", net, "--sanitize")
     assert done.code == 3
     assert re.search(r"PLAN_UNSOUND: op \d+ aten.addmm.default \(net.py:15\) leaves buffer \d+ head:", done.err)
@@ -179,13 +179,13 @@ def test_an_exported_program_runs_with_its_own_weights(shell: Shell, monkeypatch
     x = torch.randn(2, 4)
     torch.export.save(torch.export.export(module, (x,)), "m.pt2")
     seen: dict[str, torch.Tensor] = {}
-    original = bind.bind
+    original = bind.bind_executor
 
-    def spied(*args: Any, **kwargs: Any) -> Any:
-        seen.update(kwargs["weights"])
-        return original(*args, **kwargs)
+    def spied(request: bind.BindRequest) -> Any:
+        seen.update(request.weights)
+        return original(request)
 
-    monkeypatch.setattr(rehearse, "bind", spied)
+    monkeypatch.setattr(rehearse, "bind_executor", spied)
     record = ran(shell, "m.pt2", "--check", "--sanitize")
     assert record["same"] == 1
     assert seen["0.weight"].equal(module[0].weight)
@@ -311,15 +311,15 @@ def test_weights_of_a_file_go_straight_into_place(shell: Shell, net: Path, monke
         original(one, target, skip)
 
     slabs: list[Any] = []
-    bound = bind.bind
+    bound = bind.bind_executor
 
-    def spied(*args: Any, **kwargs: Any) -> Any:
-        executor = bound(*args, **kwargs)
+    def spied(request: bind.BindRequest) -> Any:
+        executor = bound(request)
         slabs.append(executor.segments.slabs["text"])
         return executor
 
     monkeypatch.setattr(sources, "read_stored", read)
-    monkeypatch.setattr(rehearse, "bind", spied)
+    monkeypatch.setattr(rehearse, "bind_executor", spied)
     ran(shell, net, "--weights", "all.safetensors")
     (slab,) = slabs
     begin = slab.storage.data_ptr()

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.unit.cli.commands.test_run import ran
 from tests.unit.cli.graphs import Shell
-from tmmu.passes.capture.original import Original
+from tmmu.passes.capture.eager_model import EagerModel
 from tmmu.runtime.compare import run as rehearse
 from tmmu.runtime.execute.executor import Executor
 
@@ -87,7 +87,7 @@ def test_the_model_itself_is_not_given_what_the_plan_was_given(shell: Shell, mon
     """Bytes of a file put where they do not belong are seen by the check: it loads the file in another way."""
     Path("net.py").write_text(TURNED)
     save_file({name: torch.rand(t.shape) for name, t in module_of(TURNED).named_parameters()}, "w.safetensors")
-    monkeypatch.setattr(rehearse, "laid_out", lambda one, like: one)
+    monkeypatch.setattr(rehearse, "file_source_like", lambda one, like: one)
     done = shell.tmmu("run", "net.py", "--weights", "w.safetensors", "--check")
     assert (done.code, "CAPTURE_FAILED: output 0 is not what the model itself gives" in done.err) == (2, True), done.err
 
@@ -201,9 +201,9 @@ def test_an_output_of_the_same_bytes_and_another_type_is_another(
     shell: Shell, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("net.py").write_text(SAME_NAME)
-    original = Original.run
+    original = EagerModel.run
     monkeypatch.setattr(
-        Original, "run", lambda self: [eval(f"t.{other}", {"t": t, "torch": torch}) for t in original(self)]
+        EagerModel, "run", lambda self: [eval(f"t.{other}", {"t": t, "torch": torch}) for t in original(self)]
     )
     done = shell.tmmu("run", "net.py", "--check")
     assert (done.code, "CAPTURE_FAILED: output 0 is not what the model itself gives" in done.err) == (2, True), done.err

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
-from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE
+from tmmu.passes.capture.record.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.kernels.code import Code, instruction
 from tmmu.runtime.steps.build import CompiledStep
 from tmmu.runtime.steps.execution_stream import CpuExecutionStream, CudaExecutionStream, execution_stream_of
