@@ -20,12 +20,11 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from tmmu.cache import Buckets, InputShape, PlanCache, inputs_part, pad_inputs
-from tmmu.driver import PlanRequest, compile_model, model_key
+from tmmu.driver import PlanRequest, compile_model, traced_key
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.judge.check import judge
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import opened
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
 
@@ -57,15 +56,6 @@ def never() -> None:
     raise AssertionError("the plan is there")
 
 
-def traced(capture: CaptureRequest, request: PlanRequest, *, watched: bool) -> float:
-    """Seconds: the median of the trace alone, unwatched or under the watch that decides whether a plan is kept."""
-    taken = []
-    for _ in range(5):
-        cache = PlanCache(None) if watched else None
-        taken.append(compile_model(capture, request, no_progress, cache=cache).seconds["capture"])
-    return statistics.median(taken)
-
-
 def lookups(folder: Path) -> bool:
     """One line for each level; whether the two bounds hold."""
     capture = CaptureRequest(target=str(MODEL))
@@ -73,17 +63,16 @@ def lookups(folder: Path) -> bool:
         mode="inference", preset="inference", token=token_from_seed(0), arenas=default_arenas(alignment=256)
     )
     cold = median(lambda: compile_model(capture, request, no_progress), 5)
-    with opened(capture) as model:
-        look = median(lambda: model_key(model, request), 9)
-        key = model_key(model, request)
     made = compile_model(capture, request, no_progress)
+    look = median(lambda: traced_key(made.graph, request), 9)
+    key = traced_key(made.graph, request)
     size = len(encode_graph(made.graph)) + len(encode_plan(made.plan))
     cache = PlanCache(folder)
     cache.plan(key, lambda: (made.graph, made.plan))
     judged = partial(judge, token=request.token)
     table = median(lambda: cache.plan(key, never), 10_000)
     disk = median(lambda: PlanCache(folder).plan(key, never), 200)
-    doubted = median(lambda: PlanCache(folder, doubt=True).plan(key, never, judged), 200)
+    doubted = median(lambda: PlanCache(folder, reverify=True).plan(key, never, judged), 200)
     buckets = Buckets(lengths=(128, 256, 512, 1024), axes={"ids": (1,)})
     ids = (InputShape(name="ids", dtype="int64", shape=(1, 200)),)
     named = median(lambda: key.replaced(inputs_part(pad_inputs(ids, buckets).inputs)).digest, 2_000)
@@ -91,7 +80,7 @@ def lookups(folder: Path) -> bool:
     print(f"{'':38} {'wall ms':>10} {'processor':>10}  cold / this")
     print(f"{'cold: build, trace, lower, plan, judge':38} {1e3 * cold.wall:10.4f} {1e3 * cold.processor:10.4f}")
     for name, taken in (
-        ("fingerprint of the model", look),
+        ("key of a traced graph", look),
         ("disk, judged again", doubted),
         ("disk", disk),
         ("key of a step", named),
@@ -99,8 +88,6 @@ def lookups(folder: Path) -> bool:
     ):
         ratio = cold.wall / taken.wall
         print(f"{name:38} {1e3 * taken.wall:10.4f} {1e3 * taken.processor:10.4f} {ratio:12,.0f}")
-    plain, watched = (traced(capture, request, watched=one) for one in (False, True))
-    print(f"the trace alone {1e3 * plain:.1f} ms, watched {1e3 * watched:.1f} ms: {watched / plain:.2f} times")
     print(f"table {1e6 * table.wall:.2f} us of {TABLE_US} us; disk {1e3 * disk.wall:.2f} ms of {DISK_MS} ms")
     return table.wall <= TABLE_US / 1e6 and disk.wall <= DISK_MS / 1e3
 

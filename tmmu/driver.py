@@ -1,12 +1,18 @@
-"""The whole pipeline: capture, lower, check, plan, judge, run.
+"""The whole pipeline: capture, lower and passes, plan, judge, run.
 
-Everything that decides a plan's bytes is an argument. The clock is read for reporting alone.
+    compile_model   a model      -> captured program -> program -> plan, judged
+    compile_graph   a graph      ->                                plan, judged
+    run_model       a model      -> ... -> plan, judged -> bound and run once
+
+Everything that decides a plan's bytes is an argument. The clock is read for reporting alone. With a cache, a plan that
+is kept is taken in place of planning: under the bytes of the model's files where a key of them is given, else under
+the graph that was traced.
 """
 
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from platformdirs import user_cache_path
 
-from tmmu.cache import Found, PlanCache, store
-from tmmu.cache.key_parts import library_parts, program_parts, request_parts, traced_parts
-from tmmu.errors import TmmuError
+from tmmu.cache import CachedPlan, PlanCache
+from tmmu.cache.key_parts import program_parts, request_parts, traced_parts
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan
@@ -27,12 +32,13 @@ from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 if TYPE_CHECKING:
-    from tmmu.passes.capture.fingerprint.watch import Watch
+    from tmmu.ir.program import Program
+    from tmmu.passes.capture.program import CapturedProgram
     from tmmu.passes.capture.request import CaptureRequest, Progress
-    from tmmu.passes.capture.trace import Opened
-    from tmmu.runtime.compare.run import Rehearsal
+    from tmmu.runtime.compare.run import RunReport
 
 T = TypeVar("T")
+_NO_CACHE: Final = NoKey("no cache was asked for")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +49,8 @@ class PlanRequest:
     preset: str
     token: bytes
     arenas: tuple[ArenaSpec, ...]
-    nodes: int = 0
-    """How far an exact search of offsets may go where the packers miss the bound."""
+    search_nodes: int = 0
+    """Node budget of the exact search for offsets, where the packers miss the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +60,13 @@ class Compiled:
     graph: Graph
     plan: Plan
     seconds: Mapping[str, float]
-    found: Found | None = None
+    cached: CachedPlan | None = None
     """Where a cache had it from; ``None`` where none was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a run depends on beside the plan: a seed for all that is drawn, a file of weights, what to look at.
+    """What a run depends on beside the plan: a seed for random tensors, a file of weights, what to compare and time.
 
     ``plan`` is the plan to run in, for this very graph, where there is one already.
     """
@@ -100,108 +106,26 @@ def compile_model(
     cache: PlanCache | None = None,
     key: Key | None = None,
 ) -> Compiled:
-    """From a model to a sound plan, traced only where ``cache`` has none. Imports torch.
+    """From a model to a sound plan. Imports torch.
 
-    Without ``key`` the model is made and looked at for one; so it is made in any case, and seldom traced.
+    ``key`` names the model's files, where they say all: then it is traced only if ``cache`` has no graph of them.
+    Without it the model is traced, and its plan looked up by the graph.
     """
-    from tmmu.passes.capture.trace import opened
-    from tmmu.passes.pipeline import lower_program
-
     watch = Stopwatch()
-    with uncollected(), ExitStack() as stack:
-        model = watch.run("build", lambda: stack.enter_context(opened(capture_request, progress)))
-        found: Key | NoKey = key or _UNNAMED
-        watched: Watch | None = None
-        if cache is not None and key is None:
-            found, watched = watch.run("fingerprint", lambda: _looked_at(model, plan_request))
-
-        def graph() -> Graph:
-            kept = cache.graph(found) if cache is not None and isinstance(found, Key) else None
-            if kept is not None:
-                return kept
-            program = watch.run("capture", lambda: model.trace(progress, watch=watched))
-            return watch.run("lower", lambda: lower_program(program).graph)
-
-        unkept = (lambda: watched.seen) if watched else _kept
-        return _found(graph, plan_request, watch, cache=cache, key=found, unkept=unkept)
+    with garbage_collection_off():
+        graph = cache.graph(key) if cache and key else None
+        if graph is None:
+            graph = _trace(capture_request, progress, watch)[1].graph
+        if cache and key is None:
+            key = traced_key(graph, plan_request)
+        return _plan_through_cache(graph, plan_request, watch, cache=cache, key=key)
 
 
-def cached(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | None:
-    """The plan under ``key``, kept or made of a graph that is kept; ``None`` where there is neither. Needs no torch."""
-    watch = Stopwatch()
-    judge_it = partial(judge, token=request.token)
-    found = watch.run("lookup", lambda: cache.lookup(key, judge_it))
-    if isinstance(found, Found):
-        return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found)
-    graph = cache.graph(key)
-    return None if graph is None else compile_graph(graph, request, cache=cache, key=key)
-
-
-def lookup_key(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Key | NoKey:
-    """What ``compile_model`` would look up. Imports torch.
-
-    The model is made; where nothing is kept under its key it is also traced, to see whether anything may be.
-    """
-    from tmmu.passes.capture.trace import opened
-
-    with uncollected(), opened(capture_request, progress) as model:
-        key, watched = _looked_at(model, plan_request)
-        if watched is None or isinstance(key, NoKey) or store.path_of(cache_folder(), key).exists():
-            return key
-        with suppress(TmmuError):  # what cannot be traced is no question of the key
-            model.trace(progress, watch=watched)
-        return NoKey(watched.seen) if watched.seen else key
-
-
-def model_key(model: "Opened", request: PlanRequest) -> Key | NoKey:
-    """The key of a model that was made and not traced; or why it has none."""
-    return _looked_at(model, request)[0]
-
-
-def _looked_at(model: "Opened", request: PlanRequest) -> "tuple[Key | NoKey, Watch | None]":
-    """The key of a model, and what sees whether a trace of it depends on more than the key says."""
-    from tmmu.passes.capture.fingerprint import fingerprint
-    from tmmu.passes.capture.fingerprint.watch import Watch
-
-    found = fingerprint(model.workload, model.build, training=request.mode != "inference")
-    if isinstance(found, NoKey):
-        return found, None
-    libraries = library_parts(found.libraries)
-    if isinstance(libraries, NoKey):
-        return libraries, None
-    asked = request_key(request, device=model.request.device, optimizer=model.request.optimizer)
-    return asked.replaced(*found.parts, *libraries), Watch(model.workload.folder, found.codes)
-
-
-def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> Key:
-    """A key of all but the model: what is asked, and which program answers."""
-    asked = request_parts(
-        device=device,
-        mode=request.mode,
-        optimizer=optimizer,
-        preset=request.preset,
-        token=request.token,
-        arenas=request.arenas,
-        nodes=request.nodes,
-    )
-    return key_of((*asked, *program_parts(os.environ)))
-
-
-def traced_key(graph: Graph, request: PlanRequest) -> Key:
-    """The key of a program that is traced in any case: its graph says all, so nobody has to look at the model."""
-    return request_key(request, device=graph.target, optimizer=None).replaced(*traced_parts(graph))
-
-
-def plan_cache(*, doubt: bool = False) -> PlanCache:
-    """The cache in the user's folder, or where ``TMMU_CACHE_DIR`` says."""
-    return PlanCache(cache_folder(), doubt=doubt)
-
-
-def cache_folder() -> Path:
-    """Where plans are kept: a folder of their own in the user's cache folder, or in ``TMMU_CACHE_DIR``."""
-    named = os.environ.get("TMMU_CACHE_DIR")
-    root = Path(named) if named else user_cache_path("tmmu", appauthor=False)
-    return root.absolute() / "plans"  # wherever a model goes while it is traced
+def compile_graph(
+    graph: Graph, plan_request: PlanRequest, *, cache: PlanCache | None = None, key: Key | None = None
+) -> Compiled:
+    """From a graph that is already there to a sound plan. Needs no torch."""
+    return _plan_through_cache(graph, plan_request, Stopwatch(), cache=cache, key=key)
 
 
 def run_model(
@@ -211,35 +135,27 @@ def run_model(
     progress: "Progress",
     *,
     cache: PlanCache | None = None,
-) -> tuple[Compiled, "Rehearsal"]:
+) -> tuple[Compiled, "RunReport"]:
     """From a model to one run inside its plan, which is made only where ``cache`` has none. Imports torch.
 
     The model is traced in any case: an operator's arguments are in no graph.
     """
-    from tmmu.passes.capture.constants import constant_values, weight_forms, weight_names
-    from tmmu.passes.capture.original import Original, stored_weights
-    from tmmu.passes.capture.trace import capture
-    from tmmu.passes.pipeline import lower_program
-    from tmmu.runtime.compare.run import Rehearsing, rehearse
+    from tmmu.passes.capture.constants import constant_values, meta_weights, weight_names
+    from tmmu.passes.capture.eager_model import EagerModel, stored_weights
+    from tmmu.runtime.compare.run import RunOptions, run_planned
     from tmmu.runtime.memory.sizing import require_device
 
     require_device(capture_request.device)
     watch = Stopwatch()
-    with uncollected():
-        traced = watch.run("capture", lambda: capture(capture_request, progress))
-        program = watch.run("lower", lambda: lower_program(traced))
-        compiled = _given(program.graph, run_request.plan, watch)
-        if compiled is None:
-            key = traced_key(program.graph, plan_request) if cache else _UNNAMED
-            compiled = _plan(program.graph, plan_request, watch, cache=cache, key=key)
-        if run_request.ring is not None:
-            compiled = with_ring(compiled, run_request.ring, token=plan_request.token)
+    with garbage_collection_off():
+        captured, program = _trace(capture_request, progress, watch)
+        compiled = _plan_for_run(program.graph, plan_request, run_request, watch, cache)
     progress("running", 0)
-    asked = Rehearsing(
+    options = RunOptions(
         token=plan_request.token,
-        names=weight_names(traced),
-        forms=weight_forms(traced),
-        constants=constant_values(traced),
+        names=weight_names(captured),
+        forms=meta_weights(captured),
+        constants=constant_values(captured),
         stored=stored_weights(capture_request.target),
         seed=run_request.seed,
         weights=run_request.weights,
@@ -249,32 +165,8 @@ def run_model(
         compiled=run_request.compiled,
         prefetch=run_request.prefetch,
     )
-    ran = watch.run("run", lambda: rehearse(program, compiled.plan, asked, lambda: Original(capture_request)))
-    return replace(compiled, seconds=watch.seconds), ran
-
-
-def _given(graph: Graph, plan: Plan | None, watch: Stopwatch) -> Compiled | None:
-    """The plan that is there already, which binding judges."""
-    return None if plan is None else Compiled(graph=graph, plan=plan, seconds=watch.seconds)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """While inside, no cycles are collected: what is made lives to the end, and looking costs a quarter of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def compile_graph(
-    graph: Graph, plan_request: PlanRequest, *, cache: PlanCache | None = None, key: Key | None = None
-) -> Compiled:
-    """From a graph that is already there to a sound plan. Needs no torch."""
-    return _plan(graph, plan_request, Stopwatch(), cache=cache, key=key or _UNNAMED)
+    report = watch.run("run", lambda: run_planned(program, compiled.plan, options, lambda: EagerModel(capture_request)))
+    return replace(compiled, seconds=watch.seconds), report
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:
@@ -285,42 +177,104 @@ def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Comp
     return replace(compiled, plan=plan, seconds=dict(compiled.seconds) | watch.seconds)
 
 
-def _plan(
-    graph: Graph, request: PlanRequest, watch: Stopwatch, *, cache: PlanCache | None, key: Key | NoKey
+def load_cached_plan(cache: PlanCache, key: Key, request: PlanRequest) -> Compiled | None:
+    """The plan under ``key``, kept or made of a graph that is kept; ``None`` where there is neither. Needs no torch."""
+    watch = Stopwatch()
+    judge_plan = partial(judge, token=request.token)
+    cached = watch.run("lookup", lambda: cache.lookup(key, judge_plan))
+    if isinstance(cached, CachedPlan):
+        return Compiled(graph=cached.graph, plan=cached.plan, seconds=watch.seconds, cached=cached)
+    graph = cache.graph(key)
+    return None if graph is None else compile_graph(graph, request, cache=cache, key=key)
+
+
+def trace_key(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Key:
+    """What ``compile_model`` looks up for a model whose files do not say all: it is traced. Imports torch."""
+    with garbage_collection_off():
+        return traced_key(_trace(capture_request, progress, Stopwatch())[1].graph, plan_request)
+
+
+def traced_key(graph: Graph, request: PlanRequest) -> Key:
+    """The key of a traced program: its graph and what is asked."""
+    return request_key(request, device=graph.target, optimizer=None).replaced(*traced_parts(graph))
+
+
+def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> Key:
+    """A key of all but the model: what is asked, and which program answers."""
+    parts = request_parts(
+        device=device,
+        mode=request.mode,
+        optimizer=optimizer,
+        preset=request.preset,
+        token=request.token,
+        arenas=request.arenas,
+        search_nodes=request.search_nodes,
+    )
+    return key_of((*parts, *program_parts(os.environ)))
+
+
+def plan_cache(*, reverify: bool = False) -> PlanCache:
+    """The cache in the user's folder, or where ``TMMU_CACHE_DIR`` says; ``reverify`` judges what it reads again."""
+    return PlanCache(cache_folder(), reverify=reverify)
+
+
+def cache_folder() -> Path:
+    """Where plans are kept: a folder of their own in the user's cache folder, or in ``TMMU_CACHE_DIR``."""
+    named = os.environ.get("TMMU_CACHE_DIR")
+    root = Path(named) if named else user_cache_path("tmmu", appauthor=False)
+    return root.absolute() / "plans"  # absolute: a model may change the working folder while it is traced
+
+
+@contextmanager
+def garbage_collection_off() -> Iterator[None]:
+    """Block without cycle collection: a trace frees little before its end, and collecting costs a quarter of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _trace(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) -> "tuple[CapturedProgram, Program]":
+    from tmmu.passes.capture.trace import capture
+    from tmmu.passes.pipeline import lower_program
+
+    captured = watch.run("capture", lambda: capture(request, progress))
+    return captured, watch.run("lower", lambda: lower_program(captured))
+
+
+def _plan_for_run(
+    graph: Graph, plan_request: PlanRequest, run_request: RunRequest, watch: Stopwatch, cache: PlanCache | None
 ) -> Compiled:
-    """The plan of this very graph: a kept one is held against it, whatever graph lies beside it in the cache."""
-    found = _found(lambda: graph, request, watch, cache=cache, key=key, against=graph)
-    return replace(found, graph=graph)
+    """The plan that is given, which binding judges, or a plan through the cache; with the ring that is asked for."""
+    if run_request.plan is not None:
+        compiled = Compiled(graph=graph, plan=run_request.plan, seconds=watch.seconds)
+    else:
+        key = traced_key(graph, plan_request) if cache else None
+        compiled = _plan_through_cache(graph, plan_request, watch, cache=cache, key=key)
+    return with_ring(compiled, run_request.ring, token=plan_request.token) if run_request.ring else compiled
 
 
-_UNNAMED: Final = NoKey("nothing was asked")
-
-
-def _kept() -> str:
-    """Nothing speaks against keeping a plan."""
-    return ""
-
-
-def _found(  # noqa: PLR0913 - where the graph comes from, where the plan does
-    graph: Callable[[], Graph],
-    request: PlanRequest,
-    watch: Stopwatch,
-    *,
-    cache: PlanCache | None,
-    key: Key | NoKey,
-    against: Graph | None = None,
-    unkept: Callable[[], str] = _kept,
+def _plan_through_cache(
+    graph: Graph, request: PlanRequest, watch: Stopwatch, *, cache: PlanCache | None, key: Key | None
 ) -> Compiled:
+    """The plan of this very graph, kept or made.
+
+    Whatever graph lies beside a kept plan, the plan is judged against this one; a cache that does not judge what it
+    reads again trusts the key, which covers the graph.
+    """
+
     def make() -> tuple[Graph, Plan]:
-        made = graph()
-        watch.run("check", lambda: require_legal(made))
-        return made, watch.run("plan", lambda: _prepare(made, request))
+        watch.run("check", lambda: require_legal(graph))
+        return graph, watch.run("plan", lambda: _prepare(graph, request))
 
-    def judged(made: Graph, plan: Plan) -> None:
-        watch.run("judge", lambda: judge(against or made, plan, token=request.token))
+    def judge_plan(_: Graph, plan: Plan) -> None:
+        watch.run("judge", lambda: judge(graph, plan, token=request.token))
 
-    found = (cache or PlanCache(None)).plan(key, make, judged, unkept=unkept)
-    return Compiled(graph=found.graph, plan=found.plan, seconds=watch.seconds, found=found if cache else None)
+    cached = (cache or PlanCache(None)).plan(key or _NO_CACHE, make, judge_plan)
+    return Compiled(graph=graph, plan=cached.plan, seconds=watch.seconds, cached=cached if cache else None)
 
 
 def _prepare(graph: Graph, request: PlanRequest) -> Plan:
@@ -330,5 +284,5 @@ def _prepare(graph: Graph, request: PlanRequest) -> Plan:
         preset=request.preset,
         token=request.token,
         arenas=request.arenas,
-        nodes=request.nodes,
+        search_nodes=request.search_nodes,
     )

@@ -96,7 +96,7 @@ def test_a_folder_full_of_anything_is_a_cache(tmp_path: Path) -> None:
         path = store.path_of(tmp_path, key(number))
         path.write_bytes(damaged(chance, SMALL) if number % 2 else chance.randbytes(100))
     make = Maker()
-    cache = PlanCache(tmp_path, doubt=True)
+    cache = PlanCache(tmp_path, reverify=True)
     assert {cache.plan(key(number), make).origin for number in range(60)} == {"cold"}
     assert {PlanCache(tmp_path).plan(key(number), make).origin for number in range(60)} == {"disk"}
     assert make.calls == 60

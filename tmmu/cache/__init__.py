@@ -2,12 +2,12 @@
 
 from tmmu.cache.buckets import Buckets, InputShape, Padded, inputs_part, pad_inputs
 from tmmu.cache.miss import Miss, MissReason
-from tmmu.cache.plans import Counts, Found, PlanCache
+from tmmu.cache.plans import CachedPlan, Counts, PlanCache
 
 __all__ = [
     "Buckets",
+    "CachedPlan",
     "Counts",
-    "Found",
     "InputShape",
     "Miss",
     "MissReason",

@@ -11,7 +11,6 @@ from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 from blake3 import blake3
@@ -24,8 +23,6 @@ from tmmu.ir.plan import ArenaSpec
 PLANNING: Final = ("driver.py", "errors.py", "ir", "judge", "passes", "planner", "torch_private.py")
 """What of our own package decides a plan."""
 CODE: Final = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
-SITES: Final = ("site", "dist")
-"""With ``-packages`` after it, what a folder of installed libraries is called."""
 SWITCHES: Final = ("TORCH_", "PYTORCH_", "ATEN_", "TRANSFORMERS_")
 """How variables of the environment begin that libraries read when they like."""
 HUGGING_FACE: Final = ("torch", "transformers")
@@ -44,7 +41,7 @@ def request_parts(  # noqa: PLR0913 - one for each thing that a caller decides
     preset: str,
     token: bytes,
     arenas: Sequence[ArenaSpec],
-    nodes: int,
+    search_nodes: int,
 ) -> tuple[Part, ...]:
     """What the caller asked for. Of the token only a digest is kept."""
     specs = [[one.name, one.segment, one.layout, one.alignment, one.page, one.capacity] for one in arenas]
@@ -56,7 +53,7 @@ def request_parts(  # noqa: PLR0913 - one for each thing that a caller decides
         part_of("preset", preset),
         part_of("token", token, f"{token[:8].hex()}…"),
         part_of("arenas", specs, shown),
-        part_of("nodes", nodes),
+        part_of("nodes", search_nodes),
     )
 
 
@@ -86,23 +83,24 @@ def _python_files(path: Path) -> Iterator[Path]:
 
 
 def library_parts(names: Sequence[str]) -> tuple[Part, ...] | NoKey:
-    """The installed libraries of these import names; for others than torch and numpy, also what else is installed."""
+    """The installed libraries of these import names, and, beside torch, what else is installed."""
     parts: list[Part] = []
     for name in names:
-        part = library_part(name) if name != "python" else None
+        part = library_part(name)
         if isinstance(part, NoKey):
             return part
-        parts += [part] if part else []
-    more = [name for name in names if name not in ("python", "torch", "numpy")]
-    return (*parts, *([installed_part()] if more else []))
+        parts.append(part)
+    return (*parts, *([] if set(names) == {"torch"} else [installed_part()]))
 
 
 def library_part(name: str) -> Part | NoKey:
     """One library: names, sizes and times of all its code files, so that an edit in place is another library.
 
-    Its files are those that would be imported and those that were; a library of which no code is found has no key.
+    A library of which no code is found has no key.
     """
-    return _library(name, _roots(name))
+    spec = PathFinder.find_spec(name)
+    roots = (spec.submodule_search_locations or [spec.origin or ""]) if spec is not None else ()
+    return _library(name, tuple(sorted({*roots} - {""})))
 
 
 @cache
@@ -118,22 +116,6 @@ def _library(name: str, roots: tuple[str, ...]) -> Part | NoKey:
     except PackageNotFoundError:
         text = ""
     return part_of(f"library.{name}", files, text)
-
-
-def _roots(name: str) -> tuple[str, ...]:
-    """The files and folders of a library: where the name leads now, and where loaded modules of it came from."""
-    spec = PathFinder.find_spec(name)
-    found = (spec.submodule_search_locations or [spec.origin or ""]) if spec is not None else ()
-    loaded = [vars(module).get("__file__") for module in tuple(sys.modules.values()) if isinstance(module, ModuleType)]
-    installed = {_installed_root(file, name) for file in loaded if isinstance(file, str)}
-    return tuple(sorted({*found, *installed} - {""}))
-
-
-def _installed_root(file: str, name: str) -> str:
-    """What of a folder of libraries holds the file, where that is called ``name``; else nothing."""
-    folder, packages, inside = file.rpartition(f"-packages{os.sep}")
-    first = inside.partition(os.sep)[0]
-    return folder + packages + first if folder.endswith(SITES) and first.partition(".")[0] == name else ""
 
 
 def _signature(root: str) -> list[object]:

@@ -29,7 +29,7 @@ ROOM: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CachedPlan:
     """A legal graph and its sound plan. ``miss`` says why they were made, ``unkept`` why they were not stored."""
 
     graph: Graph
@@ -53,14 +53,14 @@ class PlanCache:
 
     Threads may share it; those that want one plan at one time wait for the first of them. A plan is judged before it
     is stored. A stored one is served by the digest over its entry, which this same program wrote after judging; with
-    ``doubt`` it is judged again.
+    ``reverify`` it is judged again.
     """
 
-    def __init__(self, folder: Path | None, *, limit: int = LIMIT, rows: int = ROWS, doubt: bool = False) -> None:
+    def __init__(self, folder: Path | None, *, limit: int = LIMIT, rows: int = ROWS, reverify: bool = False) -> None:
         self._folder = folder
         self._limit = limit
-        self._doubt = doubt
-        self._table: Table[Found] = Table(rows=rows, room=ROOM)
+        self._reverify = reverify
+        self._table: Table[CachedPlan] = Table(rows=rows, room=ROOM)
         self._lock = Lock()
         self._counts = {"table": 0, "disk": 0, "cold": 0}
         self._making: dict[bytes, tuple[RLock, int]] = {}
@@ -71,26 +71,23 @@ class PlanCache:
         with self._lock:
             return Counts(**self._counts)
 
-    def plan(
-        self, key: Key | NoKey, make: Make, judge: Judge = check.judge, *, unkept: Callable[[], str] = lambda: ""
-    ) -> Found:
+    def plan(self, key: Key | NoKey, make: Make, judge: Judge = check.judge) -> CachedPlan:
         """The plan under ``key``, or the one that ``make`` returns, judged and stored.
 
-        ``judge`` returns for a sound plan alone. ``unkept`` says, once a plan was made, why it must not be stored, or
-        nothing if it may. Errors are those of ``judge`` and ``make``.
+        ``judge`` returns for a sound plan alone. Errors are those of ``judge`` and ``make``.
         """
         if isinstance(key, NoKey):
-            return self._counted(self._made(make, judge, Miss(MissReason.NO_KEY, key.why)))
-        found = self._table.get(key.digest)
-        if found is None:
-            with self._alone(key.digest):
-                found = self._table.get(key.digest) or self._slow(key, make, judge, unkept)
-        return self._counted(found)
+            return self._count(self._make(make, judge, Miss(MissReason.NO_KEY, key.why)))
+        cached = self._table.get(key.digest)
+        if cached is None:
+            with self._exclusive(key.digest):
+                cached = self._table.get(key.digest) or self._load_or_make(key, make, judge)
+        return self._count(cached)
 
-    def lookup(self, key: Key, judge: Judge = check.judge) -> Found | Miss:
+    def lookup(self, key: Key, judge: Judge = check.judge) -> CachedPlan | Miss:
         """The plan under ``key`` if it is at hand; else why it is not."""
-        found = self._table.get(key.digest) or self._stored(key, judge)
-        return found if isinstance(found, Miss) else self._counted(found)
+        cached = self._table.get(key.digest) or self._load(key, judge)
+        return cached if isinstance(cached, Miss) else self._count(cached)
 
     def graph(self, key: Key) -> Graph | None:
         """The graph of ``key``, from a plan of it that was asked for in another way; ``None`` if there is none.
@@ -102,20 +99,17 @@ class PlanCache:
                 return open_entry(entry)[0]
         return None
 
-    def _slow(self, key: Key, make: Make, judge: Judge, unkept: Callable[[], str]) -> Found:
-        found = self._stored(key, judge)
-        if isinstance(found, Found):
-            return found
-        made = self._made(make, judge, found)
-        why = unkept()
-        if why:
-            return replace(made, unkept=why)
-        data = encode_entry(key, made.graph, made.plan)
-        self._remember(key, made, len(data))
-        why = store.save(self._folder, key, data, limit=self._limit) if self._folder else ""
-        return replace(made, unkept=why)
+    def _load_or_make(self, key: Key, make: Make, judge: Judge) -> CachedPlan:
+        loaded = self._load(key, judge)
+        if isinstance(loaded, CachedPlan):
+            return loaded
+        new = self._make(make, judge, loaded)
+        data = encode_entry(key, new.graph, new.plan)
+        self._remember(key, new, len(data))
+        refusal = store.save(self._folder, key, data, limit=self._limit) if self._folder else ""
+        return replace(new, unkept=refusal)
 
-    def _stored(self, key: Key, judge: Judge) -> Found | Miss:
+    def _load(self, key: Key, judge: Judge) -> CachedPlan | Miss:
         if self._folder is None:
             return Miss(MissReason.OFF)
         entry = store.load(self._folder, key)
@@ -123,42 +117,42 @@ class PlanCache:
             return entry
         try:
             graph, plan = open_entry(entry)
-            if self._doubt:
+            if self._reverify:
                 judge(graph, plan)
         except Refused as error:
             return error.miss
         except TmmuError as error:
             return Miss(MissReason.UNSOUND, error.what)
-        found = Found(graph=graph, plan=plan, origin="disk")
-        self._remember(key, found, len(entry.graph) + len(entry.plan))
-        return found
+        loaded = CachedPlan(graph=graph, plan=plan, origin="disk")
+        self._remember(key, loaded, len(entry.graph) + len(entry.plan))
+        return loaded
 
-    def _made(self, make: Make, judge: Judge, miss: Miss) -> Found:
+    def _make(self, make: Make, judge: Judge, miss: Miss) -> CachedPlan:
         graph, plan = make()
         judge(graph, plan)
-        return Found(graph=graph, plan=plan, origin="cold", miss=miss)
+        return CachedPlan(graph=graph, plan=plan, origin="cold", miss=miss)
 
-    def _remember(self, key: Key, found: Found, cost: int) -> None:
-        self._table.put(key.digest, Found(graph=found.graph, plan=found.plan, origin="table"), cost)
+    def _remember(self, key: Key, cached: CachedPlan, cost: int) -> None:
+        self._table.put(key.digest, CachedPlan(graph=cached.graph, plan=cached.plan, origin="table"), cost)
 
-    def _counted(self, found: Found) -> Found:
+    def _count(self, cached: CachedPlan) -> CachedPlan:
         with self._lock:
-            self._counts[found.origin] += 1
-        return found
+            self._counts[cached.origin] += 1
+        return cached
 
     @contextmanager
-    def _alone(self, digest: bytes) -> Iterator[None]:
+    def _exclusive(self, digest: bytes) -> Iterator[None]:
         """One thread at a time for each key."""
         with self._lock:
-            turn, waiting = self._making.get(digest, (RLock(), 0))
-            self._making[digest] = (turn, waiting + 1)
+            lock, waiting = self._making.get(digest, (RLock(), 0))
+            self._making[digest] = (lock, waiting + 1)
         try:
-            with turn:
+            with lock:
                 yield
         finally:
             with self._lock:
-                turn, waiting = self._making[digest]
+                lock, waiting = self._making[digest]
                 if waiting == 1:
                     del self._making[digest]
                 else:
-                    self._making[digest] = (turn, waiting - 1)
+                    self._making[digest] = (lock, waiting - 1)

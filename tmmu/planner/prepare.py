@@ -1,10 +1,11 @@
 """The planner, whole: from a graph to a plan."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from tmmu.errors import AllocationOverflow, ArenaTooSmall, InvalidConfig
 from tmmu.ir.graph import Graph
+from tmmu.ir.ids import OpId
 from tmmu.ir.plan import JOINT, MODES, PRESETS, ArenaSpec, Plan, segment_bytes, slabs_of
 from tmmu.ir.problem import Placement, Problem
 from tmmu.planner.arenas import ARENAS, NEVER_REUSED, U64_MAX, arena_of_role, check_arenas, readable_size
@@ -29,7 +30,7 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     token: bytes,
     arenas: Sequence[ArenaSpec],
     order: Sequence[int] | None = None,
-    nodes: int = 0,
+    search_nodes: int = 0,
 ) -> Plan:
     """A complete plan of a legal graph: ``UML_OS.TMMU.PrepareMemory_v2``.
 
@@ -48,7 +49,7 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     items = merge_items(ranges, rows.takes_over)
     tasks = [_task(spec, index, rows, items) for index, spec in enumerate(specs)]
     slabs = [
-        _place_slab(slab, tasks, nodes) for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])
+        _place_slab(slab, tasks, search_nodes) for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])
     ]
     placements = arena_placements(slabs)
     for task, placement in zip(tasks, placements, strict=True):
@@ -60,7 +61,7 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
         mode=mode,
         preset=preset,
         token_prefix=token[:TOKEN_PREFIX],
-        order=steps,
+        order=cast("tuple[OpId, ...]", steps),
         arenas=columns,
         slots=slot_columns(token, columns, tasks),
         buffers=buffers,

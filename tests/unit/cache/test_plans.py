@@ -128,17 +128,17 @@ def test_a_plan_under_another_token_is_refused(tmp_path: Path) -> None:
 def test_doubt_judges_what_is_stored(tmp_path: Path) -> None:
     """Somebody wrote an entry of an unsound plan, digest and all."""
     store.save(tmp_path, key(), encode_entry(key(), *unsound()), limit=1 << 20)
-    found = PlanCache(tmp_path, doubt=True).plan(key(), Maker())
+    found = PlanCache(tmp_path, reverify=True).plan(key(), Maker())
     assert found.origin == "cold"
     assert found.miss is not None
     assert found.miss.reason is MissReason.UNSOUND
-    assert PlanCache(tmp_path, doubt=True).plan(key(), never, under(TOKEN)).origin == "disk"
+    assert PlanCache(tmp_path, reverify=True).plan(key(), never, under(TOKEN)).origin == "disk"
 
 
 def test_doubt_asks_for_the_token_as_well(tmp_path: Path) -> None:
     PlanCache(tmp_path).plan(key(), Maker())
     with pytest.raises(PlanMismatch):
-        PlanCache(tmp_path, doubt=True).plan(key(), Maker(), under(bytes(64)))
+        PlanCache(tmp_path, reverify=True).plan(key(), Maker(), under(bytes(64)))
 
 
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
@@ -163,14 +163,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     assert found.miss.reason is MissReason.UNREADABLE
     assert found.unkept
     assert cache.plan(key(), never).origin == "table"
-
-
-def test_what_must_not_be_stored_is_made_each_time(tmp_path: Path) -> None:
-    cache, reasons = PlanCache(tmp_path), ["it reads a clock", "it reads a clock", ""]
-    found = [cache.plan(key(), Maker(), unkept=lambda: reasons.pop(0)) for _ in range(4)]
-    assert [one.origin for one in found] == ["cold", "cold", "cold", "table"]
-    assert [one.unkept for one in found] == ["it reads a clock", "it reads a clock", "", ""]
-    assert reasons == []
 
 
 def test_threads_that_want_one_plan_make_it_once(tmp_path: Path) -> None:

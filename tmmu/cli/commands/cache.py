@@ -28,9 +28,9 @@ from tmmu.cli.load import load_graph
 from tmmu.cli.options import Target, named, parse_target, refuse
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
-from tmmu.driver import PlanRequest, cache_folder, lookup_key
+from tmmu.driver import PlanRequest, cache_folder, trace_key
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
-from tmmu.ir.key import Key, NoKey
+from tmmu.ir.key import Key
 from tmmu.judge.check import judge
 from tmmu.planner.arenas import parse_size, readable_size
 
@@ -149,8 +149,6 @@ def why_job(given: PlanOptions) -> WhyJob:
 def run_why(job: WhyJob) -> int:
     """Whether the plan is kept, and if not, in which parts its key differs from the nearest that are; 0 either way."""
     key = _key(job)
-    if isinstance(key, NoKey):
-        return _say_unnamed(job, key)
     folder = cache_folder()
     try:
         store.read_named(store.path_of(folder, key))
@@ -169,15 +167,7 @@ def run_why(job: WhyJob) -> int:
     return 0
 
 
-def _say_unnamed(job: WhyJob, key: NoKey) -> int:
-    if job.json:
-        print_json({"key": None, "kept": False, "miss": f"{MissReason.NO_KEY.value}: {key.why}", "nearest": []})
-    else:
-        render.print_lines(render.console(), [f"never kept: {key.why}"])
-    return 0
-
-
-def _key(job: WhyJob) -> Key | NoKey:
+def _key(job: WhyJob) -> Key:
     if job.target.kind == "ir":
         return graph_key(load_graph(job.target.path), job.request)
     key = file_key(job.target, job.capture, job.request)
@@ -185,7 +175,7 @@ def _key(job: WhyJob) -> Key | NoKey:
         return key
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        return lookup_key(capture_request(job.target, job.capture), job.request, progress)
+        return trace_key(capture_request(job.target, job.capture), job.request, progress)
 
 
 def nearest(key: Key, folder: Path) -> tuple[Near, ...]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tmmu.cache import Found
+from tmmu.cache import CachedPlan
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
 from tmmu.cli.boundary import print_json
 from tmmu.cli.load import load_graph
@@ -38,9 +38,9 @@ from tmmu.driver import (
     Compiled,
     PlanRequest,
     Stopwatch,
-    cached,
     compile_graph,
     compile_model,
+    load_cached_plan,
     plan_cache,
     request_key,
 )
@@ -162,7 +162,7 @@ def plan_request(given: PlanOptions) -> PlanRequest:
         preset=given.preset or ("inference" if given.mode == "inference" else "train_full"),
         token=token_from_seed(DEFAULT_SEED) if token is None else token,
         arenas=arena_specs(given.arena or ()),
-        nodes=require_nodes(given.nodes) or 0,
+        search_nodes=require_nodes(given.nodes) or 0,
     )
 
 
@@ -201,13 +201,13 @@ def run_plan(job: PlanJob) -> int:
 
 def compile_target(target: Target, capture: CaptureOptions, plan: PlanRequest, *, keep: bool) -> Compiled:
     """The plan of a target, judged; with ``keep`` one that is kept is taken, and a new one kept."""
-    cache = plan_cache(doubt=True) if keep else None
+    cache = plan_cache(reverify=True) if keep else None
     if target.kind == "ir":
         graph = load_graph(target.path)
         _require_gradient(graph, plan.mode)
         return compile_graph(graph, plan, cache=cache, key=graph_key(graph, plan))
     key = file_key(target, capture, plan) if cache else None
-    known = cached(cache, key, plan) if cache and key else None
+    known = load_cached_plan(cache, key, plan) if cache and key else None
     if known is not None:
         return known
     watch = Stopwatch()
@@ -271,7 +271,7 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
     if job.json:
         graph = job.ir or (job.target.path if job.target.kind == "ir" else None)
         files = {"plan": str(job.plan), "ir": None if graph is None else str(graph)}
-        found = cache_record(compiled.found)
+        found = cache_record(compiled.cached)
         print_json(asdict(summary) | {"files": files, "cache": found, "seconds": dict(compiled.seconds)})
         return
     out = render.console()
@@ -279,18 +279,18 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
     render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
     if out.is_terminal:
         out.print(render.seconds_line(compiled.seconds), style="dim")
-        if compiled.found:
-            out.print(cache_line(compiled.found), style="dim")
+        if compiled.cached:
+            out.print(cache_line(compiled.cached), style="dim")
 
 
-def cache_record(found: Found | None) -> dict[str, str] | None:
+def cache_record(found: CachedPlan | None) -> dict[str, str] | None:
     """Where the plan came from, and why not from where it could have."""
     if found is None:
         return None
     return {"origin": found.origin, "miss": str(found.miss or ""), "unkept": found.unkept}
 
 
-def cache_line(found: Found) -> str:
+def cache_line(found: CachedPlan) -> str:
     """The same in one line for a person."""
     why = "; ".join(text for text in (str(found.miss or ""), found.unkept) if text)
     return printable(f"cache: {found.origin}" + (f" ({why})" if why else ""))

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from tmmu.passes.capture.program import CapturedProgram, Window
-from tmmu.passes.capture.values import evaluate
+from tmmu.passes.capture.record.values import evaluate
 
 
 def constant_values(program: CapturedProgram) -> dict[str, torch.Tensor]:

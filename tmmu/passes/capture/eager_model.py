@@ -11,8 +11,9 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture import targets
+from tmmu.passes.capture.imports import importable_from
 from tmmu.passes.capture.request import CaptureRequest
-from tmmu.passes.capture.trace import importable_from, inputs_by_name, translate_errors
+from tmmu.passes.capture.trace import inputs_by_name, translate_errors
 from tmmu.passes.capture.training import train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
@@ -24,7 +25,8 @@ class EagerModel:
 
     def __init__(self, request: CaptureRequest) -> None:
         self._request = request
-        self._folder = targets.folder_of(request.target)
+        self._folder = targets.source_folder(request.target)
+        self._import_folder = targets.import_folder(request.target)
         with self._user_code(), torch.device(request.device):
             self._workload = _load_workload(request)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
@@ -89,7 +91,7 @@ class EagerModel:
 
     @contextmanager
     def _user_code(self) -> Iterator[None]:
-        with translate_errors(self._folder), importable_from(self._folder):
+        with translate_errors(self._folder), importable_from(self._import_folder):
             yield
 
 

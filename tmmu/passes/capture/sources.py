@@ -12,6 +12,7 @@ import tmmu
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(tmmu.__file__).parent)
 _SKIP = (_TORCH, _OURS, "<")
+_SITES = frozenset({"site-packages", "dist-packages"})
 _ENTRIES = (str(Path(__file__).parent / "trace.py"), str(Path(__file__).parent / "training.py"))
 """Where the program is called from: frames outside of these belong to whoever runs tmmu, not to the model."""
 
@@ -25,7 +26,7 @@ def _is_library(filename: str) -> bool:
 def display_name(filename: str, folder: str) -> str:
     """The path relative to the model's folder or to the package that holds the file; never absolute."""
     path = Path(filename)
-    if folder and path.is_relative_to(folder):
+    if _is_own(path, folder):
         return path.relative_to(folder).as_posix()
     top = path.parent
     if not (top / "__init__.py").is_file():
@@ -33,6 +34,11 @@ def display_name(filename: str, folder: str) -> str:
     while (top / "__init__.py").is_file() and top.parent != top:
         top = top.parent
     return path.relative_to(top).as_posix()
+
+
+def _is_own(path: Path, folder: str) -> bool:
+    """Whether the file lies in the model's folder, and in no environment inside it."""
+    return bool(folder) and path.is_relative_to(folder) and not _SITES & set(path.relative_to(folder).parts)
 
 
 def calling_source(folder: str) -> str:
@@ -54,7 +60,7 @@ def failing_source(traceback: TracebackType | None, folder: str) -> str:
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         location = f"{display_name(filename, folder)}:{traceback.tb_lineno}"
-        if folder and Path(filename).is_relative_to(folder) and not _is_library(filename):
+        if not _is_library(filename) and _is_own(Path(filename), folder):
             own = location
         elif not _is_library(filename):
             outer = location

@@ -7,11 +7,9 @@ about torch meanwhile; ``Recorder`` is what listens.
 
 import inspect
 import re
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -24,10 +22,11 @@ from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
+from tmmu.passes.capture.imports import forget_fake_imports, importable_from
 from tmmu.passes.capture.program import CapturedProgram, Window
-from tmmu.passes.capture.recorder import Recorder
+from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
-from tmmu.passes.capture.sources import failing_source
+from tmmu.passes.capture.sources import display_name, failing_source
 from tmmu.passes.capture.training import train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
@@ -37,52 +36,16 @@ _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 """What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A model that was built and not yet run. ``build`` has recorded the calls that built it."""
-
-    workload: Workload
-    build: Recorder
-    request: CaptureRequest
-
-    def trace(
-        self, progress: Progress = no_progress, *, watch: AbstractContextManager[object] | None = None
-    ) -> CapturedProgram:
-        """The program; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced.
-
-        ``watch`` is entered while the model runs, by the thread that runs it.
-        """
-        with translate_errors(self.workload.folder), real_looking_fakes(), watch or nullcontext():
-            return trace(self.workload, self.request, progress)
-
-
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> CapturedProgram:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
-    with load_model(request, progress) as model:
-        return model.trace(progress)
-
-
-@contextmanager
-def load_model(request: CaptureRequest, progress: Progress = no_progress) -> Iterator[LoadedModel]:
-    """Block in which the model that the request describes exists, on fake tensors, and can be traced."""
-    folder = targets.folder_of(request.target)
-    with importable_from(folder), fake_environment(request.device) as fake:
+    folder = targets.source_folder(request.target)
+    importable = importable_from(targets.import_folder(request.target))
+    with importable, forget_fake_imports(), fake_environment(request.device) as fake:
         progress("building", 0)
-        build = Recorder(folder=folder)
-        with translate_errors(folder), build, quick_initialization():
+        with translate_errors(folder), Recorder(folder=folder), quick_initialization():
             workload = targets.load(request, fake)
-        yield LoadedModel(workload=workload, build=build, request=request)
-
-
-@contextmanager
-def importable_from(folder: str) -> Iterator[None]:
-    """Block in which the model's code may import what lies in the folder, also while it runs."""
-    path = list(sys.path)
-    sys.path[:0] = [folder] if folder else []
-    try:
-        yield
-    finally:
-        sys.path[:] = path
+        with translate_errors(folder), real_looking_fakes():
+            return trace(workload, request, progress)
 
 
 @contextmanager
@@ -174,13 +137,13 @@ def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> An
 
 @contextmanager
 def translate_errors(folder: str) -> Iterator[None]:
-    """Block in which whatever the user's code raises becomes one ``CaptureFailed`` with the user's own file and line."""
+    """Block in which whatever the user's code raises becomes one ``CaptureFailed`` with the user's file and line."""
     try:
         yield
     except TmmuError:
         raise
     except SyntaxError as error:
-        location = f"{targets.shown(error.filename, folder)}:{error.lineno}"
+        location = f"{display_name(error.filename, folder) if error.filename else '?'}:{error.lineno}"
         raise CaptureFailed(f"{location}: {error.msg}", fix="correct the file", where=location) from error
     except KeyboardInterrupt:
         raise

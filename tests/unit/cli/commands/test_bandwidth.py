@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell
 from tmmu.cli.commands.bandwidth import lines, record
-from tmmu.runtime.device.bandwidth import Bandwidth, PciLink, CopyRate
+from tmmu.runtime.device.bandwidth import Bandwidth, CopyRate, PciLink
 
 LINK = PciLink(address="0000:3b:00.0", speed="16.0 GT/s PCIe", width="8", max_speed="32.0 GT/s PCIe", max_width="16")
 GPU = Bandwidth(

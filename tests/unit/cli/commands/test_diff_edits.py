@@ -9,7 +9,7 @@ from tests.unit.cli.commands.test_diff import EXAMPLE
 from tests.unit.cli.graphs import Shell
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.compare.diff import difference
-from tmmu.compare.match import Planned, match
+from tmmu.compare.match import PlannedGraph, match_graphs
 
 SETTINGS: Final = {"layers": 3, "width": 48, "heads": 4, "vocab": 100, "seq": 64, "batch": 1}
 ATTEND = "        x = x + self.attention(self.norm_1(x))\n        return x + self.mlp(self.norm_2(x))"
@@ -24,7 +24,7 @@ EDITS: Final = {
 }
 
 
-def planned(shell: Shell, name: str, edits: list[tuple[str, str]], mode: str, **settings: int) -> Planned:
+def planned(shell: Shell, name: str, edits: list[tuple[str, str]], mode: str, **settings: int) -> PlannedGraph:
     text = EXAMPLE.read_text()
     for old, new in edits:
         assert old in text
@@ -33,12 +33,12 @@ def planned(shell: Shell, name: str, edits: list[tuple[str, str]], mode: str, **
     given = [word for key, value in (SETTINGS | settings).items() for word in ("--set", f"{key}={value}")]
     done = shell.tmmu("plan", f"{name}.py", *given, "--mode", mode, "--no-cache")
     assert done.code == 0, done.err
-    return Planned(graph=read_graph(Path(f"{name}.ir.cbor")), plan=read_plan(Path(f"{name}.plan.cbor")))
+    return PlannedGraph(graph=read_graph(Path(f"{name}.ir.cbor")), plan=read_plan(Path(f"{name}.plan.cbor")))
 
 
-def strangers(before: Planned, after: Planned) -> tuple[int, int]:
+def strangers(before: PlannedGraph, after: PlannedGraph) -> tuple[int, int]:
     """Ops of either side that the other does not have."""
-    found = match(before, after)
+    found = match_graphs(before, after)
     common = len(found.ops) + len(found.moved)
     return len(before.plan.order) - common, len(after.plan.order) - common
 
@@ -63,7 +63,7 @@ def test_other_sizes_and_depths_come_or_grow_and_nothing_goes(shell: Shell, mode
     base = planned(shell, "base", [], mode)
     for name, settings in (("width", {"width": 96}), ("seq", {"seq": 128}), ("layers", {"layers": 5})):
         other = planned(shell, name, [], mode, **settings)
-        fared = difference(base, other).fared
+        fared = difference(base, other).totals
         assert fared["went"] == fared["shrank"] == (0, 0), name
         assert fared["came" if name == "layers" else "grew"][0] > 0
         assert strangers(base, other)[0] == 0

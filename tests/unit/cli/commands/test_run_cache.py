@@ -34,8 +34,6 @@ def loss(model, x):
 model = Net
 inputs = (torch.zeros(2, 8),)
 """
-UNNAMED = NET.replace("class Net", "import random\nclass Net").replace("relu(", "relu(random.choice([1.0]) * ")
-"""The same net with code that has no fingerprint."""
 
 
 @pytest.fixture
@@ -118,13 +116,6 @@ def test_a_plan_that_is_given_asks_no_cache(net: Shell, planned: list[str]) -> N
     assert net.tmmu("plan", "net.py", "--target", "cpu", "-o", "p.plan.cbor", "--no-cache").code == 0
     assert ran(net, "--plan", "p.plan.cbor")["cache"] is None
     assert (len(planned), store.entries(cache_folder())) == (1, ())
-
-
-def test_a_model_without_a_fingerprint_is_found_by_its_graph(net: Shell, planned: list[str]) -> None:
-    (net.folder / "net.py").write_text(UNNAMED)
-    assert "never kept" in net.tmmu("cache", "why", "net.py").out
-    assert [ran(net)["cache"]["origin"] for _ in range(2)] == ["cold", "disk"]
-    assert len(planned) == 1
 
 
 def test_a_copy_under_another_name_has_the_plan_and_its_own_name(net: Shell, planned: list[str]) -> None:

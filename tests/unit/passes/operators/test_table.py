@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-import tmmu.passes.capture.generator  # noqa: F401 - it defines the operators of the random state
+import tmmu.passes.capture.record.generator  # noqa: F401 - it defines the operators of the random state
 from tmmu.errors import InternalError
 from tmmu.passes.operators import table as optable
 from tmmu.passes.operators.table import TABLE, UNKNOWN, facts_of

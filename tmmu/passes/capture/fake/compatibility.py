@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tmmu.passes.capture.graph_builder import value_is_known
+from tmmu.passes.capture.record.graph_builder import value_is_known
 from tmmu.torch_private import FakeTensor
 
 _SKIP_CHECKS: Final = "TRANSFORMERS_DISABLE_TORCH_CHECK"

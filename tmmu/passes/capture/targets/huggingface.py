@@ -58,9 +58,9 @@ def read_config(folder: Path) -> Any:
         json.loads((folder / "config.json").read_text())
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise InvalidConfig(
-            f"{folder / 'config.json'}: {said}", fix="give a configuration that transformers knows"
+            f"{folder / 'config.json'}: {message}", fix="give a configuration that transformers knows"
         ) from error
 
 
@@ -69,21 +69,21 @@ def build(config: Any, dtype: torch.dtype) -> torch.nn.Module:
     import transformers  # noqa: PLC0415
 
     for name in config.architectures or ():
-        made = getattr(transformers, name, None)
-        if made is not None:
-            return _made(made, config, dtype)
+        architecture = getattr(transformers, name, None)
+        if architecture is not None:
+            return _instantiate(architecture, config, dtype)
     for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM, transformers.AutoModel):
         if type(config) in auto._model_mapping:
-            return _made(auto._model_mapping[type(config)], config, dtype)
+            return _instantiate(auto._model_mapping[type(config)], config, dtype)
     raise CaptureFailed(f"transformers has no model for {type(config).__name__}", fix="name one in `architectures`")
 
 
-def _made(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Module:
+def _instantiate(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Module:
     from transformers.initialization import no_init_weights  # noqa: PLC0415
 
-    made = model_class[0] if isinstance(model_class, (tuple, list)) else model_class
+    architecture = model_class[0] if isinstance(model_class, (tuple, list)) else model_class
     with no_init_weights():
-        model: torch.nn.Module = made._from_config(config, dtype=dtype)
+        model: torch.nn.Module = architecture._from_config(config, dtype=dtype)
     tie: Any = model.tie_weights
     tie()  # initialization would have done it
     return model
@@ -106,7 +106,7 @@ def _dtype(request: CaptureRequest, config: Any) -> torch.dtype:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _InputSizes:
     """What decides the shape of an input."""
 
     config: Any
@@ -120,34 +120,34 @@ def example_inputs(
 ) -> dict[str, Any]:
     """One tensor for each input that the architecture's ``forward`` requires, by the table below."""
     names = inspect.signature(model.forward).parameters
-    wanted = _Wanted(config, request.batch, _sequence(request, config), dtype)
+    sizes = _InputSizes(config, request.batch, _sequence(request, config), dtype)
     main = getattr(model, "main_input_name", "input_ids")
-    kept = [name for name in names if name == main or name in _needed(config, names)]
-    inputs: dict[str, Any] = {name: _INPUTS[name](wanted) for name in kept if name in _INPUTS}
+    required = [name for name in names if name == main or name in _required_inputs(config, names)]
+    inputs: dict[str, Any] = {name: _INPUTS[name](sizes) for name in required if name in _INPUTS}
     if request.seq is not None and not any(name.endswith("input_ids") for name in inputs):
         raise InvalidConfig(f"{type(model).__name__} takes no tokens", fix="drop --seq")
     if not inputs:
         raise CaptureFailed(f"no inputs are known for {type(model).__name__}", fix="plan it from a file: FILE.py:NAME")
     if training:
-        inputs |= _supervision(names, wanted, inputs)
+        inputs |= _supervision(names, sizes, inputs)
     return inputs
 
 
-def _supervision(names: Mapping[str, Any], wanted: _Wanted, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def _supervision(names: Mapping[str, Any], sizes: _InputSizes, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """What makes the architecture return its own loss: labels, or the flag of contrastive models."""
     if "labels" in names:
-        return {"labels": _labels(wanted, inputs)}
+        return {"labels": _labels(sizes, inputs)}
     return {"return_loss": True} if "return_loss" in names else {}
 
 
-def _needed(config: Any, names: Mapping[str, Any]) -> set[str]:
+def _required_inputs(config: Any, names: Mapping[str, Any]) -> set[str]:
     """Inputs beside the main one that the architecture cannot do without."""
-    needed = set()
+    required = set()
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in names:
-        needed.add("decoder_input_ids")
+        required.add("decoder_input_ids")
     if hasattr(config, "vision_config") and "pixel_values" in names:
-        needed |= {"pixel_values", "input_ids"} & set(names)
-    return needed
+        required |= {"pixel_values", "input_ids"} & set(names)
+    return required
 
 
 def _sequence(request: CaptureRequest, config: Any) -> int:
@@ -160,33 +160,33 @@ def _sequence(request: CaptureRequest, config: Any) -> int:
 def _longest(config: Any) -> int:
     """How many tokens the configuration has positions for; 0 where it does not say."""
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    found = [getattr(text, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")]
-    return next((size for size in found if isinstance(size, int) and size > 0), 0)
+    limits = [getattr(text, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")]
+    return next((size for size in limits if isinstance(size, int) and size > 0), 0)
 
 
-def _ids(wanted: _Wanted) -> torch.Tensor:
-    return torch.empty((wanted.batch, wanted.sequence), dtype=torch.int64)
+def _ids(sizes: _InputSizes) -> torch.Tensor:
+    return torch.empty((sizes.batch, sizes.sequence), dtype=torch.int64)
 
 
-def _pixels(wanted: _Wanted) -> torch.Tensor:
-    vision = getattr(wanted.config, "vision_config", None) or wanted.config
+def _pixels(sizes: _InputSizes) -> torch.Tensor:
+    vision = getattr(sizes.config, "vision_config", None) or sizes.config
     size = getattr(vision, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
     channels = getattr(vision, "num_channels", None) or 3
-    return torch.empty((wanted.batch, channels, height, width), dtype=wanted.dtype)
+    return torch.empty((sizes.batch, channels, height, width), dtype=sizes.dtype)
 
 
-def _features(wanted: _Wanted) -> torch.Tensor:
-    bins = getattr(wanted.config, "num_mel_bins", 80)
-    frames = 2 * getattr(wanted.config, "max_source_positions", 1500)
-    return torch.empty((wanted.batch, bins, frames), dtype=wanted.dtype)
+def _features(sizes: _InputSizes) -> torch.Tensor:
+    bins = getattr(sizes.config, "num_mel_bins", 80)
+    frames = 2 * getattr(sizes.config, "max_source_positions", 1500)
+    return torch.empty((sizes.batch, bins, frames), dtype=sizes.dtype)
 
 
-def _waveform(wanted: _Wanted) -> torch.Tensor:
-    return torch.empty((wanted.batch, 16000), dtype=wanted.dtype)
+def _waveform(sizes: _InputSizes) -> torch.Tensor:
+    return torch.empty((sizes.batch, 16000), dtype=sizes.dtype)
 
 
-_INPUTS: Final[Mapping[str, Callable[[_Wanted], torch.Tensor]]] = {
+_INPUTS: Final[Mapping[str, Callable[[_InputSizes], torch.Tensor]]] = {
     "input_ids": _ids,
     "decoder_input_ids": _ids,
     "pixel_values": _pixels,
@@ -195,12 +195,12 @@ _INPUTS: Final[Mapping[str, Callable[[_Wanted], torch.Tensor]]] = {
 }
 
 
-def _labels(wanted: _Wanted, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    if any("Segmentation" in name for name in wanted.config.architectures or ()) and "pixel_values" in inputs:
+def _labels(sizes: _InputSizes, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if any("Segmentation" in name for name in sizes.config.architectures or ()) and "pixel_values" in inputs:
         batch, _, height, width = inputs["pixel_values"].shape
         return torch.empty((batch, height, width), dtype=torch.int64)
-    decides = inputs.get("decoder_input_ids", inputs.get("input_ids"))
-    shape = decides.shape if decides is not None else (wanted.batch,)
+    tokens = inputs.get("decoder_input_ids", inputs.get("input_ids"))
+    shape = decides.shape if decides is not None else (sizes.batch,)
     return torch.empty(tuple(shape), dtype=torch.int64)
 
 
@@ -232,9 +232,9 @@ def _decode(config: Any, request: CaptureRequest, dtype: torch.dtype, name: str)
         "use_cache": True,
     }
 
-    def logits(**given: Any) -> Any:
+    def logits(**inputs: Any) -> Any:
         """The cache is state, not output."""
-        return model(**given).logits
+        return model(**inputs).logits
 
     return Workload(name=f"{name}-decode", folder="", run=logits, module=model, kwargs=kwargs, owned=_states(cache))
 

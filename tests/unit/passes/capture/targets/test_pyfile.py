@@ -8,7 +8,7 @@ import torch
 from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest
-from tmmu.passes.capture.targets.pyfile import parse_input, parse_setting
+from tmmu.passes.capture.targets.python_object import parse_input, parse_setting
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program
 

@@ -20,8 +20,8 @@ import torch
 from torch import fx
 
 from tmmu.passes.capture.program import Window
-from tmmu.passes.capture.storage_table import StorageTable
-from tmmu.passes.capture.values import evaluate
+from tmmu.passes.capture.record.storage_table import StorageTable
+from tmmu.passes.capture.record.values import evaluate
 from tmmu.torch_private import DisableTorchFunction, OpOverload
 
 _ORIGIN: Final = "_tmmu_origin"

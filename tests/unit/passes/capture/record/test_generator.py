@@ -7,7 +7,7 @@ import torch
 from torch._ops import OpOverload
 
 from tmmu.passes.autograd.joint_graph import HAND_OUT
-from tmmu.passes.capture.generator import (
+from tmmu.passes.capture.record.generator import (
     RANDOM_STATE,
     SET_RANDOM_STATE,
     draws,

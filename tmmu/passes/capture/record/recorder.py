@@ -23,15 +23,20 @@ import torch
 from torch import fx
 
 from tmmu.errors import CaptureFailed
-from tmmu.passes.capture.call_cache import CallCache
-from tmmu.passes.capture.corrections import correct_result, grouped_product, materializing_op, require_real_kernel
-from tmmu.passes.capture.graph_builder import GraphBuilder, TensorOrigin, flatten
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram, Window
-from tmmu.passes.capture.randomness import Randomness
+from tmmu.passes.capture.record.call_cache import CallCache
+from tmmu.passes.capture.record.corrections import (
+    correct_result,
+    grouped_product,
+    materializing_op,
+    require_real_kernel,
+)
+from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
+from tmmu.passes.capture.record.randomness import Randomness
+from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
 from tmmu.passes.capture.sources import calling_source
-from tmmu.passes.capture.values import concrete_scalar
 from tmmu.passes.operators.schema import signature, written_arguments
 from tmmu.torch_private import (
     DisableTorchFunction,

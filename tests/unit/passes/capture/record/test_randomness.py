@@ -10,7 +10,7 @@ from tests.runtime.harness import captured
 from tests.runtime.test_checkpoint import KEPT, SET, WAYS, Blocks, DrawingAnew, Nested, loss, x
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import Graph
-from tmmu.passes.capture.randomness import Randomness
+from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program

@@ -26,8 +26,8 @@ from torch import fx
 from torch.utils import checkpoint
 
 from tmmu.errors import UnsupportedOp
-from tmmu.passes.capture.generator import RANDOM_STATE, SET_RANDOM_STATE, draws, seeded_state, state_bytes
-from tmmu.passes.capture.graph_builder import GraphBuilder, InsertionPoint
+from tmmu.passes.capture.record.generator import RANDOM_STATE, SET_RANDOM_STATE, draws, seeded_state, state_bytes
+from tmmu.passes.capture.record.graph_builder import GraphBuilder, InsertionPoint
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.torch_private import (
     CHECKPOINT_DEVICE_MODULE,
