@@ -1,6 +1,6 @@
-"""Weights that stream through a ring: the host's image of them, the loop that moves it, and who calls the loop.
+"""Weights that stream through a ring: the host image, the loop that issues copies, and its two callers.
 
-``stream_module`` is for a plain module; ``tmmu.runtime.ring.executor.bind_ring`` for a plan.
+``stream_module`` streams a plain module; ``tmmu.runtime.ring.executor.bind_ring`` a plan.
 """
 
 from tmmu.runtime.ring.modules import StreamedModule, StreamOptions, stream_module

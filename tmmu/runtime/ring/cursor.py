@@ -1,4 +1,13 @@
-"""From "this block is needed now" to the visits of the schedule, in its order, none left out."""
+"""The visit cursor: from "this block is needed now" to ``enter`` and ``leave`` of every visit in schedule order.
+
+State: the next visit to enter, the visits that are entered and not left, and per block how many users it has between
+``begin`` and ``end``.
+
+Invariants: the loop sees each visit entered once and left once per pass, in the order of the schedule, whatever the
+caller's order; a streamed block with users is never left. A visit is left when the first one that starts after its last
+op is entered. So a caller in schedule order costs nothing extra; one that skips a layer has the layers between copied
+and not read; one that goes back has the rest of the pass and the next one up to there copied. ``skipped`` counts both.
+"""
 
 from bisect import bisect_left
 
@@ -7,75 +16,70 @@ from tmmu.runtime.ring.loop import StreamingLoop
 
 
 class VisitCursor:
-    """Enters and leaves visits so that the block that is needed is there, whatever the caller's order.
-
-    A caller that follows the schedule costs nothing extra. For one that skips a layer, the layers between are copied
-    without being read; for one that goes back, those to the end of the pass and on. Both are counted in ``skipped``.
-    """
+    """Keeps a loop at the visit of the block that is needed."""
 
     def __init__(self, loop: StreamingLoop) -> None:
         self.loop, self.skipped = loop, 0
         self._visits = loop.ring.visits
-        self._copied = frozenset(copy.visit for copy in loop.ring.copies)
-        self._of: list[list[int]] = [[] for _ in loop.ring.blocks]
+        self._has_copy = frozenset(copy.visit for copy in loop.ring.copies)
+        self._visits_of: list[list[int]] = [[] for _ in loop.ring.blocks]
         for index, visit in enumerate(self._visits):
-            self._of[visit.block].append(index)
-        self._stays = [block.resident for block in loop.ring.blocks]
+            self._visits_of[visit.block].append(index)
         self._next = 0
-        self._open: list[int] = []
-        self._busy = [0] * len(loop.ring.blocks)
+        self._entered: list[int] = []
+        self._users = [0] * len(loop.ring.blocks)
 
     def begin(self, block: int) -> None:
-        """The block is there until its ``end``, and longer if the schedule says so."""
-        if not self._busy[block] and not any(self._visits[visit].block == block for visit in self._open):
-            row = self._of[block]
-            at = bisect_left(row, self._next)
-            if self._stays[block]:
-                self._step_to(row[at : at + 1])
+        """The block is on the device until its ``end``, and longer if the schedule says so. May be nested."""
+        if not self._users[block] and not any(self._visits[visit].block == block for visit in self._entered):
+            visits = self._visits_of[block]
+            index = bisect_left(visits, self._next)
+            if self.loop.ring.blocks[block].resident:
+                self._follow_resident(visits[index : index + 1])
             else:
-                if at == len(row):
+                if index == len(visits):
                     self.finish()
-                self._advance(row[at % len(row)])
-        self._busy[block] += 1
+                self._advance(visits[index % len(visits)])
+        self._users[block] += 1
 
     def end(self, block: int) -> None:
-        """The caller is done with what ``begin`` was for."""
-        self._busy[block] -= 1
+        """One user less."""
+        self._users[block] -= 1
 
     def finish(self) -> None:
-        """The pass is over: every visit was entered and left."""
+        """Ends the pass: every visit was entered and left."""
         self._advance(len(self._visits))
-        self._close(self._open)
+        self._leave(self._entered)
         self._next = 0
 
     def restart(self) -> None:
-        """As before the first pass; for after one that broke off."""
-        self._next, self._open, self._busy = 0, [], [0] * len(self._busy)
+        """As before the first pass, after one that broke off."""
+        self._next, self._entered, self._users = 0, [], [0] * len(self._users)
         self.loop.restart()
 
-    def _step_to(self, visits: list[int]) -> None:
-        """On to the visit of a block that stays, if nothing streams before it: it is there in any case."""
+    def _follow_resident(self, visits: list[int]) -> None:
+        """Advances to the visit of a resident block unless a streamed one lies between: the block is there anyway."""
         for visit in visits:
-            if not any(other in self._copied for other in range(self._next, visit)):
+            if not any(between in self._has_copy for between in range(self._next, visit)):
                 self._advance(visit)
 
     def _advance(self, target: int) -> None:
-        """Every visit up to ``target`` is entered, those before it that are over by then left."""
+        """Enters every visit up to ``target``, and leaves those that are over by then."""
         for visit in range(self._next, min(target + 1, len(self._visits))):
-            self._close([other for other in self._open if self._visits[other].last < self._visits[visit].first])
-            self.skipped += visit < target and visit in self._copied
+            self._leave([v for v in self._entered if self._visits[v].last < self._visits[visit].first])
+            self.skipped += visit < target and visit in self._has_copy
             self.loop.enter(visit)
-            self._open.append(visit)
+            self._entered.append(visit)
             self._next = visit + 1
 
-    def _close(self, visits: list[int]) -> None:
+    def _leave(self, visits: list[int]) -> None:
         for visit in list(visits):
             block = self._visits[visit].block
-            if self._busy[block] and visit in self._copied:
+            if self._users[block] and visit in self._has_copy:
                 raise InvalidConfig(
                     f"{self.loop.ring.blocks[block].name} is still running where the schedule is done with it",
                     fix="plan the ring from the order in which this module runs",
                     block=self.loop.ring.blocks[block].name,
                 )
             self.loop.leave(visit)
-            self._open.remove(visit)
+            self._entered.remove(visit)

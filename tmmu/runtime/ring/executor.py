@@ -1,4 +1,7 @@
-"""The planned executor with a ring: weights lie at the addresses of the plan's ring, and stream between its steps."""
+"""The planned executor with a ring: weights lie at the addresses of the ring's blocks and stream between the steps.
+
+Hooks at positions of the launch plan leave and enter visits, so copies are issued by the thread that launches kernels.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -25,9 +28,9 @@ from tmmu.runtime.weights.sources import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingOptions:
-    """How weights stream. ``prefetch``, ``poison`` and ``stands`` are the loop's.
+    """How weights stream. ``prefetch``, ``poison`` and ``fence_filter`` are those of ``StreamingLoop``.
 
-    A device that is ``owned`` is closed with the executor.
+    With ``owns_device`` the device is closed with the executor.
     """
 
     image: HostImageOptions | None = None
@@ -38,17 +41,17 @@ class RingOptions:
 
 
 class StreamedExecutor(Executor):
-    """An executor whose weights stream. ``loop`` counts what that took, ``image`` is the host's copy of them."""
+    """An executor whose weights stream: ``loop`` issues and counts the copies, ``image`` is the weights on the host."""
 
     def __init__(
-        self, bound: BoundProgram, loop: StreamingLoop, image: HostImage, *, replay: bool, owned: bool
+        self, bound: BoundProgram, loop: StreamingLoop, image: HostImage, *, replay: bool, owns_device: bool
     ) -> None:
         super().__init__(bound, replay=replay, hooks=_hooks(loop, len(bound.steps)))
-        self.loop, self.image, self._owned = loop, image, owned
+        self.loop, self.image, self._owns_device = loop, image, owns_device
 
     @property
     def figures(self) -> dict[str, int]:
-        """What streaming has taken so far: passes, copies, bytes that were moved, waits; and what the host holds."""
+        """What streaming has taken so far, and bytes of ring and host image, by the keys of ``tmmu run --json``."""
         counts = self.loop.counters
         return {
             "passes": counts.passes,
@@ -62,43 +65,43 @@ class StreamedExecutor(Executor):
         }
 
     def close(self) -> None:
-        """As any executor's; nothing is under way, and the ring's arena and the host's image are free."""
+        """Waits for what is under way, and frees the segments, the ring's arena and the host image."""
         super().close()
         self.loop.close()
         self.image.close()
-        if self._owned:
+        if self._owns_device:
             self.loop.device.close()
 
 
 def bind_ring(request: BindRequest, device: MemoryDevice, options: RingOptions | None = None) -> StreamedExecutor:
     """An executor whose weights stream through the ring of the request's plan. It runs on ``device``.
 
-    Weights are tensors, or tensors in files, which are read once, into the host's image. Errors as of ``bind``, and
+    Weights are tensors, or tensors in files, which are read once, into the host image. Errors as of ``bind``, and
     ``INVALID_CONFIG`` for a plan without a ring.
     """
-    how = options or RingOptions()
+    rules = options or RingOptions()
     program, plan, weights = request.program, request.plan, request.weights
     ring = _require_ring(program.graph, plan)
     sources = _sources(program.graph, ring, weights)
     with ExitStack() as undo, torch.inference_mode(mode=False):
         arena = device.allocate(ring.bytes)
         undo.callback(device.release, arena)
-        homes = _homes(program.graph, ring, device.memory(arena))
-        bound = bind_program(replace(request, device=device.device), weight_locations=homes)
-        image = HostImage(ring, sources, how.image or HostImageOptions(node=device.node), device.registrar)
+        locations = _weight_locations(program.graph, ring, device.memory(arena))
+        bound = bind_program(replace(request, device=device.device), weight_locations=locations)
+        image = HostImage(ring, sources, rules.image or HostImageOptions(node=device.node), device.registrar)
         undo.callback(image.close)
         loop = StreamingLoop(
             device,
             ring,
             image,
             arena=arena,
-            prefetch=how.prefetch,
-            poison=how.poison,
+            prefetch=rules.prefetch,
+            poison=rules.poison,
             declare=device.has_observers,
-            fence_filter=how.fence_filter,
+            fence_filter=rules.fence_filter,
         )
         undo.pop_all()
-    return StreamedExecutor(bound, loop, image, replay=request.replay, owned=how.owns_device)
+    return StreamedExecutor(bound, loop, image, replay=request.replay, owns_device=rules.owns_device)
 
 
 def _require_ring(graph: Graph, plan: Plan) -> Ring:
@@ -106,11 +109,11 @@ def _require_ring(graph: Graph, plan: Plan) -> Ring:
         raise InvalidConfig(
             "the plan has no ring", fix="plan with a budget for weights: tmmu ring TARGET --budget SIZE"
         )
-    held = {member.buffer for block in plan.ring.blocks for member in block.members}
-    text = frozenset(_text(graph))
+    members = _members(plan.ring)
+    weights = frozenset(_weight_buffers(graph))
     for value in graph.outputs:
         buffer = graph.values.buffer[value]
-        if buffer in text and buffer not in held:
+        if buffer in weights and buffer not in members:
             raise InvalidConfig(
                 f"output {value} is weight {graph.notes.buffers[buffer]} itself, which no op reads and no ring holds",
                 fix="return what is computed, or run without a ring",
@@ -119,46 +122,52 @@ def _require_ring(graph: Graph, plan: Plan) -> Ring:
     return plan.ring
 
 
-def _text(graph: Graph) -> list[int]:
+def _members(ring: Ring) -> frozenset[int]:
+    return frozenset(member.buffer for block in ring.blocks for member in block.members)
+
+
+def _weight_buffers(graph: Graph) -> list[int]:
     return [buffer for buffer, role in enumerate(graph.buffers.role) if role in (PARAMETER, CONSTANT)]
 
 
-def _homes(graph: Graph, ring: Ring, slab: Slab) -> dict[int, tuple[Slab, int]]:
-    """Where each weight lies. One that no block holds is read by no op: its place is a word, and nobody looks there."""
-    homes = dict.fromkeys(_text(graph), (slab, 0))
-    homes.update((one.buffer, (slab, block.address + one.offset)) for block in ring.blocks for one in block.members)
-    return homes
+def _weight_locations(graph: Graph, ring: Ring, slab: Slab) -> dict[int, tuple[Slab, int]]:
+    """Each weight's address in the ring's arena. A weight that no block holds is read by no op; any address will do."""
+    locations = dict.fromkeys(_weight_buffers(graph), (slab, 0))
+    locations.update((m.buffer, (slab, block.address + m.offset)) for block in ring.blocks for m in block.members)
+    return locations
 
 
 def _sources(graph: Graph, ring: Ring, weights: Mapping[str, Weight]) -> dict[int, Source]:
-    """Where the bytes of each member come from; what is missing or does not fit is refused."""
-    held = frozenset(member.buffer for block in ring.blocks for member in block.members)
-    found = check_weights(graph, weights, skip=frozenset(_text(graph)) - held)
-    return {buffer: source for buffer, source in found.items() if buffer in held}
+    """The source of each member; ``INVALID_CONFIG`` for what is missing or does not fit."""
+    members = _members(ring)
+    sources = check_weights(graph, weights, skip=frozenset(_weight_buffers(graph)) - members)
+    return {buffer: source for buffer, source in sources.items() if buffer in members}
 
 
 def _hooks(loop: StreamingLoop, steps: int) -> Hooks:
-    """By position: leave the visits that are over, then enter those that begin. A run that broke off is forgotten."""
+    """By position: leave the visits that end before it, then enter those that begin there."""
     leaves: dict[int, list[int]] = {}
     enters: dict[int, list[int]] = {}
     for index, visit in enumerate(loop.ring.visits):
         enters.setdefault(visit.first, []).append(index)
         leaves.setdefault(visit.last + 1, []).append(index)
-    turn = _Turn(loop)
+    run = _RunState(loop)
     hooks: dict[int, Runnable] = {}
-    for at in sorted({0, steps, *enters, *leaves}):
-        hooks[at] = turn.hook(leaves.get(at, ()), enters.get(at, ()), begins=at == 0, ends=at == steps)
+    for position in sorted({0, steps, *enters, *leaves}):
+        hooks[position] = run.hook(
+            leaves.get(position, ()), enters.get(position, ()), begins=position == 0, ends=position == steps
+        )
     return hooks
 
 
-class _Turn:
-    """Whether a run is under way, or broke off."""
+class _RunState:
+    """Whether a run is under way. One that is at the beginning of the next broke off: its pass is forgotten."""
 
     def __init__(self, loop: StreamingLoop) -> None:
         self._loop, self._under_way = loop, False
 
     def hook(self, leaves: Sequence[int], enters: Sequence[int], *, begins: bool, ends: bool) -> Runnable:
-        """What runs at a position."""
+        """What runs before the step at a position."""
         loop = self._loop
 
         def run() -> None:

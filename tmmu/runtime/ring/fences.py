@@ -1,4 +1,8 @@
-"""What keeps the loop right, each by a name, so that a test can take one away and see it missed."""
+"""The fences of the streaming loop: which read each one protects from which write, and what is read without it.
+
+Each is asked for by name where the loop sets it, so that a test can remove it and see an oracle notice. The hazards
+are those of any pipeline: read after write (RAW), write after read (WAR), write after write (WAW), use after free.
+"""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -6,33 +10,61 @@ from typing import TypeAlias
 
 
 class Fence(StrEnum):
-    """The fences of the loop. Each is needed: without it there is a schedule that some oracle finds wrong."""
+    """Each is needed: without it there is a schedule in which an oracle finds a fault."""
 
-    ARENA_CLEARED = "fresh"
-    """Copies come after the arena was cleared on the caller's stream."""
-    RESIDENT_LOADED = "loaded"
-    """Computing comes after the blocks that stay have landed."""
-    COPY_LANDED = "ready"
-    """A visit comes after its copy."""
-    LAST_PIECE = "whole"
-    """A copy counts as done when its last piece has landed, not its first."""
-    READERS_DONE = "reuse"
-    """A copy comes after the visits whose bytes it overwrites."""
-    NEWEST_READER = "newest"
-    """Of several such visits it waits for the newest, not the oldest."""
-    READERS_ISSUED = "owner"
-    """A copy is not issued before these visits are: until then their end is nothing that it could wait for."""
-    CALLER_SWITCH = "handoff"
-    """A caller that goes on computing on another stream comes after what it gave to the one before."""
-    DRAIN = "close"
-    """The arena is given back after everything that was issued is over."""
+    ARENA_CLEARED = "arena_cleared"
+    """WAW. The copy stream waits until the arena was cleared on the caller's stream.
+
+    Without it the clear lands on blocks that were copied already, and the first pass reads 255s.
+    """
+    RESIDENT_LOADED = "resident_loaded"
+    """RAW. The caller's stream waits until the resident blocks have landed.
+
+    Without it the first pass reads what was there before.
+    """
+    COPY_LANDED = "copy_landed"
+    """RAW. The caller's stream waits for the copy of a visit before the visit.
+
+    Without it the visit reads the block that had these bytes before, or half of each.
+    """
+    LAST_PIECE = "last_piece"
+    """RAW. The event of a copy in several pieces is recorded after the last piece, not the first.
+
+    Without it the visit reads a block whose end has not landed.
+    """
+    READERS_DONE = "readers_done"
+    """WAR. A copy waits for the end of a visit whose bytes it overwrites.
+
+    Without it the copy lands on a block that is still read.
+    """
+    NEWEST_READER = "newest_reader"
+    """WAR. Of several such visits a copy waits for the newest. The compute stream is in order, so that covers them all.
+
+    Without it the copy waits for the oldest and lands on blocks of later visits.
+    """
+    READERS_ISSUED = "readers_issued"
+    """WAR. The host holds a copy back until all visits whose bytes it overwrites were left, and their ends recorded.
+
+    Without it the copy waits for the event's record of the pass before, which is no wait: an event stands for its
+    latest record at the moment when the wait is issued.
+    """
+    CALLER_SWITCH = "caller_switch"
+    """RAW and WAR. When the caller goes on computing on another stream, that stream waits for the one before.
+
+    Without it the ends that copies wait for cover only a part of the visit.
+    """
+    DRAIN = "drain"
+    """Use after free. The host waits for all streams before the arena is released.
+
+    Without it a copy lands in memory that belongs to someone else.
+    """
 
 
 FenceFilter: TypeAlias = Callable[[Fence, int, int], bool]
-"""Whether a fence stands at a visit (-1: at none) in a pass: the hook by which tests take one away."""
+"""Whether a fence is set, for a visit (-1: for none) and a pass. Only tests use another than ``all_fences``."""
 
 
-def all_fences(fence: Fence, visit: int, turn: int) -> bool:
-    """Every fence stands."""
-    del fence, visit, turn
+def all_fences(fence: Fence, visit: int, pass_index: int) -> bool:
+    """Every fence is set."""
+    del fence, visit, pass_index
     return True

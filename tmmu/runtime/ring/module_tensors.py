@@ -1,4 +1,8 @@
-"""Which tensors of a module lie in which buffer of the ring, and where; and putting them there for a while."""
+"""The tensors of a module that stream: in which buffer of the ring each lies, and pointing them there for a while.
+
+Tensors on one storage (tied weights, views) lie in one buffer and stay together. A block has one address for ever, so
+each tensor is pointed at the ring once, when streaming starts; running a layer makes no view.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +20,10 @@ from tmmu.runtime.memory.slab import Slab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedBuffer:
-    """A buffer of the ring, and all names of the tensors of the module that lie in it, the graph's ``name`` first."""
+    """A buffer of the ring, ``size`` bytes at ``address``, and the module's tensors on it.
+
+    ``aliases`` are all names of these tensors; the first one is ``name``, the graph's name of the buffer.
+    """
 
     buffer: int
     block: int
@@ -35,10 +42,10 @@ def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 def streamed_buffers(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tensor]) -> list[StreamedBuffer]:
     """Every member of every block; ``INVALID_CONFIG`` for one that the module does not have or cannot move."""
     names, size = graph.notes.buffers, graph.buffers.bytes
-    together: dict[int, list[str]] = {}
+    sharing: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
-        together.setdefault(tensor.untyped_storage()._cdata, []).append(name)
-    found = []
+        sharing.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+    buffers = []
     for index, block in enumerate(ring.blocks):
         for member in block.members:
             name = names[member.buffer]
@@ -48,10 +55,10 @@ def streamed_buffers(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tenso
                     fix="plan the ring for this very module",
                     name=name,
                 )
-            aliases = together[tensors[name].untyped_storage()._cdata]
+            aliases = sharing[tensors[name].untyped_storage()._cdata]
             for alias in aliases:
                 _require_plain(alias, tensors[alias])
-            found.append(
+            buffers.append(
                 StreamedBuffer(
                     buffer=member.buffer,
                     block=index,
@@ -61,7 +68,7 @@ def streamed_buffers(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tenso
                     aliases=(name, *(alias for alias in aliases if alias != name)),
                 )
             )
-    return found
+    return buffers
 
 
 def _require_plain(name: str, tensor: torch.Tensor) -> None:
@@ -78,28 +85,32 @@ def _require_plain(name: str, tensor: torch.Tensor) -> None:
 def place_tensors(
     module: nn.Module,
     tensors: Mapping[str, torch.Tensor],
-    windows: Sequence[StreamedBuffer],
+    buffers: Sequence[StreamedBuffer],
     slab: Slab,
     device: torch.device,
 ) -> Iterator[None]:
-    """While inside, the tensors of each window are views of the slab, and all others are on ``device``."""
-    views = {alias: _view(one, tensors, alias, slab) for one in windows for alias in one.aliases}
+    """While inside, tensors on ``buffers`` are views of the slab, and all others are on ``device``."""
+    views = {alias: _view(buffer, tensors, alias, slab) for buffer in buffers for alias in buffer.aliases}
     with ExitStack() as stack:
-        met: dict[int, torch.Tensor] = {}
+        placed: dict[int, torch.Tensor] = {}
         for name, tensor in tensors.items():
-            if id(tensor) not in met:
-                other = views.get(name)
-                kept = other is None and tensor.device == device
-                met[id(tensor)] = tensor if kept else _there(stack, name, tensor, other, device)
-            if met[id(tensor)] is not tensor:
-                _exchange(stack, module, name, met[id(tensor)])
+            # A tensor with several names is placed once, and all names get the same one.
+            if id(tensor) not in placed:
+                view = views.get(name)
+                stays = view is None and tensor.device == device
+                placed[id(tensor)] = tensor if stays else _rebind(stack, name, tensor, view, device)
+            if placed[id(tensor)] is not tensor:
+                _replace_tensor(stack, module, name, placed[id(tensor)])
         yield
 
 
-def _there(
+def _rebind(
     stack: ExitStack, name: str, tensor: torch.Tensor, view: torch.Tensor | None, device: torch.device
 ) -> torch.Tensor:
-    """The tensor itself over other memory until the stack unwinds, or another in its stead where torch forbids that."""
+    """The tensor itself on other memory until the stack unwinds, or a substitute where torch forbids that.
+
+    Without a ``view`` on the ring it moves to ``device``; what is written there is copied back.
+    """
     before = tensor.data
     after = _move_to_device(name, before, device) if view is None else view
     if not torch._has_compatible_shallow_copy_type(tensor, after):
@@ -115,7 +126,7 @@ def _there(
     return tensor
 
 
-def _exchange(stack: ExitStack, module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+def _replace_tensor(stack: ExitStack, module: nn.Module, name: str, tensor: torch.Tensor) -> None:
     """The module has this tensor under that name until the stack unwinds."""
     path, _, own = name.rpartition(".")
     owner = module.get_submodule(path)
@@ -133,22 +144,22 @@ def _move_to_device(name: str, tensor: torch.Tensor, device: torch.device) -> to
 
 
 def extent_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
+    """Bytes from a tensor's first element to the end of its last, gaps of its strides included."""
     if not tensor.numel():
         return 0
     return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
 
 
-def _view(one: StreamedBuffer, tensors: Mapping[str, torch.Tensor], alias: str, slab: Slab) -> torch.Tensor:
-    """The tensor's own window: its shape, strides and place within the buffer."""
-    tensor, owner = tensors[alias], tensors[one.name]
-    whole = owner.untyped_storage().nbytes() == one.size
-    first = 0 if whole else int(owner.storage_offset()) * owner.element_size()
+def _view(buffer: StreamedBuffer, tensors: Mapping[str, torch.Tensor], alias: str, slab: Slab) -> torch.Tensor:
+    """The tensor's own shape, strides and offset, on the buffer's place in the slab."""
+    tensor, owner = tensors[alias], tensors[buffer.name]
+    is_whole_storage = owner.untyped_storage().nbytes() == buffer.size
+    first = 0 if is_whole_storage else int(owner.storage_offset()) * owner.element_size()
     low = int(tensor.storage_offset()) * tensor.element_size() - first
-    if low < 0 or low + extent_bytes(tensor) > one.size:
+    if low < 0 or low + extent_bytes(tensor) > buffer.size:
         raise InvalidConfig(
-            f"{alias} shares memory with {one.name} and reaches beyond it",
+            f"{alias} shares memory with {buffer.name} and reaches beyond it",
             fix="give each of them memory of its own, or tie them whole",
             name=alias,
         )
-    return slab.view(one.address + low, tensor.shape, tensor.stride(), tensor.dtype)
+    return slab.view(buffer.address + low, tensor.shape, tensor.stride(), tensor.dtype)

@@ -1,6 +1,6 @@
-"""Streaming for a plain ``nn.Module``: its weights are windows on the ring, and hooks tell the loop what is needed.
+"""Streaming for a plain ``nn.Module``: its weights are views of the ring, and hooks say which block is needed.
 
-A block has one address for ever, so the windows are made once; running a layer costs an event or two and no view.
+A block has one address for ever, so the views are made once; running a layer costs an event or two.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ from tmmu.runtime.weights.sources import Source, file_source, tensor_source
 class StreamOptions:
     """How weights stream. ``weights``: a safetensors file or folder to read them from, instead of the module's own.
 
-    ``prefetch``, ``poison`` and ``stands`` are those of the loop; the last one is for tests.
+    ``prefetch``, ``poison`` and ``fence_filter`` are those of ``StreamingLoop``; the last one is for tests.
     """
 
     weights: Path | None = None
@@ -44,7 +44,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedModule:
-    """A module whose weights stream: call it as ever, without gradients."""
+    """A module whose weights stream: call it as usual, without gradients."""
 
     module: nn.Module
     loop: StreamingLoop
@@ -57,8 +57,8 @@ class StreamedModule:
         return self.loop.counters
 
     @property
-    def skipped(self) -> int:
-        """Copies that nobody read: more than a few mean that the schedule was made for another order of layers."""
+    def skipped_copies(self) -> int:
+        """Copies that nobody read; more than a few mean that the ring was planned for another order of layers."""
         return self.cursor.skipped
 
 
@@ -66,57 +66,59 @@ class StreamedModule:
 def stream_module(
     module: nn.Module, ring: Ring, graph: Graph, device: MemoryDevice, options: StreamOptions | None = None
 ) -> Iterator[StreamedModule]:
-    """While inside, every weight of ``ring`` is on the host, and on ``device`` at its address while it is needed.
+    """While inside, the weights of ``ring`` are on the host, and on ``device`` while they are needed.
 
-    ``graph`` is what the ring was planned from: it names the buffers. What the ring does not hold is moved to the
+    ``graph`` is what the ring was planned from: it names the buffers. Tensors that the ring does not hold move to the
     device. Afterwards every parameter and buffer of the module is what it was, with the latest values of those that
     moved. Errors: ``INVALID_CONFIG`` where ring, module, weights or a call do not fit, ``DEVICE_MEMORY``.
     """
     with ExitStack() as stack:
         with torch.inference_mode(mode=False):
-            found = _streaming(stack, module, ring, graph, device, options or StreamOptions())
-        yield found
+            streamed = _start_streaming(stack, module, ring, graph, device, options or StreamOptions())
+        yield streamed
 
 
-def _streaming(  # noqa: PLR0913, PLR0917 - as above
-    stack: ExitStack, module: nn.Module, ring: Ring, graph: Graph, device: MemoryDevice, how: StreamOptions
+def _start_streaming(  # noqa: PLR0913, PLR0917 - as above
+    stack: ExitStack, module: nn.Module, ring: Ring, graph: Graph, device: MemoryDevice, options: StreamOptions
 ) -> StreamedModule:
-    """Everything is in place, until the stack unwinds."""
+    """Sets everything up until the stack unwinds, which it does in the reverse order: hooks, views, loop, image."""
     tensors = named_tensors(module)
-    windows = streamed_buffers(ring, graph, tensors)
-    filling = how.image or HostImageOptions(node=device.node)
-    image = HostImage(ring, _sources(windows, tensors, how.weights), filling, how.registrar or device.registrar)
+    buffers = streamed_buffers(ring, graph, tensors)
+    image_options = options.image or HostImageOptions(node=device.node)
+    sources = _sources(buffers, tensors, options.weights)
+    image = HostImage(ring, sources, image_options, options.registrar or device.registrar)
     stack.callback(image.close)
     loop = StreamingLoop(
         device,
         ring,
         image,
-        prefetch=how.prefetch,
-        poison=how.poison,
+        prefetch=options.prefetch,
+        poison=options.poison,
         declare=device.has_observers,
-        fence_filter=how.fence_filter,
+        fence_filter=options.fence_filter,
     )
     stack.callback(loop.close)
-    walk = VisitCursor(loop)
-    names = [[window.name for window in windows if window.block == block] for block in range(len(ring.blocks))]
-    stack.enter_context(place_tensors(module, tensors, windows, device.memory(loop.arena), device.device))
-    stack.enter_context(ModuleHooks(module, walk, anchors(module, ring, names)).install())
-    return StreamedModule(module=module, loop=loop, image=image, cursor=walk)
+    cursor = VisitCursor(loop)
+    names = [[buffer.name for buffer in buffers if buffer.block == block] for block in range(len(ring.blocks))]
+    stack.enter_context(place_tensors(module, tensors, buffers, device.memory(loop.arena), device.device))
+    stack.enter_context(ModuleHooks(module, cursor, anchors(module, ring, names)).install())
+    return StreamedModule(module=module, loop=loop, image=image, cursor=cursor)
 
 
 def _sources(
-    windows: list[StreamedBuffer], tensors: Mapping[str, torch.Tensor], path: Path | None
+    buffers: list[StreamedBuffer], tensors: Mapping[str, torch.Tensor], path: Path | None
 ) -> dict[int, Source]:
-    """By buffer, where its bytes come from: the files, and for what they do not have the module."""
+    """By buffer, the source of its bytes: the files, or the module for what they do not have."""
     stored = {} if path is None else stored_tensors(path)
-    found: dict[int, Source] = {}
-    for one in windows:
-        alias = next((name for name in one.aliases if name in stored), None)
+    sources: dict[int, Source] = {}
+    for buffer in buffers:
+        name, size = buffer.name, buffer.size
+        alias = next((alias for alias in buffer.aliases if alias in stored), None)
         if alias is not None:
-            found[one.buffer] = file_source(stored[alias], one.size, tensors[alias])
-        elif tensors[one.name].device.type != "meta":
-            found[one.buffer] = tensor_source(one.name, tensors[one.name], one.size)
+            sources[buffer.buffer] = file_source(stored[alias], size, tensors[alias])
+        elif tensors[name].device.type != "meta":
+            sources[buffer.buffer] = tensor_source(name, tensors[name], size)
         else:
-            where = f"{path} has no {one.name}" if path else f"{one.name} has no value"
-            raise InvalidConfig(where, fix="give the files of this very model", name=one.name)
-    return found
+            reason = f"{path} has no {name}" if path else f"{name} has no value"
+            raise InvalidConfig(reason, fix="give the files of this very model", name=name)
+    return sources
