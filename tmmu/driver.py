@@ -227,7 +227,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def garbage_collection_off() -> Iterator[None]:
-    """Block without cycle collection: a trace frees little before its end, and collecting costs a quarter of its time."""
+    """Block without cycle collection: a trace frees little before its end, and collecting costs a quarter of it."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
