@@ -15,7 +15,7 @@ from torch._prims import rng_prims
 
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.modules import ModuleStack
-from tmmu.passes.capture.randomness import Randomness
+from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.sources import display_name
 
 _aten: Final = torch.ops.aten

@@ -200,7 +200,7 @@ def _labels(sizes: _InputSizes, inputs: Mapping[str, torch.Tensor]) -> torch.Ten
         batch, _, height, width = inputs["pixel_values"].shape
         return torch.empty((batch, height, width), dtype=torch.int64)
     tokens = inputs.get("decoder_input_ids", inputs.get("input_ids"))
-    shape = decides.shape if decides is not None else (sizes.batch,)
+    shape = tokens.shape if tokens is not None else (sizes.batch,)
     return torch.empty(tuple(shape), dtype=torch.int64)
 
 

@@ -1,0 +1,188 @@
+"""What a Python module gives to plan: its ``model`` and ``inputs``, or any class, module or function by name."""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tmmu.errors import CaptureFailed, InvalidConfig
+from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.workload import Workload, module_of
+from tmmu.torch_private import UNCOMPILED_MODULE
+
+_INPUT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\]")
+
+
+def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str) -> Workload:
+    """The workload of the ``model`` and ``inputs`` that the module defines."""
+    settings = _settings_of(request)
+    if not hasattr(module, "model"):
+        raise CaptureFailed(
+            f"{request.target} defines no `model`", fix="define model and inputs, or name an object: FILE.py:NAME"
+        )
+    used: set[str] = set()
+    maker = module.model
+    is_instance = isinstance(maker, torch.nn.Module) or not callable(maker)
+    run = _without_compile(maker) if is_instance else _call_maker(maker, settings, used)
+    if not callable(run):
+        raise CaptureFailed(
+            "`model` is neither a module nor makes one", fix="define model as an nn.Module or a callable"
+        )
+    args, kwargs = _inputs(module, request, settings, used, run)
+    makers = [m for m in (maker, getattr(module, "inputs", None)) if not isinstance(m, torch.nn.Module)]
+    _refuse_unknown(settings, used, *makers)
+    return Workload(
+        name=Path(request.target).stem,
+        folder=folder,
+        run=run,
+        module=module_of(run),
+        args=args,
+        kwargs=kwargs,
+        loss=getattr(module, "loss", None),
+    )
+
+
+def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, folder: str) -> Workload:
+    """The workload of one object of the module: the program itself, or what makes it."""
+    settings = _settings_of(request)
+    member = getattr(module, name)
+    used: set[str] = set()
+    is_program = isinstance(member, torch.nn.Module) or (
+        not isinstance(member, type) and _takes_inputs(member, request)
+    )
+    if is_program:
+        run, extra = _without_compile(member), {key: settings[key] for key in settings if key in _parameters(member)[0]}
+        used.update(extra)
+    else:
+        run, extra = _call_maker(member, settings, used), {}
+    if not callable(run):
+        raise CaptureFailed(f"{name} makes no module", fix="name an nn.Module class, or a function that makes one")
+    args, kwargs = _inputs(module, request, settings, used, run)
+    _refuse_unknown(settings, used, *(() if isinstance(member, torch.nn.Module) else (member,)))
+    return Workload(
+        name=name,
+        folder=folder,
+        run=run,
+        module=module_of(run),
+        args=args,
+        kwargs={**kwargs, **extra},
+        loss=getattr(module, "loss", None),
+    )
+
+
+def _settings_of(request: CaptureRequest) -> dict[str, Any]:
+    return {key: parse_setting(text) for key, text in request.settings}
+
+
+def _takes_inputs(function: Any, request: CaptureRequest) -> bool:
+    """Whether the function is the program itself: every ``--input`` is one of its parameters."""
+    names = {parse_input(text)[0] for text in request.inputs}
+    return bool(names) and names <= _parameters(function)[0]
+
+
+def _inputs(
+    module: ModuleType, request: CaptureRequest, settings: dict[str, Any], used: set[str], run: Any
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if request.inputs:
+        return (), _inputs_of_options(request, run)
+    if not hasattr(module, "inputs"):
+        raise CaptureFailed(
+            f"{request.target} defines no `inputs`", fix="define inputs in the file, or give --input name=dtype[shape]"
+        )
+    inputs = module.inputs
+    value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
+    if isinstance(value, torch.Tensor):
+        return (value,), {}
+    if isinstance(value, Mapping):
+        return (), value
+    if isinstance(value, (tuple, list)):
+        return tuple(value), {}
+    raise CaptureFailed("`inputs` is no tensor, tuple or dict", fix="return a tuple of tensors, or a dict by name")
+
+
+def _inputs_of_options(request: CaptureRequest, run: Any) -> dict[str, Any]:
+    names, any_name = _parameters(run.forward if isinstance(run, torch.nn.Module) else run)
+    inputs: dict[str, Any] = {}
+    for text in request.inputs:
+        name, dtype, shape = parse_input(text)
+        if name not in names and not any_name:
+            raise InvalidConfig(f"the model takes no input {name!r}", fix=f"it takes {', '.join(sorted(names))}")
+        if name in inputs:
+            raise InvalidConfig(f"input {name!r} is given twice", fix="give each --input once")
+        inputs[name] = torch.empty(shape, dtype=dtype)
+    return inputs
+
+
+def parse_input(text: str) -> tuple[str, torch.dtype, tuple[int, ...]]:
+    """``ids=int64[1,1024]`` as name, dtype and shape."""
+    match = _INPUT.fullmatch(text.strip())
+    if match is None:
+        raise InvalidConfig(f"--input {text!r} is not name=dtype[shape]", fix="for example ids=int64[1,1024]")
+    dtype = getattr(torch, match["dtype"], None)
+    if match["dtype"] not in DTYPE_BYTES or not isinstance(dtype, torch.dtype):
+        raise InvalidConfig(
+            f"--input {text!r}: no dtype {match['dtype']!r}", fix="for example int64, float32, bfloat16"
+        )
+    pieces = [piece.strip() for piece in match["shape"].split(",") if piece.strip()]
+    if any(not piece.isdigit() for piece in pieces):
+        raise InvalidConfig(f"--input {text!r}: sizes are whole numbers", fix="for example ids=int64[1,1024]")
+    return match["name"], dtype, tuple(int(piece) for piece in pieces)
+
+
+def parse_setting(text: str) -> Any:
+    """A ``--set`` value: a Python literal where it is one, else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[set[str], bool]:
+    """Names that the callable takes by keyword, and whether it takes any name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return set(), True
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _call_maker(maker: Callable[..., Any], settings: dict[str, Any], used: set[str]) -> Any:
+    """Call a maker with the settings that it takes."""
+    names, any_name = _parameters(maker)
+    taken = {key: value for key, value in settings.items() if key in names or any_name}
+    used.update(taken)
+    missing = [name for name in _required_parameters(maker) if name not in taken]
+    if missing:
+        raise InvalidConfig(
+            f"{getattr(maker, '__name__', 'model')} needs {', '.join(missing)}",
+            fix=f"give --set {missing[0]}=VALUE, or name a function of the file that makes the model",
+        )
+    return _without_compile(maker(**taken))
+
+
+def _without_compile(value: Any) -> Any:
+    """The module that ``torch.compile`` wraps: what is planned is what eager does."""
+    return getattr(value, UNCOMPILED_MODULE, value) if isinstance(value, torch.nn.Module) else value
+
+
+def _required_parameters(maker: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _refuse_unknown(settings: dict[str, Any], used: set[str], *takers: Any) -> None:
+    unknown = [key for key in settings if key not in used]
+    if unknown:
+        names = sorted({name for taker in takers if callable(taker) for name in _parameters(taker)[0]})
+        fix = f"known here: {', '.join(names)}" if names else "neither model nor inputs takes any"
+        raise InvalidConfig(f"nothing takes the setting {unknown[0]!r}", fix=fix)
