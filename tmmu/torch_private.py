@@ -41,12 +41,6 @@ rng_prims = torch._prims.rng_prims
 
 schema_of: Final[Callable[[Any], Any]] = attrgetter("_schema")
 """An overload's schema: what it takes, returns and writes. Holds: 2.11, 2.13."""
-base_name_of: Final[Callable[[Any], str]] = attrgetter("_opname")
-"""An overload's name without namespace and overload: ``add``. Holds: 2.11, 2.13."""
-overload_name_of: Final[Callable[[Any], str]] = attrgetter("_overloadname")
-"""An overload's own name: ``Tensor``, or ``default``. Holds: 2.11, 2.13."""
-packet_of: Final[Callable[[Any], Any]] = attrgetter("_overloadpacket")
-"""The packet of an overload, by which torch keeps its formulas for FLOPs. Holds: 2.11, 2.13."""
 c_function_of: Final[Callable[[Any], Callable[..., Any]]] = attrgetter("_op")
 """The C function of an overload, a microsecond a call cheaper than the overload. Holds: 2.11, 2.13."""
 
@@ -64,8 +58,6 @@ cpp_address: Final[Callable[[torch.UntypedStorage | torch.Generator], int]] = at
 
 # -- dispatch: modes, guards, threads' switches
 
-TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
-"""A mode that sees every operator call below autograd. Holds: 2.11, 2.13."""
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
 """Block without any mode: for real values in the middle of a trace. Holds: 2.11, 2.13."""
 current_dispatch_mode = torch.utils._python_dispatch._get_current_dispatch_mode
@@ -95,7 +87,10 @@ has_mkl: Final[bool] = torch._C.has_mkl
 
 
 class UncompiledDispatchMode(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode without the wrapper that keeps Dynamo out of each call: it is not running. Holds: 2.11, 2.13."""
+    """A mode that sees every operator call below autograd, without the wrapper that keeps Dynamo out of each.
+
+    Dynamo is not running. Holds: 2.11, 2.13.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

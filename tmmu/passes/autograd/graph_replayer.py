@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._prims import rng_prims
 
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.sources import display_name
+from tmmu.torch_private import rng_prims, schema_of
 
 _aten: Final = torch.ops.aten
 _LINE: Final = re.compile(r'File "([^"]+)", line (\d+)')
@@ -62,7 +62,8 @@ class GraphReplayer(fx.Interpreter):
     def _call_by_storage(self, n: fx.Node, call: Callable[..., Any]) -> Any:
         """The call, its offset counted from where the argument lies here."""
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        arguments = dict(zip((parameter.name for parameter in n.target._schema.arguments), args, strict=False)) | kwargs  # type: ignore[union-attr]
+        names = [parameter.name for parameter in schema_of(n.target).arguments]
+        arguments = dict(zip(names, args, strict=False)) | kwargs
         offset = arguments.get("storage_offset")
         if offset is not None:
             traced_offset = _number(n.args[0].meta["val"].storage_offset(), self._sizes)  # type: ignore[union-attr]

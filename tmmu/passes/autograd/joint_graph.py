@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES, STATE
@@ -32,6 +30,7 @@ from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.trace import translate_errors
 from tmmu.passes.lowering.lower import lower
 from tmmu.passes.pipeline import LOWERED, PASSES, run_passes
+from tmmu.torch_private import DisableAutocast, FakeTensorMode, HigherOrderOperator
 
 
 def _hand_out_kernel(values: Sequence[torch.Tensor]) -> None:
@@ -111,7 +110,7 @@ class _StepTracer:
         backward: _RecordedHalf | None = None
         residuals: tuple[int, ...] = ()
         fake = FakeTensorMode(allow_non_fake_inputs=True)
-        with torch.inference_mode(mode=False), torch.no_grad(), torch._C._DisableAutocast(), fake:
+        with torch.inference_mode(mode=False), torch.no_grad(), DisableAutocast(), fake:
             forward = self._record_forward()
             if self.step.backward is not None:
                 residuals = _residual_positions(self.step.forward, self.step.backward)

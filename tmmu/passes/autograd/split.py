@@ -12,16 +12,22 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch import config
-from torch._functorch._aot_autograd.runtime_wrappers import _AnalyzeCustomOpInputOutputMode as _Observer
-from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
-from torch._guards import TracingContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from tmmu.passes.autograd.graph_replayer import is_restored_random_state, restore_in_place_draws
 from tmmu.passes.autograd.joint_graph import SplitStep
 from tmmu.passes.capture.fake.composites import eager_composites
+from tmmu.torch_private import (
+    CustomOpObserver,
+    TracingContext,
+    aot_autograd,
+    current_dispatch_mode,
+    default_partition,
+    dispatch_mode_count,
+    functorch_config,
+    mark_boxed,
+    min_cut_partition,
+    pop_mode_temporarily,
+)
 
 Callback: TypeAlias = Callable[[SplitStep, frozenset[int]], "Runner"]
 
@@ -49,7 +55,7 @@ class _Split:
 
     def partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward as eager runs them, or with what is cheap to compute again not saved."""
-        partition = min_cut_rematerialization_partition if self.recompute else default_partition
+        partition = min_cut_partition if self.recompute else default_partition
         forward_graph, backward_graph = partition(joint, inputs, **options)
         self.step = SplitStep(forward=forward_graph, backward=backward_graph, user_outputs=options["num_fwd_outputs"])
         return forward_graph, backward_graph
@@ -91,7 +97,7 @@ def split_by_autograd(
         partition_fn=split.partition,
         keep_inference_input_mutations=True,
     )
-    with eager_composites(), config.patch(donated_buffer=False):
+    with eager_composites(), functorch_config.patch(donated_buffer=False):
         compiled: Callable[..., Any] = compiler(graph, inputs)
     return compiled
 
@@ -122,12 +128,12 @@ def _box_arguments(run: Callable[[Sequence[Any]], list[Any]]) -> Callable[[list[
         with _without_observer():
             return run(arguments)
 
-    run_boxed._boxed_call = True  # type: ignore[attr-defined]
+    mark_boxed(run_boxed)
     return run_boxed
 
 
 def _without_observer() -> AbstractContextManager[Any]:
     """AOTAutograd watches the operators of a first call for custom ones that lie; in a plan there is nothing to see."""
-    if torch._C._len_torch_dispatch_stack() and isinstance(_get_current_dispatch_mode(), _Observer):
-        return _pop_mode_temporarily()
+    if dispatch_mode_count() and isinstance(current_dispatch_mode(), CustomOpObserver):
+        return pop_mode_temporarily()
     return nullcontext()

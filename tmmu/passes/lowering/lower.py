@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import fx
-from torch._ops import OpOverload
 
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.ir.ids import BufferId, Bytes, ValueId
@@ -23,6 +22,7 @@ from tmmu.passes.capture.program import Storage, Window
 from tmmu.passes.lowering.overwrites import spans_storage
 from tmmu.passes.operators.flops import count_flops
 from tmmu.passes.operators.schema import signature
+from tmmu.torch_private import OpOverload
 
 
 @dataclass(slots=True)

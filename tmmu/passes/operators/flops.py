@@ -6,13 +6,11 @@ from typing import Any
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
-from tmmu.torch_private import packet_of
-
 
 def count_flops(node: fx.Node) -> int:
     """Multiply-adds counted as two, for matrix products, convolutions and attention."""
     target: Any = node.target
-    formula = flop_registry.get(packet_of(target))
+    formula = flop_registry.get(target.overloadpacket)
     if formula is None:
         return 0
     args = fx.node.map_arg(node.args, _Shape)
@@ -45,6 +43,6 @@ def _Shape(node: fx.Node) -> Any:  # noqa: N802 - stands for a tensor in an argu
 def _count(target: Any, key: str, call: _Call) -> int:
     del key
     try:
-        return int(flop_registry[packet_of(target)](*call.args, **call.kwargs, out_val=call.out))
+        return int(flop_registry[target.overloadpacket](*call.args, **call.kwargs, out_val=call.out))
     except (TypeError, ValueError, IndexError, AssertionError):
         return 0

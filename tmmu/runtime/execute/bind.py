@@ -35,6 +35,7 @@ from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.runtime.steps.validate import ValidationContext, validate_steps
 from tmmu.runtime.weights.load import Weight, adopt_weights, check_weights, load_into, source_chunks
 from tmmu.runtime.weights.sources import Source
+from tmmu.torch_private import cpp_address
 
 UNSHARED_KEY: Final = bytes(32)
 """The content key of the weights in segments of one executor alone, where no other key is ever looked up."""
@@ -247,7 +248,7 @@ class _Binding:
         """Whether it is neither a weight nor the caller's; all else is cleared before the first run."""
         protected = [self.segments.slabs["text"].storage, *(t.untyped_storage() for t in self.external.values())]
         protected += [slab.storage for slab, _ in (self.weight_locations or {}).values()]
-        return tensor.untyped_storage()._cdata not in {storage._cdata for storage in protected}
+        return cpp_address(tensor.untyped_storage()) not in {cpp_address(storage) for storage in protected}
 
     @contextmanager
     def _external_restored(self, views: TensorViews) -> Iterator[None]:

@@ -21,6 +21,7 @@ from tmmu.runtime.steps.build import CompiledStep
 from tmmu.runtime.steps.execution_stream import ExecutionStream
 from tmmu.runtime.steps.launch_plan import Hooks, Launch, launch_plan_of, single_launches
 from tmmu.runtime.steps.unplanned import Unplanned
+from tmmu.torch_private import BelowAutograd, DisableAutocast, set_grad_enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class Executor:
             bound.segments.exclusive,
             _StackScope(bound, self._lifetime),
             bound.stream.activate(),
-            torch._C._DisableAutocast(),
+            DisableAutocast(),
         ):
             for view, tensor in zip(self._input_views, tensors, strict=True):
                 view.copy_(tensor)
@@ -192,16 +193,16 @@ class _StackScope:
         if stack.push(holding.stack_bytes) != holding.stack_offset:
             stack.reset(self._mark)
             raise InternalError(f"the stack begins at {self._mark}, not at {holding.stack_offset} as when it was bound")
-        torch._C._set_grad_enabled(False)  # noqa: FBT003 - C takes it by position
+        set_grad_enabled(False)
 
     def __exit__(self, *failure: object) -> None:
-        torch._C._set_grad_enabled(self._tracks)
+        set_grad_enabled(self._tracks)
         self._bound.segments.stack.reset(self._mark)
 
 
 def run_launches(bound: BoundProgram, launches: Sequence[Launch]) -> None:
     """Runs the launches in order; ``INVALID_CONFIG`` that names the op whose call raises."""
-    with torch._C._AutoDispatchBelowADInplaceOrView():
+    with BelowAutograd():
         for launch in launches:
             try:
                 launch.run()

@@ -7,6 +7,7 @@ import torch
 
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
+from tmmu.torch_private import is_functorch_wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def _mismatch(spec: InputSpec, tensor: torch.Tensor) -> InvalidConfig:
 def _is_dense_tensor(tensor: torch.Tensor) -> bool:
     """Whether it has strided memory of its own: fake tensors have none, nor have those inside ``torch.func``."""
     is_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    if is_subclass or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_subclass or is_functorch_wrapped(tensor):
         return False
     return tensor.layout is torch.strided and not tensor.is_nested
 

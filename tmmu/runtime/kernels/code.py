@@ -10,6 +10,7 @@ import torch
 from tmmu.errors import InternalError
 from tmmu.runtime.kernels.scalars import COMPUTE_BYTES, canonical_arguments
 from tmmu.runtime.memory.slab import is_same_view
+from tmmu.torch_private import c_function_of, schema_of
 
 Runnable: TypeAlias = Callable[[], object]
 Arguments: TypeAlias = Mapping[str, Any]
@@ -41,7 +42,7 @@ def make_instruction(
     operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, into: Sequence[torch.Tensor | None] = ()
 ) -> Instruction:
     """``instruction`` for arguments in a sequence and a mapping."""
-    arguments = operator._schema.arguments
+    arguments = schema_of(operator).arguments
     named = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
     complete = tuple(named.get(argument.name, argument.default_value) for argument in arguments)
     canonical = canonical_arguments(operator, complete)
@@ -52,17 +53,17 @@ def make_instruction(
 def _scalar_overload(operator: Any, named: Mapping[str, Any]) -> Any:
     """For an operator in place whose ``other`` is a number, the overload that takes numbers, where it has the bits."""
     is_number = isinstance(named.get("other"), (bool, int, float))
-    if not is_number or operator._overloadname != "Tensor" or not operator._schema.name.endswith("_"):
+    if not is_number or schema_of(operator).overload_name != "Tensor" or not schema_of(operator).name.endswith("_"):
         return operator
     # mul_.Scalar rounds the number to a short float before it multiplies; mul_.Tensor, which eager calls, does not.
-    if operator._schema.name == "aten::mul_" and named["self"].itemsize < COMPUTE_BYTES:
+    if schema_of(operator).name == "aten::mul_" and named["self"].itemsize < COMPUTE_BYTES:
         return operator
     scalar = getattr(operator.overloadpacket, "Scalar", None)
     return scalar if scalar is not None and _argument_names(scalar) == _argument_names(operator) else operator
 
 
 def _argument_names(operator: Any) -> list[str]:
-    return [argument.name for argument in operator._schema.arguments]
+    return [argument.name for argument in schema_of(operator).arguments]
 
 
 def runnable_of(code: Code) -> Runnable:
@@ -108,10 +109,10 @@ def _runnable_of(instr: Instruction) -> Runnable:
 
 
 def _bind_call(instr: Instruction) -> Runnable:
-    arguments = instr.operator._schema.arguments
+    arguments = schema_of(instr.operator).arguments
     positional = [value for value, argument in zip(instr.args, arguments, strict=True) if not argument.kwarg_only]
     named = {a.name: value for value, a in zip(instr.args, arguments, strict=True) if a.kwarg_only}
-    return partial(instr.operator._op, *positional, **named)
+    return partial(c_function_of(instr.operator), *positional, **named)
 
 
 def _copy_results(returned: object, instr: Instruction) -> list[bool]:

@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
+
+from tmmu.torch_private import OpOverload, schema_of
 
 _PLACEMENT: Final = frozenset({"layout", "device", "pin_memory"})
 """Arguments that describe the storage of a result, which an ``out=`` tensor already has."""
@@ -28,7 +29,7 @@ class OutOverload:
 
 def arguments_by_name(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call under the names of the operator's schema."""
-    names = [argument.name for argument in operator._schema.arguments]
+    names = [argument.name for argument in schema_of(operator).arguments]
     return dict(zip(names, args, strict=False)) | dict(kwargs)
 
 
@@ -49,14 +50,14 @@ def out_overload(operator: OpOverload) -> OutOverload | None:
 
 
 def _match_out(operator: OpOverload, candidate: OpOverload) -> OutOverload | None:
-    results = [a for a in candidate._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    returns = operator._schema.returns
+    results = [a for a in schema_of(candidate).arguments if a.alias_info is not None and a.alias_info.is_write]
+    returns = schema_of(operator).returns
     if not results or len(results) != len(returns) or not all(a.kwarg_only for a in results):
         return None
     if any(str(a.type) != "Tensor" for a in (*results, *returns)):
         return None
-    inputs = [a for a in candidate._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
-    if not _accepts(inputs, operator._schema.arguments):
+    inputs = [a for a in schema_of(candidate).arguments if a.alias_info is None or not a.alias_info.is_write]
+    if not _accepts(inputs, schema_of(operator).arguments):
         return None
     return OutOverload(
         operator=candidate,

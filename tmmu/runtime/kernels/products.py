@@ -16,6 +16,7 @@ import torch
 
 from tmmu.runtime.kernels.code import Arguments, Code, Instruction, instruction
 from tmmu.runtime.memory.slab import is_dense
+from tmmu.torch_private import has_mkl
 
 aten = torch.ops.aten
 COLUMN_MULTIPLE: Final = 64
@@ -55,7 +56,7 @@ def row_product_added(args: Arguments, result: torch.Tensor) -> Code | None:
 
 def _column_split(row: torch.Tensor, matrix: torch.Tensor, result: torch.Tensor) -> tuple[int, int]:
     """(count, width) of the parts; a count of 1 where cutting does not apply or pay."""
-    is_supported = result.is_cpu and result.dtype in _DTYPES and row.shape[0] == 1 and torch._C.has_mkl
+    is_supported = result.is_cpu and result.dtype in _DTYPES and row.shape[0] == 1 and has_mkl
     if not is_supported or not (row.is_contiguous() and result.is_contiguous() and is_dense(matrix)):
         return 1, 0
     columns = matrix.shape[1]

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import torch
 
+from tmmu.torch_private import schema_of
+
 _KINDS: Final = ((bool, torch.bool), (int, torch.int64), (float, torch.float64))
 COMPUTE_BYTES: Final = 4
 """Bytes of the shortest float that kernels compute in: shorter ones are converted to it and back."""
@@ -21,7 +23,7 @@ def canonical_arguments(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     (bool, integral, floating, complex). The two ranks differ only where no tensor of the result's dtype has axes: then
     numbers stay numbers, except ``int`` among ``int64`` tensors, which is exact either way.
     """
-    arguments = operator._schema.arguments
+    arguments = schema_of(operator).arguments
     results = [
         arg for arg, a in zip(args, arguments, strict=True) if a.alias_info is not None and a.alias_info.is_write
     ]

@@ -7,6 +7,7 @@ import torch
 
 from tmmu.errors import AlignmentViolation, DeviceMemory
 from tmmu.runtime.memory.zero import zero_tensor
+from tmmu.torch_private import cpp_address
 
 MIN_ALIGNMENT: Final = 64
 """Bytes; what torch's CPU allocator guarantees."""
@@ -64,7 +65,7 @@ Location: TypeAlias = tuple[Slab, int]
 def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have the same storage, offset, shape, strides and dtype."""
     return (
-        a.untyped_storage()._cdata == b.untyped_storage()._cdata
+        cpp_address(a.untyped_storage()) == cpp_address(b.untyped_storage())
         and a.storage_offset() == b.storage_offset()
         and a.shape == b.shape
         and a.stride() == b.stride()

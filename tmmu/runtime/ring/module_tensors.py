@@ -16,6 +16,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.ring import Ring
 from tmmu.runtime.memory.slab import Slab
+from tmmu.torch_private import buffer_table, can_take_data_of, cpp_address, parameter_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ def streamed_buffers(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tenso
     names, size = graph.notes.buffers, graph.buffers.bytes
     sharing: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
-        sharing.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+        sharing.setdefault(cpp_address(tensor.untyped_storage()), []).append(name)
     buffers = []
     for index, block in enumerate(ring.blocks):
         for member in block.members:
@@ -55,7 +56,7 @@ def streamed_buffers(ring: Ring, graph: Graph, tensors: Mapping[str, torch.Tenso
                     fix="plan the ring for this very module",
                     name=name,
                 )
-            aliases = sharing[tensors[name].untyped_storage()._cdata]
+            aliases = sharing[cpp_address(tensors[name].untyped_storage())]
             for alias in aliases:
                 _require_plain(alias, tensors[alias])
             buffers.append(
@@ -113,7 +114,7 @@ def _rebind(
     """
     before = tensor.data
     after = _move_to_device(name, before, device) if view is None else view
-    if not torch._has_compatible_shallow_copy_type(tensor, after):
+    if not can_take_data_of(tensor, after):
         return nn.Parameter(after, requires_grad=False) if isinstance(tensor, nn.Parameter) else after
 
     def restore() -> None:
@@ -130,7 +131,7 @@ def _replace_tensor(stack: ExitStack, module: nn.Module, name: str, tensor: torc
     """The module has this tensor under that name until the stack unwinds."""
     path, _, own = name.rpartition(".")
     owner = module.get_submodule(path)
-    table: dict[str, Any] = owner._parameters if own in owner._parameters else owner._buffers
+    table: dict[str, Any] = parameter_table(owner) if own in parameter_table(owner) else buffer_table(owner)
     stack.callback(table.__setitem__, own, table[own])
     table[own] = tensor
 

@@ -17,6 +17,7 @@ from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instructio
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS
 from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
 from tmmu.runtime.memory.slab import is_dense, is_same_view
+from tmmu.torch_private import cpp_address, schema_of
 
 ViewOf = Callable[[int], torch.Tensor]
 """The planned tensor of a value; always the same object."""
@@ -53,7 +54,7 @@ def compile_step(
     args = tuple(_bind_argument(argument, view) for argument in call.args)
     kwargs = {name: _bind_argument(argument, view) for name, argument in call.kwargs}
     args, kwargs = _rebase_offset(call, args, kwargs, buffer_start)
-    if not call.operator._schema.returns:
+    if not schema_of(call.operator).returns:
         return _step_without_results(call, args, kwargs)
     targets = [None if value is None else view(value) for value in call.results]
     into = [None if value is None or value in unread else view(value) for value in call.results]
@@ -66,14 +67,14 @@ def compile_step(
         fallback=fallback,
         results=tuple(target for target in targets if target is not None),
         arguments=tuple(_tensor_arguments(args, kwargs)),
-        needs_validation=bool(code) and not call.operator._schema.is_mutable,
+        needs_validation=bool(code) and not schema_of(call.operator).is_mutable,
         call=call,
     )
 
 
 def _step_without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledStep:
     """A call for its effect on an argument or a generator; any other only keeps arguments alive: no code."""
-    has_effect = call.operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.operator.tags
+    has_effect = schema_of(call.operator).is_mutable or torch.Tag.nondeterministic_seeded in call.operator.tags
     code = (make_instruction(call.operator, args, kwargs),) if has_effect else ()
     tensors = tuple(_tensor_arguments(args, kwargs))
     return CompiledStep(name=str(call.operator), code=code, fallback=code, results=(), arguments=tensors)
@@ -84,7 +85,7 @@ def _rebase_offset(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A ``storage_offset`` counts from the start of a storage: of the buffer's own at capture, of the slab's here."""
     arguments = arguments_by_name(call.operator, args, kwargs)
-    names = [argument.name for argument in call.operator._schema.arguments]
+    names = [argument.name for argument in schema_of(call.operator).arguments]
     offset = arguments.get(STORAGE_OFFSET)
     if buffer_start is None or offset is None or STORAGE_OFFSET not in names or not isinstance(call.args[0], ValueRef):
         return args, kwargs
@@ -105,7 +106,7 @@ def _direct_code(
 ) -> Code | None:
     """Code that writes the results directly; ``None`` where no way is right for these tensors."""
     operator = call.operator
-    if all(r.alias_info is not None and r.alias_info.is_write for r in operator._schema.returns):
+    if all(r.alias_info is not None and r.alias_info.is_write for r in schema_of(operator).returns):
         return (make_instruction(operator, args, kwargs),)
     results = [target for target in targets if target is not None]
     if len(results) != len(targets) or not all(map(is_dense, results)):
@@ -143,7 +144,7 @@ def _code_in_parts(
 
 def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have one storage, and byte ranges in it that overlap."""
-    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+    if cpp_address(a.untyped_storage()) != cpp_address(b.untyped_storage()):
         return False
     (low, high), (begin, end) = byte_range(a), byte_range(b)
     return low < end and begin < high

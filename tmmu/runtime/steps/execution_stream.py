@@ -20,6 +20,7 @@ from tmmu.runtime.kernels.code import Code, Runnable, runnable_of
 from tmmu.runtime.memory.sizing import require_device
 from tmmu.runtime.steps.interpreter import build_function, is_expressible
 from tmmu.runtime.steps.unplanned import CudaAllocations, Unplanned, count_allocations
+from tmmu.torch_private import BelowAutograd, DisableAutocast
 
 MIN_SCRATCH: Final = 1 << 18
 SCRATCH_SHARE: Final = 50
@@ -149,8 +150,8 @@ class CudaExecutionStream(ExecutionStream):
         try:
             with (
                 torch.no_grad(),
-                torch._C._DisableAutocast(),
-                torch._C._AutoDispatchBelowADInplaceOrView(),
+                DisableAutocast(),
+                BelowAutograd(),
                 self._cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 run()
@@ -166,7 +167,7 @@ class CudaExecutionStream(ExecutionStream):
         """Counted by the caching allocator."""
         return nullcontext(CudaAllocations(self.device, cuda=self._cuda))
 
-    def scratch_limit(self, stack_bytes: int) -> int:  # noqa: ARG002
+    def scratch_limit(self, stack_bytes: int) -> int:
         """No limit: kernels run whole, and the pool bounds what they allocate."""
         return 0
 

@@ -13,6 +13,16 @@ from typing import Any, Final
 import torch
 
 from tmmu.runtime.kernels.code import Code, Instruction, Runnable, unexpanded_index
+from tmmu.torch_private import (
+    ScriptGraph,
+    ScriptListType,
+    function_from_graph,
+    is_executor_optimizing,
+    schema_of,
+    script_int_type,
+    script_tensor_type,
+    set_executor_optimizing,
+)
 
 Value = Any
 """``torch._C.Value``, which has no type of its own in torch's stubs."""
@@ -55,12 +65,12 @@ def without_optimization(function: Runnable) -> Runnable:
     """The function with the graph executor's optimizations off in this thread; as they were afterwards."""
 
     def run() -> None:
-        before = torch._C._get_graph_executor_optimize()
-        torch._C._set_graph_executor_optimize(False)  # noqa: FBT003 - C takes it by position
+        before = is_executor_optimizing()
+        set_executor_optimizing(False)
         try:
             function()
         finally:
-            torch._C._set_graph_executor_optimize(before)
+            set_executor_optimizing(before)
 
     return run
 
@@ -72,13 +82,13 @@ class _GraphWriter:
     """
 
     def __init__(self) -> None:
-        self.graph: Any = torch._C.Graph()  # untyped in torch's stubs
+        self.graph: Any = ScriptGraph()  # untyped in torch's stubs
         self._tensors: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[tuple[type, Any], Value] = {}
 
     def add(self, instr: Instruction) -> None:
         """Adds a call and the copies of its results."""
-        schema = instr.operator._schema
+        schema = schema_of(instr.operator)
         inputs = [
             self._argument(value, argument.real_type)
             for value, argument in zip(instr.args, schema.arguments, strict=True)
@@ -96,7 +106,7 @@ class _GraphWriter:
     def build(self) -> Runnable:
         """One function of everything added."""
         self.graph.registerOutput(self.graph.insertConstant(None))
-        function: Runnable = torch._C._create_function_from_graph("planned", self.graph)
+        function: Runnable = function_from_graph("planned", self.graph)
         return without_optimization(function)
 
     def _copies(self, outputs: Sequence[Value], into: Sequence[torch.Tensor | None]) -> None:
@@ -133,7 +143,7 @@ class _GraphWriter:
         if items and all(type(item) is int for item in items):
             return self._constant(list(items))
         node = self.graph.create("prim::ListConstruct", [self._argument(item, element) for item in items], 1)
-        list_type = torch._C.ListType(torch._C.IntType.get()) if element.kind() == "SymIntType" else kind
+        list_type = ScriptListType(script_int_type()) if element.kind() == "SymIntType" else kind
         node.output().setType(list_type)
         self.graph.insertNode(node)
         return node.output()
@@ -142,7 +152,7 @@ class _GraphWriter:
         entry = self._tensors.get(id(tensor))
         if entry is None:
             value = self.graph.insertConstant(tensor.detach())
-            value.setType(torch._C.TensorType.get())  # of any shape, as operators' schemas have it
+            value.setType(script_tensor_type())  # of any shape, as operators' schemas have it
             entry = self._tensors[id(tensor)] = tensor, value
         return entry[1]
 

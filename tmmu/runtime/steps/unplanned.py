@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch._C import _autograd, _profiler
 from torch.autograd.profiler import record_function
 
 from tmmu.errors import InvalidConfig
+from tmmu.torch_private import is_profiler_enabled, memory_profiler_config, start_profiler, stop_profiler
 
 _PREFIX: Final = "tmmu step "
 
@@ -119,12 +119,11 @@ def count_allocations() -> Iterator[Allocations]:
 
     ``INVALID_CONFIG`` where a profiler is running: torch has one at a time.
     """
-    if _autograd._profiler_enabled():
+    if is_profiler_enabled():
         raise InvalidConfig("a profiler is running", fix="bind, or measure, outside of it")
     allocations = Allocations()
-    options = (_profiler.ProfilerState.CPU, False, True, False, False, False, _profiler._ExperimentalConfig())
-    _autograd._enable_profiler_legacy(_profiler.ProfilerConfig(*options))
+    start_profiler(memory_profiler_config())
     try:
         yield allocations
     finally:
-        allocations.add_events(_autograd._disable_profiler_legacy())
+        allocations.add_events(stop_profiler())

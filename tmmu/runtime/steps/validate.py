@@ -22,6 +22,7 @@ from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
 from tmmu.runtime.steps.execution_stream import ExecutionStream
 from tmmu.runtime.steps.guarded_results import CallSignature, GuardedResults, call_signature
 from tmmu.runtime.steps.unplanned import Unplanned
+from tmmu.torch_private import DisableAutocast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ def validate_steps(
     steps: Sequence[CompiledStep], context: ValidationContext
 ) -> tuple[list[CompiledStep], tuple[Unplanned, ...]]:
     """The steps as they will run, and what operators allocate in them. Overwrites activations, state and inputs."""
-    with torch.random.fork_rng(devices=context.stream.generators), torch.no_grad(), torch._C._DisableAutocast():
+    with torch.random.fork_rng(devices=context.stream.generators), torch.no_grad(), DisableAutocast():
         verdicts: dict[CallSignature, bool] = {}
         chosen = [step if _is_bit_exact(step, context, verdicts) else _use_fallback(step) for step in steps]
         with context.stream.count_allocations() as counter:
@@ -80,7 +81,7 @@ def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext
         candidate = context.compile_call(call, guarded.view)
         with torch.random.fork_rng(devices=context.stream.generators):
             runnable_of(candidate.code)()
-    except Exception:  # noqa: BLE001 - any exception rejects the code
+    except Exception:
         return False
     # Other places may compile to other code (a takeover that is none there); then this was no test of the step's.
     if len(candidate.code) != len(step.code) or not guarded.is_intact():
@@ -110,5 +111,5 @@ def _run_once(code: Code) -> Code | None:
     """The code without the copies that its run showed to be none; ``None`` where it fails."""
     try:
         return tuple(map(run_and_drop_copies, code))
-    except Exception:  # noqa: BLE001 - any exception rejects the code
+    except Exception:
         return None

@@ -12,7 +12,6 @@ import torch
 
 from tmmu.torch_private import (
     OpOverload,
-    base_name_of,
     cpp_address,
     default_generator,
     disable_current_modes,
@@ -79,4 +78,4 @@ def draws(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], de
 def _may_draw(func: OpOverload) -> bool:
     """Whether some call of the operator draws. A gradient takes what was drawn, whatever its tags say."""
     takes_generator = any(argument.name == "generator" for argument in schema_of(func).arguments)
-    return (_DRAWS in func.tags or takes_generator) and not base_name_of(func).endswith("_backward")
+    return (_DRAWS in func.tags or takes_generator) and not func.overloadpacket.__name__.endswith("_backward")

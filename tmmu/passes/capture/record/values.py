@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from tmmu.torch_private import DataDependentOutputException, OpOverload, base_name_of, disable_current_modes
+from tmmu.torch_private import DataDependentOutputException, OpOverload, disable_current_modes
 
 _MAX_NODES = 4096
 _UNINITIALIZED = ("empty", "new_empty", "resize")
@@ -106,7 +106,7 @@ def _is_filled(node: fx.Node, log: MutationLog) -> bool:
 
 def _base_name(node: fx.Node) -> str:
     """Of the operator that the node calls; empty for a Python function."""
-    return base_name_of(node.target) if isinstance(node.target, OpOverload) else ""
+    return str(node.target.overloadpacket.__name__) if isinstance(node.target, OpOverload) else ""
 
 
 def _leaf_value(node: fx.Node) -> torch.Tensor | None:
