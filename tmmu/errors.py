@@ -1,4 +1,4 @@
-"""Every way that tmmu refuses: one class per cause, three families by who must act.
+"""Errors: one class per cause, in three families by who must act (docs/spec/errors.md).
 
 ``UserError`` is the caller's to fix (exit 2), ``PlanError`` says that a plan is wrong or does not fit
 (exit 3), ``InternalError`` is ours (exit 70). Each class has a lasting ``code``; each instance has the
@@ -12,14 +12,14 @@ Field: TypeAlias = "int | str | bool | list[Field] | dict[str, Field] | None"
 
 
 class TmmuError(Exception):
-    """A refusal: ``code``, what happened, the fields behind it, and what to do."""
+    """An error with a lasting ``code``, ``what`` happened, the ``fields`` that explain it, and the ``fix``."""
 
     code: ClassVar[str] = "INTERNAL"
     exit_code: ClassVar[int] = 70
 
-    def __init__(self, what: str, *, fix: str = "", **fields: Field) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, message: str, *, fix: str = "", **fields: Field) -> None:
+        super().__init__(message)
+        self.what = message
         self.fix = fix
         self.fields: Mapping[str, Field] = fields
 

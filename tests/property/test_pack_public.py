@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
-from tmmu.judge.packing import packing_faults, shared_bytes, substantial
+from tmmu.judge.packing import nonempty_items, overlapping_pairs, packing_faults
 from tmmu.planner.pack.reduce import take
 from tmmu.planner.pack.solve import Packed, pack
 
@@ -36,12 +36,12 @@ def problems(draw: st.DrawFn, most: int = 7) -> PackProblem:
 
 def contradicts_itself(problem: PackProblem) -> bool:
     given_ones = take(problem, [i for i, offset in enumerate(problem.fixed) if offset >= 0])
-    return any(shared_bytes(given_ones, given_ones.fixed))
+    return any(overlapping_pairs(given_ones, given_ones.fixed))
 
 
 def least_peak(problem: PackProblem) -> int:
     """By brute force: every order, each item at its lowest place. Some order of a minimal packing yields it."""
-    items = substantial(problem)
+    items = nonempty_items(problem)
     given_ones = {i: problem.fixed[i] for i in items if problem.fixed[i] >= 0}
     orders = permutations([i for i in items if i not in given_ones])
     return min(_peak_in_order(problem, dict(given_ones), order) for order in orders)

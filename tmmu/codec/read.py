@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 from tmmu.codec.files import read_file
 from tmmu.errors import PlanCorrupt
 from tmmu.ir import cbor, graph, plan
-from tmmu.ir.columns import bools, columns, fixed, kind, pairs, refuse, rows, table, text, texts, uints
+from tmmu.ir.columns import bools, byte_string, describe, pairs, refuse, rows, table, text, texts, uint_columns, uints
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 from tmmu.judge import schema as form
+from tmmu.judge.graph_schema import check_schema
 from tmmu.judge.ring_schema import parse_ring
-from tmmu.judge.rules import check_form
 
 GRAPH_KEYS: Final = ("format", "version", "target", "buffers", "values", "ops", "inputs", "outputs", "notes")
 PLAN_KEYS: Final = (
@@ -79,7 +79,7 @@ def _graph(data: bytes) -> Graph:
         outputs=uints(top["outputs"], "outputs"),
         notes=_notes(top["notes"]),
     )
-    _demand(check_form(found))
+    _demand(check_schema(found))
     return found
 
 
@@ -105,19 +105,19 @@ def _plan(data: bytes) -> Plan:
     if top["spec"] != plan.SPEC:
         refuse("spec", f"is {top['spec']!r:.80}, not {plan.SPEC}")
     found = Plan(
-        ir_hash=fixed(top["ir_hash"], "ir_hash", 32),
+        ir_hash=byte_string(top["ir_hash"], "ir_hash", 32),
         mode=text(top["mode"], "mode"),
         preset=text(top["preset"], "preset"),
-        token_prefix=fixed(top["token_prefix"], "token_prefix", 8),
+        token_prefix=byte_string(top["token_prefix"], "token_prefix", 8),
         order=uints(top["order"], "order"),
         arenas=_arenas(top["arenas"]),
-        slots=Slots(**columns(top["slots"], "slots", Slots.__slots__)),
-        buffers=Placements(**columns(top["buffers"], "buffers", Placements.__slots__)),
+        slots=Slots(**uint_columns(top["slots"], "slots", Slots.__slots__)),
+        buffers=Placements(**uint_columns(top["buffers"], "buffers", Placements.__slots__)),
         metrics=_metrics(top["metrics"]),
         ring=parse_ring(top["ring"]) if "ring" in top else None,
     )
-    _demand(form.faults(found))
-    if fixed(top["digest"], "digest", 32) != found.digest:
+    _demand(form.schema_faults(found))
+    if byte_string(top["digest"], "digest", 32) != found.digest:
         refuse("digest", "is not that of the rest of the file")
     return found
 
@@ -137,7 +137,7 @@ def _arenas(value: object) -> Arenas:
 
 def _metrics(value: object) -> Mapping[str, int]:
     if not isinstance(value, dict):
-        refuse("metrics", f"is {kind(value)}, not a map")
+        refuse("metrics", f"is {describe(value)}, not a map")
     return dict(zip(texts(list(value), "metrics"), uints(list(value.values()), "metrics"), strict=True))
 
 
@@ -147,7 +147,7 @@ def _open(
     """The top map of a file of this format and version."""
     top = cbor.decode(data)
     if not isinstance(top, dict) or top.get("format") != name:
-        refuse("format", f"is {kind(top)}, not {name}" if not isinstance(top, dict) else f"is not {name}")
+        refuse("format", f"is {describe(top)}, not {name}" if not isinstance(top, dict) else f"is not {name}")
     found = top.get("version")
     if type(found) is not int or found < 1:
         refuse("version", f"is {found!r:.80}, not a version")

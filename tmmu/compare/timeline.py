@@ -1,16 +1,20 @@
-"""What a plan holds at each moment: places, who holds them, and when most of them is held."""
+"""Memory over time: what a plan holds at each position, which buffers hold it, and where it peaks."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Rows of the plan that hold one place in turn, oldest first; one row unless ``takes_over`` joined more."""
+class PlacedItem:
+    """An item of the plan: rows that have one place in turn, oldest first; one row unless ``takes_over`` joined more.
+
+    ``[birth, death)`` in positions, ``bytes`` padded.
+    """
 
     rows: tuple[int, ...]
     birth: int
@@ -18,18 +22,19 @@ class Place:
     bytes: int
 
 
-def places(plan: Plan, arenas: Collection[int]) -> Iterator[Place]:
-    """The places of these arenas, by the first birth. What takes over a place counts once."""
+def placed_items(plan: Plan, arenas: Collection[int]) -> Iterator[PlacedItem]:
+    """The items of these arenas, by birth. Buffers that take over one another count once."""
     placed = plan.buffers
-    root: dict[int, int] = {}
-    members: dict[int, list[int]] = {}
+    root: dict[BufferId, BufferId] = {}
+    members: dict[BufferId, list[int]] = {}
     rows = (row for row in range(len(placed)) if placed.arena[row] in arenas)
+    # A buffer is born no earlier than the one that it takes over, so that one's root is known.
     for row in sorted(rows, key=lambda row: (placed.birth[row], placed.id[row])):
-        buffer, before = placed.id[row], placed.takes_over[row]
-        root[buffer] = buffer if before == buffer else root.get(before, before)
+        buffer, taken_over = placed.id[row], placed.takes_over[row]
+        root[buffer] = root.get(taken_over, taken_over)
         members.setdefault(root[buffer], []).append(row)
     for chain in members.values():
-        yield Place(
+        yield PlacedItem(
             rows=tuple(chain),
             birth=placed.birth[chain[0]],
             death=max(placed.death[row] for row in chain),
@@ -37,26 +42,26 @@ def places(plan: Plan, arenas: Collection[int]) -> Iterator[Place]:
         )
 
 
-def levels(held: Sequence[Place]) -> tuple[tuple[int, int], ...]:
-    """Each position at which the bytes held change, and what they are from there on."""
+def levels(items: Sequence[PlacedItem]) -> tuple[tuple[int, int], ...]:
+    """(position, bytes): each position at which the live bytes change, and what they are from there on."""
     change: Counter[int] = Counter()
-    for place in held:
-        change[place.birth] += place.bytes
-        change[place.death] -= place.bytes
+    for item in items:
+        change[item.birth] += item.bytes
+        change[item.death] -= item.bytes
     positions = sorted(change)
     return tuple(zip(positions, accumulate(change[position] for position in positions), strict=True))
 
 
-def fullest(held: Sequence[Place]) -> tuple[int, int]:
-    """The first position with most bytes held, and those bytes; (0, 0) of nothing."""
-    return max(levels(held), key=lambda level: (level[1], -level[0]), default=(0, 0))
+def peak_level(items: Sequence[PlacedItem]) -> tuple[int, int]:
+    """The first position with the most live bytes, and those bytes; (0, 0) without items."""
+    return max(levels(items), key=lambda level: (level[1], -level[0]), default=(0, 0))
 
 
-def holders(plan: Plan, held: Sequence[Place], position: int) -> Mapping[int, int]:
-    """Who holds a place at ``position``: the buffer that took it last by then, with the place's bytes."""
-    born, ids = plan.buffers.birth, plan.buffers.id
+def live_buffers(plan: Plan, items: Sequence[PlacedItem], position: int) -> Mapping[BufferId, int]:
+    """The bytes of each item that is live at ``position``, by the buffer that took it over last by then."""
+    births, ids = plan.buffers.birth, plan.buffers.id
     return {
-        ids[next(row for row in reversed(place.rows) if born[row] <= position)]: place.bytes
-        for place in held
-        if place.birth <= position < place.death
+        ids[next(row for row in reversed(item.rows) if births[row] <= position)]: item.bytes
+        for item in items
+        if item.birth <= position < item.death
     }

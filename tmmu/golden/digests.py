@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from blake3 import blake3
 
 from tmmu.ir import cbor
 from tmmu.ir.graph import Graph
+from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import ArenaSpec, Placements, Plan, Slots
 from tmmu.planner.arenas import NEVER_REUSED
 from tmmu.planner.reference import Expected, arena_name, padded, simulate
@@ -70,7 +71,7 @@ def as_simulated(graph: Graph, plan: Plan, *, token: bytes, arenas: Sequence[Are
 def _placements(
     graph: Graph, plan: Plan, arenas: Sequence[ArenaSpec], found: Expected, index: Mapping[str, int]
 ) -> Placements:
-    ids = sorted(found.span)
+    ids = cast("list[BufferId]", sorted(found.span))
     offset = dict(zip(plan.buffers.id, plan.buffers.offset, strict=True))
     return Placements(
         id=tuple(ids),
@@ -80,7 +81,7 @@ def _placements(
         bytes=tuple(padded(graph, arenas, b) for b in ids),
         birth=tuple(found.span[b][0] for b in ids),
         death=tuple(found.span[b][1] for b in ids),
-        takes_over=tuple(found.takes_over[b] for b in ids),
+        takes_over=cast("tuple[BufferId, ...]", tuple(found.takes_over[b] for b in ids)),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
-from tmmu.ir.graph import ACTIVATION, GRADIENT, Buffers, Graph, Notes, OpNotes, Ops, Pair, Values
+from tmmu.ir.graph import ACTIVATION, GRADIENT, Buffers, Graph, Notes, OpNotes, Ops, Overwrite, Values
 from tmmu.ir.ids import BufferId, Bytes, ValueId
 
 BUFFERS: Final = 1_000_000
@@ -85,7 +85,7 @@ def _graph(c: _Columns) -> Graph:
             target=tuple("test.like" if pairs else "test.make" for pairs in c.overwrites),
             reads=cast("_Ids", tuple(c.reads)),
             writes=cast("_Ids", tuple(c.writes)),
-            overwrites=cast("tuple[tuple[Pair, ...], ...]", tuple(c.overwrites)),
+            overwrites=cast("tuple[tuple[Overwrite, ...], ...]", tuple(c.overwrites)),
             saves=cast("_Ids", tuple(c.saves)),
             recompute=tuple(c.recompute),
             stage=("forward",) * ops,

@@ -1,1 +1,1 @@
-"""The values that everything else meets in: graph, problem, plan; their files, their laws, and the judge."""
+"""Values that every other part of the compiler shares: graph, program, problem, plan, ring, cache key. No torch."""

@@ -1,107 +1,109 @@
-"""What a file says, column by column: whole, of the right type, in range, or ``PlanCorrupt`` that says where."""
+"""The columns of a decoded file: complete, of the right type, in range, or ``PlanCorrupt`` that names the key.
+
+``key`` is the path of what is read inside the file, as ``buffers.offset``.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Final, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from tmmu.errors import PlanCorrupt
+from tmmu.ir.cbor import FIX
 from tmmu.ir.fault import U64_MAX
 
-AGAIN: Final = "make the file again with tmmu plan"
-
 N = TypeVar("N", bound=int)
-"""Which id or unit the numbers of a column are is for the caller to say, by the type that it expects."""
+"""The id or unit that a column of numbers holds: the caller says which, by the type that it expects."""
 
 
-def table(value: object, where: str, keys: Iterable[str]) -> Mapping[str, object]:
-    """A map of exactly these keys."""
+def table(value: object, key: str, columns: Iterable[str]) -> Mapping[str, object]:
+    """A map of exactly these columns."""
     if not isinstance(value, dict):
-        refuse(where, f"is {kind(value)}, not a map")
-    wanted = tuple(keys)
-    for key in value:
-        if key not in wanted:
-            refuse(where, f"has the unknown key {key!r:.80}")
-    for key in wanted:
-        if key not in value:
-            refuse(where, f"lacks the key {key!r}")
+        refuse(key, f"is {describe(value)}, not a map")
+    expected = tuple(columns)
+    for column in value:
+        if column not in expected:
+            refuse(key, f"has the unknown key {column!r:.80}")
+    for column in expected:
+        if column not in value:
+            refuse(key, f"lacks the key {column!r}")
     return value
 
 
-def columns(value: object, where: str, keys: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """The columns of a map of exactly these keys, numbers all."""
-    return {name: uints(column, f"{where}.{name}") for name, column in table(value, where, keys).items()}
+def uint_columns(value: object, key: str, columns: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """A map of exactly these columns, each of unsigned 64-bit numbers."""
+    return {name: uints(column, f"{key}.{name}") for name, column in table(value, key, columns).items()}
 
 
-def uints(value: object, where: str) -> tuple[N, ...]:
+def uints(value: object, key: str) -> tuple[N, ...]:
     """An array of unsigned 64-bit numbers."""
-    column = cast("list[N]", _column(value, where, int))
-    _in_range(column, where)
+    column = cast("list[N]", _column(value, key, int))
+    _require_u64(column, key)
     return tuple(column)
 
 
-def texts(value: object, where: str) -> tuple[str, ...]:
+def texts(value: object, key: str) -> tuple[str, ...]:
     """An array of texts."""
-    return tuple(cast("list[str]", _column(value, where, str)))
+    return tuple(cast("list[str]", _column(value, key, str)))
 
 
-def bools(value: object, where: str) -> tuple[bool, ...]:
-    """An array of truth values."""
-    return tuple(cast("list[bool]", _column(value, where, bool)))
+def bools(value: object, key: str) -> tuple[bool, ...]:
+    """An array of booleans."""
+    return tuple(cast("list[bool]", _column(value, key, bool)))
 
 
-def rows(value: object, where: str) -> tuple[tuple[N, ...], ...]:
+def rows(value: object, key: str) -> tuple[tuple[N, ...], ...]:
     """An array of arrays of unsigned 64-bit numbers."""
-    lists = cast("list[list[N]]", _column(value, where, list))
+    lists = cast("list[list[N]]", _column(value, key, list))
     flat = list(chain.from_iterable(lists))
-    _column(flat, where, int)
-    _in_range(flat, where)
+    _column(flat, key, int)
+    _require_u64(flat, key)
     return tuple(map(tuple, lists))
 
 
-def pairs(value: object, where: str) -> tuple[tuple[tuple[N, N], ...], ...]:
-    """An array of arrays of pairs of such numbers."""
-    lists = cast("list[list[object]]", _column(value, where, list))
-    flat: tuple[tuple[N, ...], ...] = rows(list(chain.from_iterable(lists)), where)
+def pairs(value: object, key: str) -> tuple[tuple[tuple[N, N], ...], ...]:
+    """An array of arrays of pairs of unsigned 64-bit numbers."""
+    lists = cast("list[list[object]]", _column(value, key, list))
+    flat: tuple[tuple[N, ...], ...] = rows(list(chain.from_iterable(lists)), key)
     if set(map(len, flat)) - {2}:
-        refuse(where, "holds what is not a pair")
-    each = iter(cast("tuple[tuple[N, N], ...]", flat))
-    return tuple(tuple(next(each) for _ in row) for row in lists)
+        refuse(key, "holds what is not a pair")
+    remaining = iter(cast("tuple[tuple[N, N], ...]", flat))
+    return tuple(tuple(next(remaining) for _ in row) for row in lists)
 
 
-def _column(value: object, where: str, wanted: type) -> list[object]:
-    """An array whose items all have exactly this type."""
+def _column(value: object, key: str, cell_type: type) -> list[object]:
+    """An array whose items have exactly this type: a boolean is no integer."""
     if not isinstance(value, list):
-        refuse(where, f"is {kind(value)}, not an array")
-    others = set(map(type, value)) - {wanted}
-    if others:
-        refuse(where, f"holds {', '.join(sorted(other.__name__ for other in others))}, not only {wanted.__name__}")
+        refuse(key, f"is {describe(value)}, not an array")
+    foreign = sorted(kind.__name__ for kind in set(map(type, value)) - {cell_type})
+    if foreign:
+        refuse(key, f"holds {', '.join(foreign)}, not only {cell_type.__name__}")
     return value
 
 
-def _in_range(column: Sequence[int], where: str) -> None:
+def _require_u64(column: Sequence[int], key: str) -> None:
     if column and not 0 <= min(column) <= max(column) <= U64_MAX:
-        refuse(where, "leaves the unsigned 64-bit numbers")
+        refuse(key, "leaves the unsigned 64-bit numbers")
 
 
-def text(value: object, where: str) -> str:
+def text(value: object, key: str) -> str:
     """A text."""
     if not isinstance(value, str):
-        refuse(where, f"is {kind(value)}, not text")
+        refuse(key, f"is {describe(value)}, not text")
     return value
 
 
-def fixed(value: object, where: str, length: int) -> bytes:
-    """Exactly so many bytes."""
+def byte_string(value: object, key: str, length: int) -> bytes:
+    """A byte string of exactly ``length`` bytes."""
     if not isinstance(value, bytes) or len(value) != length:
-        refuse(where, f"is {kind(value)}, not {length} bytes")
+        refuse(key, f"is {describe(value)}, not {length} bytes")
     return value
 
 
-def kind(value: object) -> str:
-    """What it is, for a message."""
+def describe(value: object) -> str:
+    """The type of ``value`` for a message, with the length of a byte string."""
     return f"{len(value)} bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"
 
 
-def refuse(where: str, what: str) -> NoReturn:
-    """Raises ``PlanCorrupt``."""
-    raise PlanCorrupt(f"{where}: {what}", fix=AGAIN, where=where)
+def refuse(key: str, problem: str) -> NoReturn:
+    """Raises ``PlanCorrupt`` with the key as its field ``where``."""
+    raise PlanCorrupt(f"{key}: {problem}", fix=FIX, where=key)

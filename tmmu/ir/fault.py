@@ -1,4 +1,4 @@
-"""A fault: one broken rule, where it is broken, and by whom. Checks return faults; the edge raises."""
+"""Faults: which rule is broken, where, and by which op. Checks return them as values; the caller raises."""
 
 from dataclasses import dataclass, fields
 from typing import Final
@@ -6,14 +6,15 @@ from typing import Final
 from tmmu.errors import Field
 
 U64_MAX: Final = 2**64 - 1
-SHOWN: Final = 8
-"""How many faults an error carries; a broken plan of a million buffers may have as many faults."""
+MAX_LISTED_FAULTS: Final = 8
+"""A broken plan of a million buffers may have as many faults; eight tell a person enough, ``count`` says the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One broken rule. ``bytes`` is a half-open range; ``by`` is the op that did it; absent fields do not apply."""
+    """One broken rule. ``bytes`` is a half-open range, ``by`` the op that did it; ``None``: does not apply."""
 
+    # The field names are the keys of the error record that --json prints.
     rule: str
     what: str
     op: int | None = None
@@ -28,7 +29,7 @@ class Fault:
 
 
 def fault_record(fault: Fault) -> dict[str, Field]:
-    """The fields that are present, as an error carries them."""
+    """The fields that apply, as an error carries them."""
     record: dict[str, Field] = {}
     for column in fields(Fault):
         content = getattr(fault, column.name)
@@ -38,8 +39,8 @@ def fault_record(fault: Fault) -> dict[str, Field]:
 
 
 def faults_field(faults: tuple[Fault, ...]) -> list[Field]:
-    """The first faults, as an error carries them."""
-    return [fault_record(fault) for fault in faults[:SHOWN]]
+    """The first ``MAX_LISTED_FAULTS``, as an error carries them."""
+    return [fault_record(fault) for fault in faults[:MAX_LISTED_FAULTS]]
 
 
 def headline(faults: tuple[Fault, ...]) -> str:

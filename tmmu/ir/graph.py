@@ -1,4 +1,4 @@
-"""The graph: buffers, values, ops, as columns. Ids are positions in a column.
+"""The graph: buffers, values and ops as columns; an id is a position in a column (docs/spec/ir.md).
 
 A *buffer* is a storage. A *value* is a window on one buffer. An *op* reads values and writes values.
 Views are not ops: the op that last changed a buffer writes, beside its own result, every window of that
@@ -68,7 +68,7 @@ DTYPE_BYTES: Final = {
     "complex128": 16,
 }
 
-Pair: TypeAlias = tuple[ValueId, ValueId]
+Overwrite: TypeAlias = tuple[ValueId, ValueId]
 """(written value, read value) of one op, which may be computed in the same bytes."""
 
 
@@ -114,7 +114,7 @@ class Ops:
     target: tuple[str, ...]
     reads: tuple[tuple[ValueId, ...], ...]
     writes: tuple[tuple[ValueId, ...], ...]
-    overwrites: tuple[tuple[Pair, ...], ...]
+    overwrites: tuple[tuple[Overwrite, ...], ...]
     saves: tuple[tuple[ValueId, ...], ...]
     recompute: tuple[bool, ...]
     stage: tuple[str, ...]
@@ -130,7 +130,7 @@ class Ops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpNotes:
-    """What the planner does not read: phase, modality, cost, and where in the model an op comes from."""
+    """Annotations of ops, which the planner does not read. ``source`` is ``file:line``, relative to the model."""
 
     phase: tuple[str, ...]
     modality: tuple[str, ...]
@@ -150,7 +150,7 @@ class Notes:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A whole program: what is stored, which windows exist, who reads and writes them."""
+    """A program over memory: what is stored, which windows exist, which ops read and write them."""
 
     target: str
     buffers: Buffers
@@ -196,7 +196,7 @@ def semantic_map(graph: Graph) -> dict[str, object]:
 
 
 def notes_map(notes: Notes) -> dict[str, object]:
-    """The annotations as they stand in the file."""
+    """The key ``notes`` of an IR file."""
     ops = notes.ops
     return {
         "name": notes.name,

@@ -1,4 +1,4 @@
-"""The plan: where everything goes. Columns, frozen, with a digest over its own canonical bytes."""
+"""The plan of one graph: order, spans, slots, addresses, offsets, as frozen columns (docs/spec/plan.md)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Final
 from blake3 import blake3
 
 from tmmu.ir import cbor
+from tmmu.ir.ids import BufferId, OpId
 from tmmu.ir.ring import Ring, ring_map
 
 FORMAT: Final = "tmmu.plan"
@@ -23,7 +24,10 @@ SEGMENTS: Final = ("text", "data", "stack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaSpec:
-    """What a caller asks of one arena. ``capacity`` 0 is no limit; ``page`` 0 rounds nothing."""
+    """What a caller asks of one arena: ``alignment``, ``page`` and ``capacity`` in bytes.
+
+    ``capacity`` 0 is no limit; ``page`` 0 rounds nothing.
+    """
 
     name: str
     segment: str
@@ -35,7 +39,10 @@ class ArenaSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arenas:
-    """Per arena, in a fixed order: its spec, its slots, and the bytes that it needs."""
+    """Per arena, in a fixed order: its spec, its number of slots, and ``peak`` and ``bound`` in bytes.
+
+    ``bound`` is the most padded bytes live at once; ``proven``: the slab is known to be minimal.
+    """
 
     name: tuple[str, ...]
     segment: tuple[str, ...]
@@ -54,7 +61,7 @@ class Arenas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """Every slot, by (arena index, slot): its replayable address and the most padded bytes it ever holds."""
+    """Every slot, by (arena index, slot): its virtual address, and the most padded bytes that it ever holds."""
 
     arena: tuple[int, ...]
     slot: tuple[int, ...]
@@ -67,16 +74,20 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placements:
-    """Every placed buffer, by id. ``bytes`` is padded; ``takes_over`` is a buffer id, or the buffer's own."""
+    """Every placed buffer, by id: a row per buffer.
 
-    id: tuple[int, ...]
+    ``arena`` is an index, ``offset`` a byte of the arena's slab, ``bytes`` padded, ``[birth, death)`` in positions.
+    ``takes_over`` is the buffer in whose bytes this one is computed, or its own id.
+    """
+
+    id: tuple[BufferId, ...]
     arena: tuple[int, ...]
     slot: tuple[int, ...]
     offset: tuple[int, ...]
     bytes: tuple[int, ...]
     birth: tuple[int, ...]
     death: tuple[int, ...]
-    takes_over: tuple[int, ...]
+    takes_over: tuple[BufferId, ...]
 
     def __len__(self) -> int:
         return len(self.id)
@@ -84,19 +95,19 @@ class Placements:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One graph, in one mode, under one token: order, slots, addresses, offsets."""
+    """A plan of the graph with ``ir_hash``, in one mode, under the token with ``token_prefix``."""
 
     ir_hash: bytes
     mode: str
     preset: str
     token_prefix: bytes
-    order: tuple[int, ...]
+    order: tuple[OpId, ...]
     arenas: Arenas
     slots: Slots
     buffers: Placements
     metrics: Mapping[str, int]
     ring: Ring | None = None
-    """How the weights stream; without one all of them stay."""
+    """How the weights stream; ``None`` where all of them are resident."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -105,21 +116,21 @@ class Plan:
 
 
 def slabs_of(segment: Sequence[str], layout: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Arenas, by index, that share one slab of bytes: the ``joint`` ones of a segment, and each other one alone."""
+    """Per slab, the indices of its arenas: the ``joint`` ones of a segment share one, every other arena has its own."""
     slabs: dict[tuple[str, int], list[int]] = {}
-    for arena, (where, how) in enumerate(zip(segment, layout, strict=True)):
-        slabs.setdefault((where, -1 if how == JOINT else arena), []).append(arena)
+    for arena, (segment_name, layout_name) in enumerate(zip(segment, layout, strict=True)):
+        slabs.setdefault((segment_name, -1 if layout_name == JOINT else arena), []).append(arena)
     return tuple(map(tuple, slabs.values()))
 
 
 def segment_bytes(arenas: Arenas, segment: str) -> int:
-    """What the slabs of a segment take: of each, the highest end of its arenas."""
+    """Bytes that the slabs of a segment take: of each, the highest peak of its arenas."""
     slabs = slabs_of(arenas.segment, arenas.layout)
     return sum(max(arenas.peak[arena] for arena in slab) for slab in slabs if arenas.segment[slab[0]] == segment)
 
 
 def plan_map(plan: Plan) -> dict[str, object]:
-    """The map that ``digest`` covers."""
+    """The map that ``digest`` covers: the file without that key."""
     arenas, slots, buffers = plan.arenas, plan.slots, plan.buffers
     ring = {} if plan.ring is None else {"ring": ring_map(plan.ring)}
     return {

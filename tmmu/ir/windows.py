@@ -1,16 +1,17 @@
-"""Which bytes of its buffer a value covers."""
+"""Windows: which bytes of its buffer a value covers, and which op writes it."""
 
 from collections.abc import Sequence
 
 from tmmu.ir.graph import DTYPE_BYTES, Graph
+from tmmu.ir.ids import OpId, ValueId
 
 
-def extent(shape: Sequence[int], stride: Sequence[int], item: int) -> int:
+def extent(shape: Sequence[int], stride: Sequence[int], item_bytes: int) -> int:
     """Bytes from the first element to the end of the last; 0 without elements. ``stride`` counts elements."""
     if 0 in shape:
         return 0
     last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-    return (last + 1) * item
+    return (last + 1) * item_bytes
 
 
 def windows(graph: Graph) -> tuple[tuple[int, int], ...]:
@@ -25,24 +26,24 @@ def windows(graph: Graph) -> tuple[tuple[int, int], ...]:
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the elements fill their extent, each byte once, in some order of the axes."""
     step = 1
-    for expected, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
-        if expected != step:
+    for axis_stride, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
+        if axis_stride != step:
             return 0 in shape
         step *= n
     return True
 
 
-def same_window(graph: Graph, one: int, other: int) -> bool:
-    """Whether two values see the same elements of their buffers in the same way."""
+def same_window(graph: Graph, first: ValueId, second: ValueId) -> bool:
+    """Whether two values have one offset, shape, stride and dtype, each on its own buffer."""
     values = graph.values
     columns = (values.offset, values.shape, values.stride, values.dtype)
-    return all(column[one] == column[other] for column in columns)
+    return all(column[first] == column[second] for column in columns)
 
 
-def writers(graph: Graph) -> list[int]:
-    """Per value, the op that writes it, or -1 where it is defined from the start."""
-    writer = [-1] * len(graph.values)
-    for op, written in enumerate(graph.ops.writes):
+def writers(graph: Graph) -> list[OpId]:
+    """Per value, the op that writes it; -1 where it is defined from the start."""
+    writer = [OpId(-1)] * len(graph.values)
+    for op, written in zip(graph.ops.ids, graph.ops.writes, strict=True):
         for value in written:
             writer[value] = op
     return writer

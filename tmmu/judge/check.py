@@ -1,8 +1,8 @@
-"""The judge: a plan is sound for a graph, or here is every fault. Knows nothing of the planner.
+"""The judge: whether a plan is sound for a graph, with every fault where it is not. Knows nothing of the planner.
 
-``FORM`` is asked first, and where a row of it fails no later one is: the rules after it trust columns and ids, and
-nothing more. Ids are asked after the hash of the graph, as they mean nothing in another one. ``execution`` runs the
-plan on paper; the others compare each number with its definition.
+``SCHEMA_RULES`` come first, and where a row of them fails no later row is checked: the rules after it trust columns
+and ids, and nothing more. Ids come after the hash of the graph, as they mean nothing in another one. ``execution``
+runs the plan abstractly; the other rules compare each number with its definition.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,154 +17,160 @@ from tmmu.ir import cbor
 from tmmu.ir.fault import Fault, faults_field, headline
 from tmmu.ir.graph import Graph, semantic_map
 from tmmu.ir.plan import Plan, plan_map
-from tmmu.ir.random_state import displaced
-from tmmu.judge import layout as tables
-from tmmu.judge import ring_rules
-from tmmu.judge import schema as form
-from tmmu.judge.context import Case
-from tmmu.judge.execute import execution
+from tmmu.ir.random_state import displaced_ops
+from tmmu.judge import arena_rules, layout, ring_rules, schema, slot_rules
+from tmmu.judge.context import CheckContext
+from tmmu.judge.execute import execution_faults
 from tmmu.judge.rules import check_graph
 from tmmu.judge.spans import ops_of_mode
-from tmmu.judge.versions import changes, versions
+from tmmu.judge.versions import versions, writing_ops
 
 SHORTEST_TOKEN: Final = 64
+"""Bytes; specified (R9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """One row: the faults that its check may find, by rule name, and the error that they become."""
+class PlanRule:
+    """A row of the table: the rule names of the faults that ``check`` returns, and the error that they become."""
 
     rules: tuple[str, ...]
     demands: str
-    check: Callable[[Case], Iterable[Fault]]
+    check: Callable[[CheckContext], Iterable[Fault]]
     error: type[PlanError] = PlanUnsound
 
 
-def graph_legal(case: Case) -> Iterator[Fault]:
+def legal_graph(context: CheckContext) -> Iterator[Fault]:
     """The graph itself is legal."""
-    return (Fault(rule="graph", what=str(fault)) for fault in check_graph(case.graph))
+    return (Fault(rule="graph", what=str(fault)) for fault in check_graph(context.graph))
 
 
-def plan_formed(case: Case) -> tuple[Fault, ...]:
+def plan_schema(context: CheckContext) -> tuple[Fault, ...]:
     """The plan's tables are rectangular, its words known, its slots in order."""
-    return form.faults(case.plan)
+    return schema.schema_faults(context.plan)
 
 
-def ir_hash(case: Case) -> Iterator[Fault]:
+def ir_hash(context: CheckContext) -> Iterator[Fault]:
     """The plan is for this graph, and the graph hashes to what it says."""
-    wanted = blake3(cbor.encode(semantic_map(case.graph))).digest()
-    if case.plan.ir_hash != wanted:
-        what = f"the plan is for graph {case.plan.ir_hash.hex()[:16]}, not {wanted.hex()[:16]}"
-        yield Fault(rule="ir-hash", what=what)
+    expected = blake3(cbor.encode(semantic_map(context.graph))).digest()
+    if context.plan.ir_hash != expected:
+        message = f"the plan is for graph {context.plan.ir_hash.hex()[:16]}, not {expected.hex()[:16]}"
+        yield Fault(rule="ir-hash", what=message)
 
 
-def token_prefix(case: Case) -> Iterator[Fault]:
+def token_prefix(context: CheckContext) -> Iterator[Fault]:
     """The plan is under this token, where one is given."""
-    token, prefix = case.token, case.plan.token_prefix
+    token, prefix = context.token, context.plan.token_prefix
     if token is not None and (prefix != token[:8] or len(token) < SHORTEST_TOKEN):
-        what = f"the plan is under token {prefix.hex()}…, not {token[:8].hex()}… of {len(token)} bytes"
-        yield Fault(rule="token-prefix", what=what)
+        message = f"the plan is under token {prefix.hex()}…, not {token[:8].hex()}… of {len(token)} bytes"
+        yield Fault(rule="token-prefix", what=message)
 
 
-def digest(case: Case) -> Iterator[Fault]:
+def digest(context: CheckContext) -> Iterator[Fault]:
     """The digest covers what the plan says now."""
-    wanted = blake3(cbor.encode(plan_map(case.plan))).digest()
-    if case.plan.digest != wanted:
-        yield Fault(rule="digest", what=f"the digest is {wanted.hex()[:16]}, not {case.plan.digest.hex()[:16]}")
+    expected = blake3(cbor.encode(plan_map(context.plan))).digest()
+    if context.plan.digest != expected:
+        message = f"the digest is {expected.hex()[:16]}, not {context.plan.digest.hex()[:16]}"
+        yield Fault(rule="digest", what=message)
 
 
-def order(case: Case) -> Iterator[Fault]:
+def order(context: CheckContext) -> Iterator[Fault]:
     """Each op of the mode runs once."""
-    wanted, seen = set(ops_of_mode(case.graph, case.plan.mode)), set[int]()
-    for op in case.plan.order:
-        if op in seen or op not in wanted:
-            what = f"op {op} runs twice" if op in seen else f"op {op} is none of mode {case.plan.mode}"
-            yield Fault(rule="order", what=what, op=op)
-        seen.add(op)
-    for op in sorted(wanted - seen):
+    mode = context.plan.mode
+    ops = set(ops_of_mode(context.graph, mode))
+    pending = set(ops)
+    for op in context.plan.order:
+        if op not in pending:
+            message = f"op {op} runs twice" if op in ops else f"op {op} is none of mode {mode}"
+            yield Fault(rule="order", what=message, op=op)
+        pending.discard(op)
+    for op in sorted(pending):
         yield Fault(rule="order", what=f"op {op} never runs", op=op)
 
 
-def versions_kept(case: Case) -> Iterator[Fault]:
+def version_order(context: CheckContext) -> Iterator[Fault]:
     """The changes of a buffer follow each other as in the program."""
-    program = versions(case.graph, ops_of_mode(case.graph, case.plan.mode))
-    for buffer, (wanted, found) in enumerate(zip(program, changes(case.graph, case.plan.order), strict=True)):
-        if wanted != found and sorted(wanted) == sorted(found):
-            op = next(b for a, b in zip(wanted, found, strict=True) if a != b)
-            what = f"op {op} changes buffer {buffer} out of turn: the program's order is {wanted[:8]}"
-            yield Fault(rule="versions", what=what, op=op, buffer=buffer)
+    graph, plan = context.graph, context.plan
+    program = versions(graph, ops_of_mode(graph, plan.mode))
+    for buffer, (expected, actual) in enumerate(zip(program, writing_ops(graph, plan.order), strict=True)):
+        if expected != actual and sorted(expected) == sorted(actual):
+            op = next(b for a, b in zip(expected, actual, strict=True) if a != b)
+            message = f"op {op} changes buffer {buffer} out of turn: the program's order is {expected[:8]}"
+            yield Fault(rule="versions", what=message, op=op, buffer=buffer)
 
 
-def random(case: Case) -> Iterator[Fault]:
+def random_state(context: CheckContext) -> Iterator[Fault]:
     """What takes or sets the random state stands among the other ops as in the program."""
-    for op in displaced(case.graph, case.plan.order):
-        what = f"op {op} takes or sets the random state, and runs before a smaller id or after a larger one"
-        yield Fault(rule="random", what=what, op=op)
+    for op in displaced_ops(context.graph, context.plan.order):
+        message = f"op {op} takes or sets the random state, and runs before a smaller id or after a larger one"
+        yield Fault(rule="random", what=message, op=op)
 
 
-def run(case: Case) -> Iterator[Fault]:
-    """Run on paper, every read finds what the program means, and so do the caller and the gradient afterwards."""
-    return execution(case.graph, case.plan)
+def execution(context: CheckContext) -> Iterator[Fault]:
+    """Executed, every read finds what the program means, and so do the caller and the gradient afterwards."""
+    return execution_faults(context.graph, context.plan)
 
 
-def ring(case: Case) -> Iterable[Fault]:
+def weight_ring(context: CheckContext) -> Iterable[Fault]:
     """Where weights stream, they are where ops read them, and no copy lands on what is still read."""
-    return ring_rules.ring_faults(case.graph, case.plan, case.plan.ring) if case.plan.ring else ()
+    graph, plan = context.graph, context.plan
+    return ring_rules.ring_faults(graph, plan, plan.ring) if plan.ring else ()
 
 
-def _row(check: Callable[[Case], Iterable[Fault]], *rules: str, error: type[PlanError] = PlanUnsound) -> Judgement:
-    names = rules or (check.__name__.replace("_", "-"),)
-    return Judgement(rules=names, demands=(check.__doc__ or "").split("\n")[0].rstrip("."), check=check, error=error)
+def _rule(
+    check: Callable[[CheckContext], Iterable[Fault]], *names: str, error: type[PlanError] = PlanUnsound
+) -> PlanRule:
+    return PlanRule(rules=names, demands=(check.__doc__ or "").split("\n")[0].rstrip("."), check=check, error=error)
 
 
-FORM: Final = (
-    _row(graph_legal, "graph"),
-    _row(plan_formed, *(part.__name__ for part in form.PARTS)),
-    _row(ir_hash, error=PlanMismatch),
-    _row(form.ids),
+SCHEMA_RULES: Final = (
+    _rule(legal_graph, "graph"),
+    _rule(plan_schema, *schema.NAMES),
+    _rule(ir_hash, "ir-hash", error=PlanMismatch),
+    _rule(schema.ids, "ids"),
 )
+# The rule names are in error records and in docs/spec/judge.md, in this order.
 RULES: Final = (
-    *FORM,
-    _row(token_prefix, error=PlanMismatch),
-    _row(digest),
-    _row(order),
-    _row(versions_kept, "versions"),
-    _row(random),
-    _row(run, "read", "write", "output", "saved", "persistent"),
-    _row(tables.placed),
-    _row(tables.arena),
-    _row(tables.span),
-    _row(tables.takes_over),
-    _row(tables.padding),
-    _row(tables.alignment),
-    _row(tables.overlap),
-    _row(tables.slots),
-    _row(tables.slot_sharing),
-    _row(tables.slot_count),
-    _row(tables.slot_bytes),
-    _row(tables.address),
-    _row(tables.layout),
-    _row(tables.peak),
-    _row(tables.bound),
-    _row(tables.proven),
-    _row(tables.capacity),
-    _row(tables.metrics),
-    _row(ring, *ring_rules.NAMES),
+    *SCHEMA_RULES,
+    _rule(token_prefix, "token-prefix", error=PlanMismatch),
+    _rule(digest, "digest"),
+    _rule(order, "order"),
+    _rule(version_order, "versions"),
+    _rule(random_state, "random"),
+    _rule(execution, "read", "write", "output", "saved", "persistent"),
+    _rule(layout.placed_buffers, "placed"),
+    _rule(layout.arena, "arena"),
+    _rule(layout.span, "span"),
+    _rule(layout.takes_over, "takes-over"),
+    _rule(layout.padded_sizes, "padding"),
+    _rule(layout.alignment, "alignment"),
+    _rule(layout.overlap, "overlap"),
+    _rule(slot_rules.slots, "slots"),
+    _rule(slot_rules.slot_sharing, "slot-sharing"),
+    _rule(slot_rules.slot_count, "slot-count"),
+    _rule(slot_rules.slot_bytes, "slot-bytes"),
+    _rule(slot_rules.address, "address"),
+    _rule(layout.layout, "layout"),
+    _rule(arena_rules.peak, "peak"),
+    _rule(arena_rules.bound, "bound"),
+    _rule(arena_rules.proven_peaks, "proven"),
+    _rule(arena_rules.capacity, "capacity"),
+    _rule(arena_rules.metrics, "metrics"),
+    _rule(weight_ring, *ring_rules.NAMES),
 )
 
 
 def check_plan(graph: Graph, plan: Plan, *, token: bytes | None = None) -> tuple[Fault, ...]:
     """Every fault of ``plan`` as a plan of ``graph``, in the order of the table; empty for a sound plan.
 
-    Without ``token``, addresses are checked for being distinct and aligned only. Where ``FORM`` fails, the first of
-    its rows that does is the last one asked. O(N log N) in the plan and the graph.
+    Without ``token``, addresses are checked for being distinct and aligned only. Where a row of ``SCHEMA_RULES``
+    fails, only its faults are returned. O(N log N) in the plan and the graph.
     """
-    case = Case(graph=graph, plan=plan, token=token)
-    for row in FORM:
-        found = tuple(row.check(case))
-        if found:
-            return found
-    return tuple(chain.from_iterable(row.check(case) for row in RULES[len(FORM) :]))
+    context = CheckContext(graph=graph, plan=plan, token=token)
+    for row in SCHEMA_RULES:
+        faults = tuple(row.check(context))
+        if faults:
+            return faults
+    return tuple(chain.from_iterable(row.check(context) for row in RULES[len(SCHEMA_RULES) :]))
 
 
 def judge(graph: Graph, plan: Plan, *, token: bytes | None = None) -> None:

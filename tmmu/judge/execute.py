@@ -1,194 +1,226 @@
-"""Runs a plan on paper: who owns which bytes after each op, and whether every read finds what the program means.
+"""Executes a plan abstractly: which buffer owns each byte, at which version, and whether every read finds its value.
 
-No liveness here. An op takes the bytes of its results from whoever had them; what was lost shows when it is read,
-at the end at the latest. Which version of a buffer a value means comes from the graph alone, and which
-bytes hold it from the plan alone.
+It knows no liveness. Planners share bytes because their liveness says that they may, and a checker that reused it would
+repeat its mistakes. As regalloc2's checker does for registers, this one follows what is where, op by op. Which version
+of a buffer a value means comes from the graph alone, which bytes hold it from the plan alone.
+
+State. Per slab, each byte is owned by (buffer, op that wrote it) or by nothing; per buffer, the op that wrote its
+current version, ``START`` before any. An order is a straight line, so no two states are ever joined: the lattice is
+flat, the state exact, and one transfer per op ends the run. Persistent buffers own their bytes at first.
+
+A *read* of a value demands that its buffer is at the version of the op that writes the value, and that all bytes of its
+window are owned by that buffer at that version.
+
+A *write* makes the op the current version of the buffer, and hands all bytes of the window to it, whoever owned them.
+Losing bytes is no fault by itself: what was lost and mattered is missed by a later read, or at the end, where outputs,
+saved values and everything persistent are read. One thing a later read cannot see: a kernel may write before it has
+read all. So an op may not take bytes that it reads as another buffer, nor bytes that it also writes as another one.
+
+``takes_over`` is the one exception, and it is exact: the op lists the pair in ``overwrites`` (same dtype, shape and
+stride, dense, each the whole of its buffer, by the rule of that name), the plan says that the buffer takes over the
+other, both begin at one offset, and the op reads the other through windows equal to the pair's alone. Then element i of
+the result lies on element i of the argument and on no other, and an elementwise kernel has read it when it writes.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
+from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.plan import Plan, slabs_of
 from tmmu.ir.windows import same_window, windows, writers
 from tmmu.judge.interval import Owner, Ownership
-from tmmu.judge.spans import mirrors, retained
+from tmmu.judge.spans import is_mirrored, saved_values
 
-START = -1
-"""The op that put there what is there from the start."""
+START: Final = OpId(-1)
+"""The writer of what is there from the start."""
 
 
 class Execution:
-    """The state: per slab the owners of its bytes, per buffer the op that last changed it."""
+    """The state, and the transfer of each op. ``offset_of`` and ``arena_of`` are -1 for buffers without a place."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
         self.graph, self.plan = graph, plan
-        self.home, self.writer, self.window = graph.values.buffer, writers(graph), windows(graph)
-        self.holds = [START] * len(graph.buffers)
-        self.base = [-1] * len(graph.buffers)
-        self.arena = [-1] * len(graph.buffers)
-        self.over: dict[int, int] = {}
+        self.buffer_of, self.writer_of, self.window_of = graph.values.buffer, writers(graph), windows(graph)
+        self.version = [START] * len(graph.buffers)
+        self.offset_of = [-1] * len(graph.buffers)
+        self.arena_of = [-1] * len(graph.buffers)
+        self.taken_over: dict[BufferId, BufferId] = {}
         for row, buffer in enumerate(plan.buffers.id):
-            self.base[buffer], self.arena[buffer] = plan.buffers.offset[row], plan.buffers.arena[row]
+            self.offset_of[buffer], self.arena_of[buffer] = plan.buffers.offset[row], plan.buffers.arena[row]
             if plan.buffers.takes_over[row] != buffer:
-                self.over[buffer] = plan.buffers.takes_over[row]
+                self.taken_over[buffer] = plan.buffers.takes_over[row]
         slab_of = {a: slab[0] for slab in slabs_of(plan.arenas.segment, plan.arenas.layout) for a in slab}
         slabs = [Ownership() for _ in range(len(plan.arenas))]
         self.memory = [slabs[slab_of[arena]] for arena in range(len(plan.arenas))]
-        self.lasting = sorted(
+        self.persistent = sorted(
             (buffer for buffer in plan.buffers.id if graph.buffers.role[buffer] in PERSISTENT_ROLES),
-            key=lambda buffer: (self.arena[buffer], self.base[buffer], buffer),
+            key=lambda buffer: (self.arena_of[buffer], self.offset_of[buffer], buffer),
         )
-        for buffer in self.lasting:
-            low = self.base[buffer]
-            self.memory[self.arena[buffer]].claim(low, low + graph.buffers.bytes[buffer], (buffer, START))
+        for buffer in self.persistent:
+            low = self.offset_of[buffer]
+            self.memory[self.arena_of[buffer]].claim(low, low + graph.buffers.bytes[buffer], (buffer, START))
 
     def run(self) -> Iterator[Fault]:
-        """Every fault of the execution and of what it leaves behind."""
+        """Every fault of the execution and of the state that it ends in."""
         reads, writes = self.graph.ops.reads, self.graph.ops.writes
         for op in self.plan.order:
             for value in reads[op]:
-                fault = self.look(value, "read", f"op {op} reads", op)
+                fault = self.read(value, "read", f"op {op} reads", op)
                 if fault:
                     yield fault
             if writes[op]:
                 yield from self.write(op)
-        yield from self.end()
+        yield from self.end_faults()
 
-    def look(self, value: int, rule: str, who: str, op: int | None) -> Fault | None:
-        """The fault of finding ``value`` now: another version, other bytes, or no place at all."""
-        buffer, made = self.home[value], self.writer[value]
-        base, (low, high) = self.base[buffer], self.window[value]
-        if self.holds[buffer] == made:
-            if low == high or (base < 0 and self.graph.buffers.role[buffer] == INPUT):
+    def read(self, value: ValueId, rule: str, reader: str, op: OpId | None) -> Fault | None:
+        """The fault of reading ``value`` now: another version, bytes of another owner, or no place at all."""
+        buffer, writer = self.buffer_of[value], self.writer_of[value]
+        offset, (low, high) = self.offset_of[buffer], self.window_of[value]
+        if self.version[buffer] == writer:
+            # Inputs are the caller's: no arena holds them, so their version is all that there is to check.
+            if low == high or (offset < 0 and self.graph.buffers.role[buffer] == INPUT):
                 return None
-            if base >= 0 and self.memory[self.arena[buffer]].holds(base + low, base + high, (buffer, made)):
+            memory = self.memory[self.arena_of[buffer]]
+            if offset >= 0 and memory.is_owned_by(offset + low, offset + high, (buffer, writer)):
                 return None
-        seen = Fault(rule=rule, what=f"{who} value {value} of buffer {buffer}", op=op, value=value, buffer=buffer)
-        return self.stale(seen, made) if self.holds[buffer] != made else self.lost(seen, (buffer, made))
+        fault = Fault(rule=rule, what=f"{reader} value {value} of buffer {buffer}", op=op, value=value, buffer=buffer)
+        if self.version[buffer] != writer:
+            return self.stale_fault(fault, buffer, writer)
+        return self.clobbered_fault(fault, value)
 
-    def stale(self, seen: Fault, made: int) -> Fault:
-        """The program itself has moved on, or has not come so far."""
-        now = self.holds[seen.buffer or 0]
-        wanted = f"as op {made} writes it" if made >= 0 else "as it is at the start"
-        found = f"op {now} wrote it last" if now >= 0 else "nothing has written it yet"
-        return replace(seen, what=f"{seen.what} {wanted}, but {found}", by=now if now >= 0 else None)
+    def stale_fault(self, fault: Fault, buffer: BufferId, writer: OpId) -> Fault:
+        """The buffer is at a later version than ``writer``'s, or not there yet."""
+        current = self.version[buffer]
+        expected = f"as op {writer} writes it" if writer >= 0 else "as it is at the start"
+        actual = f"op {current} wrote it last" if current >= 0 else "nothing has written it yet"
+        return replace(fault, what=f"{fault.what} {expected}, but {actual}", by=current if current >= 0 else None)
 
-    def lost(self, seen: Fault, wanted: Owner) -> Fault | None:
-        """Bytes of the value belong to another by now, or it has no place; None if many pieces cover it."""
-        base, (low, high) = self.base[wanted[0]], self.window[seen.value or 0]
-        if base < 0:
-            return replace(seen, what=f"{seen.what}, which has no place")
-        name, memory = self.plan.arenas.name[self.arena[wanted[0]]], self.memory[self.arena[wanted[0]]]
-        for begin, end, owner in memory.pieces(base + low, base + high):
-            if owner != wanted:
-                what = f"{seen.what}, but bytes {begin} to {end} of {name} hold {_holder(owner)}"
-                by = owner[1] if owner and owner[1] >= 0 else None
-                return replace(seen, what=what, arena=name, bytes=(begin, end), by=by)
+    def clobbered_fault(self, fault: Fault, value: ValueId) -> Fault | None:
+        """Bytes of the value have another owner, or it has no place; ``None`` where several ranges cover it."""
+        buffer = self.buffer_of[value]
+        offset, (low, high) = self.offset_of[buffer], self.window_of[value]
+        if offset < 0:
+            return replace(fault, what=f"{fault.what}, which has no place")
+        name, memory = self.plan.arenas.name[self.arena_of[buffer]], self.memory[self.arena_of[buffer]]
+        for begin, end, owner in memory.pieces(offset + low, offset + high):
+            if owner != (buffer, self.writer_of[value]):
+                message = f"{fault.what}, but bytes {begin} to {end} of {name} hold {_describe(owner)}"
+                return replace(fault, what=message, arena=name, bytes=(begin, end), by=_clobberer(owner))
         return None
 
-    def write(self, op: int) -> Iterator[Fault]:
-        """The results take their bytes; what the op still reads, or just wrote, they may not take."""
-        read = {self.home[value] for value in self.graph.ops.reads[op]}
-        for buffer, low, high in self.results(op):
-            self.holds[buffer] = op
-            base = self.base[buffer]
-            if base >= 0:
-                memory = self.memory[self.arena[buffer]]
-                for begin, end, owner in memory.pieces(base + low, base + high):
+    def write(self, op: OpId) -> Iterator[Fault]:
+        """The results take their bytes. Faults: bytes that the op reads or writes as another buffer; no place."""
+        read = {self.buffer_of[value] for value in self.graph.ops.reads[op]}
+        for buffer, low, high in self.written_ranges(op):
+            self.version[buffer] = op
+            offset = self.offset_of[buffer]
+            if offset >= 0:
+                memory = self.memory[self.arena_of[buffer]]
+                for begin, end, owner in memory.pieces(offset + low, offset + high):
                     if owner and owner[0] != buffer and (owner[1] == op or owner[0] in read):
-                        yield from self.shared(op, buffer, owner, (begin, end))
-                memory.claim(base + low, base + high, (buffer, op))
+                        yield from self.conflict_faults(op, buffer, owner, (begin, end))
+                memory.claim(offset + low, offset + high, (buffer, op))
             elif self.graph.buffers.role[buffer] != INPUT:
-                what = f"op {op} writes buffer {buffer}, which has no place"
-                yield Fault(rule="write", what=what, op=op, buffer=buffer)
+                message = f"op {op} writes buffer {buffer}, which has no place"
+                yield Fault(rule="write", what=message, op=op, buffer=buffer)
 
-    def results(self, op: int) -> Sequence[tuple[int, int, int]]:
+    def written_ranges(self, op: OpId) -> Sequence[tuple[BufferId, int, int]]:
         """(buffer, low, high) of what ``op`` writes: per buffer, its windows joined where they meet."""
         written = self.graph.ops.writes[op]
         if len(written) == 1:
-            return ((self.home[written[0]], *self.window[written[0]]),)
-        joined: list[tuple[int, int, int]] = []
-        for buffer, low, high in sorted((self.home[value], *self.window[value]) for value in written):
+            return ((self.buffer_of[written[0]], *self.window_of[written[0]]),)
+        joined: list[tuple[BufferId, int, int]] = []
+        for buffer, low, high in sorted((self.buffer_of[value], *self.window_of[value]) for value in written):
             if joined and joined[-1][0] == buffer and low <= joined[-1][2]:
                 joined[-1] = (buffer, joined[-1][1], max(high, joined[-1][2]))
             else:
                 joined.append((buffer, low, high))
         return joined
 
-    def shared(self, op: int, buffer: int, owner: Owner, spot: tuple[int, int]) -> Iterator[Fault]:
-        """The fault of writing ``buffer`` over bytes that ``op`` still reads or also writes, unless it may."""
-        other, (low, high) = owner[0], spot
-        twice = owner[1] == op
-        if not twice and (self.may_overwrite(op, buffer, other) or not self.touches(op, other, spot)):
+    def conflict_faults(self, op: OpId, buffer: BufferId, owner: Owner, taken: tuple[int, int]) -> Iterator[Fault]:
+        """The fault of taking bytes of ``owner``, which ``op`` also writes or still reads; none where it may."""
+        other_buffer, (low, high) = owner[0], taken
+        also_writes = owner[1] == op
+        if not also_writes and (
+            self.may_overwrite(op, buffer, other_buffer) or not self.reads_bytes(op, other_buffer, taken)
+        ):
             return
-        arena = self.plan.arenas.name[self.arena[buffer]]
-        act = "also writes" if twice else "still reads"
-        what = f"op {op} writes buffer {buffer} over bytes {low} to {high} of {arena}, which it {act} as buffer {other}"
-        yield Fault(rule="write", what=what, op=op, buffer=buffer, arena=arena, bytes=spot, by=op)
+        arena = self.plan.arenas.name[self.arena_of[buffer]]
+        act = f"it {'also writes' if also_writes else 'still reads'} as buffer {other_buffer}"
+        message = f"op {op} writes buffer {buffer} over bytes {low} to {high} of {arena}, which {act}"
+        yield Fault(rule="write", what=message, op=op, buffer=buffer, arena=arena, bytes=taken, by=op)
 
-    def touches(self, op: int, buffer: int, spot: tuple[int, int]) -> bool:
-        """Whether ``op`` reads any of these bytes of the arena as part of ``buffer``."""
-        base = self.base[buffer]
-        seen = (self.window[value] for value in self.graph.ops.reads[op] if self.home[value] == buffer)
-        return any(base + low < spot[1] and spot[0] < base + high for low, high in seen if low < high)
+    def reads_bytes(self, op: OpId, buffer: BufferId, span: tuple[int, int]) -> bool:
+        """Whether ``op`` reads any of these bytes of the slab as part of ``buffer``."""
+        offset = self.offset_of[buffer]
+        read = (self.window_of[value] for value in self.graph.ops.reads[op] if self.buffer_of[value] == buffer)
+        return any(offset + low < span[1] and span[0] < offset + high for low, high in read if low < high)
 
-    def may_overwrite(self, op: int, buffer: int, other: int) -> bool:
-        """Whether graph and plan both say that ``buffer`` is computed in the bytes of ``other``, exactly."""
-        if self.over.get(buffer) != other or self.base[buffer] != self.base[other]:
+    def may_overwrite(self, op: OpId, buffer: BufferId, argument: BufferId) -> bool:
+        """Whether graph and plan both say that ``buffer`` is computed in the bytes of ``argument``, exactly."""
+        if self.taken_over.get(buffer) != argument or self.offset_of[buffer] != self.offset_of[argument]:
             return False
         for written, read in self.graph.ops.overwrites[op]:
-            if self.home[written] == buffer and self.home[read] == other:
-                seen = (value for value in self.graph.ops.reads[op] if self.home[value] == other)
-                return all(same_window(self.graph, value, read) for value in seen)
+            if self.buffer_of[written] == buffer and self.buffer_of[read] == argument:
+                values = (value for value in self.graph.ops.reads[op] if self.buffer_of[value] == argument)
+                return all(same_window(self.graph, value, read) for value in values)
         return False
 
-    def end(self) -> Iterator[Fault]:
-        """Outputs, what is kept for the gradient, and all that persists are intact."""
+    def end_faults(self) -> Iterator[Fault]:
+        """Outputs, saved values and persistent buffers are intact after the last op."""
         runs = set(self.plan.order)
         for value in self.graph.outputs:
-            if self.writer[value] in runs or self.writer[value] == START:
-                fault = self.look(value, "output", "at the end, the caller reads", None)
+            if self.writer_of[value] in runs or self.writer_of[value] == START:
+                fault = self.read(value, "output", "at the end, the caller reads", None)
                 if fault:
                     yield fault
-        yield from self.gradients()
-        for buffer in self.lasting:
-            yield from self.intact(buffer)
+        yield from self.saved_faults()
+        for buffer in self.persistent:
+            yield from self.persistent_faults(buffer)
 
-    def gradients(self) -> Iterator[Fault]:
-        """Each op's gradient, last op first, finds what that op saved. Nothing is written between."""
-        plan, steps = self.plan, len(self.plan.order)
-        mirrored = mirrors(self.graph, plan.mode)
-        for t, value in reversed(retained(self.graph, plan.order, plan.mode, plan.preset)):
-            op = plan.order[t]
-            who = f"at {2 * steps - 1 - t}, the gradient of op {op} reads" if mirrored else f"at the end, op {op} keeps"
-            if self.holds[self.home[value]] == self.writer[value]:
-                fault = self.look(value, "saved", who, op)
+    def saved_faults(self) -> Iterator[Fault]:
+        """Each op's gradient, last op first, finds what that op saved; nothing is written in between."""
+        order, mode = self.plan.order, self.plan.mode
+        mirrored = is_mirrored(self.graph, mode)
+        for t, value in reversed(saved_values(self.graph, order, mode, self.plan.preset)):
+            op, gradient_time = order[t], 2 * len(order) - 1 - t
+            reader = f"at {gradient_time}, the gradient of op {op} reads" if mirrored else f"at the end, op {op} keeps"
+            # A saved value that the program itself has replaced since is no longer owed to anyone.
+            if self.version[self.buffer_of[value]] == self.writer_of[value]:
+                fault = self.read(value, "saved", reader, op)
                 if fault:
                     yield fault
 
-    def intact(self, buffer: int) -> Iterator[Fault]:
-        """A persistent buffer still owns its bytes; which op of the program wrote which is the program's affair."""
-        arena, low = self.arena[buffer], self.base[buffer]
+    def persistent_faults(self, buffer: BufferId) -> Iterator[Fault]:
+        """A persistent buffer still owns its bytes, at whatever versions: partial writes leave several."""
+        arena, low = self.arena_of[buffer], self.offset_of[buffer]
         high = low + self.graph.buffers.bytes[buffer]
-        if low == high or self.memory[arena].holds(low, high, (buffer, self.holds[buffer])):
+        if low == high or self.memory[arena].is_owned_by(low, high, (buffer, self.version[buffer])):
             return
         for begin, end, owner in self.memory[arena].pieces(low, high):
             if owner is None or owner[0] != buffer:
                 name, role = self.plan.arenas.name[arena], self.graph.buffers.role[buffer]
-                what = f"at the end, bytes {begin} to {end} of {name}, {role} buffer {buffer}, hold {_holder(owner)}"
-                by = owner[1] if owner and owner[1] >= 0 else None
-                yield Fault(rule="persistent", what=what, buffer=buffer, arena=name, bytes=(begin, end), by=by)
+                held = f"{role} buffer {buffer}, hold {_describe(owner)}"
+                message = f"at the end, bytes {begin} to {end} of {name}, {held}"
+                span, culprit = (begin, end), _clobberer(owner)
+                yield Fault(rule="persistent", what=message, buffer=buffer, arena=name, bytes=span, by=culprit)
                 return
 
 
-def _holder(owner: Owner | None) -> str:
+def _clobberer(owner: Owner | None) -> int | None:
+    """The op that put the owner's bytes there, if an op did."""
+    return owner[1] if owner and owner[1] != START else None
+
+
+def _describe(owner: Owner | None) -> str:
     if owner is None:
         return "nothing"
-    return f"buffer {owner[0]} " + (f"as op {owner[1]} wrote it" if owner[1] >= 0 else "from the start")
+    return f"buffer {owner[0]} " + (f"as op {owner[1]} wrote it" if owner[1] != START else "from the start")
 
 
-def execution(graph: Graph, plan: Plan) -> Iterator[Fault]:
-    """Every fault that running ``plan`` on paper shows. Linear in reads and writes, but for logarithms."""
+def execution_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:
+    """Every fault that executing ``plan`` shows. Linear in reads and writes, but for logarithms."""
     return Execution(graph, plan).run()

@@ -28,9 +28,9 @@ def packing_faults(problem: PackProblem, offset: Sequence[int], *, peak: int, bo
         yield Fault(rule="offsets", what=f"{len(offset)} offsets for {len(problem)} items")
         return
     yield from _wrong_offsets(problem, offset)
-    for one, other in shared_bytes(problem, offset):
+    for one, other in overlapping_pairs(problem, offset):
         yield Fault(rule="overlap", what=f"items {one} and {other} share bytes at {problem.birth[other]}")
-    top = max((offset[item] + problem.size[item] for item in substantial(problem)), default=0)
+    top = max((offset[item] + problem.size[item] for item in nonempty_items(problem)), default=0)
     if peak != top:
         yield Fault(rule="peak", what=f"the peak is {top}, not {peak}")
     if not most_live_bytes(problem) <= bound <= peak:
@@ -48,20 +48,20 @@ def _wrong_offsets(problem: PackProblem, offset: Sequence[int]) -> Iterator[Faul
             yield Fault(rule="offsets", what=f"item {item} is at {found}, no multiple of {step}")
 
 
-def substantial(problem: PackProblem) -> list[int]:
+def nonempty_items(problem: PackProblem) -> list[int]:
     """Items that hold a byte at some moment; the others conflict with nothing."""
     columns = zip(problem.size, problem.birth, problem.death, strict=True)
     return [item for item, (size, birth, death) in enumerate(columns) if size > 0 and birth < death]
 
 
-def shared_bytes(problem: PackProblem, offset: Sequence[int]) -> Iterator[tuple[int, int]]:
+def overlapping_pairs(problem: PackProblem, offset: Sequence[int]) -> Iterator[tuple[int, int]]:
     """(older, newer) pairs that share a byte at some moment: each item, at its birth, against its neighbours in space.
 
     Nothing where the packing is sound; at least one pair where it is not.
     """
     alive: list[tuple[int, int]] = []
     dying: list[tuple[int, int]] = []
-    for item in sorted(substantial(problem), key=lambda i: (problem.birth[i], offset[i], i)):
+    for item in sorted(nonempty_items(problem), key=lambda i: (problem.birth[i], offset[i], i)):
         while dying and dying[0][0] <= problem.birth[item]:
             dead = heappop(dying)[1]
             del alive[bisect_left(alive, (offset[dead], dead))]
@@ -77,7 +77,7 @@ def shared_bytes(problem: PackProblem, offset: Sequence[int]) -> Iterator[tuple[
 def most_live_bytes(problem: PackProblem) -> int:
     """The most bytes live at once: no arena that holds the items is smaller."""
     change: dict[int, int] = {}
-    for item in substantial(problem):
+    for item in nonempty_items(problem):
         change[problem.birth[item]] = change.get(problem.birth[item], 0) + problem.size[item]
         change[problem.death[item]] = change.get(problem.death[item], 0) - problem.size[item]
     return max(accumulate(change[time] for time in sorted(change)), default=0)

@@ -14,8 +14,8 @@ from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Block, Ring, Visit, VisitRef
-from tmmu.judge.ring_schema import ring_form
-from tmmu.judge.spans import retained
+from tmmu.judge.ring_schema import ring_schema_faults
+from tmmu.judge.spans import saved_values
 
 PASSES: Final = 3
 """The first, that finds nothing to wait for; the second; and one like all that follow."""
@@ -24,7 +24,7 @@ FOR_EVER: Final = 1 << 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class RingCase:
+class RingContext:
     """One judgement. Needs a ring that is well formed; everything else it works out itself."""
 
     graph: Graph
@@ -45,7 +45,7 @@ class RingCase:
     @cached_property
     def needed_after(self) -> frozenset[int]:
         """Buffers that the caller or a gradient reads after the last op."""
-        late = [value for _, value in retained(self.graph, self.plan.order, self.plan.mode, self.plan.preset)]
+        late = [value for _, value in saved_values(self.graph, self.plan.order, self.plan.mode, self.plan.preset)]
         return frozenset(self.graph.values.buffer[value] for value in (*self.graph.outputs, *late))
 
     @cached_property
@@ -65,10 +65,10 @@ class RingCase:
         return (turn - when.lag) * len(self.plan.order) + self.ring.visits[when.visit].first
 
 
-Check: TypeAlias = Callable[[RingCase], Iterable[Fault]]
+Check: TypeAlias = Callable[[RingContext], Iterable[Fault]]
 
 
-def members(case: RingCase) -> Iterator[Fault]:
+def members(case: RingContext) -> Iterator[Fault]:
     """Every weight that an op reads is a member of one block, once, whole and aligned; nothing else is one."""
     seen: dict[int, int] = {}
     for index, block in enumerate(case.ring.blocks):
@@ -87,7 +87,7 @@ def members(case: RingCase) -> Iterator[Fault]:
         yield _at("members", f"weight {buffer} is read and in no block", buffer)
 
 
-def _inside(case: RingCase, index: int, block: Block) -> Iterator[Fault]:
+def _inside(case: RingContext, index: int, block: Block) -> Iterator[Fault]:
     sizes, end = case.graph.buffers.bytes, 0
     for member in sorted(block.members, key=lambda member: (member.offset, member.buffer)):
         size = sizes[member.buffer] if member.buffer < len(sizes) else 0
@@ -97,7 +97,7 @@ def _inside(case: RingCase, index: int, block: Block) -> Iterator[Fault]:
         end = max(end, member.offset + size)
 
 
-def blocks(case: RingCase) -> Iterator[Fault]:
+def blocks(case: RingContext) -> Iterator[Fault]:
     """Blocks are aligned and end within the capacity; on one that stays no other lies."""
     ring, step = case.ring, case.ring.alignment
     for index, block in enumerate(ring.blocks):
@@ -118,7 +118,7 @@ def blocks(case: RingCase) -> Iterator[Fault]:
         stays, stays_by = max((stays, stays_by), (end, index)) if block.resident else (stays, stays_by)
 
 
-def visits(case: RingCase) -> Iterator[Fault]:
+def visits(case: RingContext) -> Iterator[Fault]:
     """Visits are in order, those of a block apart; each starts and ends with a read, and every read is in one."""
     rows = case.ring.visits
     for one, other in pairwise(rows):
@@ -134,7 +134,7 @@ def visits(case: RingCase) -> Iterator[Fault]:
             yield _fault("visits", f"the visits of block {index} do not hold each of its {len(read)} reads once")
 
 
-def resident(case: RingCase) -> Iterator[Fault]:
+def resident(case: RingContext) -> Iterator[Fault]:
     """A weight that is read at several places of a stage, or after the last op, stays."""
     order, stage = case.plan.order, case.graph.ops.stage
     for index, block in enumerate(case.ring.blocks):
@@ -146,7 +146,7 @@ def resident(case: RingCase) -> Iterator[Fault]:
                 yield _at("resident", f"block {index} streams, and buffer {member.buffer} is read later", member.buffer)
 
 
-def copies(case: RingCase) -> Iterator[Fault]:
+def copies(case: RingContext) -> Iterator[Fault]:
     """Each visit of a block that streams has one copy, in the order of visits; there are no others."""
     ring = case.ring
     wanted = [index for index, visit in enumerate(ring.visits) if not ring.blocks[visit.block].resident]
@@ -155,7 +155,7 @@ def copies(case: RingCase) -> Iterator[Fault]:
         yield _fault("copies", f"there are copies for visits {found[:8]}…, not for {wanted[:8]}…")
 
 
-def starts(case: RingCase) -> Iterator[Fault]:
+def starts(case: RingContext) -> Iterator[Fault]:
     """A copy starts by its own visit, in the order of the link, once all readers that it waits for have been issued."""
     ring, before = case.ring, -FOR_EVER
     for turn in (1, 2):
@@ -175,7 +175,7 @@ def starts(case: RingCase) -> Iterator[Fault]:
                 yield _fault("starts", what)
 
 
-def lands(case: RingCase) -> Iterator[Fault]:
+def lands(case: RingContext) -> Iterator[Fault]:
     """No copy lands on bytes that a visit still reads, in the first pass or any other."""
     held = [(b.address, b.address + b.bytes, FOR_EVER, i, 0) for i, b in enumerate(case.ring.blocks) if b.resident]
     done = -1
@@ -210,11 +210,11 @@ def _left(held: Held, low: int, high: int) -> Iterator[Held]:
         yield high, end, until, block, turn
 
 
-def _op(case: RingCase, visit: Visit) -> int | None:
+def _op(case: RingContext, visit: Visit) -> int | None:
     return case.plan.order[visit.first] if visit.first < len(case.plan.order) else None
 
 
-def depth(case: RingCase) -> Iterator[Fault]:
+def depth(case: RingContext) -> Iterator[Fault]:
     """The depth is the least number of visits of streamed blocks that a copy is issued ahead of its own."""
     count = len(case.ring.visits)
     streamed = [not case.ring.blocks[visit.block].resident for visit in case.ring.visits]
@@ -226,7 +226,7 @@ def depth(case: RingCase) -> Iterator[Fault]:
         yield _fault("depth", f"the depth is {min(ahead, default=0)}, not {case.ring.depth}")
 
 
-def policy(case: RingCase) -> Iterator[Fault]:
+def policy(case: RingContext) -> Iterator[Fault]:
     """Under ``skip_end``, ``slots`` and ``double`` the streamed blocks lie where these say, above those that stay."""
     ring = case.ring
     base = sum(block.bytes for block in ring.blocks if block.resident)
@@ -258,5 +258,5 @@ NAMES: Final = ("ring-form", *(f"ring-{rule.__name__}" for rule in RULES))
 
 def ring_faults(graph: Graph, plan: Plan, ring: Ring) -> tuple[Fault, ...]:
     """Every fault of ``ring`` as the ring of ``plan``, which is sound without it; form is asked first, and alone."""
-    case = RingCase(graph=graph, plan=plan, ring=ring)
-    return tuple(ring_form(ring)) or tuple(chain.from_iterable(rule(case) for rule in RULES))
+    case = RingContext(graph=graph, plan=plan, ring=ring)
+    return tuple(ring_schema_faults(ring)) or tuple(chain.from_iterable(rule(case) for rule in RULES))

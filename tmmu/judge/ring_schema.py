@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tmmu.ir.columns import bools, columns, pairs, refuse, rows, table, text, texts, uints
+from tmmu.ir.columns import bools, pairs, refuse, rows, table, text, texts, uint_columns, uints
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.ids import BufferId, Bytes
 from tmmu.ir.ring import POLICIES, VERSION, Block, Copy, Member, Ring, Visit, VisitRef
@@ -13,7 +13,7 @@ BLOCK_KEYS: Final = ("name", "bytes", "resident", "address", "buffer", "offset")
 COPY_KEYS: Final = ("visit", "start", "waits")
 
 
-def ring_form(ring: Ring) -> Iterator[Fault]:
+def ring_schema_faults(ring: Ring) -> Iterator[Fault]:
     """Words are known, numbers unsigned 64-bit integers, ids name what exists, a lag is none or one pass."""
     if ring.policy not in POLICIES:
         yield _fault(f"policy {ring.policy!r} is none of {', '.join(POLICIES)}")
@@ -66,7 +66,7 @@ def parse_ring(value: object) -> Ring:
         visits=_visits(top["visits"]),
         copies=_copies(top["copies"]),
     )
-    for fault in ring_form(ring):
+    for fault in ring_schema_faults(ring):
         refuse(fault.rule, fault.what)
     return ring
 
@@ -100,7 +100,7 @@ def _members(buffers: Sequence[int], offsets: Sequence[int]) -> tuple[Member, ..
 
 
 def _visits(value: object) -> tuple[Visit, ...]:
-    top = columns(value, "ring.visits", Visit.__slots__)
+    top = uint_columns(value, "ring.visits", Visit.__slots__)
     _demand_even("ring.visits", *top.values())
     rows_of = zip(top["block"], top["first"], top["last"], strict=True)
     return tuple(Visit(block=block, first=first, last=last) for block, first, last in rows_of)

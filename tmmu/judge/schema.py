@@ -1,12 +1,16 @@
-"""What a plan looks like, whatever its graph means: columns, ids, words. The judge asks this first."""
+"""What a plan looks like, whatever its graph means: columns, words, arenas, cells; then the ids of its graph.
+
+Each check trusts those before it, and the rules of ``judge.check`` trust all of them: no later rule has to distrust an
+index, a type or a sign.
+"""
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final
 
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, Arenas, Placements, Plan, Slots
-from tmmu.judge.context import ARENAS, NEVER_REUSED, Case
+from tmmu.judge.context import ARENAS, NEVER_REUSED, CheckContext
 
 
 def columns(plan: Plan) -> Iterator[Fault]:
@@ -21,10 +25,10 @@ def columns(plan: Plan) -> Iterator[Fault]:
             cells = getattr(table, column)
             if len(cells) != len(table):
                 yield Fault(rule="columns", what=f"{name}.{column} has {len(cells)} rows, not {len(table)}")
-            wanted = _TYPES.get(column, int)
-            if not set(map(type, cells)) <= {wanted}:
-                yield Fault(rule="columns", what=f"{name}.{column} holds more than {wanted.__name__}")
-            elif wanted is int and cells and not 0 <= min(cells) <= max(cells) <= U64_MAX:
+            cell_type = _TYPES.get(column, int)
+            if not set(map(type, cells)) <= {cell_type}:
+                yield Fault(rule="columns", what=f"{name}.{column} holds more than {cell_type.__name__}")
+            elif cell_type is int and cells and not 0 <= min(cells) <= max(cells) <= U64_MAX:
                 yield Fault(rule="columns", what=f"{name}.{column} leaves the unsigned 64-bit numbers")
     if not set(map(type, plan.order)) <= {int}:
         yield Fault(rule="columns", what="the order holds more than int")
@@ -35,9 +39,9 @@ _TYPES: Final = {"name": str, "segment": str, "layout": str, "proven": bool}
 
 def words(plan: Plan) -> Iterator[Fault]:
     """Mode, preset and layouts are known; the token's prefix has 8 bytes."""
-    for what, word, known in (("mode", plan.mode, MODES), ("preset", plan.preset, PRESETS)):
-        if word not in known:
-            yield Fault(rule="words", what=f"{what} {word!r} is none of {', '.join(known)}")
+    for name, word, known_words in (("mode", plan.mode, MODES), ("preset", plan.preset, PRESETS)):
+        if word not in known_words:
+            yield Fault(rule="words", what=f"{name} {word!r} is none of {', '.join(known_words)}")
     for name, layout in zip(plan.arenas.name, plan.arenas.layout, strict=True):
         if layout not in LAYOUTS:
             yield Fault(rule="words", what=f"layout {layout!r} is none of {', '.join(LAYOUTS)}", arena=name)
@@ -48,14 +52,14 @@ def words(plan: Plan) -> Iterator[Fault]:
 def arenas(plan: Plan) -> Iterator[Fault]:
     """The arenas are those of every plan, in order, each in its segment; text and data are sequential."""
     table = plan.arenas
-    found = tuple(zip(table.name, table.segment, strict=True))
-    if found != ARENAS:
-        yield Fault(rule="arenas", what=f"the arenas are {found}, not {ARENAS}")
+    listed = tuple(zip(table.name, table.segment, strict=True))
+    if listed != ARENAS:
+        yield Fault(rule="arenas", what=f"the arenas are {listed}, not {ARENAS}")
         return
     for arena in NEVER_REUSED:
         if table.layout[arena] != "sequential":
-            what = f"arena {table.name[arena]} has layout {table.layout[arena]}, not sequential"
-            yield Fault(rule="arenas", what=what, arena=table.name[arena])
+            message = f"arena {table.name[arena]} has layout {table.layout[arena]}, not sequential"
+            yield Fault(rule="arenas", what=message, arena=table.name[arena])
 
 
 def cells(plan: Plan) -> Iterator[Fault]:
@@ -64,16 +68,17 @@ def cells(plan: Plan) -> Iterator[Fault]:
     for buffer, arena, slot in zip(rows.id, rows.arena, rows.slot, strict=True):
         if arena >= len(count) or slot >= count[arena]:
             yield Fault(rule="cells", what=f"buffer {buffer} is in slot {slot} of arena {arena}", buffer=buffer)
-    if any(one >= other for one, other in zip(rows.id, rows.id[1:], strict=False)):
+    if any(low >= high for low, high in pairwise(rows.id)):
         yield Fault(rule="cells", what="the rows of buffers are not in id order, each once")
-    found, wanted = tuple(zip(table.arena, table.slot, strict=True)), sum(count)
-    if len(found) != wanted or found != tuple((a, s) for a, n in enumerate(count) for s in range(n)):
-        yield Fault(rule="cells", what=f"the slot table has {len(found)} rows, not each of {wanted} slots in order")
+    # The lengths are compared first: ``count`` may claim 2**64 slots, which nothing may try to enumerate.
+    listed, total = tuple(zip(table.arena, table.slot, strict=True)), sum(count)
+    if len(listed) != total or listed != tuple((a, s) for a, n in enumerate(count) for s in range(n)):
+        yield Fault(rule="cells", what=f"the slot table has {len(listed)} rows, not each of {total} slots in order")
 
 
-def ids(case: Case) -> Iterator[Fault]:
+def ids(context: CheckContext) -> Iterator[Fault]:
     """Ops and buffers that the plan names exist in its graph."""
-    plan, ops, buffers = case.plan, len(case.graph.ops), len(case.graph.buffers)
+    plan, ops, buffers = context.plan, len(context.graph.ops), len(context.graph.buffers)
     for op in plan.order:
         if not 0 <= op < ops:
             yield Fault(rule="ids", what=f"the order names op {op} of {ops}")
@@ -82,10 +87,11 @@ def ids(case: Case) -> Iterator[Fault]:
             yield Fault(rule="ids", what=f"a row names buffer {buffer} of {buffers}", buffer=buffer)
 
 
-PARTS: Final = (columns, words, arenas, cells)
-"""What needs no graph; each trusts those before it."""
+CHECKS: Final = (columns, words, arenas, cells)
+"""What needs no graph."""
+NAMES: Final = ("columns", "words", "arenas", "cells")
 
 
-def faults(plan: Plan) -> tuple[Fault, ...]:
-    """The faults of the first of ``PARTS`` that has any."""
-    return next((found for found in (tuple(part(plan)) for part in PARTS) if found), ())
+def schema_faults(plan: Plan) -> tuple[Fault, ...]:
+    """The faults of the first of ``CHECKS`` that has any."""
+    return next((faults for faults in (tuple(check(plan)) for check in CHECKS) if faults), ())

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import Arenas, ArenaSpec, Placements, Slots
 from tmmu.ir.problem import Placement, Problem
 from tmmu.planner.addresses import map_to_virtual_addresses
@@ -11,7 +13,7 @@ from tmmu.planner.slots import SlotAssignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class BufferRows:
     """Placed buffers by id: span, arena (an index), padded bytes, and the row whose place each takes over."""
 
     ranges: LiveRanges
@@ -21,7 +23,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class ArenaTask:
     """One arena, all but placed. ``rows`` are its placed buffers; ``item`` is, per row, its item in ``problem``."""
 
     spec: ArenaSpec
@@ -32,7 +34,7 @@ class Task:
     max_live: int
 
 
-def arena_columns(tasks: Sequence[Task], placements: Sequence[Placement]) -> Arenas:
+def arena_columns(tasks: Sequence[ArenaTask], placements: Sequence[Placement]) -> Arenas:
     """One row per arena."""
     specs = [task.spec for task in tasks]
     return Arenas(
@@ -49,7 +51,7 @@ def arena_columns(tasks: Sequence[Task], placements: Sequence[Placement]) -> Are
     )
 
 
-def slot_columns(token: bytes, arenas: Arenas, tasks: Sequence[Task]) -> Slots:
+def slot_columns(token: bytes, arenas: Arenas, tasks: Sequence[ArenaTask]) -> Slots:
     """One row per slot, with its address."""
     return Slots(
         arena=tuple(index for index, count in enumerate(arenas.slots) for _ in range(count)),
@@ -59,21 +61,21 @@ def slot_columns(token: bytes, arenas: Arenas, tasks: Sequence[Task]) -> Slots:
     )
 
 
-def buffer_columns(rows: Rows, tasks: Sequence[Task], placements: Sequence[Placement]) -> Placements:
+def buffer_columns(rows: BufferRows, tasks: Sequence[ArenaTask], placements: Sequence[Placement]) -> Placements:
     """Every placed buffer, with the slot and offset of its item."""
-    ranges = rows.ranges
+    ranges, ids = rows.ranges, cast("tuple[BufferId, ...]", rows.ranges.id)
     slot, offset = [0] * len(ranges), [0] * len(ranges)
     for task, placement in zip(tasks, placements, strict=True):
         for row, item in zip(task.rows, task.item, strict=True):
             slot[row] = task.slots.slot[item]
             offset[row] = placement.offset[item]
     return Placements(
-        id=ranges.id,
+        id=ids,
         arena=rows.arena,
         slot=tuple(slot),
         offset=tuple(offset),
         bytes=rows.padded,
         birth=ranges.birth,
         death=ranges.death,
-        takes_over=tuple(ranges.id[row] for row in rows.takes_over),
+        takes_over=tuple(ids[row] for row in rows.takes_over),
     )

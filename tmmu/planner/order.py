@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tmmu.errors import InvalidConfig, InvalidIrShapes, LivenessCycle
 from tmmu.ir.graph import Graph
-from tmmu.ir.random_state import displaced
+from tmmu.ir.random_state import displaced_ops
 
 
 def derive_order(graph: Graph, mode: str) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ def check_order(graph: Graph, mode: str, order: Sequence[int]) -> tuple[int, ...
     same_contents = _versions(graph, order) == _versions(graph, legal)
     if not same_contents or not _finds_its_values(graph, order, writers(graph, legal)):
         raise InvalidConfig("the order runs an op before what it needs", fix="give a topological order, or none")
-    if any(displaced(graph, order)):
+    if list(displaced_ops(graph, order)):
         raise InvalidConfig("the order moves an op that takes or sets the random state", fix="leave it where it is")
     return tuple(order)
 
@@ -60,7 +60,7 @@ def writers(graph: Graph, ops: Sequence[int]) -> list[int]:
 
 
 def _demand_in_place(graph: Graph, order: Sequence[int]) -> None:
-    for op in displaced(graph, order):
+    for op in displaced_ops(graph, order):
         raise LivenessCycle(
             f"op {op} takes or sets the random state, and cannot run between the smaller and the larger ids",
             fix="number the ops in an order in which they can run",

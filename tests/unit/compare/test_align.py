@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmmu.compare import align as module
-from tmmu.compare.align import align, ascending
+from tmmu.compare.align import align, longest_ascending
 
 TOKENS = st.lists(st.integers(0, 4), max_size=24)
 
@@ -36,7 +36,7 @@ def test_any_two_sequences_align(one: list[int], other: list[int]) -> None:
 
 @given(TOKENS, TOKENS)
 def test_without_anchors_the_edit_is_shortest(one: list[int], other: list[int]) -> None:
-    found = sorted(module._edit(one, other, (0, len(one), 0, len(other))))
+    found = sorted(module._shortest_edit(one, other, (0, len(one), 0, len(other))))
     demand_alignment(found, one, other)
     assert len(found) == longest(one, other)
 
@@ -62,20 +62,20 @@ def test_an_insertion_among_equal_tokens_costs_one() -> None:
 
 
 def test_the_longest_ascending_run() -> None:
-    assert ascending([(0, 3), (1, 1), (2, 2), (3, 0), (4, 5)]) == [(1, 1), (2, 2), (4, 5)]
-    assert ascending([]) == []
+    assert longest_ascending([(0, 3), (1, 1), (2, 2), (3, 0), (4, 5)]) == [(1, 1), (2, 2), (4, 5)]
+    assert longest_ascending([]) == []
 
 
 def test_the_work_is_bounded_where_nothing_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two programs of 6,000 ops that have only common operators: counted in steps, no square of the length."""
     draw, steps = Random(1), [0]
-    goes_down = module._goes_down
+    is_insertion = module._is_insertion
 
     def counted(*arguments: object) -> bool:
         steps[0] += 1
-        return goes_down(*arguments)  # type: ignore[arg-type]
+        return is_insertion(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_goes_down", counted)
+    monkeypatch.setattr(module, "_is_insertion", counted)
     one, other = ([draw.randrange(50) for _ in range(6000)] for _ in range(2))
     pairs = align(one, other)
     demand_alignment(pairs, one, other)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.strategies import graphs
 from tests.unit.ir.programs import planned, program
 from tmmu.compare.diff import Change, Difference, difference
-from tmmu.compare.diff_side import Side
+from tmmu.compare.diff_side import DiffSide
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import MODES, PRESETS, segment_bytes
 
@@ -50,7 +50,7 @@ def test_the_account_adds_up_for_any_two_programs(one: Graph, other: Graph, mode
     found, back = difference(a, b), difference(b, a)
     demand_account(found, grown)
     demand_account(back, -grown)
-    assert sum(size for why, (_, size) in found.fared.items() if why in ("came", "went", "grew", "shrank")) == sum(
+    assert sum(size for why, (_, size) in found.totals.items() if why in ("came", "went", "grew", "shrank")) == sum(
         b.plan.buffers.bytes
     ) - sum(a.plan.buffers.bytes)
 
@@ -59,8 +59,8 @@ def test_the_account_adds_up_for_any_two_programs(one: Graph, other: Graph, mode
 def test_a_program_does_not_differ_from_itself(graph: Graph, mode: str) -> None:
     one = planned(graph, mode=mode)
     found = difference(one, one)
-    assert (found.peak.bytes, found.peak.changes, found.kept) == (0, (), ())
-    assert set(found.fared.values()) == {(0, 0)}
+    assert (found.peak.bytes, found.peak.changes, found.persistent) == (0, (), ())
+    assert set(found.totals.values()) == {(0, 0)}
 
 
 def test_a_buffer_that_came_is_the_reason() -> None:
@@ -85,7 +85,7 @@ def test_a_buffer_that_lives_longer_and_for_whom() -> None:
     assert longer.before is not None
     assert longer.after is not None
     assert (longer.before.until, longer.after.until) == ("net.py:5", "net.py:7")
-    assert found.fared["lives longer"] == (2, 12 * KIB)
+    assert found.totals["lives longer"] == (2, 12 * KIB)
     caller = compared(NET, NET.replace("return d", "return d b")).peak.changes
     assert [one.origin.until for one in caller] == []
 
@@ -138,12 +138,12 @@ def test_a_peak_that_moves_says_what_moved_into_it() -> None:
 
 def test_weights_and_state_are_told_by_name() -> None:
     found = compared(NET, NET.replace("weight 16", "weight 48").replace("input x 4", "input x 4\nstate cache 8"))
-    assert [(one.why, one.bytes // KIB, one.origin.name, one.origin.role) for one in found.kept] == [
+    assert [(one.why, one.bytes // KIB, one.origin.name, one.origin.role) for one in found.persistent] == [
         ("grew", 32, "weight", "parameter"),
         ("came", 8, "cache", "state"),
     ]
     gone = compared(NET.replace("input x 4", "input x 4\nstate cache 8"), NET)
-    assert [(one.why, one.bytes // KIB, one.origin.name) for one in gone.kept] == [("went", -8, "cache")]
+    assert [(one.why, one.bytes // KIB, one.origin.name) for one in gone.persistent] == [("went", -8, "cache")]
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])
@@ -151,9 +151,9 @@ def test_what_is_saved_is_needed_until_its_gradient(mode: str) -> None:
     graph = program(NET)
     saving = planned(replace(graph, ops=replace(graph.ops, saves=((), (3,), (), ()))), mode=mode)
     found = difference(planned(graph, mode=mode), saving)
-    assert found.fared["lives longer"][0] == 1
-    assert Side(saving).origin(3).until == "its gradient"
-    assert Side(saving).origin(4).until == "net.py:6"
+    assert found.totals["lives longer"][0] == 1
+    assert DiffSide(saving).origin(3).until == "its gradient"
+    assert DiffSide(saving).origin(4).until == "net.py:6"
 
 
 def test_of_the_ops_around_a_new_one_the_moment_that_differs_least_is_compared() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import graphs
 from tests.unit.ir.programs import planned
-from tmmu.compare.match import match
+from tmmu.compare.match import match_graphs
 from tmmu.ir.graph import Graph
 
 NET = """
@@ -23,7 +23,7 @@ return d
 
 
 def ops(before: str, after: str) -> list[tuple[int, int]]:
-    found = match(planned(before), planned(after))
+    found = match_graphs(planned(before), planned(after))
     return sorted([*found.ops, *found.moved])
 
 
@@ -33,7 +33,7 @@ def buffers(before: str, after: str) -> dict[str, str]:
         [line.split()[line.split()[0] in ("input", "parameter", "state")] for line in lines(text)]
         for text in (before, after)
     ]
-    return {names[0][a]: names[1][b] for a, b in match(planned(before), planned(after)).buffers}
+    return {names[0][a]: names[1][b] for a, b in match_graphs(planned(before), planned(after)).buffers}
 
 
 def lines(text: str) -> list[str]:
@@ -43,7 +43,7 @@ def lines(text: str) -> list[str]:
 @given(graphs(joint=None))
 def test_a_program_is_itself(graph: Graph) -> None:
     one = planned(graph, mode="backward")
-    found = match(one, one)
+    found = match_graphs(one, one)
     assert found.ops == tuple((i, i) for i in range(len(one.plan.order)))
     assert not found.moved
     assert {(b, b) for b in one.plan.buffers.id} <= set(found.buffers)
@@ -52,7 +52,7 @@ def test_a_program_is_itself(graph: Graph) -> None:
 
 @given(graphs(joint=None), graphs(joint=None), st.sampled_from(["inference", "backward"]))
 def test_any_two_programs_match_each_op_and_buffer_once(one: Graph, other: Graph, mode: str) -> None:
-    found = match(planned(one, mode=mode), planned(other, mode=mode))
+    found = match_graphs(planned(one, mode=mode), planned(other, mode=mode))
     for pairs in ([*found.ops, *found.moved], found.buffers):
         assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs)
     assert list(found.ops) == sorted(found.ops)
@@ -72,7 +72,7 @@ def test_of_two_like_ops_in_a_module_the_one_with_the_old_arguments_is_the_old_o
 
 def test_other_sizes_are_the_same_ops() -> None:
     after = NET.replace(" 16 =", " 32 =").replace("weight 16", "weight 64")
-    assert match(planned(NET), planned(after)).ops == ((0, 0), (1, 1), (2, 2), (3, 3))
+    assert match_graphs(planned(NET), planned(after)).ops == ((0, 0), (1, 1), (2, 2), (3, 3))
     assert buffers(NET, after) == {name: name for name in ("x", "up.weight", "down.weight", "a", "b", "c", "d")}
 
 
@@ -92,13 +92,13 @@ def test_a_module_that_runs_elsewhere_is_still_itself() -> None:
 def test_an_op_of_another_stage_or_operator_is_another() -> None:
     assert ops(NET, NET.replace("act relu", "act gelu")) == [(0, 0), (2, 2), (3, 3)]
     later = planned(NET.replace("weight\nd 4 = . add x c", "weight\nd 4 = . add x c backward"), mode="backward")
-    assert match(planned(NET, mode="backward"), later).ops == ((0, 0), (1, 1), (2, 2))
+    assert match_graphs(planned(NET, mode="backward"), later).ops == ((0, 0), (1, 1), (2, 2))
 
 
 def test_buffers_that_nobody_places_are_not_matched_by_their_ops() -> None:
     before = planned(NET)
     empty = replace(before.plan.buffers, **dict.fromkeys(type(before.plan.buffers).__slots__, ()))
-    found = match(before, replace(before, plan=replace(before.plan, buffers=empty)))
+    found = match_graphs(before, replace(before, plan=replace(before.plan, buffers=empty)))
     assert {a for a, _ in found.buffers} == {0, 1, 2}
 
 
@@ -107,5 +107,5 @@ def test_names_that_several_have_are_matched_in_order() -> None:
     one = planned(before)
     twice = planned("input x 4\nparameter w 4\nparameter v 4\na 4 = m mm x w v\nreturn a")
     names = replace(twice.graph.notes, buffers=("x", "w", "w", ""))
-    found = match(one, replace(twice, graph=replace(twice.graph, notes=names)))
+    found = match_graphs(one, replace(twice, graph=replace(twice.graph, notes=names)))
     assert set(found.buffers) == {(0, 0), (1, 1), (2, 3)}

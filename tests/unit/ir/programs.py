@@ -8,7 +8,7 @@ module ``mlp.up`` that makes ``a``; ``over x`` lets it compute ``a`` in place of
 from dataclasses import replace
 
 from tests.strategies import Builder
-from tmmu.compare.match import Planned
+from tmmu.compare.match import PlannedGraph
 from tmmu.ir.graph import Graph, Notes, OpNotes
 from tmmu.judge.check import check_plan
 from tmmu.judge.rules import require_legal
@@ -57,10 +57,10 @@ def _op(b: Builder, ids: dict[str, int], words: list[str]) -> None:
 
 def planned(
     graph: Graph | str, *, mode: str = "inference", preset: str = "inference", arenas: tuple[str, ...] = ()
-) -> Planned:
+) -> PlannedGraph:
     """A graph with a sound plan of it."""
     graph = program(graph) if isinstance(graph, str) else graph
     token = token_from_seed(0)
     plan = prepare_memory(graph, mode=mode, preset=preset, token=token, arenas=parse_arenas(arenas))
     assert not check_plan(graph, plan, token=token)
-    return Planned(graph=graph, plan=plan)
+    return PlannedGraph(graph=graph, plan=plan)

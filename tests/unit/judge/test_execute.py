@@ -15,8 +15,8 @@ from tmmu.ir.plan import MODES, PRESETS, Plan
 from tmmu.ir.windows import windows
 from tmmu.judge.check import check_plan
 from tmmu.judge.execute import Execution
-from tmmu.judge.spans import ops_of_mode, retained
-from tmmu.judge.versions import edges, topological
+from tmmu.judge.spans import ops_of_mode, saved_values
+from tmmu.judge.versions import edges, topological_order
 from tmmu.planner.prepare import prepare_memory
 
 kinds = st.tuples(
@@ -66,7 +66,7 @@ class Machine:
     def run(self, order: tuple[int, ...]) -> None:
         home = self.graph.values.buffer
         for op in order:
-            spots = Execution.results(Stand(self.graph), op)  # type: ignore[arg-type]
+            spots = Execution.written_ranges(Stand(self.graph), op)  # type: ignore[arg-type]
             read = {home[value] for value in self.graph.ops.reads[op]}
             for buffer, low, high in spots:
                 if buffer not in read and self.over.get(buffer, buffer) not in read:
@@ -83,7 +83,7 @@ class Machine:
         written = {value for op in order for value in self.graph.ops.writes[op]}
         ever = {value for row in self.graph.ops.writes for value in row}
         found = [self.fetch(value) for value in self.graph.outputs if value in written or value not in ever]
-        found += [self.fetch(value) for _, value in retained(self.graph, order, mode, preset)]
+        found += [self.fetch(value) for _, value in saved_values(self.graph, order, mode, preset)]
         for buffer, role in enumerate(self.graph.buffers.role):
             if role in ("parameter", "constant", "state"):
                 arena, offset = self.place[buffer]
@@ -101,13 +101,13 @@ class Stand:
     """Just enough of an ``Execution`` to ask it what an op writes."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.home, self.window = graph, graph.values.buffer, windows(graph)
+        self.graph, self.buffer_of, self.window_of = graph, graph.values.buffer, windows(graph)
 
 
 def behaviour(graph: Graph, made: Plan, *, planned: bool) -> tuple[list[tuple[int, bytes]], list[bytes]]:
     """What every op saw and what was left: in the plan's memory, or in program order in one memory per buffer."""
     ops = ops_of_mode(graph, made.mode)
-    order = made.order if planned else tuple(topological(ops, edges(graph, ops)))
+    order = made.order if planned else tuple(topological_order(ops, edges(graph, ops)))
     machine = Machine(graph, made if planned else None)
     machine.run(order)
     return sorted(machine.log), machine.leftovers(made.mode, made.preset, made.order if planned else order)

@@ -38,7 +38,7 @@ def test_holds_never_says_yes_wrongly(made: Claims, window: tuple[int, int]) -> 
     ownership, cells = build(made)
     low, high = window
     for owner in {owner for _, owner in made}:
-        if low < high and ownership.holds(low, high, owner):
+        if low < high and ownership.is_owned_by(low, high, owner):
             assert set(cells[low:high]) == {owner}
 
 
@@ -46,7 +46,7 @@ def test_holds_never_says_yes_wrongly(made: Claims, window: tuple[int, int]) -> 
 def test_the_last_claim_holds_in_one_piece(made: Claims) -> None:
     ownership, _ = build(made)
     if made and made[-1][0][0] < made[-1][0][1]:
-        assert ownership.holds(*made[-1][0], made[-1][1])
+        assert ownership.is_owned_by(*made[-1][0], made[-1][1])
 
 
 @given(claims)
@@ -61,4 +61,4 @@ def test_a_claim_makes_at_most_two_pieces_more(made: Claims) -> None:
 @pytest.mark.parametrize("window", [(0, 8), (4, 12), (8, 16)])
 def test_nothing_is_owned_at_first(window: tuple[int, int]) -> None:
     assert list(Ownership().pieces(*window)) == [(*window, None)]
-    assert not Ownership().holds(*window, (0, 0))
+    assert not Ownership().is_owned_by(*window, (0, 0))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tmmu.errors import PlanUnsound
 from tmmu.ir.problem import PackProblem
-from tmmu.judge.packing import most_live_bytes, packing_faults, require_sound_packing, shared_bytes
+from tmmu.judge.packing import most_live_bytes, overlapping_pairs, packing_faults, require_sound_packing
 
 SOUND = PackProblem(
     size=(4, 4, 2, 0, 9),
@@ -69,7 +69,7 @@ def test_shared_bytes_are_found_exactly_where_there_are_any(rows: list[tuple[int
         for time in range(birth, birth + length):
             for byte in range(offset, offset + size):
                 cells[time, byte] = cells.get((time, byte), 0) + 1
-    found = [*shared_bytes(problem, [r[3] for r in rows])]
+    found = [*overlapping_pairs(problem, [r[3] for r in rows])]
     assert bool(found) == any(count > 1 for count in cells.values())
     for one, other in found:
         assert rows[one][3] < rows[other][3] + rows[other][2]

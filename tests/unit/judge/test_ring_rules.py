@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.layered import layered, planned
+from tests.layered import layered_graph, plan_graph
 from tmmu.errors import PlanUnsound
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
@@ -22,12 +22,12 @@ TIED, CAPACITY = 256, 256 + 2048
 
 @cache
 def graph() -> Graph:
-    return layered(SIZES, tied=TIED, unread=640)
+    return layered_graph(SIZES, tied=TIED, unread=640)
 
 
 @cache
 def plan(policy: str = "cyclic", capacity: int = CAPACITY, depth: int = 0) -> Plan:
-    return prepare_ring(graph(), planned(graph()), RingRequest(capacity=capacity, policy=policy, depth=depth))
+    return prepare_ring(graph(), plan_graph(graph()), RingRequest(capacity=capacity, policy=policy, depth=depth))
 
 
 def ring(policy: str = "cyclic") -> Ring:
@@ -158,7 +158,11 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Ring]], ...] = (
     ("copies", "a copy dropped", lambda: replace(ring(), copies=ring().copies[1:])),
     ("copies", "a copy too many", lambda: replace(ring(), copies=ring().copies + ring().copies[-1:])),
     ("copies", "a copy for what stays", lambda: block(streamed()[0], resident=True)),
-    ("starts", "a copy issued after its visit", lambda: copy(0, start=VisitRef(visit=ring().copies[0].visit + 1, lag=0))),
+    (
+        "starts",
+        "a copy issued after its visit",
+        lambda: copy(0, start=VisitRef(visit=ring().copies[0].visit + 1, lag=0)),
+    ),
     ("starts", "a copy issued before its readers", lambda: copy(0, start=ring().copies[0].waits[0])),
     ("starts", "a copy issued before the one ahead of it", early),
     ("starts", "waits oldest first", oldest_first),
@@ -191,7 +195,7 @@ def test_each_broken_ring_breaks_its_rule(rule: str, what: str, broken: Callable
 
 def test_copies_are_issued_in_the_order_of_the_link() -> None:
     """One that waits for an early reader may not be issued before the copy ahead of it, which waits for a later one."""
-    made = prepare_ring(graph(), planned(graph()), RingRequest(capacity=CAPACITY, policy="skip_end")).ring
+    made = prepare_ring(graph(), plan_graph(graph()), RingRequest(capacity=CAPACITY, policy="skip_end")).ring
     assert made
     total, turns = len(made.visits), [one.start.visit - one.start.lag * len(made.visits) for one in made.copies]
     free = [one.waits[0].visit + 1 - one.waits[0].lag * total for one in made.copies]
@@ -205,10 +209,10 @@ def test_copies_are_issued_in_the_order_of_the_link() -> None:
 
 def test_a_fence_that_is_one_op_short_is_found() -> None:
     """Layers of one op each, so that the visit before ends one op earlier."""
-    single = layered(SIZES)
+    single = layered_graph(SIZES)
     modules = tuple(f"h.{op}" for op in range(len(single.ops)))
     single = replace(single, notes=replace(single.notes, ops=replace(single.notes.ops, module=modules)))
-    made = prepare_ring(single, planned(single), RingRequest(capacity=1536, policy="skip_end"))
+    made = prepare_ring(single, plan_graph(single), RingRequest(capacity=1536, policy="skip_end"))
     assert made.ring
     assert check_plan(single, made) == ()
     short = 0
@@ -237,10 +241,10 @@ def test_a_landing_names_the_bytes_and_the_op() -> None:
 
 
 def test_a_weight_that_the_caller_gets_back_stays() -> None:
-    handed = layered(SIZES, tied=TIED)
+    handed = layered_graph(SIZES, tied=TIED)
     weight = next(v for v, b in enumerate(handed.values.buffer) if handed.notes.buffers[b] == "h.1.a.weight")
     handed = replace(handed, outputs=(*handed.outputs, weight))
-    made = prepare_ring(handed, planned(handed), RingRequest(capacity=CAPACITY))
+    made = prepare_ring(handed, plan_graph(handed), RingRequest(capacity=CAPACITY))
     assert made.ring
     assert made.ring.blocks[2].resident
     free = tuple(replace(one, resident=one.resident and i != 2) for i, one in enumerate(made.ring.blocks))

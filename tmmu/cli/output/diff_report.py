@@ -6,7 +6,7 @@ from typing import Final
 
 from tmmu.cli.output.summary import Memory, memory_of
 from tmmu.compare.diff import Change, PeakChange, difference
-from tmmu.compare.match import Planned
+from tmmu.compare.match import PlannedGraph
 
 PPM = 1_000_000
 NOTHING: Final = Memory(text=0, data=0, stack=0, inputs=0, total=0)
@@ -78,7 +78,7 @@ class Fared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DiffReport:
     """All that a comparison says.
 
     ``lines`` are the changes at the peak by cause, those of the source that adds most first. ``kept`` are weights,
@@ -95,22 +95,22 @@ class Report:
     fared: tuple[Fared, ...]
 
 
-def compare(before: Planned, after: Planned, *, names: Sequence[str]) -> Report:
+def compare(before: PlannedGraph, after: PlannedGraph, *, names: Sequence[str]) -> DiffReport:
     """The report of two planned graphs."""
     found = difference(before, after)
-    return Report(
+    return DiffReport(
         before=side_line(names[0], before),
         after=side_line(names[1], after),
         same=before.plan.digest == after.plan.digest,
         figures=tuple(figures(before, after)),
         peak=found.peak,
         lines=_lines(found.peak),
-        kept=found.kept,
-        fared=tuple(Fared(why=why, buffers=n, bytes=size) for why, (n, size) in found.fared.items()),
+        kept=found.persistent,
+        fared=tuple(Fared(why=why, buffers=n, bytes=size) for why, (n, size) in found.totals.items()),
     )
 
 
-def over(report: Report, limit: Limit | None) -> tuple[Figure, ...]:
+def over(report: DiffReport, limit: Limit | None) -> tuple[Figure, ...]:
     """Of the total and the stack, those that grew by more than the limit."""
     if limit is None:
         return ()
@@ -120,7 +120,7 @@ def over(report: Report, limit: Limit | None) -> tuple[Figure, ...]:
     return tuple(one for one in watched if one.change * PPM > one.before * limit.ppm)
 
 
-def side_line(name: str, side: Planned) -> SideLine:
+def side_line(name: str, side: PlannedGraph) -> SideLine:
     """What is told of one side."""
     graph, plan = side.graph, side.plan
     return SideLine(
@@ -136,7 +136,7 @@ def side_line(name: str, side: Planned) -> SideLine:
     )
 
 
-def figures(before: Planned | None, after: Planned) -> Iterator[Figure]:
+def figures(before: PlannedGraph | None, after: PlannedGraph) -> Iterator[Figure]:
     """The total, then each segment with its arenas, then the caller's inputs; from 0 where nothing was before."""
     one, other = memory_of(before.plan, before.graph) if before else NOTHING, memory_of(after.plan, after.graph)
     yield _figure("total", "", one.total, other.total)
@@ -171,7 +171,7 @@ def _lines(peak: PeakChange) -> tuple[Line, ...]:
     return tuple(sorted((_line(key, changes) for key, changes in groups.items()), key=place))
 
 
-def blame(report: Report) -> tuple[Line, int] | None:
+def blame(report: DiffReport) -> tuple[Line, int] | None:
     """The source that changes the peak most, the way it went: its first cause, and its net bytes."""
     if not report.lines or not report.peak.bytes:
         return None

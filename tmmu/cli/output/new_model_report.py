@@ -8,7 +8,7 @@ from tmmu.cli.output import render
 from tmmu.cli.output.diff_report import Figure, SideLine, figures, side_line
 from tmmu.cli.output.diff_text import Section, listed_figures, setting
 from tmmu.cli.output.summary import LARGEST, Peak, stack_peaks
-from tmmu.compare.match import Planned
+from tmmu.compare.match import PlannedGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Arrival:
     fullest: Peak | None
 
 
-def arrive(after: Planned, *, absent: str, name: str) -> Arrival:
+def arrive(after: PlannedGraph, *, absent: str, name: str) -> Arrival:
     """The report of a planned graph that has no other beside it."""
     peaks = stack_peaks(after.plan, after.graph, LARGEST)
     return Arrival(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tmmu.cli.output.plan_contents import CallerInput, StatePart, caller_inputs, state_parts
-from tmmu.compare.timeline import Place, fullest, holders, places
+from tmmu.compare.timeline import PlacedItem, live_buffers, peak_level, placed_items
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
 
@@ -240,21 +240,21 @@ def _slab_bound(plan: Plan, slab: tuple[int, ...]) -> int:
     """An arena alone has its own; joint arenas, what all of them have live at once."""
     if plan.arenas.layout[slab[0]] != JOINT:
         return plan.arenas.bound[slab[0]]
-    return fullest(tuple(places(plan, slab)))[1]
+    return peak_level(tuple(placed_items(plan, slab)))[1]
 
 
 def stack_peaks(plan: Plan, graph: Graph | None, listed: int | None) -> tuple[Peak, ...]:
     """The peak of each slab of the stack that holds anything, fullest first. What takes over a place counts once."""
-    slabs = (tuple(places(plan, slab)) for slab in _slabs(plan.arenas))
+    slabs = (tuple(placed_items(plan, slab)) for slab in _slabs(plan.arenas))
     peaks = (_peak(plan, graph, held, listed) for held in slabs if held)
     return tuple(sorted(peaks, key=lambda peak: -peak.bytes))
 
 
-def _peak(plan: Plan, graph: Graph | None, slab: tuple[Place, ...], listed: int | None) -> Peak:
+def _peak(plan: Plan, graph: Graph | None, slab: tuple[PlacedItem, ...], listed: int | None) -> Peak:
     held = sorted({plan.buffers.arena[place.rows[0]] for place in slab})
-    position, size = fullest(slab)
+    position, size = peak_level(slab)
     row_of = {buffer: row for row, buffer in enumerate(plan.buffers.id)}
-    rows = [row_of[buffer] for buffer in holders(plan, slab, position)]
+    rows = [row_of[buffer] for buffer in live_buffers(plan, slab, position)]
     rows.sort(key=lambda row: (-plan.buffers.bytes[row], plan.buffers.id[row]))
     return Peak(
         arena=plan.arenas.name[held[0]] if len(held) == 1 else STACK,

@@ -7,7 +7,7 @@ from typing import Final
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
-from tmmu.judge.packing import shared_bytes
+from tmmu.judge.packing import overlapping_pairs
 from tmmu.planner.pack.bounds import live_bound
 from tmmu.planner.pack.layers import HEURISTICS, SEARCH, State, improved, run_layers
 from tmmu.planner.pack.obstacles import fit_rounds
@@ -79,7 +79,7 @@ def improve(problem: PackProblem, offset: Sequence[int], *, nodes: int) -> tuple
 def _demand_compatible(problem: PackProblem) -> None:
     given = [item for item, offset in enumerate(problem.fixed) if offset >= 0]
     held = take(problem, given)
-    for one, other in shared_bytes(held, held.fixed):
+    for one, other in overlapping_pairs(held, held.fixed):
         raise InvalidConfig(
             f"items {given[one]} and {given[other]} are given bytes in common while both live", fix="move one of them"
         )

@@ -12,6 +12,7 @@ from itertools import accumulate, groupby
 from typing import Final
 
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
+from tmmu.ir.ids import OpId
 from tmmu.ir.ring import Member, Visit
 from tmmu.judge.spans import saved_values
 from tmmu.planner.ring.problem import RingProblem
@@ -54,7 +55,7 @@ _Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def ring_problem(  # noqa: PLR0913 - what a plan is, piece by piece
-    graph: Graph, order: Sequence[int], *, mode: str, preset: str, alignment: int, profile: Profile
+    graph: Graph, order: Sequence[OpId], *, mode: str, preset: str, alignment: int, profile: Profile
 ) -> RingProblem:
     """Blocks, visits and times of a plan that runs ``order``; a weight that no op reads is in no block.
 
@@ -199,7 +200,7 @@ def _bytes_between(
     return sum(sizes[block] for block in sorted(blocks))
 
 
-def _read_after_last_op(graph: Graph, order: Sequence[int], mode: str, preset: str) -> frozenset[int]:
+def _read_after_last_op(graph: Graph, order: Sequence[OpId], mode: str, preset: str) -> frozenset[int]:
     """Buffers of graph outputs and of values that a gradient needs."""
     late = [value for _, value in saved_values(graph, order, mode, preset)]
     return frozenset(graph.values.buffer[value] for value in (*graph.outputs, *late))
