@@ -1,1 +1,1 @@
-"""Files: graphs and plans read back as hostile bytes, written whole by atomic rename, printed as text."""
+"""Files: graphs and plans read from bytes that may be hostile, written by atomic rename, printed as text."""

@@ -1,7 +1,8 @@
-"""Files on disk: whole or not at all.
+"""Files on disk, written whole or not at all.
 
-Writing goes through a file of another name in the same folder, so that whoever reads, and whoever pulls the plug,
-finds the old contents or the new ones and nothing between.
+Contents go to a temporary file in the same folder, are flushed to the disk, and get their name by a rename, which is
+atomic. So a reader, and a power cut, find the old contents or the new ones. A temporary name says the process that
+writes it; ``remove_unfinished`` removes those of processes that are gone.
 """
 
 import errno
@@ -15,9 +16,9 @@ from typing import Final
 
 from tmmu.errors import InvalidConfig, PlanCorrupt
 
-_UNFINISHED: Final = re.compile(r"\.tmmu-(\d{1,9})-\d+\.tmp")
+_TEMPORARY: Final = re.compile(r"\.tmmu-(\d{1,9})-\d+\.tmp")
 LIMIT: Final = 1 << 29
-"""Bytes that a reader accepts: a plan of some ten million buffers. The largest model traced so far needs 4 MB."""
+"""Bytes that a reader accepts, 512 MiB: a plan of ten million buffers. The largest model traced so far needs 4 MB."""
 
 ADVICE: Final = {
     errno.ENOENT: ("there is no such file or folder", "check the name, or make the folder first"),
@@ -42,47 +43,47 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 def write_together(files: Sequence[tuple[str | Path, bytes]]) -> None:
     """Every path holds its data, as by ``write_atomic``; where one cannot be written, all hold what they held.
 
-    All contents are on disk before the first file gets its name, so only the naming itself can part them.
+    All contents are on disk before the first rename, so only a crash between two renames can part the files.
     """
-    staged: list[_Staged] = []
+    staged: list[_StagedFile] = []
     try:
         for path, data in files:
-            with _refused("write", path):
+            with _translated_errors("write", path):
                 _stage(path, data, staged)
         for path, data in files:
             if is_special(Path(path)):
-                with _refused("write", path), Path(path).open("ab") as file:
-                    file.write(data)
-        for one in staged:
-            with _refused("write", one.path):
-                one.other.replace(one.target)
+                with _translated_errors("write", path), Path(path).open("ab") as stream:
+                    stream.write(data)
+        for file in staged:
+            with _translated_errors("write", file.path):
+                file.temporary.replace(file.target)
     except BaseException:
-        for one in staged:
+        for file in staged:
             with suppress(OSError):
-                one.other.unlink()
+                file.temporary.unlink()
         raise
-    for folder in dict.fromkeys(one.target.parent for one in staged):
+    for folder in dict.fromkeys(file.target.parent for file in staged):
         _sync_folder(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Staged:
-    """The contents of ``target``, complete under the name ``other``; ``path`` is what the caller called it."""
+class _StagedFile:
+    """The contents of ``target``, complete under the name ``temporary``; ``path`` is what the caller called it."""
 
     path: str | Path
     target: Path
-    other: Path
+    temporary: Path
 
 
-def _stage(path: str | Path, data: bytes, staged: list[_Staged]) -> None:
+def _stage(path: str | Path, data: bytes, staged: list[_StagedFile]) -> None:
     """Adds the file to ``staged``, where it is one that can be renamed."""
     if is_special(Path(path)):
         return
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
-    handle, other = _beside(target)
-    staged.append(_Staged(path=path, target=target, other=other))
+    handle, temporary = _open_temporary(target)
+    staged.append(_StagedFile(path=path, target=target, temporary=temporary))
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
@@ -90,41 +91,41 @@ def _stage(path: str | Path, data: bytes, staged: list[_Staged]) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Whether it exists and is a device, a pipe, or a name for an open stream: nothing can lie beside it."""
+    """Whether it exists and is a device, a pipe, or the name of an open stream: no rename can replace it."""
     parts = Path(os.path.abspath(path)).parts  # noqa: PTH100 - links are not followed
     stream = parts[1:2] in (("dev",), ("proc",)) and parts[2:3] != ("shm",)
     return path.exists() and not path.is_dir() and (stream or not path.is_file())
 
 
 @contextmanager
-def _refused(act: str, path: str | Path) -> Iterator[None]:
-    """What the system refuses becomes ``InvalidConfig``."""
+def _translated_errors(act: str, path: str | Path) -> Iterator[None]:
+    """Errors of the operating system become ``InvalidConfig``."""
     try:
         yield
     except (OSError, ValueError) as error:
-        raise _refusal(act, path, error) from error
+        raise _config_error(act, path, error) from error
 
 
-def _beside(target: Path) -> tuple[int, Path]:
+def _open_temporary(target: Path) -> tuple[int, Path]:
     """A new, open file next to ``target``, with the permissions of any new file."""
     for attempt in range(1 << 16):
-        other = target.with_name(f".tmmu-{os.getpid()}-{attempt}.tmp")
+        path = target.with_name(f".tmmu-{os.getpid()}-{attempt}.tmp")
         with suppress(FileExistsError):
-            return os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), other
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path
     raise OSError(errno.EEXIST, "too many temporary files", str(target.parent))
 
 
 def remove_unfinished(folder: Path) -> None:
-    """What writers below the folder left that were killed is gone; files of running ones stay."""
+    """Temporary files below the folder are gone whose writer was killed; those of running processes stay."""
     for path in folder.rglob(".tmmu-*.tmp"):
-        name = _UNFINISHED.fullmatch(path.name)
-        if name and not _runs(int(name[1])):
+        name = _TEMPORARY.fullmatch(path.name)
+        if name and not _is_running(int(name[1])):
             with suppress(OSError):
                 path.unlink()
 
 
-def _runs(process: int) -> bool:
-    """Whether there is such a process, or nobody can say."""
+def _is_running(process: int) -> bool:
+    """Whether the process exists, or that cannot be found out."""
     if os.name != "posix":
         return True
     try:
@@ -148,7 +149,7 @@ def _sync_folder(folder: Path) -> None:
 
 def read_file(path: str | Path, *, limit: int = LIMIT) -> bytes:
     """All bytes of a file of at most ``limit``; ``InvalidConfig`` if it cannot be read, ``PlanCorrupt`` if larger."""
-    with _refused("read", path), Path(path).open("rb") as file:
+    with _translated_errors("read", path), Path(path).open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise PlanCorrupt(f"{path} has more than {limit} bytes", fix="name a graph or plan file", path=str(path))
@@ -156,13 +157,13 @@ def read_file(path: str | Path, *, limit: int = LIMIT) -> bytes:
 
 
 def read_ordinary(path: Path) -> bytes:
-    """As ``read_file``, of an ordinary file alone: nothing waits for whoever writes into a pipe."""
+    """As ``read_file``, of an ordinary file alone: opening a pipe would wait for a writer."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InvalidConfig(f"cannot read {path}: it is no ordinary file", fix="put a file there", path=str(path))
     return read_file(path)
 
 
-def _refusal(act: str, path: str | Path, error: OSError | ValueError) -> InvalidConfig:
+def _config_error(act: str, path: str | Path, error: OSError | ValueError) -> InvalidConfig:
     number = error.errno if isinstance(error, OSError) else None
     why, fix = ADVICE.get(number or 0, (str(error), "check the name"))
     return InvalidConfig(f"cannot {act} {path}: {why}", fix=fix, path=str(path))

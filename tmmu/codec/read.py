@@ -1,11 +1,11 @@
-"""Files back into values. Every byte may be hostile: what comes out is a whole graph or plan, or ``PlanCorrupt``.
+"""Reading files: every byte may be hostile, and what comes out is a whole graph or plan, or ``PlanCorrupt``.
 
-A reader decides by type and range, column by column, and demands that the file be the one canonical spelling of what
-it says. Ids are known to exist in the tables beside them; what a graph means is for ``rules``, whether a plan is
-sound for ``check``.
+A file is decoded, encoded again and compared, so a value has one file. Then each column is checked for type and range,
+and the whole for its schema: ids exist in the tables beside them. What a graph means is left to ``judge.rules``,
+whether a plan is sound to ``judge.check``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,7 +16,7 @@ from tmmu.ir.columns import bools, byte_string, describe, pairs, refuse, rows, t
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
-from tmmu.judge import schema as form
+from tmmu.judge import schema
 from tmmu.judge.graph_schema import check_schema
 from tmmu.judge.ring_schema import parse_ring
 
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 
 def read_graph(source: bytes | Path) -> Graph:
-    """The graph of an IR file, its bytes or its path; ``PlanCorrupt`` unless it is one, whole and canonical."""
+    """The graph of an IR file, given as bytes or path; ``PlanCorrupt`` unless it is one, whole and canonical."""
     return _read(source, _graph)
 
 
 def read_plan(source: bytes | Path) -> Plan:
-    """The plan of a file, its bytes or its path; ``PlanCorrupt`` unless it is one, whole, canonical, digest and all."""
+    """The plan of a plan file, given as bytes or path; ``PlanCorrupt`` unless it is whole, canonical and sealed."""
     return _read(source, _plan)
 
 
@@ -52,11 +52,11 @@ def _read(source: bytes | Path, parse: Callable[[bytes], T]) -> T:
 
 
 def _graph(data: bytes) -> Graph:
-    top = _open(data, graph.FORMAT, graph.VERSION, GRAPH_KEYS)
+    top = _top_map(data, graph.FORMAT, graph.VERSION, GRAPH_KEYS)
     buffers = table(top["buffers"], "buffers", Buffers.__slots__)
     values = table(top["values"], "values", Values.__slots__)
     ops = table(top["ops"], "ops", Ops.__slots__)
-    found = Graph(
+    parsed = Graph(
         target=text(top["target"], "target"),
         buffers=Buffers(bytes=uints(buffers["bytes"], "buffers.bytes"), role=texts(buffers["role"], "buffers.role")),
         values=Values(
@@ -79,8 +79,8 @@ def _graph(data: bytes) -> Graph:
         outputs=uints(top["outputs"], "outputs"),
         notes=_notes(top["notes"]),
     )
-    _demand(check_schema(found))
-    return found
+    _refuse_faults(check_schema(parsed))
+    return parsed
 
 
 def _notes(value: object) -> Notes:
@@ -101,10 +101,10 @@ def _notes(value: object) -> Notes:
 
 
 def _plan(data: bytes) -> Plan:
-    top = _open(data, plan.FORMAT, plan.VERSION, PLAN_KEYS, PLAN_OPTIONAL)
+    top = _top_map(data, plan.FORMAT, plan.VERSION, PLAN_KEYS, PLAN_OPTIONAL)
     if top["spec"] != plan.SPEC:
         refuse("spec", f"is {top['spec']!r:.80}, not {plan.SPEC}")
-    found = Plan(
+    parsed = Plan(
         ir_hash=byte_string(top["ir_hash"], "ir_hash", 32),
         mode=text(top["mode"], "mode"),
         preset=text(top["preset"], "preset"),
@@ -116,10 +116,10 @@ def _plan(data: bytes) -> Plan:
         metrics=_metrics(top["metrics"]),
         ring=parse_ring(top["ring"]) if "ring" in top else None,
     )
-    _demand(form.schema_faults(found))
-    if byte_string(top["digest"], "digest", 32) != found.digest:
+    _refuse_faults(schema.schema_faults(parsed))
+    if byte_string(top["digest"], "digest", 32) != parsed.digest:
         refuse("digest", "is not that of the rest of the file")
-    return found
+    return parsed
 
 
 def _arenas(value: object) -> Arenas:
@@ -141,22 +141,24 @@ def _metrics(value: object) -> Mapping[str, int]:
     return dict(zip(texts(list(value), "metrics"), uints(list(value.values()), "metrics"), strict=True))
 
 
-def _open(
+def _top_map(
     data: bytes, name: str, version: int, keys: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> Mapping[str, object]:
     """The top map of a file of this format and version."""
     top = cbor.decode(data)
     if not isinstance(top, dict) or top.get("format") != name:
         refuse("format", f"is {describe(top)}, not {name}" if not isinstance(top, dict) else f"is not {name}")
-    found = top.get("version")
-    if type(found) is not int or found < 1:
-        refuse("version", f"is {found!r:.80}, not a version")
-    if found > version:
+    file_version = top.get("version")
+    if type(file_version) is not int or file_version < 1:
+        refuse("version", f"is {file_version!r:.80}, not a version")
+    if file_version > version:
         fix = "read it with a newer tmmu"
-        raise PlanCorrupt(f"{name} version {found} is newer than this program's {version}", fix=fix, where="version")
+        raise PlanCorrupt(
+            f"{name} version {file_version} is newer than this program's {version}", fix=fix, where="version"
+        )
     return table(top, name, (*keys, *(key for key in optional if key in top)))
 
 
-def _demand(faults: Iterator[Fault] | tuple[Fault, ...]) -> None:
+def _refuse_faults(faults: Iterable[Fault]) -> None:
     for fault in faults:
         refuse(fault.rule, fault.what)

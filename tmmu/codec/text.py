@@ -1,4 +1,4 @@
-"""Graphs and plans in print, for review and debugging: one line per buffer, op, slot; stable, and ASCII."""
+"""Graphs and plans as text, for review and debugging: one line per buffer, op and slot; stable, and ASCII."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,23 +9,23 @@ from tmmu.ir.ring import Ring
 
 
 def print_graph(graph: Graph) -> str:
-    """All of the graph but phase, modality and cost, one line per buffer and per op."""
+    """The graph without phase, modality and cost, one line per buffer and per op."""
     return "\n".join(_graph_lines(graph)) + "\n"
 
 
 def print_plan(plan: Plan) -> str:
-    """All of the plan, one line per arena, slot, buffer and metric."""
+    """The plan, one line per arena, slot, buffer and metric."""
     return "\n".join(_plan_lines(plan)) + "\n"
 
 
 def print_ring(ring: Ring) -> str:
-    """A line for the ring, each block, visit and copy; ``7-1`` is visit 7 of the pass before."""
+    """The ring, one line per block, visit and copy; ``7-1`` is visit 7 of the pass before."""
     return "\n".join(_ring_lines(ring)) + "\n"
 
 
 def _graph_lines(graph: Graph) -> Iterator[str]:
     buffers, notes = graph.buffers, graph.notes
-    yield f"graph {_quoted(notes.name)} for {_word(graph.target)}, {graph.ir_hash.hex()}"
+    yield f"graph {_quote(notes.name)} for {_word(graph.target)}, {graph.ir_hash.hex()}"
     for buffer, (size, role) in enumerate(zip(buffers.bytes, buffers.role, strict=True)):
         yield f"b{buffer} {_word(role)} {size}{_tail(' ', notes.buffers[buffer])}"
     for op in range(len(graph.ops)):
@@ -80,9 +80,9 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     for arena, slot, address, size in zip(table.arena, table.slot, table.address, table.bytes, strict=True):
         yield f"slot {names[arena]}.{slot} {address:#018x} {size}"
     for row, buffer in enumerate(rows.id):
-        where = f"{names[rows.arena[row]]}.{rows.slot[row]} {rows.offset[row]}+{rows.bytes[row]}"
+        place = f"{names[rows.arena[row]]}.{rows.slot[row]} {rows.offset[row]}+{rows.bytes[row]}"
         over = f" over b{rows.takes_over[row]}" if rows.takes_over[row] != buffer else ""
-        yield f"b{buffer} {where} [{rows.birth[row]},{rows.death[row]}){over}"
+        yield f"b{buffer} {place} [{rows.birth[row]},{rows.death[row]}){over}"
     for name in sorted(plan.metrics):
         yield f"metric {_word(name)} {plan.metrics[name]}"
     if plan.ring:
@@ -94,7 +94,7 @@ def _ring_lines(ring: Ring) -> Iterator[str]:
     for index, block in enumerate(ring.blocks):
         members = " ".join(f"b{member.buffer}+{member.offset}" for member in block.members)
         stays = "resident" if block.resident else "streamed"
-        yield f"block {index} {_quoted(block.name)} {block.address}+{block.bytes} {stays} {members}"
+        yield f"block {index} {_quote(block.name)} {block.address}+{block.bytes} {stays} {members}"
     for index, visit in enumerate(ring.visits):
         yield f"visit {index} block {visit.block} ops {visit.first}-{visit.last}"
     for copy in ring.copies:
@@ -104,10 +104,10 @@ def _ring_lines(ring: Ring) -> Iterator[str]:
 
 def _arena_line(plan: Plan, arena: int) -> str:
     table = plan.arenas
-    asked = f"{_word(table.segment[arena])} {_word(table.layout[arena])} alignment {table.alignment[arena]}"
-    asked += f" page {table.page[arena]} capacity {table.capacity[arena]}"
+    request = f"{_word(table.segment[arena])} {_word(table.layout[arena])} alignment {table.alignment[arena]}"
+    request += f" page {table.page[arena]} capacity {table.capacity[arena]}"
     needs = f"slots {table.slots[arena]} peak {table.peak[arena]} bound {table.bound[arena]}"
-    return f"arena {_word(table.name[arena])} {asked} {needs}" + (" proven" if table.proven[arena] else "")
+    return f"arena {_word(table.name[arena])} {request} {needs}" + (" proven" if table.proven[arena] else "")
 
 
 def _runs(order: Sequence[int]) -> str:
@@ -121,14 +121,14 @@ def _runs(order: Sequence[int]) -> str:
     return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text)
 
 
 def _word(text: str) -> str:
-    """Bare where it cannot be mistaken for anything else."""
-    return text if text.isascii() and text.replace(".", "").replace("_", "").isalnum() else _quoted(text)
+    """The text itself where it is one plain ASCII word, else quoted: names come from outside and may hold anything."""
+    return text if text.isascii() and text.replace(".", "").replace("_", "").isalnum() else _quote(text)
 
 
 def _tail(mark: str, text: str) -> str:
-    return mark + _quoted(text) if text else ""
+    return mark + _quote(text) if text else ""

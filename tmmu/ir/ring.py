@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Final
 
+from tmmu.ir.ids import BufferId, Bytes
+
 VERSION: Final = 1
 POLICIES: Final = ("cyclic", "skip_end", "slots", "double")
 
@@ -20,8 +22,8 @@ POLICIES: Final = ("cyclic", "skip_end", "slots", "double")
 class Member:
     """One buffer of a block, ``offset`` bytes from the block's start."""
 
-    buffer: int
-    offset: int
+    buffer: BufferId
+    offset: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

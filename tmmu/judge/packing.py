@@ -1,4 +1,9 @@
-"""Is a packing what it claims to be? From the problem and the offsets alone, by a sweep over time."""
+"""Whether a packing is what it claims to be, from the problem and the offsets alone, by a sweep over time.
+
+State of the sweep: the items that live now, sorted by offset. While no two of them share a byte, a newcomer that shares
+one with any of them shares one with a neighbour in that order, so two comparisons per item find whether there is an
+overlap. After the first overlap the sweep goes on, and may miss further pairs.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -11,7 +16,7 @@ from tmmu.ir.problem import PackProblem
 
 
 def require_sound_packing(problem: PackProblem, offset: Sequence[int], *, peak: int, bound: int) -> None:
-    """Returns where no byte is shared, every offset may be what it is, and the numbers are true; ``PlanUnsound`` else.
+    """Returns where no byte is shared, offsets are as given or aligned, and the numbers true; ``PlanUnsound`` else.
 
     Knows nothing of how offsets were found. O(n log n) but for short memory moves.
     """
@@ -23,29 +28,28 @@ def require_sound_packing(problem: PackProblem, offset: Sequence[int], *, peak: 
 
 
 def packing_faults(problem: PackProblem, offset: Sequence[int], *, peak: int, bound: int) -> Iterator[Fault]:
-    """Everything that is wrong, by rule: ``offsets``, ``overlap``, ``peak``, ``bound``."""
+    """The faults by the rules ``offsets``, ``overlap``, ``peak`` and ``bound``."""
     if len(offset) != len(problem):
         yield Fault(rule="offsets", what=f"{len(offset)} offsets for {len(problem)} items")
         return
-    yield from _wrong_offsets(problem, offset)
-    for one, other in overlapping_pairs(problem, offset):
-        yield Fault(rule="overlap", what=f"items {one} and {other} share bytes at {problem.birth[other]}")
+    yield from _offset_faults(problem, offset)
+    for older, newer in overlapping_pairs(problem, offset):
+        yield Fault(rule="overlap", what=f"items {older} and {newer} share bytes at {problem.birth[newer]}")
     top = max((offset[item] + problem.size[item] for item in nonempty_items(problem)), default=0)
     if peak != top:
         yield Fault(rule="peak", what=f"the peak is {top}, not {peak}")
-    if not most_live_bytes(problem) <= bound <= peak:
-        yield Fault(
-            rule="bound", what=f"{bound} is no bound: {most_live_bytes(problem)} live at once, the peak is {peak}"
-        )
+    live = most_live_bytes(problem)
+    if not live <= bound <= peak:
+        yield Fault(rule="bound", what=f"{bound} is no bound: {live} live at once, the peak is {peak}")
 
 
-def _wrong_offsets(problem: PackProblem, offset: Sequence[int]) -> Iterator[Fault]:
-    for item, (found, step, given) in enumerate(zip(offset, problem.alignment, problem.fixed, strict=True)):
-        if given >= 0:
-            if found != given:
-                yield Fault(rule="offsets", what=f"item {item} is at {found}, not at {given} as given")
-        elif found < 0 or found % step:
-            yield Fault(rule="offsets", what=f"item {item} is at {found}, no multiple of {step}")
+def _offset_faults(problem: PackProblem, offset: Sequence[int]) -> Iterator[Fault]:
+    for item, (actual, step, fixed) in enumerate(zip(offset, problem.alignment, problem.fixed, strict=True)):
+        if fixed >= 0:
+            if actual != fixed:
+                yield Fault(rule="offsets", what=f"item {item} is at {actual}, not at {fixed} as given")
+        elif actual < 0 or actual % step:
+            yield Fault(rule="offsets", what=f"item {item} is at {actual}, no multiple of {step}")
 
 
 def nonempty_items(problem: PackProblem) -> list[int]:
@@ -55,22 +59,19 @@ def nonempty_items(problem: PackProblem) -> list[int]:
 
 
 def overlapping_pairs(problem: PackProblem, offset: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(older, newer) pairs that share a byte at some moment: each item, at its birth, against its neighbours in space.
-
-    Nothing where the packing is sound; at least one pair where it is not.
-    """
+    """(older, newer) items that share a byte at some moment: none in a sound packing, one at least in any other."""
     alive: list[tuple[int, int]] = []
     dying: list[tuple[int, int]] = []
     for item in sorted(nonempty_items(problem), key=lambda i: (problem.birth[i], offset[i], i)):
         while dying and dying[0][0] <= problem.birth[item]:
             dead = heappop(dying)[1]
             del alive[bisect_left(alive, (offset[dead], dead))]
-        at = bisect_left(alive, (offset[item], item))
-        if at and offset[alive[at - 1][1]] + problem.size[alive[at - 1][1]] > offset[item]:
-            yield alive[at - 1][1], item
-        if at < len(alive) and offset[item] + problem.size[item] > alive[at][0]:
-            yield alive[at][1], item
-        alive.insert(at, (offset[item], item))
+        index = bisect_left(alive, (offset[item], item))
+        if index and offset[alive[index - 1][1]] + problem.size[alive[index - 1][1]] > offset[item]:
+            yield alive[index - 1][1], item
+        if index < len(alive) and offset[item] + problem.size[item] > alive[index][0]:
+            yield alive[index][1], item
+        alive.insert(index, (offset[item], item))
         heappush(dying, (problem.death[item], item))
 
 

@@ -1,262 +1,282 @@
-"""The judge of a ring: what a schedule must be for its graph and order. Knows nothing of the planner.
+"""The rules of a ring: what a schedule of weight copies must be for its graph and order. Knows nothing of the planner.
 
-Like the run on paper of a plan, ``lands`` carries the schedule out: copies in the order of the link, over as many
-passes as it takes to repeat, with who owns which bytes and how far the lane must have come by then.
+``lands`` carries the schedule out, as ``judge.execute`` does a plan. State: for disjoint byte ranges of the device, the
+block that lies there and the position until which it is read; and ``landed``, the position of the last op that the
+copies so far have waited for. Copies run one after another, in the order of their visits, so a copy lands no earlier
+than every wait of those before it: ``landed`` never decreases. A copy demands that all bytes of its block are read no
+later than that, and then takes them. Positions count on from pass to pass. Three passes are enough: waits reach back
+at most one pass, so the first has nothing to wait for, the second waits for the first, and every later one repeats the
+third.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
+from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Block, Ring, Visit, VisitRef
 from tmmu.judge.ring_schema import ring_schema_faults
 from tmmu.judge.spans import saved_values
 
 PASSES: Final = 3
-"""The first, that finds nothing to wait for; the second; and one like all that follow."""
-FOR_EVER: Final = 1 << 80
-"""After the last op of any pass: what stays is read until then."""
+FOREVER: Final = 1 << 80
+"""A position after the last op of any pass: until then a resident block is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RingContext:
-    """One judgement. Needs a ring that is well formed; everything else it works out itself."""
+    """What every rule is given. All but ``graph``, ``plan`` and ``ring`` needs a ring that passes the schema."""
 
     graph: Graph
     plan: Plan
     ring: Ring
 
     @cached_property
-    def reads(self) -> dict[int, list[int]]:
+    def reads(self) -> dict[BufferId, list[int]]:
         """Per weight that an op of the order reads, the positions that read it, in order."""
-        home, role = self.graph.values.buffer, self.graph.buffers.role
-        found: dict[int, list[int]] = {}
+        buffer_of, role = self.graph.values.buffer, self.graph.buffers.role
+        reads: dict[BufferId, list[int]] = {}
         for position, op in enumerate(self.plan.order):
-            for buffer in dict.fromkeys(home[value] for value in self.graph.ops.reads[op]):
+            for buffer in dict.fromkeys(buffer_of[value] for value in self.graph.ops.reads[op]):
                 if role[buffer] in (PARAMETER, CONSTANT):
-                    found.setdefault(buffer, []).append(position)
-        return found
+                    reads.setdefault(buffer, []).append(position)
+        return reads
 
     @cached_property
-    def needed_after(self) -> frozenset[int]:
+    def needed_after(self) -> frozenset[BufferId]:
         """Buffers that the caller or a gradient reads after the last op."""
         late = [value for _, value in saved_values(self.graph, self.plan.order, self.plan.mode, self.plan.preset)]
         return frozenset(self.graph.values.buffer[value] for value in (*self.graph.outputs, *late))
 
     @cached_property
     def visits_of(self) -> tuple[tuple[Visit, ...], ...]:
-        """Per block its visits."""
-        found: list[list[Visit]] = [[] for _ in self.ring.blocks]
+        """Per block, its visits."""
+        by_block: list[list[Visit]] = [[] for _ in self.ring.blocks]
         for visit in self.ring.visits:
-            found[visit.block].append(visit)
-        return tuple(map(tuple, found))
+            by_block[visit.block].append(visit)
+        return tuple(map(tuple, by_block))
 
-    def ends(self, when: VisitRef, turn: int) -> int:
-        """The position of the last op of a visit named in pass ``turn``, counted on from pass to pass."""
-        return (turn - when.lag) * len(self.plan.order) + self.ring.visits[when.visit].last
+    def last_position(self, ref: VisitRef, pass_index: int) -> int:
+        """The position of the last op of a visit that is named in pass ``pass_index``, counted on from pass to pass."""
+        return (pass_index - ref.lag) * len(self.plan.order) + self.ring.visits[ref.visit].last
 
-    def starts(self, when: VisitRef, turn: int) -> int:
-        """As ``ends``, of its first op."""
-        return (turn - when.lag) * len(self.plan.order) + self.ring.visits[when.visit].first
+    def first_position(self, ref: VisitRef, pass_index: int) -> int:
+        """As ``last_position``, of its first op."""
+        return (pass_index - ref.lag) * len(self.plan.order) + self.ring.visits[ref.visit].first
 
 
 Check: TypeAlias = Callable[[RingContext], Iterable[Fault]]
 
 
-def members(case: RingContext) -> Iterator[Fault]:
+def members(context: RingContext) -> Iterator[Fault]:
     """Every weight that an op reads is a member of one block, once, whole and aligned; nothing else is one."""
-    seen: dict[int, int] = {}
-    for index, block in enumerate(case.ring.blocks):
+    block_of: dict[int, int] = {}
+    for index, block in enumerate(context.ring.blocks):
         for member in block.members:
-            if member.buffer in seen:
-                yield _at(
-                    "members", f"buffer {member.buffer} is in block {seen[member.buffer]} and {index}", member.buffer
-                )
-            elif member.buffer not in case.reads:
-                yield _at(
-                    "members", f"buffer {member.buffer} of block {index} is no weight that is read", member.buffer
-                )
-            seen[member.buffer] = index
-        yield from _inside(case, index, block)
-    for buffer in sorted(case.reads.keys() - seen.keys()):
-        yield _at("members", f"weight {buffer} is read and in no block", buffer)
+            buffer = member.buffer
+            if buffer in block_of:
+                yield _member_fault(f"buffer {buffer} is in block {block_of[buffer]} and {index}", buffer)
+            elif buffer not in context.reads:
+                yield _member_fault(f"buffer {buffer} of block {index} is no weight that is read", buffer)
+            block_of[buffer] = index
+        yield from _offset_faults(context, index, block)
+    for buffer in sorted(context.reads.keys() - block_of.keys()):
+        yield _member_fault(f"weight {buffer} is read and in no block", buffer)
 
 
-def _inside(case: RingContext, index: int, block: Block) -> Iterator[Fault]:
-    sizes, end = case.graph.buffers.bytes, 0
+def _offset_faults(context: RingContext, index: int, block: Block) -> Iterator[Fault]:
+    """Members are aligned, inside the block, and over no other."""
+    sizes, end, step = context.graph.buffers.bytes, 0, context.ring.alignment
     for member in sorted(block.members, key=lambda member: (member.offset, member.buffer)):
+        # A buffer that is none is a fault already.
         size = sizes[member.buffer] if member.buffer < len(sizes) else 0
-        if member.offset % case.ring.alignment or member.offset + size > block.bytes or (size and member.offset < end):
-            what = f"buffer {member.buffer} of {size} bytes cannot lie at {member.offset} of block {index}"
-            yield _at("members", f"{what}: unaligned, past its end or over another", member.buffer)
+        if member.offset % step or member.offset + size > block.bytes or (size and member.offset < end):
+            message = f"buffer {member.buffer} of {size} bytes cannot lie at {member.offset} of block {index}"
+            yield _member_fault(f"{message}: unaligned, past its end or over another", member.buffer)
         end = max(end, member.offset + size)
 
 
-def blocks(case: RingContext) -> Iterator[Fault]:
+def blocks(context: RingContext) -> Iterator[Fault]:
     """Blocks are aligned and end within the capacity; on one that stays no other lies."""
-    ring, step = case.ring, case.ring.alignment
+    ring, step = context.ring, context.ring.alignment
     for index, block in enumerate(ring.blocks):
         if block.address % step or block.bytes % step or not block.bytes or not block.members:
             yield _fault("blocks", f"block {index} of {block.bytes} bytes at {block.address} is empty or not aligned")
         if block.address + block.bytes > min(ring.capacity, U64_MAX):
             yield _fault("blocks", f"block {index} ends at {block.address + block.bytes}, past {ring.capacity}")
-    rows = sorted(range(len(ring.blocks)), key=lambda i: (ring.blocks[i].address, i))
-    reach, owner = 0, -1
-    stays, stays_by = 0, -1
-    for index in rows:
+    # (end, block) of the highest end so far, of any block and of a resident one. By ascending address, a block lies on
+    # an earlier one if and only if it begins below that end; streamed blocks may lie on each other.
+    highest, highest_resident = (0, -1), (0, -1)
+    for index in sorted(range(len(ring.blocks)), key=lambda i: (ring.blocks[i].address, i)):
         block = ring.blocks[index]
-        low, other = (reach, owner) if block.resident else (stays, stays_by)
-        if block.address < low:
-            yield _fault("blocks", f"block {index} lies on block {other}, and one of them stays", (block.address, low))
-        end = block.address + block.bytes
-        reach, owner = max((reach, owner), (end, index))
-        stays, stays_by = max((stays, stays_by), (end, index)) if block.resident else (stays, stays_by)
+        end, neighbour = highest if block.resident else highest_resident
+        if block.address < end:
+            message = f"block {index} lies on block {neighbour}, and one of them stays"
+            yield _fault("blocks", message, (block.address, end))
+        own_end = (block.address + block.bytes, index)
+        highest = max(highest, own_end)
+        highest_resident = max(highest_resident, own_end) if block.resident else highest_resident
 
 
-def visits(case: RingContext) -> Iterator[Fault]:
+def visits(context: RingContext) -> Iterator[Fault]:
     """Visits are in order, those of a block apart; each starts and ends with a read, and every read is in one."""
-    rows = case.ring.visits
-    for one, other in pairwise(rows):
-        if (one.first, one.last, one.block) >= (other.first, other.last, other.block):
-            yield _fault("visits", f"the visit from op {other.first} to {other.last} is out of order")
-    for index, block in enumerate(case.ring.blocks):
-        read = sorted({position for member in block.members for position in case.reads.get(member.buffer, ())})
-        inside = [[p for p in read if visit.first <= p <= visit.last] for visit in case.visits_of[index]]
-        for visit, found in zip(case.visits_of[index], inside, strict=True):
-            if not found or (found[0], found[-1]) != (visit.first, visit.last):
+    for before, after in pairwise(context.ring.visits):
+        if (before.first, before.last, before.block) >= (after.first, after.last, after.block):
+            yield _fault("visits", f"the visit from op {after.first} to {after.last} is out of order")
+    for index, block in enumerate(context.ring.blocks):
+        reads = sorted({position for member in block.members for position in context.reads.get(member.buffer, ())})
+        own_visits = context.visits_of[index]
+        reads_in = [[p for p in reads if visit.first <= p <= visit.last] for visit in own_visits]
+        for visit, positions in zip(own_visits, reads_in, strict=True):
+            if not positions or (positions[0], positions[-1]) != (visit.first, visit.last):
                 yield _fault("visits", f"block {index} is not read at both {visit.first} and {visit.last}")
-        if sorted(chain.from_iterable(inside)) != read:
-            yield _fault("visits", f"the visits of block {index} do not hold each of its {len(read)} reads once")
+        if sorted(chain.from_iterable(reads_in)) != reads:
+            yield _fault("visits", f"the visits of block {index} do not hold each of its {len(reads)} reads once")
 
 
-def resident(case: RingContext) -> Iterator[Fault]:
+def resident(context: RingContext) -> Iterator[Fault]:
     """A weight that is read at several places of a stage, or after the last op, stays."""
-    order, stage = case.plan.order, case.graph.ops.stage
-    for index, block in enumerate(case.ring.blocks):
-        stages = [stage[order[visit.first]] for visit in case.visits_of[index] if visit.first < len(order)]
+    order, stage = context.plan.order, context.graph.ops.stage
+    for index, block in enumerate(context.ring.blocks):
+        stages = [stage[order[visit.first]] for visit in context.visits_of[index] if visit.first < len(order)]
         if not block.resident and len(set(stages)) < len(stages):
             yield _fault("resident", f"block {index} streams, and is read at several places")
         for member in block.members:
-            if not block.resident and member.buffer in case.needed_after:
-                yield _at("resident", f"block {index} streams, and buffer {member.buffer} is read later", member.buffer)
+            if not block.resident and member.buffer in context.needed_after:
+                message = f"block {index} streams, and buffer {member.buffer} is read later"
+                yield Fault(rule="ring-resident", what=message, buffer=member.buffer)
 
 
-def copies(case: RingContext) -> Iterator[Fault]:
+def copies(context: RingContext) -> Iterator[Fault]:
     """Each visit of a block that streams has one copy, in the order of visits; there are no others."""
-    ring = case.ring
-    wanted = [index for index, visit in enumerate(ring.visits) if not ring.blocks[visit.block].resident]
-    found = [copy.visit for copy in ring.copies]
-    if found != wanted:
-        yield _fault("copies", f"there are copies for visits {found[:8]}…, not for {wanted[:8]}…")
+    ring = context.ring
+    expected = [index for index, visit in enumerate(ring.visits) if not ring.blocks[visit.block].resident]
+    actual = [copy.visit for copy in ring.copies]
+    if actual != expected:
+        yield _fault("copies", f"there are copies for visits {actual[:8]}…, not for {expected[:8]}…")
 
 
-def starts(case: RingContext) -> Iterator[Fault]:
+def starts(context: RingContext) -> Iterator[Fault]:
     """A copy starts by its own visit, in the order of the link, once all readers that it waits for have been issued."""
-    ring, before = case.ring, -FOR_EVER
-    for turn in (1, 2):
+    ring, previous = context.ring, -FOREVER
+    for pass_index in (1, 2):
         for copy in ring.copies:
-            start = case.starts(copy.start, turn)
-            position = (turn - copy.start.lag) * len(ring.visits) + copy.start.visit
-            if position > turn * len(ring.visits) + copy.visit:
+            start = context.first_position(copy.start, pass_index)
+            visit = (pass_index - copy.start.lag) * len(ring.visits) + copy.start.visit
+            if visit > pass_index * len(ring.visits) + copy.visit:
                 yield _fault("starts", f"the copy for visit {copy.visit} is issued after that visit starts")
-            if position < before:
+            if visit < previous:
                 yield _fault("starts", f"the copy for visit {copy.visit} is issued before the one ahead of it")
-            before = position
-            ends = [case.ends(wait, turn) for wait in copy.waits]
+            previous = visit
+            ends = [context.last_position(wait, pass_index) for wait in copy.waits]
             if ends != sorted(ends, reverse=True):
                 yield _fault("starts", f"the waits of the copy for visit {copy.visit} are not newest first")
             if not ends or ends[0] >= start:
-                what = f"the copy for visit {copy.visit} is issued while a reader that it waits for is not, or has none"
-                yield _fault("starts", what)
+                problem = "is issued while a reader that it waits for is not, or has none"
+                yield _fault("starts", f"the copy for visit {copy.visit} {problem}")
 
 
-def lands(case: RingContext) -> Iterator[Fault]:
+class _ReadRange(NamedTuple):
+    """Bytes ``[low, high)`` of the device, the position until which they are read, and whose they are since when."""
+
+    low: int
+    high: int
+    until: int
+    block: int
+    pass_index: int
+
+    def outside(self, low: int, high: int) -> Iterator["_ReadRange"]:
+        """What is left of the range without ``[low, high)``."""
+        if self.high <= low or high <= self.low:
+            yield self
+            return
+        if self.low < low:
+            yield self._replace(high=low)
+        if high < self.high:
+            yield self._replace(low=high)
+
+
+def lands(context: RingContext) -> Iterator[Fault]:
     """No copy lands on bytes that a visit still reads, in the first pass or any other."""
-    held = [(b.address, b.address + b.bytes, FOR_EVER, i, 0) for i, b in enumerate(case.ring.blocks) if b.resident]
-    done = -1
-    for turn in range(PASSES):
-        for copy in case.ring.copies:
-            done = max([done, *(case.ends(wait, turn) for wait in copy.waits if wait.lag <= turn)])
-            visit = case.ring.visits[copy.visit]
-            block = case.ring.blocks[visit.block]
-            low, high = block.address, block.address + block.bytes
-            for start, end, until, whose, pass_of in held:
-                if start < high and low < end and until > done:
-                    what = f"in pass {turn} the copy for visit {copy.visit} lands on block {whose} of pass {pass_of}"
-                    span = (max(low, start), min(high, end))
-                    yield _fault("lands", f"{what}, which is still read", span, by=_op(case, visit))
-            held = [part for old in held for part in _left(old, low, high)]
-            held.append((low, high, case.ends(VisitRef(visit=copy.visit, lag=0), turn), visit.block, turn))
+    ring = context.ring
+    blocks = enumerate(ring.blocks)
+    ranges = [_ReadRange(b.address, b.address + b.bytes, FOREVER, i, 0) for i, b in blocks if b.resident]
+    landed = -1
+    for pass_index in range(PASSES):
+        for copy in ring.copies:
+            waits = (context.last_position(wait, pass_index) for wait in copy.waits if wait.lag <= pass_index)
+            landed = max([landed, *waits])
+            visit = ring.visits[copy.visit]
+            low, high = (
+                ring.blocks[visit.block].address,
+                ring.blocks[visit.block].address + ring.blocks[visit.block].bytes,
+            )
+            for owner in ranges:
+                if owner.low < high and low < owner.high and owner.until > landed:
+                    act = f"in pass {pass_index} the copy for visit {copy.visit} lands on"
+                    message = f"{act} block {owner.block} of pass {owner.pass_index}, which is still read"
+                    yield _fault(
+                        "lands", message, (max(low, owner.low), min(high, owner.high)), _first_op(context, visit)
+                    )
+            ranges = [part for owner in ranges for part in owner.outside(low, high)]
+            until = context.last_position(VisitRef(visit=copy.visit, lag=0), pass_index)
+            ranges.append(_ReadRange(low, high, until, visit.block, pass_index))
 
 
-Held: TypeAlias = tuple[int, int, int, int, int]
-"""Bytes from, to, until which position they are read, and the block and pass that put them there."""
+def _first_op(context: RingContext, visit: Visit) -> int | None:
+    return context.plan.order[visit.first] if visit.first < len(context.plan.order) else None
 
 
-def _left(held: Held, low: int, high: int) -> Iterator[Held]:
-    start, end, *rest = held
-    until, block, turn = rest
-    if end <= low or high <= start:
-        yield held
-        return
-    if start < low:
-        yield start, low, until, block, turn
-    if high < end:
-        yield high, end, until, block, turn
-
-
-def _op(case: RingContext, visit: Visit) -> int | None:
-    return case.plan.order[visit.first] if visit.first < len(case.plan.order) else None
-
-
-def depth(case: RingContext) -> Iterator[Fault]:
+def depth(context: RingContext) -> Iterator[Fault]:
     """The depth is the least number of visits of streamed blocks that a copy is issued ahead of its own."""
-    count = len(case.ring.visits)
-    streamed = [not case.ring.blocks[visit.block].resident for visit in case.ring.visits]
-    before = list(accumulate(streamed, initial=0))
-    ahead = [
-        before[copy.visit] - before[copy.start.visit] + copy.start.lag * before[count] for copy in case.ring.copies
-    ]
-    if case.ring.depth != min(ahead, default=0):
-        yield _fault("depth", f"the depth is {min(ahead, default=0)}, not {case.ring.depth}")
+    ring = context.ring
+    is_streamed = [not ring.blocks[visit.block].resident for visit in ring.visits]
+    before = list(accumulate(is_streamed, initial=0))
+    per_pass = before[-1]
+    ahead = [before[copy.visit] - before[copy.start.visit] + copy.start.lag * per_pass for copy in ring.copies]
+    if ring.depth != min(ahead, default=0):
+        yield _fault("depth", f"the depth is {min(ahead, default=0)}, not {ring.depth}")
 
 
-def policy(case: RingContext) -> Iterator[Fault]:
+def policy(context: RingContext) -> Iterator[Fault]:
     """Under ``skip_end``, ``slots`` and ``double`` the streamed blocks lie where these say, above those that stay."""
-    ring = case.ring
+    ring = context.ring
     base = sum(block.bytes for block in ring.blocks if block.resident)
-    moving = [block for block in ring.blocks if not block.resident]
-    largest = max((block.bytes for block in moving), default=1)
-    slots = 2 if ring.policy == "double" else max(1, min(len(moving), (ring.capacity - base) // largest))
-    at = 0
-    for index, block in enumerate(moving if ring.policy != "cyclic" else ()):
+    streamed = [block for block in ring.blocks if not block.resident]
+    largest = max((block.bytes for block in streamed), default=1)
+    slots = 2 if ring.policy == "double" else max(1, min(len(streamed), (ring.capacity - base) // largest))
+    offset = 0
+    for index, block in enumerate(streamed if ring.policy != "cyclic" else ()):
         if ring.policy == "skip_end":
-            at = 0 if base + at + block.bytes > ring.capacity else at
+            offset = 0 if base + offset + block.bytes > ring.capacity else offset
         else:
-            at = index % slots * largest
-        if block.address != base + at:
-            yield _fault("policy", f"{ring.policy} puts {block.name} at {base + at}, not {block.address}")
-        at += block.bytes
+            offset = index % slots * largest
+        if block.address != base + offset:
+            yield _fault("policy", f"{ring.policy} puts {block.name} at {base + offset}, not {block.address}")
+        offset += block.bytes
 
 
-def _fault(rule: str, what: str, span: tuple[int, int] | None = None, by: int | None = None) -> Fault:
-    return Fault(rule=f"ring-{rule}", what=what, bytes=span, by=by)
+def _fault(rule: str, message: str, span: tuple[int, int] | None = None, by: int | None = None) -> Fault:
+    return Fault(rule=f"ring-{rule}", what=message, bytes=span, by=by)
 
 
-def _at(rule: str, what: str, buffer: int) -> Fault:
-    return Fault(rule=f"ring-{rule}", what=what, buffer=buffer)
+def _member_fault(message: str, buffer: int) -> Fault:
+    return Fault(rule="ring-members", what=message, buffer=buffer)
 
 
 RULES: Final[tuple[Check, ...]] = (members, blocks, visits, resident, copies, starts, lands, depth, policy)
-NAMES: Final = ("ring-form", *(f"ring-{rule.__name__}" for rule in RULES))
+NAMES: Final = (
+    *("ring-form", "ring-members", "ring-blocks", "ring-visits", "ring-resident"),
+    *("ring-copies", "ring-starts", "ring-lands", "ring-depth", "ring-policy"),
+)
 
 
 def ring_faults(graph: Graph, plan: Plan, ring: Ring) -> tuple[Fault, ...]:
-    """Every fault of ``ring`` as the ring of ``plan``, which is sound without it; form is asked first, and alone."""
-    case = RingContext(graph=graph, plan=plan, ring=ring)
-    return tuple(ring_schema_faults(ring)) or tuple(chain.from_iterable(rule(case) for rule in RULES))
+    """Every fault of ``ring`` as the ring of ``plan``, which is sound without it; those of the schema come alone."""
+    context = RingContext(graph=graph, plan=plan, ring=ring)
+    return tuple(ring_schema_faults(ring)) or tuple(chain.from_iterable(rule(context) for rule in RULES))

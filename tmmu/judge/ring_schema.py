@@ -1,4 +1,4 @@
-"""What a ring looks like, whatever its graph means; and the ring of a file."""
+"""What a ring looks like, whatever its graph means; and the ring of a plan file."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -17,22 +17,22 @@ def ring_schema_faults(ring: Ring) -> Iterator[Fault]:
     """Words are known, numbers unsigned 64-bit integers, ids name what exists, a lag is none or one pass."""
     if ring.policy not in POLICIES:
         yield _fault(f"policy {ring.policy!r} is none of {', '.join(POLICIES)}")
-    named = {"capacity": ring.capacity, "alignment": ring.alignment, "depth": ring.depth}
-    for name, number in (*named.items(), *_numbers(ring)):
+    own_numbers = {"capacity": ring.capacity, "alignment": ring.alignment, "depth": ring.depth}
+    for name, number in (*own_numbers.items(), *_numbers(ring)):
         if type(number) is not int or not 0 <= number <= U64_MAX:
             yield _fault(f"{name} is {number!r}, no unsigned 64-bit number")
     if type(ring.alignment) is int and (ring.alignment < 1 or ring.alignment & (ring.alignment - 1)):
         yield _fault(f"alignment {ring.alignment} is no power of two")
-    whens = [when for copy in ring.copies for when in (copy.start, *copy.waits)]
+    refs = [ref for copy in ring.copies for ref in (copy.start, *copy.waits)]
     ids = (
         ("block", len(ring.blocks), [visit.block for visit in ring.visits]),
-        ("visit", len(ring.visits), [copy.visit for copy in ring.copies] + [when.visit for when in whens]),
-        ("lag", 2, [when.lag for when in whens]),
+        ("visit", len(ring.visits), [copy.visit for copy in ring.copies] + [ref.visit for ref in refs]),
+        ("lag", 2, [ref.lag for ref in refs]),
     )
-    for what, count, found in ids:
-        for number in found:
+    for name, count, numbers in ids:
+        for number in numbers:
             if type(number) is not int or not 0 <= number < count:
-                yield _fault(f"there is {what} {number!r}, of {count}")
+                yield _fault(f"there is {name} {number!r}, of {count}")
 
 
 def _numbers(ring: Ring) -> Iterator[tuple[str, object]]:
@@ -47,14 +47,14 @@ def _numbers(ring: Ring) -> Iterator[tuple[str, object]]:
         yield f"the last op of visit {index}", visit.last
 
 
-def _fault(what: str) -> Fault:
-    return Fault(rule="ring-form", what=what)
+def _fault(message: str) -> Fault:
+    return Fault(rule="ring-form", what=message)
 
 
 def parse_ring(value: object) -> Ring:
     """The ring of the key ``ring``: well formed, not yet judged; ``PlanCorrupt`` for anything else."""
     top = table(value, "ring", KEYS)
-    _demand_version(top["version"])
+    _require_version(top["version"])
     numbers: tuple[int, ...] = uints([top["capacity"], top["alignment"], top["depth"]], "ring")
     capacity, alignment, depth = numbers
     ring = Ring(
@@ -71,7 +71,7 @@ def parse_ring(value: object) -> Ring:
     return ring
 
 
-def _demand_version(version: object) -> None:
+def _require_version(version: object) -> None:
     if type(version) is not int or version < 1:
         refuse("ring.version", f"is {version!r:.80}, not a version")
     if version > VERSION:
@@ -85,25 +85,26 @@ def _blocks(value: object) -> tuple[Block, ...]:
     addresses: tuple[int, ...] = uints(top["address"], "ring.blocks.address")
     buffers: tuple[tuple[BufferId, ...], ...] = rows(top["buffer"], "ring.blocks.buffer")
     offsets: tuple[tuple[Bytes, ...], ...] = rows(top["offset"], "ring.blocks.offset")
-    _demand_even("ring.blocks", names, resident, sizes, addresses, buffers, offsets)
-    _demand_even("ring.blocks", [len(row) for row in buffers], [len(row) for row in offsets], rows=True)
+    _require_equal_lengths("ring.blocks", names, resident, sizes, addresses, buffers, offsets)
+    for block_buffers, block_offsets in zip(buffers, offsets, strict=True):
+        _require_equal_lengths("ring.blocks", block_buffers, block_offsets)
     return tuple(
-        Block(name=name, bytes=size, resident=stays, address=address, members=_members(inside, at))
-        for name, size, stays, address, inside, at in zip(
+        Block(name=name, bytes=size, resident=stays, address=address, members=_members(block_buffers, block_offsets))
+        for name, size, stays, address, block_buffers, block_offsets in zip(
             names, sizes, resident, addresses, buffers, offsets, strict=True
         )
     )
 
 
-def _members(buffers: Sequence[int], offsets: Sequence[int]) -> tuple[Member, ...]:
+def _members(buffers: Sequence[BufferId], offsets: Sequence[Bytes]) -> tuple[Member, ...]:
     return tuple(Member(buffer=buffer, offset=offset) for buffer, offset in zip(buffers, offsets, strict=True))
 
 
 def _visits(value: object) -> tuple[Visit, ...]:
     top = uint_columns(value, "ring.visits", Visit.__slots__)
-    _demand_even("ring.visits", *top.values())
-    rows_of = zip(top["block"], top["first"], top["last"], strict=True)
-    return tuple(Visit(block=block, first=first, last=last) for block, first, last in rows_of)
+    _require_equal_lengths("ring.visits", *top.values())
+    columns = zip(top["block"], top["first"], top["last"], strict=True)
+    return tuple(Visit(block=block, first=first, last=last) for block, first, last in columns)
 
 
 def _copies(value: object) -> tuple[Copy, ...]:
@@ -111,17 +112,17 @@ def _copies(value: object) -> tuple[Copy, ...]:
     visits: tuple[int, ...] = uints(top["visit"], "ring.copies.visit")
     waits: tuple[tuple[tuple[int, int], ...], ...] = pairs(top["waits"], "ring.copies.waits")
     starts: tuple[tuple[int, int], ...] = pairs([top["start"]], "ring.copies.start")[0]
-    _demand_even("ring.copies", visits, starts, waits)
+    _require_equal_lengths("ring.copies", visits, starts, waits)
     return tuple(
-        Copy(visit=visit, start=_when(start), waits=tuple(map(_when, row)))
+        Copy(visit=visit, start=_visit_ref(start), waits=tuple(map(_visit_ref, row)))
         for visit, start, row in zip(visits, starts, waits, strict=True)
     )
 
 
-def _when(pair: tuple[int, int]) -> VisitRef:
+def _visit_ref(pair: tuple[int, int]) -> VisitRef:
     return VisitRef(visit=pair[0], lag=pair[1])
 
 
-def _demand_even(where: str, first: Sequence[object], *others: Sequence[object], rows: bool = False) -> None:
-    if any(list(other) != list(first) if rows else len(other) != len(first) for other in others):
-        refuse(where, "has columns of unequal length")
+def _require_equal_lengths(key: str, *columns: Sequence[object]) -> None:
+    if len(set(map(len, columns))) > 1:
+        refuse(key, "has columns of unequal length")

@@ -12,7 +12,7 @@ from itertools import accumulate, groupby
 from typing import Final
 
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
-from tmmu.ir.ids import OpId
+from tmmu.ir.ids import BufferId, Bytes, OpId
 from tmmu.ir.ring import Member, Visit
 from tmmu.judge.spans import saved_values
 from tmmu.planner.ring.problem import RingProblem
@@ -155,7 +155,8 @@ def _lay_out_block(graph: Graph, buffers: Sequence[int], alignment: int) -> tupl
     """The bytes of a block, and its buffers one after another at aligned offsets."""
     padded = [-(-graph.buffers.bytes[buffer] // alignment) * alignment for buffer in buffers]
     offsets = accumulate(padded, initial=0)
-    members = tuple(Member(buffer=buffer, offset=offset) for buffer, offset in zip(buffers, offsets, strict=False))
+    places = zip(buffers, offsets, strict=False)
+    members = tuple(Member(buffer=BufferId(buffer), offset=Bytes(offset)) for buffer, offset in places)
     return max(sum(padded), alignment), members
 
 
