@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from tmmu.cache import Buckets, InputShape, PlanCache, inputs_part, pad_inputs
-from tmmu.driver import PlanRequest, compile_model, traced_key
+from tmmu.driver import PlanRequest, compile_model, key_of_graph
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.judge.check import judge
@@ -64,18 +64,18 @@ def lookups(folder: Path) -> bool:
     )
     cold = median(lambda: compile_model(capture, request, no_progress), 5)
     made = compile_model(capture, request, no_progress)
-    look = median(lambda: traced_key(made.graph, request), 9)
-    key = traced_key(made.graph, request)
+    look = median(lambda: key_of_graph(made.graph, request), 9)
+    key = key_of_graph(made.graph, request)
     size = len(encode_graph(made.graph)) + len(encode_plan(made.plan))
     cache = PlanCache(folder)
-    cache.plan(key, lambda: (made.graph, made.plan))
+    cache.get_or_make(key, lambda: (made.graph, made.plan))
     judged = partial(judge, token=request.token)
-    table = median(lambda: cache.plan(key, never), 10_000)
-    disk = median(lambda: PlanCache(folder).plan(key, never), 200)
-    doubted = median(lambda: PlanCache(folder, reverify=True).plan(key, never, judged), 200)
+    table = median(lambda: cache.get_or_make(key, never), 10_000)
+    disk = median(lambda: PlanCache(folder).get_or_make(key, never), 200)
+    doubted = median(lambda: PlanCache(folder, reverify=True).get_or_make(key, never, judged), 200)
     buckets = Buckets(lengths=(128, 256, 512, 1024), axes={"ids": (1,)})
     ids = (InputShape(name="ids", dtype="int64", shape=(1, 200)),)
-    named = median(lambda: key.replaced(inputs_part(pad_inputs(ids, buckets).inputs)).digest, 2_000)
+    named = median(lambda: key.with_parts(inputs_part(pad_inputs(ids, buckets).inputs)).digest, 2_000)
     print(f"{len(made.graph.ops)} ops, {len(made.graph.buffers)} buffers, {size} bytes of graph and plan")
     print(f"{'':38} {'wall ms':>10} {'processor':>10}  cold / this")
     print(f"{'cold: build, trace, lower, plan, judge':38} {1e3 * cold.wall:10.4f} {1e3 * cold.processor:10.4f}")

@@ -1,6 +1,6 @@
 """``torch.compile(model, backend="tmmu")``: every graph that Dynamo finds runs inside a plan of its own.
 
-Forward and backward of a graph are planned as one step. A graph, or a call, that no plan can stand for is run by torch
+Forward and backward of a graph are planned as one step. A graph, or a call, that cannot run in a plan is run by torch
 as it is, with the same bits; ``reports`` says how often, and why. Importing this needs no torch.
 """
 
@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cache import PlanCache
-from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, traced_key
+from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, key_of_graph
 from tmmu.errors import DeviceMemory, InternalError, InvalidConfig, UserError
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
@@ -25,105 +25,112 @@ from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
     from tmmu.passes.autograd.joint_graph import SplitStep, TracedStep
-    from tmmu.runtime.execute.step_memory import Frame
-    from tmmu.runtime.execute.step_memory_pool import Frames
+    from tmmu.runtime.execute.step_memory import StepMemory
+    from tmmu.runtime.execute.step_memory_pool import StepMemoryPool
 
-FORMS: Final = 16
-"""Forms of arguments (shapes, strides, dtypes, numbers) for which one graph keeps plans; the oldest goes first."""
+MAX_SPECIALIZATIONS: Final = 16
+"""Signatures of arguments for which one graph keeps plans; the oldest goes first."""
 
 _LOG: Final = logging.getLogger("tmmu")
 _INFERENCE: Final = PlanRequest(mode="inference", preset="inference", token=token_from_seed(0), arenas=default_arenas())
 _TRAINING: Final = replace(_INFERENCE, mode="backward", preset="remat_enabled")
-_MADE: "Final[list[weakref.ref[Planned]]]" = []
+_GRAPHS: "Final[list[weakref.ref[PlannedGraph]]]" = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One graph: whether it trains, the stack bytes of each of its frames, where its plans came from (``cold``,
-    ``table``, ``disk``), how often a half ran inside a plan, and how often, by reason, without one.
-    """
+class GraphReport:
+    """How one compiled graph has run so far."""
 
     trains: bool
     stack_bytes: tuple[int, ...]
+    """Of each step memory."""
     plans: Mapping[str, int]
+    """How many plans came from where: ``cold``, ``table``, ``disk``."""
     planned: int
+    """Halves that ran in a plan."""
     plain: Mapping[str, int]
+    """By reason, halves that torch ran."""
 
 
 def backend(
     graph: Any, example_inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What torch.compile calls for each graph: a function that computes the same, bit for bit, inside a plan.
+    """What ``torch.compile`` calls for each graph: a function that computes the same, bit for bit, inside a plan.
 
-    ``options={"recompute": True}``: of what eager would save for the backward pass, what is cheap is computed again.
+    With ``options={"recompute": True}`` cheap residuals are computed again in the backward pass. ``INVALID_CONFIG`` for
+    any other option or mode.
     """
-    given = dict(options or {})
-    recompute = given.pop("recompute", False)
-    if mode not in (None, "default") or given or not isinstance(recompute, bool):
+    unknown = dict(options or {})
+    recompute = unknown.pop("recompute", False)
+    if mode not in (None, "default") or unknown or not isinstance(recompute, bool):
         raise InvalidConfig(
             "backend tmmu knows no mode, and one option: recompute, true or false",
             fix='use torch.compile(model, backend="tmmu", options={"recompute": True})',
         )
     from tmmu.passes.autograd.split import split_by_autograd
 
-    return split_by_autograd(graph, example_inputs, Planned, recompute=recompute)
+    return split_by_autograd(graph, example_inputs, PlannedGraph, recompute=recompute)
 
 
-def reports() -> tuple[Report, ...]:
-    """One for each compiled graph that is still in use, in the order in which they were compiled."""
-    found = [made() for made in _MADE]
-    return tuple(one.report() for one in found if one is not None)
+def reports() -> tuple[GraphReport, ...]:
+    """A report per compiled graph that is still in use, in the order in which they were compiled."""
+    graphs = [reference() for reference in _GRAPHS]
+    return tuple(graph.report() for graph in graphs if graph is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
-    """One form of arguments: its trace, its plan, and the frames in which that runs."""
+class _Specialization:
+    """The trace and plan of one signature of arguments, and the memories in which the plan runs."""
 
     traced: "TracedStep"
     plan: Plan
-    frames: "Frames"
+    memories: "StepMemoryPool"
 
 
-class Planned:
-    """The halves of one graph, each run in a frame of its plan, or by torch where there is none."""
+class PlannedGraph:
+    """The halves of one compiled graph, run in the memory of a plan, or by torch where there is none.
+
+    State: by argument signature, a specialization, or the reason why there is none; and counts for the report. Both are
+    read and changed under the lock, which is held while a new signature is planned, so that no other thread plans it.
+    """
 
     def __init__(self, step: "SplitStep", static: frozenset[int]) -> None:
         self._step, self._static = step, static
-        self._forms: dict[tuple[Any, ...], _Form | str] = {}
+        self._specializations: dict[tuple[Any, ...], _Specialization | str] = {}
         self._planned, self._plain, self._plans = 0, Counter[str](), Counter[str]()
         self._lock = Lock()
-        _MADE[:] = [made for made in _MADE if made() is not None]
-        _MADE.append(weakref.ref(self))
+        _GRAPHS[:] = [reference for reference in _GRAPHS if reference() is not None]
+        _GRAPHS.append(weakref.ref(self))
 
     def run_forward(self, args: Sequence[Any]) -> list[Any]:
-        """What the first graph returns."""
+        """The outputs of the forward graph."""
         from tmmu.passes.autograd.split import run_plain
 
         try:
-            with self._frame(args) as frame:
-                return frame.first(args)
-        except _Plain as plain:
-            self._count(plain.why)
+            with self._forward_memory(args) as memory:
+                return memory.forward(args)
+        except _NotPlanned as error:
+            self._count(error.reason)
         return run_plain(self._step.forward, args)
 
     def run_backward(self, args: Sequence[Any]) -> list[Any]:
-        """What the second graph returns."""
+        """The outputs of the backward graph."""
         from tmmu.passes.autograd.split import run_plain
 
         if self._step.backward is None:
             raise InternalError("a graph without a backward half was asked for one")
         try:
-            with self._frame_of_saved(args) as (frame, loaded):
-                return frame.second(args, loaded=loaded)
-        except _Plain as plain:
-            self._count(plain.why)
+            with self._backward_memory(args) as (memory, load_residuals):
+                return memory.backward(args, load_residuals=load_residuals)
+        except _NotPlanned as error:
+            self._count(error.reason)
         return run_plain(self._step.backward, args)
 
-    def report(self) -> Report:
+    def report(self) -> GraphReport:
         """How it has run so far."""
-        sizes = tuple(size for form in self._known() for size in form.frames.stack_bytes)
+        sizes = tuple(size for one in self._planned_specializations() for size in one.memories.stack_bytes)
         with self._lock:
-            return Report(
+            return GraphReport(
                 trains=self._step.backward is not None,
                 stack_bytes=sizes,
                 plans=dict(self._plans),
@@ -132,117 +139,110 @@ class Planned:
             )
 
     @contextmanager
-    def _frame(self, args: Sequence[Any]) -> "Iterator[Frame]":
-        from tmmu.runtime.execute.step_memory_pool import unplannable
+    def _forward_memory(self, args: Sequence[Any]) -> "Iterator[StepMemory]":
+        from tmmu.runtime.execute.step_memory_pool import why_unplannable
 
-        why = unplannable(args)
-        if why:
-            raise _Plain(why)
-        form = self._form(args)
-        with form.frames.for_first(args, lambda: self._bound(form, args)) as frame:
-            if frame is None:
-                raise _Plain("more steps are under way than there are frames")
+        if reason := why_unplannable(args):
+            raise _NotPlanned(reason)
+        specialization = self._specialization(args)
+        with specialization.memories.acquire_forward(args, lambda: self._bind(specialization, args)) as memory:
+            if memory is None:
+                raise _NotPlanned("more steps are under way than there are frames")
             self._count()
-            yield frame
+            yield memory
 
     @contextmanager
-    def _frame_of_saved(self, args: Sequence[Any]) -> "Iterator[tuple[Frame, bool]]":
-        """The frame for a second half, and whether what was saved must be loaded into it."""
-        from tmmu.runtime.execute.step_memory_pool import goes_back_again, unplannable
+    def _backward_memory(self, args: Sequence[Any]) -> "Iterator[tuple[StepMemory, bool]]":
+        """The memory for a backward half, and whether residuals must be loaded into it."""
+        from tmmu.runtime.execute.step_memory_pool import retains_graph, why_unplannable
 
-        why = unplannable(args)
-        if why:
-            raise _Plain(why)
-        again = goes_back_again()
-        for form in self._known():
-            if form.frames.accepts(args):
-                with form.frames.for_second(args, again=again) as (frame, loaded):
-                    if frame is not None:
+        if reason := why_unplannable(args):
+            raise _NotPlanned(reason)
+        retain = retains_graph()
+        for specialization in self._planned_specializations():
+            if specialization.memories.accepts(args):
+                with specialization.memories.acquire_backward(args, retain=retain) as (memory, load_residuals):
+                    if memory is not None:
                         self._count()
-                        yield frame, loaded
+                        yield memory, load_residuals
                         return
-        raise _Plain("no frame is free for what was saved")
+        raise _NotPlanned("no frame is free for what was saved")
 
-    def _known(self) -> "list[_Form]":
+    def _planned_specializations(self) -> "list[_Specialization]":
         with self._lock:
-            return [form for form in self._forms.values() if isinstance(form, _Form)]
+            return [entry for entry in self._specializations.values() if isinstance(entry, _Specialization)]
 
-    def _form(self, args: Sequence[Any]) -> "_Form":
-        """The form of these arguments, traced and planned if it is new."""
-        from tmmu.runtime.execute.step_memory_pool import form_of, unbindable
+    def _specialization(self, args: Sequence[Any]) -> "_Specialization":
+        """The specialization for these arguments, traced and planned if their signature is new."""
+        from tmmu.runtime.execute.step_memory_pool import argument_signature, why_unbindable
 
-        key = form_of(args, self._static)
+        signature = argument_signature(args, self._static)
         with self._lock:
-            found = self._forms.get(key)
-            if found is None:
-                why = unbindable(args)
-                if why:
-                    raise _Plain(why)
-                found = self._forms[key] = self._made(args)
-                if len(self._forms) > FORMS:
-                    del self._forms[next(iter(self._forms))]
-        if isinstance(found, str):
-            raise _Plain(found)
-        return found
+            entry = self._specializations.get(signature)
+            if entry is None:
+                if reason := why_unbindable(args):
+                    raise _NotPlanned(reason)
+                entry = self._specializations[signature] = self._specialize(args)
+                if len(self._specializations) > MAX_SPECIALIZATIONS:
+                    del self._specializations[next(iter(self._specializations))]
+        if isinstance(entry, str):
+            raise _NotPlanned(entry)
+        return entry
 
-    def _made(self, args: Sequence[Any]) -> "_Form | str":
-        """What was traced and planned, or why nothing can be."""
+    def _specialize(self, args: Sequence[Any]) -> "_Specialization | str":
+        """A trace and its plan, or the reason why there is none."""
         from tmmu.passes.autograd.joint_graph import trace_joint
-        from tmmu.runtime.execute.step_memory_pool import Frames
+        from tmmu.runtime.execute.step_memory_pool import StepMemoryPool
 
         try:
             traced = trace_joint(self._step, args, name="torch.compile")
-            compiled = _planned(traced.program.graph, _TRAINING if self._step.backward is not None else _INFERENCE)
+            compiled = _compile(traced.program.graph, _TRAINING if self._step.backward is not None else _INFERENCE)
         except UserError as error:
             return str(error)
         if compiled.cached is not None:
             self._plans[compiled.cached.origin] += 1
-        return _Form(traced=traced, plan=compiled.plan, frames=Frames(traced.program))
+        return _Specialization(traced=traced, plan=compiled.plan, memories=StepMemoryPool(traced.program))
 
-    def _bound(self, form: "_Form", args: Sequence[Any]) -> "Frame":
-        """A frame in memory of its own; a refusal is why there is none, unless the plan itself is wrong."""
-        from tmmu.runtime.execute.step_memory import bind_frame
-        from tmmu.runtime.execute.step_memory_pool import unbindable
+    def _bind(self, specialization: "_Specialization", args: Sequence[Any]) -> "StepMemory":
+        """New memory for a plan. A refusal is a reason to run without one, unless the plan itself is wrong."""
+        from tmmu.runtime.execute.bind import BindRequest
+        from tmmu.runtime.execute.step_memory import bind_step_memory
+        from tmmu.runtime.execute.step_memory_pool import why_unbindable
 
-        why = unbindable(args)
-        if why:
-            raise _Plain(why)
+        if reason := why_unbindable(args):
+            raise _NotPlanned(reason)
+        traced, plan = specialization.traced, specialization.plan
+        request = BindRequest(program=traced.program, plan=plan, token=_INFERENCE.token, weights=traced.constants)
         try:
-            return bind_frame(
-                form.traced.program,
-                form.plan,
-                args,
-                static=self._static,
-                token=_INFERENCE.token,
-                weights=form.traced.constants,
-            )
+            return bind_step_memory(request, args, static=self._static)
         except (UserError, DeviceMemory) as error:
-            raise _Plain(str(error)) from error
+            raise _NotPlanned(str(error)) from error
 
-    def _count(self, why: str = "") -> None:
+    def _count(self, reason: str = "") -> None:
+        """One half more that ran in a plan, or without one for a reason, which is logged the first time."""
         with self._lock:
-            if not why:
+            if not reason:
                 self._planned += 1
                 return
-            self._plain[why] += 1
-            if self._plain[why] > 1:
+            self._plain[reason] += 1
+            if self._plain[reason] > 1:
                 return
-        _LOG.warning("a compiled graph runs without a plan: %s", why)
+        _LOG.warning("a compiled graph runs without a plan: %s", reason)
 
 
-class _Plain(Exception):
-    """There is no plan for this call, so that torch must run it; ``why`` says what stood in the way."""
+class _NotPlanned(Exception):
+    """This call cannot run in a plan, so torch runs it; ``reason`` says why."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-def _planned(graph: Graph, request: PlanRequest) -> Compiled:
-    return compile_graph(graph, request, cache=_plans(cache_folder()), key=traced_key(graph, request))
+def _compile(graph: Graph, request: PlanRequest) -> Compiled:
+    return compile_graph(graph, request, cache=_plan_cache(cache_folder()), key=key_of_graph(graph, request))
 
 
 @cache
-def _plans(folder: Path) -> PlanCache:
-    """One table of plans for the process, before the files of this folder."""
+def _plan_cache(folder: Path) -> PlanCache:
+    """One table of plans for the process, in front of the files of this folder."""
     return PlanCache(folder)

@@ -113,11 +113,11 @@ def compile_model(
     """
     watch = Stopwatch()
     with garbage_collection_off():
-        graph = cache.graph(key) if cache and key else None
+        graph = cache.find_graph(key) if cache and key else None
         if graph is None:
             graph = _trace(capture_request, progress, watch)[1].graph
         if cache and key is None:
-            key = traced_key(graph, plan_request)
+            key = key_of_graph(graph, plan_request)
         return _plan_through_cache(graph, plan_request, watch, cache=cache, key=key)
 
 
@@ -184,19 +184,19 @@ def load_cached_plan(cache: PlanCache, key: Key, request: PlanRequest) -> Compil
     cached = watch.run("lookup", lambda: cache.lookup(key, judge_plan))
     if isinstance(cached, CachedPlan):
         return Compiled(graph=cached.graph, plan=cached.plan, seconds=watch.seconds, cached=cached)
-    graph = cache.graph(key)
+    graph = cache.find_graph(key)
     return None if graph is None else compile_graph(graph, request, cache=cache, key=key)
 
 
-def trace_key(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Key:
+def key_of_traced_model(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Key:
     """What ``compile_model`` looks up for a model whose files do not say all: it is traced. Imports torch."""
     with garbage_collection_off():
-        return traced_key(_trace(capture_request, progress, Stopwatch())[1].graph, plan_request)
+        return key_of_graph(_trace(capture_request, progress, Stopwatch())[1].graph, plan_request)
 
 
-def traced_key(graph: Graph, request: PlanRequest) -> Key:
+def key_of_graph(graph: Graph, request: PlanRequest) -> Key:
     """The key of a traced program: its graph and what is asked."""
-    return request_key(request, device=graph.target, optimizer=None).replaced(*traced_parts(graph))
+    return request_key(request, device=graph.target, optimizer=None).with_parts(*traced_parts(graph))
 
 
 def request_key(request: PlanRequest, *, device: str, optimizer: str | None) -> Key:
@@ -252,7 +252,7 @@ def _plan_for_run(
     if run_request.plan is not None:
         compiled = Compiled(graph=graph, plan=run_request.plan, seconds=watch.seconds)
     else:
-        key = traced_key(graph, plan_request) if cache else None
+        key = key_of_graph(graph, plan_request) if cache else None
         compiled = _plan_through_cache(graph, plan_request, watch, cache=cache, key=key)
     return with_ring(compiled, run_request.ring, token=plan_request.token) if run_request.ring else compiled
 
@@ -273,7 +273,7 @@ def _plan_through_cache(
     def judge_plan(_: Graph, plan: Plan) -> None:
         watch.run("judge", lambda: judge(graph, plan, token=request.token))
 
-    cached = (cache or PlanCache(None)).plan(key or _NO_CACHE, make, judge_plan)
+    cached = (cache or PlanCache(None)).get_or_make(key or _NO_CACHE, make, judge_plan)
     return Compiled(graph=graph, plan=cached.plan, seconds=watch.seconds, cached=cached if cache else None)
 
 

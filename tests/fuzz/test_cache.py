@@ -6,9 +6,9 @@ from pathlib import Path
 from blake3 import blake3
 
 from tests.strategies import random_graph, seeded
-from tests.unit.cache.cached import TOKEN, Maker, key, program
+from tests.unit.cache.cached import TOKEN, CountingMaker, key, program
 from tmmu.cache import MissReason, PlanCache, store
-from tmmu.cache.entry import HEAD, Refused, decode_entry, encode_entry, open_entry
+from tmmu.cache.entry import HEADER_BYTES, EntryRefused, decode_entry, encode_entry, open_entry
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.judge.check import check_plan
@@ -27,7 +27,7 @@ def served(data: bytes) -> tuple[Graph, Plan] | MissReason:
     """What comes of an entry's bytes; any exception but a refusal is the test's failure."""
     try:
         return open_entry(decode_entry(data))
-    except Refused as error:
+    except EntryRefused as error:
         return error.miss.reason
 
 
@@ -83,7 +83,7 @@ def test_damage_under_a_right_digest_gives_nothing_that_is_not_well_formed() -> 
     """Who can write digests can write other plans; what comes out can be judged, and nothing breaks on the way."""
     chance, judged = random.Random(4), 0
     for _ in range(2000):
-        found = served(sealed(damaged(chance, SMALL[HEAD:])))
+        found = served(sealed(damaged(chance, SMALL[HEADER_BYTES:])))
         if not isinstance(found, MissReason):
             check_plan(*found)
             judged += 1
@@ -93,10 +93,10 @@ def test_damage_under_a_right_digest_gives_nothing_that_is_not_well_formed() -> 
 def test_a_folder_full_of_anything_is_a_cache(tmp_path: Path) -> None:
     chance = random.Random(5)
     for number in range(60):
-        path = store.path_of(tmp_path, key(number))
+        path = store.entry_path(tmp_path, key(number))
         path.write_bytes(damaged(chance, SMALL) if number % 2 else chance.randbytes(100))
-    make = Maker()
+    make = CountingMaker()
     cache = PlanCache(tmp_path, reverify=True)
-    assert {cache.plan(key(number), make).origin for number in range(60)} == {"cold"}
-    assert {PlanCache(tmp_path).plan(key(number), make).origin for number in range(60)} == {"disk"}
+    assert {cache.get_or_make(key(number), make).origin for number in range(60)} == {"cold"}
+    assert {PlanCache(tmp_path).get_or_make(key(number), make).origin for number in range(60)} == {"disk"}
     assert make.calls == 60

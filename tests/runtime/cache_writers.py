@@ -19,8 +19,8 @@ from typing import NoReturn
 
 from tests.unit.cache.cached import key, program
 from tmmu.cache import Miss, MissReason, PlanCache, store
-from tmmu.cache.entry import Refused, open_entry
-from tmmu.cache.plans import LIMIT
+from tmmu.cache.entry import EntryRefused, open_entry
+from tmmu.cache.plans import MAX_FOLDER_BYTES
 
 WRITERS = 4
 LONGEST = 0.02
@@ -49,7 +49,7 @@ def write_until_killed(folder: Path, first: int, pipe: int, limit: int) -> NoRet
     try:
         cache = PlanCache(folder, limit=limit)
         for number in range(first, first + (1 << 20)):
-            if cache.plan(key(number), program).unkept == "":
+            if cache.get_or_make(key(number), program).store_error == "":
                 os.write(pipe, struct.pack("<Q", number))
     finally:
         os._exit(1)
@@ -84,8 +84,8 @@ def unreadable(folder: Path) -> list[str]:
     found = []
     for stored in store.entries(folder):
         try:
-            store.read_named(stored.path)
-        except Refused as error:
+            store.read_matching_entry(stored.path)
+        except EntryRefused as error:
             if error.miss.reason is not MissReason.ABSENT:
                 found.append(f"{stored.path.name}: {error.miss}")
     return found
@@ -93,7 +93,7 @@ def unreadable(folder: Path) -> list[str]:
 
 def main(folder: Path, kills: int, limit: int) -> dict[str, object]:
     chance, faults, kept = random.Random(7), [], []
-    evicted = limit < LIMIT
+    evicted = limit < MAX_FOLDER_BYTES
     program()
     writers = [start(folder, n << 40, limit) for n in range(WRITERS)]
     for n in range(kills):
@@ -122,4 +122,4 @@ def main(folder: Path, kills: int, limit: int) -> dict[str, object]:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    print(json.dumps(main(Path(given[0]), int(given[1]), int(given[2]) if len(given) > 2 else LIMIT)))
+    print(json.dumps(main(Path(given[0]), int(given[1]), int(given[2]) if len(given) > 2 else MAX_FOLDER_BYTES)))

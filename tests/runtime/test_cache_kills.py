@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cache.cached import Maker, key
+from tests.unit.cache.cached import CountingMaker, key
 from tmmu.cache import PlanCache, store
-from tmmu.cache.plans import LIMIT
+from tmmu.cache.plans import MAX_FOLDER_BYTES
 
 
-def killed(folder: Path, kills: int, limit: int = LIMIT) -> Any:
+def killed(folder: Path, kills: int, limit: int = MAX_FOLDER_BYTES) -> Any:
     folder.mkdir()
     command = [sys.executable, "-m", "tests.runtime.cache_writers", str(folder), str(kills), str(limit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
@@ -32,9 +32,9 @@ def test_nothing_that_was_kept_is_lost_or_damaged_and_nothing_is_locked(tmp_path
     assert found["kept"] >= kills // 4
     assert found["entries"] >= found["kept"]
     assert found["unfinished"] >= kills // 50, "no kill has met a writer in the middle of a write"
-    make = Maker()
-    assert PlanCache(folder).plan(key(-1), make).unkept == ""
-    assert PlanCache(folder).plan(key(-1), make).origin == "disk"
+    make = CountingMaker()
+    assert PlanCache(folder).get_or_make(key(-1), make).store_error == ""
+    assert PlanCache(folder).get_or_make(key(-1), make).origin == "disk"
     assert make.calls == 1
 
 
@@ -43,7 +43,7 @@ def test_what_killed_writers_left_is_swept_once_it_is_old(tmp_path: Path) -> Non
     killed(folder, 20)
     for path in folder.glob("*.tmp"):
         os.utime(path, ns=(1, 1))
-    PlanCache(folder).plan(key(-1), Maker())
+    PlanCache(folder).get_or_make(key(-1), CountingMaker())
     assert list(folder.glob("*.tmp")) == []
 
 
@@ -53,5 +53,5 @@ def test_a_full_cache_stays_within_its_bound_and_whole(tmp_path: Path) -> None:
     found = killed(folder, 40, limit=10 * one)
     assert found["faults"] == []
     assert found["strangers"] == []
-    PlanCache(folder, limit=10 * one).plan(key(-1), Maker())
+    PlanCache(folder, limit=10 * one).get_or_make(key(-1), CountingMaker())
     assert sum(stored.bytes for stored in store.entries(folder)) <= 10 * one

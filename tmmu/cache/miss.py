@@ -1,11 +1,11 @@
-"""Why a plan was not found. A miss is a value: no state of a cache is an error."""
+"""Why a plan was not found: a value, since no state of a cache is an error."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class MissReason(Enum):
-    """What stood in the way."""
+    """Reasons for a miss; the texts are printed and stand under ``cache`` in JSON output."""
 
     ABSENT = "nothing is stored under this key"
     CUT_OFF = "the entry is shorter than it says"
@@ -20,7 +20,7 @@ class MissReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A reason, and what it was about."""
+    """One reason with its detail: a size, a digest, the text of a system error; may be empty."""
 
     reason: MissReason
     detail: str = ""

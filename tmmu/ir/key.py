@@ -1,4 +1,4 @@
-"""What a plan is looked up by: named parts, each hashed by itself, so that two keys can say in what they differ."""
+"""Cache keys: named parts, each hashed by itself, so that two keys can say in which parts they differ."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from blake3 import blake3
 from tmmu.ir import cbor
 
 TEXT_LIMIT: Final = 160
-"""Characters that a part says of itself: enough to recognize it, too few to fill a screen."""
+"""Characters of a part's text: enough to recognize what it says, too few to fill a screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that decides a plan: ``digest`` is BLAKE3 of name and content, ``text`` what a person is told."""
+    """One input of a plan: ``digest`` is BLAKE3 over name and content, 32 bytes; ``text`` is what a person reads."""
 
     name: str
     digest: bytes
@@ -24,46 +24,47 @@ class Part:
 
 @dataclass(frozen=True)
 class Key:
-    """All that decides a plan: parts sorted by name, each name once. ``text`` of a part decides nothing."""
+    """Everything that decides a plan, as parts sorted by name, each name once. Their texts are not hashed."""
 
     parts: tuple[Part, ...]
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes: BLAKE3 of the digests of the parts, in order; each covers its name."""
+        """32 bytes: BLAKE3 over the digests of the parts, in order; each of these covers its name."""
         return blake3(b"".join([part.digest for part in self.parts])).digest()
 
-    def without(self, names: Iterable[str]) -> "Key":
-        """The same key without the parts of these names."""
-        gone = frozenset(names)
-        return Key(tuple(part for part in self.parts if part.name not in gone))
+    def without_parts(self, names: Iterable[str]) -> "Key":
+        """The key of all parts but those of these names."""
+        dropped = frozenset(names)
+        return Key(tuple(part for part in self.parts if part.name not in dropped))
 
-    def replaced(self, *parts: Part) -> "Key":
-        """The same key with these parts in place of those of the same names, or beside the others."""
+    def with_parts(self, *parts: Part) -> "Key":
+        """The key with these parts added; one of the same name is replaced."""
         return key_of((*self.parts, *parts))
 
-    def differences(self, other: "Key") -> tuple[str, ...]:
-        """Names of the parts in which the two keys differ, sorted."""
-        mine = {part.name: part.digest for part in self.parts}
-        theirs = {part.name: part.digest for part in other.parts}
-        return tuple(name for name in sorted(mine | theirs) if mine.get(name) != theirs.get(name))
+    def differences(self, reference: "Key") -> tuple[str, ...]:
+        """Names, sorted, of the parts that differ or that only one of the two keys has."""
+        digests = {part.name: part.digest for part in self.parts}
+        reference_digests = {part.name: part.digest for part in reference.parts}
+        names = sorted(digests | reference_digests)
+        return tuple(name for name in names if digests.get(name) != reference_digests.get(name))
 
 
 @dataclass(frozen=True, slots=True)
 class NoKey:
-    """Nothing may be looked up, because something that decides the plan cannot be named; ``why`` says what."""
+    """There is no key, so nothing is looked up or stored; ``reason`` says what could not be named."""
 
-    why: str
+    reason: str
 
 
 def part_of(name: str, content: object, text: str | None = None) -> Part:
-    """The part of this content: integers, booleans, null, text, bytes, and lists, tuples and maps of them."""
-    plain = content.hex() if isinstance(content, bytes) else str(content)
-    shown = plain if text is None else text
-    return Part(name, blake3(cbor.encode([name, content])).digest(), shown[:TEXT_LIMIT])
+    """The part of a content that canonical CBOR can say; ``text`` is the content itself where none is told."""
+    if text is None:
+        text = content.hex() if isinstance(content, bytes) else str(content)
+    return Part(name, blake3(cbor.encode([name, content])).digest(), text[:TEXT_LIMIT])
 
 
 def key_of(parts: Iterable[Part]) -> Key:
-    """The key of these parts; of two with one name the later one counts."""
+    """The key of these parts; of two with one name, the later."""
     named = {part.name: part for part in parts}
     return Key(tuple(named[name] for name in sorted(named)))

@@ -23,7 +23,7 @@ def key(number: int = 0, **parts: object) -> Key:
     return key_of([part_of("number", number), *(part_of(name, content) for name, content in parts.items())])
 
 
-class Maker:
+class CountingMaker:
     """Counts how often it is asked."""
 
     def __init__(self) -> None:

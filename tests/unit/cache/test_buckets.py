@@ -20,12 +20,12 @@ BUCKETS = Buckets(lengths=(16, 64), axes={"ids": (1,), "mask": (2, 3)})
 def test_inputs_grow_to_the_least_length_that_holds_them() -> None:
     padded = pad_inputs((ids(17), mask(17)), BUCKETS)
     assert padded.inputs == (ids(64), mask(64))
-    assert (padded.length, padded.padded) == (17, 64)
+    assert (padded.length, padded.padded_length) == (17, 64)
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(1, 16), (16, 16), (17, 64), (64, 64), (65, 65), (1000, 1000)])
 def test_a_length_in_the_list_stays_and_one_past_it_is_planned_as_it_is(length: int, wanted: int) -> None:
-    assert pad_inputs((ids(length), mask(length)), BUCKETS).padded == wanted
+    assert pad_inputs((ids(length), mask(length)), BUCKETS).padded_length == wanted
 
 
 def test_other_axes_and_other_inputs_stay() -> None:
@@ -38,7 +38,7 @@ def test_other_axes_and_other_inputs_stay() -> None:
 def test_two_lengths_share_a_plan_exactly_where_they_share_a_bucket(one: int, other: int) -> None:
     parts = [inputs_part(pad_inputs((ids(n), mask(n)), BUCKETS).inputs) for n in (one, other)]
     same_bucket = (
-        pad_inputs((ids(one), mask(one)), BUCKETS).padded == pad_inputs((ids(other), mask(other)), BUCKETS).padded
+        pad_inputs((ids(one), mask(one)), BUCKETS).padded_length == pad_inputs((ids(other), mask(other)), BUCKETS).padded_length
     )
     assert (parts[0].digest == parts[1].digest) is same_bucket
 

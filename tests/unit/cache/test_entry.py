@@ -5,7 +5,7 @@ import pytest
 from blake3 import blake3
 
 from tests.unit.cache.cached import key, program
-from tmmu.cache.entry import HEAD, Refused, decode_entry, encode_entry, open_entry
+from tmmu.cache.entry import HEADER_BYTES, EntryRefused, decode_entry, encode_entry, open_entry
 from tmmu.cache.miss import MissReason
 from tmmu.ir import cbor
 from tmmu.ir.graph import encode_graph
@@ -22,7 +22,7 @@ def sealed(body: object) -> bytes:
 
 
 def reason(data: bytes) -> MissReason:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(EntryRefused) as caught:
         open_entry(decode_entry(data))
     return caught.value.miss.reason
 
@@ -45,7 +45,7 @@ def test_every_bit_that_is_flipped_is_found() -> None:
     for bit in range(8 * len(DATA)):
         broken = bytearray(DATA)
         broken[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(Refused):
+        with pytest.raises(EntryRefused):
             decode_entry(bytes(broken))
 
 
@@ -64,7 +64,7 @@ def test_what_follows_the_end_is_found() -> None:
         (encode_plan(program()[1]), MissReason.FOREIGN),
         (DATA.replace(b"tmmu.cache 1\n", b"tmmu.cache 2\n", 1), MissReason.VERSION),
         (DATA.replace(b"tmmu.cache 1\n", b"tmmu.cache 0\n", 1), MissReason.VERSION),
-        (DATA[:HEAD] + DATA[HEAD:][::-1], MissReason.DAMAGED),
+        (DATA[:HEADER_BYTES] + DATA[HEADER_BYTES:][::-1], MissReason.DAMAGED),
     ],
 )
 def test_other_files_say_what_they_are(data: bytes, wanted: MissReason) -> None:

@@ -39,14 +39,14 @@ WORKLOAD: dict[str, object] = {"batch": 1, "seq": None, "dtype": None, "decode":
 
 
 def named(found: tuple[Part, ...] | NoKey) -> Key:
-    assert not isinstance(found, NoKey), found.why
+    assert not isinstance(found, NoKey), found.reason
     return key_of(found)
 
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     yield
-    parts._library.cache_clear()
+    parts._cached_library_part.cache_clear()
     installed_part.cache_clear()
 
 
@@ -106,7 +106,7 @@ def test_our_own_code_is_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         for name in ("ir", "judge", "passes", "planner/pack"):
             (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / "planner" / "pack" / "best.py").write_text(text)
-        return parts._planning.__wrapped__()
+        return parts._planning_code_digest.__wrapped__()
 
     monkeypatch.setattr(parts.tmmu, "__file__", str(tmp_path / "__init__.py"))
     assert planning("a = 1") == planning("a = 1") != planning("a = 2")
@@ -135,7 +135,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest_of(name: str) -> bytes:
-    parts._library.cache_clear()
+    parts._cached_library_part.cache_clear()
     found = library_part(name)
     assert isinstance(found, Part)
     return found.digest
@@ -167,10 +167,10 @@ def test_a_library_of_one_file(library: Path) -> None:
 
 
 def why_none(*names: str) -> str:
-    parts._library.cache_clear()
+    parts._cached_library_part.cache_clear()
     found = library_parts(names)
     assert isinstance(found, NoKey)
-    return found.why
+    return found.reason
 
 
 def test_a_library_of_which_no_code_is_found_has_no_key(library: Path) -> None:

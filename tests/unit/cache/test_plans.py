@@ -5,8 +5,8 @@ from threading import Barrier, Thread
 
 import pytest
 
-from tests.unit.cache.cached import TOKEN, Maker, key, program
-from tmmu.cache import Buckets, Counts, InputShape, MissReason, PlanCache, inputs_part, pad_inputs, store
+from tests.unit.cache.cached import TOKEN, CountingMaker, key, program
+from tmmu.cache import Buckets, LookupCounts, InputShape, MissReason, PlanCache, inputs_part, pad_inputs, store
 from tmmu.cache.entry import encode_entry
 from tmmu.cache.miss import Miss
 from tmmu.errors import CaptureFailed, PlanMismatch, PlanUnsound
@@ -25,54 +25,54 @@ def never() -> tuple[Graph, Plan]:
 
 
 def test_cold_then_table_then_disk(tmp_path: Path) -> None:
-    make, cache = Maker(), PlanCache(tmp_path)
-    cold, table = cache.plan(key(), make), cache.plan(key(), never)
-    disk = PlanCache(tmp_path).plan(key(), never)
+    make, cache = CountingMaker(), PlanCache(tmp_path)
+    cold, table = cache.get_or_make(key(), make), cache.get_or_make(key(), never)
+    disk = PlanCache(tmp_path).get_or_make(key(), never)
     assert [one.origin for one in (cold, table, disk)] == ["cold", "table", "disk"]
     assert {one.plan.digest for one in (cold, table, disk)} == {program()[1].digest}
     assert all(one.graph == program()[0] for one in (cold, table, disk))
     assert cold.miss == Miss(MissReason.ABSENT)
-    assert (table.miss, disk.miss, cold.unkept) == (None, None, "")
+    assert (table.miss, disk.miss, cold.store_error) == (None, None, "")
     assert make.calls == 1
-    assert cache.counts == Counts(table=1, disk=0, cold=1)
+    assert cache.counts == LookupCounts(table=1, disk=0, cold=1)
 
 
 def test_what_came_from_disk_is_in_the_table(tmp_path: Path) -> None:
-    PlanCache(tmp_path).plan(key(), Maker())
+    PlanCache(tmp_path).get_or_make(key(), CountingMaker())
     cache = PlanCache(tmp_path)
-    assert [cache.plan(key(), never).origin for _ in range(3)] == ["disk", "table", "table"]
+    assert [cache.get_or_make(key(), never).origin for _ in range(3)] == ["disk", "table", "table"]
 
 
 def test_a_decode_loop_of_a_thousand_steps_plans_once(tmp_path: Path) -> None:
-    make, cache = Maker(), PlanCache(tmp_path)
+    make, cache = CountingMaker(), PlanCache(tmp_path)
     for step in range(1000):
         given = (InputShape(name="ids", dtype="int64", shape=(1, 1 + step % 16)),)
         padded = pad_inputs(given, Buckets(lengths=(16, 32), axes={"ids": (1,)}))
-        cache.plan(key().replaced(inputs_part(padded.inputs)), make)
+        cache.get_or_make(key().with_parts(inputs_part(padded.inputs)), make)
     assert make.calls == 1
-    assert cache.counts == Counts(table=999, disk=0, cold=1)
+    assert cache.counts == LookupCounts(table=999, disk=0, cold=1)
 
 
 def test_without_a_folder_the_table_serves(tmp_path: Path) -> None:
-    make, cache = Maker(), PlanCache(None)
-    cold = cache.plan(key(), make)
+    make, cache = CountingMaker(), PlanCache(None)
+    cold = cache.get_or_make(key(), make)
     assert cold.miss == Miss(MissReason.OFF)
-    assert cache.plan(key(), never).origin == "table"
+    assert cache.get_or_make(key(), never).origin == "table"
 
 
 def test_without_a_key_every_plan_is_made(tmp_path: Path) -> None:
-    make, cache = Maker(), PlanCache(tmp_path)
+    make, cache = CountingMaker(), PlanCache(tmp_path)
     for _ in range(2):
-        found = cache.plan(NoKey("a lock at model.gate"), make)
+        found = cache.get_or_make(NoKey("a lock at model.gate"), make)
         assert found.miss == Miss(MissReason.NO_KEY, "a lock at model.gate")
     assert make.calls == 2
     assert store.entries(tmp_path) == ()
 
 
 def test_another_key_is_another_plan(tmp_path: Path) -> None:
-    make, cache = Maker(), PlanCache(tmp_path)
+    make, cache = CountingMaker(), PlanCache(tmp_path)
     for number in (1, 2, 1, 2):
-        cache.plan(key(number), make)
+        cache.get_or_make(key(number), make)
     assert make.calls == 2
 
 
@@ -97,13 +97,13 @@ def damaged(path: Path) -> None:
 def test_a_spoilt_entry_is_a_miss_with_a_reason_and_is_written_again(
     tmp_path: Path, spoil: Callable[[Path], object], reason: MissReason
 ) -> None:
-    PlanCache(tmp_path).plan(key(), Maker())
-    spoil(store.path_of(tmp_path, key()))
-    found = PlanCache(tmp_path).plan(key(), Maker())
+    PlanCache(tmp_path).get_or_make(key(), CountingMaker())
+    spoil(store.entry_path(tmp_path, key()))
+    found = PlanCache(tmp_path).get_or_make(key(), CountingMaker())
     assert found.origin == "cold"
     assert found.miss is not None
     assert found.miss.reason is reason
-    assert PlanCache(tmp_path).plan(key(), never).origin == "disk"
+    assert PlanCache(tmp_path).get_or_make(key(), never).origin == "disk"
 
 
 def unsound() -> tuple[Graph, Plan]:
@@ -115,30 +115,30 @@ def unsound() -> tuple[Graph, Plan]:
 
 def test_an_unsound_plan_is_refused_and_not_stored(tmp_path: Path) -> None:
     with pytest.raises(PlanUnsound):
-        PlanCache(tmp_path).plan(key(), unsound)
+        PlanCache(tmp_path).get_or_make(key(), unsound)
     assert store.entries(tmp_path) == ()
 
 
 def test_a_plan_under_another_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanMismatch):
-        PlanCache(tmp_path).plan(key(), program, under(bytes(64)))
-    assert PlanCache(tmp_path).plan(key(), program, under(TOKEN)).origin == "cold"
+        PlanCache(tmp_path).get_or_make(key(), program, under(bytes(64)))
+    assert PlanCache(tmp_path).get_or_make(key(), program, under(TOKEN)).origin == "cold"
 
 
 def test_doubt_judges_what_is_stored(tmp_path: Path) -> None:
     """Somebody wrote an entry of an unsound plan, digest and all."""
     store.save(tmp_path, key(), encode_entry(key(), *unsound()), limit=1 << 20)
-    found = PlanCache(tmp_path, reverify=True).plan(key(), Maker())
+    found = PlanCache(tmp_path, reverify=True).get_or_make(key(), CountingMaker())
     assert found.origin == "cold"
     assert found.miss is not None
     assert found.miss.reason is MissReason.UNSOUND
-    assert PlanCache(tmp_path, reverify=True).plan(key(), never, under(TOKEN)).origin == "disk"
+    assert PlanCache(tmp_path, reverify=True).get_or_make(key(), never, under(TOKEN)).origin == "disk"
 
 
 def test_doubt_asks_for_the_token_as_well(tmp_path: Path) -> None:
-    PlanCache(tmp_path).plan(key(), Maker())
+    PlanCache(tmp_path).get_or_make(key(), CountingMaker())
     with pytest.raises(PlanMismatch):
-        PlanCache(tmp_path, reverify=True).plan(key(), Maker(), under(bytes(64)))
+        PlanCache(tmp_path, reverify=True).get_or_make(key(), CountingMaker(), under(bytes(64)))
 
 
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
@@ -149,29 +149,29 @@ def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
 
     for _ in range(2):
         with pytest.raises(CaptureFailed):
-            cache.plan(key(), fails)
-    assert cache.plan(key(), Maker()).origin == "cold"
-    assert cache.counts == Counts(table=0, disk=0, cold=1)
+            cache.get_or_make(key(), fails)
+    assert cache.get_or_make(key(), CountingMaker()).origin == "cold"
+    assert cache.counts == LookupCounts(table=0, disk=0, cold=1)
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cache = PlanCache(tmp_path / "file")
-    found = cache.plan(key(), Maker())
+    found = cache.get_or_make(key(), CountingMaker())
     assert found.origin == "cold"
     assert found.miss is not None
     assert found.miss.reason is MissReason.UNREADABLE
-    assert found.unkept
-    assert cache.plan(key(), never).origin == "table"
+    assert found.store_error
+    assert cache.get_or_make(key(), never).origin == "table"
 
 
 def test_threads_that_want_one_plan_make_it_once(tmp_path: Path) -> None:
-    make, cache, start = Maker(), PlanCache(tmp_path), Barrier(8)
+    make, cache, start = CountingMaker(), PlanCache(tmp_path), Barrier(8)
     origins: list[str] = []
 
     def ask() -> None:
         start.wait()
-        origins.append(cache.plan(key(), make).origin)
+        origins.append(cache.get_or_make(key(), make).origin)
 
     threads = [Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -180,47 +180,47 @@ def test_threads_that_want_one_plan_make_it_once(tmp_path: Path) -> None:
         thread.join()
     assert make.calls == 1
     assert sorted(origins) == ["cold", *["table"] * 7]
-    assert cache._making == {}
+    assert cache._key_locks == {}
 
 
 def test_a_plan_may_be_asked_for_while_another_is_made(tmp_path: Path) -> None:
-    cache, make = PlanCache(tmp_path), Maker()
+    cache, make = PlanCache(tmp_path), CountingMaker()
 
     def outer() -> tuple[Graph, Plan]:
-        inner = cache.plan(key(2), make)
+        inner = cache.get_or_make(key(2), make)
         return inner.graph, inner.plan
 
-    assert cache.plan(key(1), outer).origin == "cold"
+    assert cache.get_or_make(key(1), outer).origin == "cold"
     assert make.calls == 1
 
 
 def test_the_table_is_bounded(tmp_path: Path) -> None:
-    cache, make = PlanCache(None, rows=2), Maker()
+    cache, make = PlanCache(None, rows=2), CountingMaker()
     for number in (1, 2, 3, 1):
-        cache.plan(key(number), make)
+        cache.get_or_make(key(number), make)
     assert make.calls == 4
 
 
 def test_a_graph_is_found_under_keys_that_plan_it_in_other_ways(tmp_path: Path) -> None:
     cache = PlanCache(tmp_path)
-    assert cache.graph(key(token=2)) is None
-    cache.plan(key(token=1), program)
-    assert PlanCache(tmp_path).graph(key(token=2)) == program()[0]
-    assert PlanCache(tmp_path).graph(key(mode=2)) is None
-    assert PlanCache(None).graph(key(token=2)) is None
+    assert cache.find_graph(key(token=2)) is None
+    cache.get_or_make(key(token=1), program)
+    assert PlanCache(tmp_path).find_graph(key(token=2)) == program()[0]
+    assert PlanCache(tmp_path).find_graph(key(mode=2)) is None
+    assert PlanCache(None).find_graph(key(token=2)) is None
 
 
 def test_a_graph_that_is_none_is_not_found(tmp_path: Path) -> None:
     graph, plan = program()
     broken = replace(graph, buffers=replace(graph.buffers, bytes=(-1,) * len(graph.buffers)))
     store.save(tmp_path, key(token=1), encode_entry(key(token=1), broken, plan), limit=1 << 20)
-    assert PlanCache(tmp_path).graph(key(token=2)) is None
+    assert PlanCache(tmp_path).find_graph(key(token=2)) is None
 
 
 def test_lookup_never_makes(tmp_path: Path) -> None:
     cache = PlanCache(tmp_path)
     assert cache.lookup(key()) == Miss(MissReason.ABSENT)
-    cache.plan(key(), Maker())
+    cache.get_or_make(key(), CountingMaker())
     found = PlanCache(tmp_path).lookup(key())
     assert not isinstance(found, Miss)
     assert found.origin == "disk"

@@ -15,7 +15,7 @@ SIZE = len(encode_entry(key(), *program()))
 
 def save(folder: Path, one: Key, *, limit: int = BIG) -> Path:
     assert store.save(folder, one, encode_entry(one, *program()), limit=limit) == ""
-    return store.path_of(folder, one)
+    return store.entry_path(folder, one)
 
 
 def used(path: Path, second: int) -> None:
@@ -42,13 +42,13 @@ def test_nothing_is_absent_without_the_folder(tmp_path: Path) -> None:
 
 
 def test_another_keys_entry_under_this_name_is_foreign(tmp_path: Path) -> None:
-    save(tmp_path, key(1)).rename(store.path_of(tmp_path, key(2)))
+    save(tmp_path, key(1)).rename(store.entry_path(tmp_path, key(2)))
     assert missing(tmp_path, key(2)) is MissReason.FOREIGN
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "loop", "device"])
 def test_what_is_no_ordinary_file_is_a_miss_and_blocks_nobody(tmp_path: Path, kind: str) -> None:
-    path = store.path_of(tmp_path, key())
+    path = store.entry_path(tmp_path, key())
     real = tmp_path / "real"
     real.write_bytes(encode_entry(key(), *program()))
     {
@@ -62,7 +62,7 @@ def test_what_is_no_ordinary_file_is_a_miss_and_blocks_nobody(tmp_path: Path, ki
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
-    with store.path_of(tmp_path, key()).open("wb") as file:
+    with store.entry_path(tmp_path, key()).open("wb") as file:
         file.truncate(1 << 40)
     assert missing(tmp_path, key()) is MissReason.FOREIGN
 
@@ -72,7 +72,7 @@ def test_the_least_recently_used_entries_go_until_the_rest_fits(tmp_path: Path) 
     for path, second in zip(paths, (3, 1, 4, 2), strict=True):
         used(path, second)
     save(tmp_path, key(4), limit=3 * SIZE)
-    assert {one.path for one in store.entries(tmp_path)} == {paths[0], paths[2], store.path_of(tmp_path, key(4))}
+    assert {one.path for one in store.entries(tmp_path)} == {paths[0], paths[2], store.entry_path(tmp_path, key(4))}
 
 
 def test_what_was_just_saved_stays_whatever_the_times_of_others_say(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_looking_at_an_entry_does_not_count_as_use(tmp_path: Path) -> None:
     path = save(tmp_path, key())
     used(path, 1)
     store.read_entry(path)
-    assert store.entries(tmp_path)[0].used == 10**9
+    assert store.entries(tmp_path)[0].used_ns == 10**9
 
 
 def test_entries_used_at_one_time_go_by_name(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_made_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_taken_is_a_reason(tmp_path: Path) -> None:
-    store.path_of(tmp_path, key()).mkdir()
+    store.entry_path(tmp_path, key()).mkdir()
     assert "it is a folder" in store.save(tmp_path, key(), encode_entry(key(), *program()), limit=BIG)
     assert store.entries(tmp_path)[0].path.is_dir()
 
@@ -163,25 +163,25 @@ def graph_of(graph: int, seed: int) -> Key:
 def test_entries_of_one_graph_are_relatives_however_it_is_planned(tmp_path: Path) -> None:
     for one in (graph_of(1, 1), graph_of(1, 2), graph_of(2, 1)):
         save(tmp_path, one)
-    found = [entry.key for entry in store.relatives(tmp_path, graph_of(1, 9))]
+    found = [entry.key for entry in store.entries_of_graph(tmp_path, graph_of(1, 9))]
     assert sorted(found, key=lambda one: one.digest) == sorted(
         (graph_of(1, 1), graph_of(1, 2)), key=lambda one: one.digest
     )
-    assert list(store.relatives(tmp_path, graph_of(3, 1))) == []
-    assert list(store.relatives(tmp_path / "none", graph_of(1, 1))) == []
+    assert list(store.entries_of_graph(tmp_path, graph_of(3, 1))) == []
+    assert list(store.entries_of_graph(tmp_path / "none", graph_of(1, 1))) == []
 
 
-@pytest.mark.parametrize("part", store.PLANNED)
+@pytest.mark.parametrize("part", store.PLANNING_PARTS)
 def test_only_parts_that_say_how_to_plan_leave_the_graph_what_it_is(tmp_path: Path, part: str) -> None:
     save(tmp_path, key(1, **{part: 1, "mode": 1}))
-    assert len(list(store.relatives(tmp_path, key(1, **{part: 2, "mode": 1})))) == 1
-    assert len(list(store.relatives(tmp_path, key(1, **{part: 1, "mode": 2})))) == 0
+    assert len(list(store.entries_of_graph(tmp_path, key(1, **{part: 2, "mode": 1})))) == 1
+    assert len(list(store.entries_of_graph(tmp_path, key(1, **{part: 1, "mode": 2})))) == 0
 
 
 def test_a_damaged_relative_is_none(tmp_path: Path) -> None:
     path = save(tmp_path, graph_of(1, 1))
     path.write_bytes(path.read_bytes()[:-1])
-    assert list(store.relatives(tmp_path, graph_of(1, 2))) == []
+    assert list(store.entries_of_graph(tmp_path, graph_of(1, 2))) == []
 
 
 def test_the_folder_is_its_owners(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_an_entry_takes_the_place_of_what_is_no_file_and_touches_nothing_behind_
     folder, other = tmp_path / "cache", tmp_path / "precious"
     folder.mkdir()
     other.write_text("precious")
-    path = store.path_of(folder, key(1))
+    path = store.entry_path(folder, key(1))
     if kind == "link":
         path.symlink_to(other)
     else:

@@ -1,8 +1,8 @@
-from tmmu.cache.table import Table
+from tmmu.cache.table import LruTable
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    table: Table[str] = Table(rows=2, room=100)
+    table: LruTable[str] = LruTable(max_rows=2, max_cost=100)
     table.put(b"a", "A", 1)
     table.put(b"b", "B", 1)
     assert table.get(b"a") == "A"
@@ -11,7 +11,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 def test_costs_are_bounded_together() -> None:
-    table: Table[str] = Table(rows=10, room=10)
+    table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     for name, cost in ((b"a", 4), (b"b", 4), (b"c", 4)):
         table.put(name, name.decode(), cost)
     assert len(table) == 2
@@ -19,14 +19,14 @@ def test_costs_are_bounded_together() -> None:
 
 
 def test_what_is_larger_than_the_table_is_not_held_and_moves_nothing_out() -> None:
-    table: Table[str] = Table(rows=10, room=10)
+    table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     table.put(b"a", "A", 10)
     table.put(b"b", "B", 11)
     assert (table.get(b"a"), table.get(b"b")) == ("A", None)
 
 
 def test_a_row_that_is_replaced_costs_once() -> None:
-    table: Table[str] = Table(rows=10, room=10)
+    table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     for text in ("one", "two", "three"):
         table.put(b"a", text, 6)
     table.put(b"b", "B", 4)
@@ -34,7 +34,7 @@ def test_a_row_that_is_replaced_costs_once() -> None:
 
 
 def test_a_row_replaced_by_what_does_not_fit_is_gone() -> None:
-    table: Table[str] = Table(rows=10, room=10)
+    table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     table.put(b"a", "old", 1)
     table.put(b"a", "new", 11)
     assert table.get(b"a") is None

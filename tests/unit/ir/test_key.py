@@ -11,7 +11,7 @@ def test_the_order_in_which_parts_are_named_decides_nothing() -> None:
 
 def test_each_part_decides_the_key() -> None:
     whole = key_of((MODE, SEED, INPUTS))
-    others = [whole.replaced(part_of(name, "other")) for name in ("mode", "seed", "inputs", "more")]
+    others = [whole.with_parts(part_of(name, "other")) for name in ("mode", "seed", "inputs", "more")]
     assert len({key.digest for key in (whole, *others)}) == 5
     assert key_of((MODE, SEED)).digest != whole.digest
 
@@ -35,7 +35,7 @@ def test_contents_that_print_alike_are_told_apart() -> None:
 def test_differences_name_the_parts() -> None:
     whole = key_of((MODE, SEED, INPUTS))
     assert whole.differences(whole) == ()
-    assert whole.differences(whole.replaced(part_of("mode", "forward"), part_of("arena", 1))) == ("arena", "mode")
+    assert whole.differences(whole.with_parts(part_of("mode", "forward"), part_of("arena", 1))) == ("arena", "mode")
     assert whole.differences(Key(())) == ("inputs", "mode", "seed")
 
 
@@ -47,5 +47,5 @@ def test_a_part_says_little() -> None:
 
 def test_parts_can_be_left_out() -> None:
     whole = key_of((MODE, SEED, INPUTS))
-    assert whole.without(("seed", "other")) == key_of((MODE, INPUTS))
-    assert whole.without(()) == whole
+    assert whole.without_parts(("seed", "other")) == key_of((MODE, INPUTS))
+    assert whole.without_parts(()) == whole

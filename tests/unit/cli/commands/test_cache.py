@@ -439,7 +439,7 @@ def test_why_touches_nothing(shell: Shell) -> None:
     shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 1)
     shell.tmmu("cache", "ls")
     shell.tmmu("cache", "verify")
-    assert store.entries(cache_folder())[0].used == 1
+    assert store.entries(cache_folder())[0].used_ns == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import nn
 from tests.unit.cli.commands.test_cache import NET, fill, plan
 from tests.unit.cli.graphs import Shell, small
 from tmmu.cache import store
-from tmmu.cli.commands.cache import _moment, _short
+from tmmu.cli.commands.cache import _format_time, _shorten_digests
 from tmmu.driver import cache_folder
 
 
@@ -44,11 +44,11 @@ def test_ls_says_when_an_entry_was_used_last_by_the_clock_of_this_place(shell: S
     assert row.split()[:3] == [one.key[:12], "2025-06-15", "17:06"]
     assert shell.tmmu("plan", "small.ir.cbor", "-o", "x.plan.cbor", "--seed", 1).code == 0
     assert "2025-06-15" not in shell.tmmu("cache", "ls").out, "it was served"
-    assert shell.tmmu("cache", "ls", "--json").record["entries"][0]["used_ns"] > one.used
+    assert shell.tmmu("cache", "ls", "--json").record["entries"][0]["used_ns"] > one.used_ns
 
 
 def test_a_time_that_no_calendar_has_is_left_out() -> None:
-    assert _moment(10**30) == ""
+    assert _format_time(10**30) == ""
 
 
 def test_ls_names_programs_that_were_traced_to_run(net: Shell) -> None:
@@ -72,7 +72,7 @@ def test_why_shortens_digests_for_a_person_alone(net: Shell) -> None:
     net.graph(small())
     shown = net.tmmu("cache", "why", "small.ir.cbor", "--json").record["nearest"][0]["parts"]
     assert shown["model.inputs"] == ["", "x float32[2,8]"]
-    assert _short(f"graph {model}") == f"graph {model[:-52]}…"
+    assert _shorten_digests(f"graph {model}") == f"graph {model[:-52]}…"
 
 
 def test_why_exits_with_0_whether_it_is_kept_or_not(net: Shell) -> None:
