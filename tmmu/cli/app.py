@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from tmmu.cli import option_types as words
-from tmmu.cli.boundary import guarded, print_json
-from tmmu.cli.options import parse_reserve, parse_token, refuse
+from tmmu.cli import options
+from tmmu.cli.error_boundary import print_json, run_guarded
+from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions, expand_groups, gather_groups
+from tmmu.cli.parsing import parse_reserve, parse_token, refuse
 
 Run: TypeAlias = Callable[[], int]
 
@@ -25,7 +26,7 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    as_json: words.Json = False,
+    as_json: options.Json = False,
 ) -> Run | None:
     """Plan the memory of a PyTorch model before it runs, to the byte."""
     if context.invoked_subcommand is not None:
@@ -47,31 +48,19 @@ def _print_version(*, as_json: bool) -> int:
 
 
 @app.command()
+@expand_groups
 def plan(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=words.TARGETS_HELP)],
-    device: words.Kernels = None,
-    mode: words.HowMuch = "inference",
-    preset: words.Knobs = None,
-    optimizer: words.Update = None,
-    settings: words.Settings = None,
-    inputs: words.Inputs = None,
-    batch: words.Batch = None,
-    seq: words.Tokens = None,
-    dtype: words.WeightsIn = None,
-    decode: words.Decode = False,
-    cache_len: words.CacheLength = None,
-    seed: words.Seed = None,
-    token: words.Token = None,
-    token_file: words.TokenFile = None,
-    arena: words.Arena = None,
-    nodes: words.Nodes = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="[NAME.plan.cbor]")] = None,
-    ir: words.GraphOut = None,
-    reserve: words.Reserve = None,
-    no_cache: words.NoCache = False,
-    as_json: words.Json = False,
+    *,
+    model: options.Model,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    output: options.Output = None,
+    ir: options.GraphOutput = None,
+    reserve: options.Reserve = None,
+    as_json: options.Json = False,
 ) -> Run:
-    """Trace TARGET without weights or GPU, and write a plan in which every byte is decided and judged."""
+    """Trace MODEL without weights or GPU, and write a plan in which every byte is decided and judged."""
     given = dict(locals())
     from tmmu.cli.commands.plan import PlanOptions, plan_job, run_plan
 
@@ -79,47 +68,45 @@ def plan(
 
 
 @app.command(name="run")
+@expand_groups
 def run_command(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="model.py, model.py:Name, hf:PATH or NAME.pt2")],
-    device: Annotated[words.Device, typer.Option(help="Where to run.")] = "cpu",
-    mode: Annotated[words.Mode | None, typer.Option(help="How much of a step runs. [inference]")] = None,
-    preset: words.Knobs = None,
-    optimizer: words.Update = None,
-    settings: words.Settings = None,
-    inputs: words.Inputs = None,
-    batch: words.Batch = None,
-    seq: words.Tokens = None,
-    dtype: words.WeightsIn = None,
-    decode: words.Decode = False,
-    cache_len: words.CacheLength = None,
-    seed: words.Seed = None,
-    token: words.Token = None,
-    token_file: words.TokenFile = None,
-    arena: words.Arena = None,
-    nodes: words.Nodes = None,
+    *,
+    model: options.RunModel,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
     seed_weights: Annotated[
-        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Of random weights, inputs and operators.")
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed of random weights, inputs and operators.")
     ] = 0,
     weights: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A safetensors file, or a folder of them. [random]")
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Read the weights from a safetensors file, or a folder of them. Default: random."
+        ),
     ] = None,
-    plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Run in this plan. [a new one]")] = None,
-    ring: Annotated[bool, typer.Option("--ring", help="Stream the weights; with --budget.")] = False,
-    budget: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device, for weights that stream.")] = None,
+    plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Run in this plan. Default: a new one.")] = None,
+    ring: Annotated[
+        bool, typer.Option("--ring", help="Stream the weights; needs --budget. Default: they stay.")
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes of the device for weights that stream. Default: none.")
+    ] = None,
     prefetch: Annotated[
         bool, typer.Option("--prefetch/--no-prefetch", help="Copy weights ahead of their layer.")
     ] = True,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with a run without a plan, and with the model itself.")
+        bool, typer.Option("--check", help="Compare with a run without a plan, and with the model itself. Default: no.")
     ] = False,
-    sanitize: Annotated[bool, typer.Option("--sanitize", help="Watch every op; name the one that goes wrong.")] = False,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Watch every op, and name the one that goes wrong. Default: no.")
+    ] = False,
     bench: Annotated[
-        bool, typer.Option("--bench", help="Time it, and count allocations, beside eager and torch.compile.")
+        bool,
+        typer.Option("--bench", help="Time it, and count allocations, beside eager and torch.compile. Default: no."),
     ] = False,
-    no_cache: words.NoCache = False,
-    as_json: words.Json = False,
+    as_json: options.Json = False,
 ) -> Run:
-    """Plan TARGET and run it once inside the plan, with random inputs."""
+    """Plan MODEL and run it once inside the plan, with random inputs."""
     given = dict(locals())
     from tmmu.cli.commands.run import run_job, run_run
 
@@ -127,29 +114,27 @@ def run_command(
 
 
 @app.command()
+@expand_groups
 def verify(
-    plan: words.PlanFile,
-    ir: words.IrFile = None,
-    seed: words.Seed = None,
-    token: words.Token = None,
-    token_file: words.TokenFile = None,
-    as_json: words.Json = False,
+    *, plan: options.PlanFile, ir: options.GraphFile = None, token: TokenOptions, as_json: options.Json = False
 ) -> Run:
     """Execute PLAN abstractly on its graph, and check every byte, span, slot and address."""
     from tmmu.cli.commands.verify import VerifyJob, run_verify
 
-    return lambda: run_verify(VerifyJob(plan=plan, ir=ir, token=parse_token(seed, token, token_file), json=as_json))
+    return lambda: run_verify(
+        VerifyJob(plan=plan, ir=ir, token=parse_token(token.seed, token.token, token.token_file), json=as_json)
+    )
 
 
 @app.command()
 def show(
-    plan: words.PlanFile,
-    ir: words.IrFile = None,
+    plan: options.PlanFile,
+    ir: options.GraphFile = None,
     trace: Annotated[bool, typer.Option("--trace", help="The allocation trace, as JSON lines.")] = False,
     peak: Annotated[bool, typer.Option("--peak", help="All buffers that are live at the peak.")] = False,
     ops: Annotated[bool, typer.Option("--ops", help="The operators, and which the operator table lacks.")] = False,
-    reserve: words.Reserve = None,
-    as_json: words.Json = False,
+    reserve: options.Reserve = None,
+    as_json: options.Json = False,
 ) -> Run:
     """Print what PLAN holds."""
     from tmmu.cli.commands.show import ShowJob, run_show
@@ -165,14 +150,14 @@ def pack(
         Path, typer.Argument(metavar="INTERVALS.csv", help="id,lower,upper,size[,alignment][,offset]")
     ],
     capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Fit into this. [the least that is found]")
+        str | None, typer.Option(metavar="SIZE", help="Fit into this. Default: the least that is found.")
     ] = None,
-    alignment: Annotated[str | None, typer.Option(metavar="SIZE", help="Of rows that name none. [1]")] = None,
+    alignment: Annotated[str | None, typer.Option(metavar="SIZE", help="Of rows that name none. Default: 1.")] = None,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Of the exact search, at most.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT.csv", help="The rows with offsets.")
     ] = None,
-    as_json: words.Json = False,
+    as_json: options.Json = False,
 ) -> Run:
     """Give every interval an offset so that the highest end is least; a given offset stays."""
     given = dict(locals())
@@ -182,92 +167,79 @@ def pack(
 
 
 @app.command()
+@expand_groups
 def ring(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=words.TARGETS_HELP)],
-    budget: Annotated[str, typer.Option(metavar="SIZE", help="Device bytes for weights, for example 18GiB.")],
-    policy: Annotated[words.RingPolicy, typer.Option(help="Who stays, and where the others land.")] = "cyclic",
+    *,
+    model: options.Model,
+    budget: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of the device for weights, for example 18GiB.")],
+    policy: Annotated[
+        options.RingPolicy, typer.Option(help="Which weights stay, and where the others land.")
+    ] = "cyclic",
     depth: Annotated[
         int, typer.Option(metavar="N", min=0, max=1 << 16, help="Issue copies so many layers ahead, at least.")
     ] = 0,
-    device_link: Annotated[str | None, typer.Option(metavar="RATE", help="Host to device. [24GB/s]")] = None,
-    copy_cost: Annotated[
-        int, typer.Option(metavar="NS", min=0, max=10**9, help="Of one copy beside its bytes, in nanoseconds.")
-    ] = 10_000,
-    device_flops: Annotated[str | None, typer.Option(metavar="RATE", help="Arithmetic. [150TFLOP/s]")] = None,
-    device_memory: Annotated[str | None, typer.Option(metavar="RATE", help="Of its memory. [1.5TB/s]")] = None,
-    simulate: Annotated[bool, typer.Option("--simulate", help="Print one steady pass, copy by copy.")] = False,
-    device: words.Kernels = None,
-    mode: words.HowMuch = "inference",
-    preset: words.Knobs = None,
-    optimizer: words.Update = None,
-    settings: words.Settings = None,
-    inputs: words.Inputs = None,
-    batch: words.Batch = None,
-    seq: words.Tokens = None,
-    dtype: words.WeightsIn = None,
-    decode: words.Decode = False,
-    cache_len: words.CacheLength = None,
-    seed: words.Seed = None,
-    token: words.Token = None,
-    token_file: words.TokenFile = None,
-    arena: words.Arena = None,
-    nodes: words.Nodes = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan, its ring in it.")
+    device_link: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth from host to device. Default: 24GB/s.")
     ] = None,
-    ir: words.GraphOut = None,
-    no_cache: words.NoCache = False,
-    as_json: words.Json = False,
+    copy_cost: Annotated[
+        int, typer.Option(metavar="NS", min=0, max=10**9, help="Nanoseconds that one copy costs beside its bytes.")
+    ] = 10_000,
+    device_flops: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Arithmetic of the device. Default: 150TFLOP/s.")
+    ] = None,
+    device_memory: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth of the device's memory. Default: 1.5TB/s.")
+    ] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Print one steady pass, copy by copy. Default: no.")
+    ] = False,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the plan, its ring in it. Default: nowhere."),
+    ] = None,
+    ir: options.GraphOutput = None,
+    as_json: options.Json = False,
 ) -> Run:
-    """Stream TARGET's weights through a budget: the schedule, the time of a pass, and what limits it."""
-    given = dict(locals())
+    """Stream MODEL's weights through a budget: the schedule, the time of a pass, and what limits it."""
+    profile = {name: value for name, value in locals().items() if name in RING_OPTIONS}
+    from tmmu.cli.commands.plan import PlanOptions
     from tmmu.cli.commands.ring import ring_job, run_ring
 
-    return lambda: run_ring(ring_job(**given))
+    plan_options = PlanOptions(
+        model=model, capture=capture, planning=planning, token=token, output=output, ir=ir, as_json=as_json
+    )
+    return lambda: run_ring(ring_job(options=plan_options, **profile))
+
+
+RING_OPTIONS: Final = frozenset(
+    ("budget", "policy", "depth", "device_link", "copy_cost", "device_flops", "device_memory", "simulate")
+)
 
 
 @app.command()
+@expand_groups
 def diff(
-    before: Annotated[str, typer.Argument(metavar="A", help=words.SIDE_HELP)],
+    *,
+    before: Annotated[str, typer.Argument(metavar="A", help=options.SIDE_HELP)],
     after: Annotated[str, typer.Argument(metavar="B", help="The same: what A is compared with.")],
-    fail_over: Annotated[str | None, typer.Option(metavar="LIMIT", help="Exit 3 over 1%, or 64MiB.")] = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="For a comment on a pull request.")] = False,
-    device: Annotated[words.Device | None, typer.Option("--target", help="Whose kernels to plan for.")] = None,
-    mode: Annotated[words.Mode | None, typer.Option(help="How much of a step runs.")] = None,
-    preset: Annotated[words.Preset | None, typer.Option(help="As for tmmu plan.")] = None,
-    optimizer: words.Update = None,
-    settings: words.Settings = None,
-    inputs: words.Inputs = None,
-    batch: words.Batch = None,
-    seq: words.Tokens = None,
-    dtype: words.WeightsIn = None,
-    decode: words.Decode = False,
-    cache_len: words.CacheLength = None,
-    arena: words.Arena = None,
-    nodes: words.Nodes = None,
-    no_cache: words.NoCache = False,
-    as_json: words.Json = False,
+    fail_over: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="Exit 3 where more is needed: 1%, or 64MiB. Default: never.")
+    ] = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a comment on a pull request. Default: text.")
+    ] = False,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    as_json: options.Json = False,
 ) -> Run:
     """Say what B needs more than A, and which line of the model makes the difference."""
-    options = {
-        "--target": device,
-        "--mode": mode,
-        "--preset": preset,
-        "--optimizer": optimizer,
-        "--set": settings,
-        "--input": inputs,
-        "--batch": batch,
-        "--seq": seq,
-        "--dtype": dtype,
-        "--decode": decode,
-        "--cache-len": cache_len,
-        "--arena": arena,
-        "--nodes": nodes,
-        "--no-cache": no_cache,
-    }
     from tmmu.cli.commands.diff import diff_job, run_diff
 
-    job = partial(diff_job, before=before, after=after, options=options, fail_over=fail_over)
+    given = dict((*capture.given_options(), *planning.given_options()))
+    job = partial(diff_job, before=before, after=after, options=given, fail_over=fail_over)
     return lambda: run_diff(job(as_json=as_json, as_markdown=as_markdown))
 
 
@@ -277,7 +249,10 @@ app.add_typer(golden, name="golden")
 
 @golden.command(name="check")
 def golden_check(
-    cases: words.Cases = None, folder: words.Folder = words.GOLDEN, jobs: words.Jobs = 2, as_json: words.Json = False
+    cases: options.GoldenCases = None,
+    folder: options.GoldenFolder = options.GOLDEN,
+    jobs: options.Jobs = 2,
+    as_json: options.Json = False,
 ) -> Run:
     """Plan every case again and compare each digest; say what moved. Writes nothing."""
     from tmmu.cli.commands.golden import golden_job, run_check
@@ -289,7 +264,10 @@ def golden_check(
 
 @golden.command(name="update")
 def golden_update(
-    cases: words.Cases = None, folder: words.Folder = words.GOLDEN, jobs: words.Jobs = 2, as_json: words.Json = False
+    cases: options.GoldenCases = None,
+    folder: options.GoldenFolder = options.GOLDEN,
+    jobs: options.Jobs = 2,
+    as_json: options.Json = False,
 ) -> Run:
     """Record what the planner says now, and say what moved and which version that takes."""
     from tmmu.cli.commands.golden import golden_job, run_update
@@ -299,11 +277,13 @@ def golden_update(
 
 @golden.command(name="show")
 def golden_show(
-    case: Annotated[str | None, typer.Argument(metavar="[CASE]", help="[a list of all]", show_default=False)] = None,
-    folder: words.Folder = words.GOLDEN,
-    mode: Annotated[words.Mode | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
-    preset: Annotated[words.Preset | None, typer.Option(help="Of the plan. [the case's own choice]")] = None,
-    as_json: words.Json = False,
+    case: Annotated[
+        str | None, typer.Argument(metavar="[CASE]", help="Default: a list of all.", show_default=False)
+    ] = None,
+    folder: options.GoldenFolder = options.GOLDEN,
+    mode: Annotated[options.Mode | None, typer.Option(help="Of the plan. Default: the case's own choice.")] = None,
+    preset: Annotated[options.Preset | None, typer.Option(help="Of the plan. Default: the case's own choice.")] = None,
+    as_json: options.Json = False,
 ) -> Run:
     """Print the cases and their reasons, or the graph and one plan of a case."""
     from tmmu.cli.commands.golden import golden_job, run_list, run_show
@@ -317,11 +297,12 @@ def golden_show(
 @app.command()
 def bandwidth(
     device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N. [cuda where there is one, else cpu]")
+        str | None,
+        typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N. Default: cuda where there is one, else cpu."),
     ] = None,
     size: Annotated[str, typer.Option(metavar="SIZE", help="Of one copy.")] = "256MiB",
     tries: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="The best of them counts.")] = 5,
-    as_json: words.Json = False,
+    as_json: options.Json = False,
 ) -> Run:
     """Measure copies between host and DEVICE: pinned and pageable, both ways, what one costs, how wide the link is."""
     from tmmu.cli.commands.bandwidth import bandwidth_job, run_bandwidth
@@ -334,7 +315,7 @@ app.add_typer(cache, name="cache")
 
 
 @cache.command(name="ls")
-def cache_ls(as_json: words.Json = False) -> Run:
+def cache_ls(as_json: options.Json = False) -> Run:
     """List what is kept, most recently used first."""
     from tmmu.cli.commands.cache import run_ls
 
@@ -344,20 +325,20 @@ def cache_ls(as_json: words.Json = False) -> Run:
 @cache.command(
     name="why",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    options_metavar="TARGET [OPTIONS OF tmmu plan]",
+    options_metavar="MODEL [OPTIONS OF tmmu plan]",
 )
 def cache_why(context: typer.Context) -> Run:
-    """Say whether the plan of TARGET is kept, else in which parts its key differs from the nearest. Options of plan."""
+    """Say whether the plan of MODEL is kept, else in which parts its key differs from the nearest. Options of plan."""
     from tmmu.cli.commands.cache import run_why, why_job
     from tmmu.cli.commands.plan import PlanOptions
 
-    plans = vars(typer.main.get_command(app))["commands"]["plan"]
-    asked = plans.make_context("plan", list(context.args))
-    return lambda: run_why(why_job(PlanOptions(**asked.params)))
+    parser = vars(typer.main.get_command(app))["commands"]["plan"]
+    given = gather_groups(plan, parser.make_context("plan", list(context.args)).params)
+    return lambda: run_why(why_job(PlanOptions(**given)))
 
 
 @cache.command(name="verify")
-def cache_verify(as_json: words.Json = False) -> Run:
+def cache_verify(as_json: options.Json = False) -> Run:
     """Read every entry and judge its plan."""
     from tmmu.cli.commands.cache import run_verify_cache
 
@@ -367,8 +348,8 @@ def cache_verify(as_json: words.Json = False) -> Run:
 @cache.command(name="prune")
 def cache_prune(
     everything: Annotated[bool, typer.Option("--all", help="Remove every entry.")] = False,
-    limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Room for the rest. [256MiB]")] = None,
-    as_json: words.Json = False,
+    limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Room for the rest. Default: 256MiB.")] = None,
+    as_json: options.Json = False,
 ) -> Run:
     """Remove what cannot be served, and what was not used for longest until the rest fits."""
     from tmmu.cli.commands.cache import run_prune
@@ -383,4 +364,4 @@ def run(arguments: Sequence[str]) -> int:
         job = app(list(arguments), prog_name="tmmu", standalone_mode=False)
         return job() if callable(job) else int(job or 0)
 
-    return guarded(step, as_json="--json" in arguments)
+    return run_guarded(step, as_json="--json" in arguments)

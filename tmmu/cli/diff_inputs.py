@@ -14,72 +14,56 @@ from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 from tmmu import errors
-from tmmu.cli.child import command
 from tmmu.cli.commits import PREFIX, Checkout, check_out, require_folder, split_commit
 from tmmu.cli.load import load_judged, load_plan
-from tmmu.cli.options import IR_SUFFIX, PLAN_SUFFIX, Target, ir_path, parse_target
-from tmmu.compare.match import Planned
+from tmmu.cli.options import CaptureOptions, PlanningOptions, applications, switches
+from tmmu.cli.parsing import IR_SUFFIX, PLAN_SUFFIX, ModelArgument, ir_path, parse_model
+from tmmu.cli.planning_process import command
+from tmmu.compare.match import PlannedGraph
 from tmmu.errors import InternalError, InvalidConfig, TmmuError
 
 Options: TypeAlias = Mapping[str, Sequence[str]]
 """Of ``tmmu plan``: each with its values."""
 
-MODEL: Final = ("file", "class")
-TRACED: Final = (*MODEL, "hf", "pt2")
-APPLIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "--target": TRACED,
-    "--mode": (*TRACED, "ir"),
-    "--preset": (*TRACED, "ir"),
-    "--optimizer": TRACED,
-    "--set": MODEL,
-    "--input": MODEL,
-    "--batch": ("hf",),
-    "--seq": ("hf",),
-    "--dtype": ("hf",),
-    "--decode": ("hf",),
-    "--cache-len": ("hf",),
-    "--arena": (*TRACED, "ir"),
-    "--nodes": (*TRACED, "ir"),
-    "--no-cache": (*TRACED, "ir", "plan"),
-}
-"""Which options of ``tmmu plan`` mean something for which kinds of target; a plan that lies there is never cached."""
-FLAGS: Final = ("--decode", "--no-cache")
+APPLIES: Final = {**applications(CaptureOptions), **applications(PlanningOptions)}
+"""Which options of ``tmmu plan`` mean something for which kinds of model; a plan that lies there is never cached."""
+SWITCHES: Final = switches(CaptureOptions) | switches(PlanningOptions)
 OPTIMIZERS: Final = {"adamw": "aten._fused_adamw_", "sgd": "aten._fused_sgd_"}
 OF_MODE: Final = ("--preset", "--optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """One side as it was named: of which commit, and the target to plan; a plan is there already where that is none."""
+class DiffSide:
+    """One side as it was named: of which commit, and the model to plan; ``None`` where a plan is there already."""
 
     text: str
     revision: str
     path: Path
-    target: Target | None
+    model: ModelArgument | None
 
 
-def parse_side(text: str) -> Spec:
+def parse_side(text: str) -> DiffSide:
     """The side that ``text`` names; it need not exist, but its kind must be known."""
     revision, name = split_commit(text)
     if name.endswith(".cbor") and not name.endswith(IR_SUFFIX):
-        return Spec(text=text, revision=revision, path=Path(name), target=None)
-    target = parse_target(name)
-    return Spec(text=text, revision=revision, path=target.path, target=target)
+        return DiffSide(text=text, revision=revision, path=Path(name), model=None)
+    model = parse_model(name)
+    return DiffSide(text=text, revision=revision, path=model.path, model=model)
 
 
-def require_use(options: Options, sides: Sequence[Spec]) -> None:
+def require_use(options: Options, sides: Sequence[DiffSide]) -> None:
     """Refuses options that mean something for neither side."""
-    kinds = {side.target.kind if side.target else "plan" for side in sides}
+    kinds = {side.model.kind if side.model else "plan" for side in sides}
     for option, values in options.items():
-        if values and not kinds.intersection(APPLIES[option]):
+        if values and not kinds.intersection(APPLIES[option].kinds):
             raise InvalidConfig(f"{option}: means nothing for these two", fix="leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SideLocation:
     """Where a side lies: in a commit's files, or in the present folder where ``checkout`` is nothing."""
 
-    side: Spec
+    side: DiffSide
     checkout: Checkout | None
 
     @property
@@ -98,10 +82,10 @@ class Place:
         return f"{PREFIX}{self.side.revision}:{shown}" if self.checkout else str(shown)
 
 
-def plan_sides(sides: tuple[Spec, Spec], options: Options) -> tuple[Planned | None, Planned]:
+def plan_sides(sides: tuple[DiffSide, DiffSide], options: Options) -> tuple[PlannedGraph | None, PlannedGraph]:
     """Both sides, legal and sound; nothing for the first where that is a commit before the model came.
 
-    A target beside a plan is planned as that plan was (kernels, mode, preset, optimizer, arenas) where ``options`` do
+    A model beside a plan is planned as that plan was (kernels, mode, preset, optimizer, arenas) where ``options`` do
     not say.
     """
     with TemporaryDirectory(prefix="tmmu-diff-") as name:
@@ -117,35 +101,35 @@ def plan_sides(sides: tuple[Spec, Spec], options: Options) -> tuple[Planned | No
         return before, after
 
 
-def _placed(side: Spec, scratch: Path) -> Place:
+def _placed(side: DiffSide, scratch: Path) -> SideLocation:
     """The side, checked out where it is a commit's."""
     if not side.revision:
-        return Place(side=side, checkout=None)
+        return SideLocation(side=side, checkout=None)
     scratch.mkdir()
-    return Place(side=side, checkout=check_out(side.revision, scratch))
+    return SideLocation(side=side, checkout=check_out(side.revision, scratch))
 
 
-def _came_later(then: Place, now: Place) -> bool:
+def _came_later(then: SideLocation, now: SideLocation) -> bool:
     """Whether a commit lacks what the other side has under the same name: a new model, and no misspelt one."""
-    same = (then.side.path, then.side.target) == (now.side.path, now.side.target)
+    same = (then.side.path, then.side.model) == (now.side.path, now.side.model)
     return bool(then.checkout) and same and not then.path.exists() and now.path.exists()
 
 
-def _planned(places: Sequence[Place], scratch: Path, options: Options) -> tuple[Planned, ...]:
+def _planned(places: Sequence[SideLocation], scratch: Path, options: Options) -> tuple[PlannedGraph, ...]:
     """The sides; what is to be planned is planned at once, each in a process of its own."""
-    loaded = [None if place.side.target else _recorded(place) for place in places]
+    loaded = [None if place.side.model else _recorded(place) for place in places]
     model = next((one for one in loaded if one), None)
     asked = _merged(_like(model), options) if model else options
     outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(places))]
     with ExitStack() as stack:
         jobs = zip(places, outputs, strict=True)
-        children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].side.target]
+        children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].side.model]
         for side, child in children:
             _finish(side, child)
     return tuple(one or _load(output) for one, output in zip(loaded, outputs, strict=True))
 
 
-def _recorded(place: Place) -> Planned:
+def _recorded(place: SideLocation) -> PlannedGraph:
     """The plan that lies there, with its graph."""
     path, ir = place.path, ir_path(None, place.path)
     if not path.exists():
@@ -156,19 +140,19 @@ def _recorded(place: Place) -> Planned:
     return _load(path, name=place.named(path), graph_name=place.named(ir))
 
 
-def _load(path: Path, *, name: str = "", graph_name: str = "") -> Planned:
+def _load(path: Path, *, name: str = "", graph_name: str = "") -> PlannedGraph:
     plan = load_plan(path, name=name)
     graph = load_judged(plan, ir_path(None, path), None, plan_name=name or str(path), name=graph_name)
-    return Planned(graph=graph, plan=plan)
+    return PlannedGraph(graph=graph, plan=plan)
 
 
-def _like(model: Planned) -> Options:
+def _like(model: PlannedGraph) -> Options:
     """The options that plan something as ``model`` was planned. A limit of it is none for another."""
     arenas, plan = model.plan.arenas, model.plan
     columns = zip(arenas.name, arenas.layout, arenas.alignment, arenas.page, strict=True)
     texts = [f"{name}=layout:{layout},alignment:{alignment},page:{page}" for name, layout, alignment, page in columns]
     return {
-        "--target": [model.graph.target],
+        "--device": [model.graph.target],
         "--mode": [plan.mode],
         "--preset": [plan.preset],
         "--optimizer": _optimizer(model),
@@ -176,7 +160,7 @@ def _like(model: Planned) -> Options:
     }
 
 
-def _optimizer(model: Planned) -> list[str]:
+def _optimizer(model: PlannedGraph) -> list[str]:
     """The optimizer whose update the graph holds."""
     targets = frozenset(model.graph.ops.target)
     return [name for name, update in OPTIMIZERS.items() if any(target.startswith(update) for target in targets)]
@@ -191,18 +175,18 @@ def _merged(like: Options, options: Options) -> Options:
 
 
 @contextmanager
-def _planning(place: Place, output: Path, options: Options) -> Iterator[tuple[Spec, Popen[str]]]:
-    """A process that plans the side's target; gone in the end, whatever happens."""
-    target = place.side.target
-    assert target is not None
+def _planning(place: SideLocation, output: Path, options: Options) -> Iterator[tuple[DiffSide, Popen[str]]]:
+    """A process that plans the side's model; gone in the end, whatever happens."""
+    model = place.side.model
+    assert model is not None
     words = [
         word
         for option, values in options.items()
-        if target.kind in APPLIES[option]
+        if model.kind in APPLIES[option].kinds
         for value in values
-        for word in ((option,) if option in FLAGS else (option, value))
+        for word in ((option,) if option in SWITCHES else (option, value))
     ]
-    asked = ["plan", *words, "-o", str(output), "--json", "--", target.text]
+    asked = ["plan", *words, "-o", str(output), "--json", "--", model.text]
     line, cwd = command(asked, place.checkout), place.folder
     with Popen(line, cwd=cwd, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
         try:
@@ -211,7 +195,7 @@ def _planning(place: Place, output: Path, options: Options) -> Iterator[tuple[Sp
             child.kill()
 
 
-def _finish(side: Spec, child: Popen[str]) -> None:
+def _finish(side: DiffSide, child: Popen[str]) -> None:
     """Returns when the side is planned; its refusal is ours, and names the side."""
     out, said = child.communicate()
     lines = said.splitlines(keepends=True)
@@ -220,7 +204,7 @@ def _finish(side: Spec, child: Popen[str]) -> None:
         raise _refusal(side, out, child.returncode)
 
 
-def _refusal(side: Spec, out: str, code: int) -> TmmuError:
+def _refusal(side: DiffSide, out: str, code: int) -> TmmuError:
     kinds = {
         kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TmmuError)
     }

@@ -1,179 +1,292 @@
-"""From option texts to checked values. All of it runs before torch is imported, so a slip costs no wait."""
+"""The options of the command line, each said once: groups that several commands share, and single ones.
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+A command takes a group as one parameter; ``expand_groups`` gives typer the options in it. So an option that is added
+to a group is an option of every command that takes the group.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
-from tmmu.codec.files import is_special, read_file
-from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
-from tmmu.ir.plan import ArenaSpec
-from tmmu.planner.arenas import parse_arenas, parse_size
-from tmmu.planner.token import check_token, token_from_seed
-from tmmu.planner.token import parse_token as token_from_hex
+import typer
 
-T = TypeVar("T")
+from tmmu.errors import InvalidConfig
 
-DEFAULT_SEED: Final = 0
-DEFAULT_RESERVE: Final = 1 << 30
-"""Kept free in the fit table for what no plan decides: the device context and library workspaces."""
-NODES_MAX: Final = 2**40
-COUNT_MAX: Final = 2**31 - 1
-TOKEN_FILE_MAX: Final = 1 << 20
-PLAN_SUFFIX: Final = ".plan.cbor"
-IR_SUFFIX: Final = ".ir.cbor"
+Result = TypeVar("Result")
+Mode = Literal["inference", "forward", "backward"]
+Preset = Literal["train_full", "inference", "remat_enabled"]
+Device = Literal["cuda", "cpu"]
+RingPolicy = Literal["cyclic", "skip_end", "slots", "double"]
+Optimizer = Literal["adamw", "sgd"]
+Dtype = Literal["float32", "float16", "bfloat16"]
+Texts: TypeAlias = list[str] | None
+
+PYTHON: Final = ("file", "class", "module")
+"""Kinds of model that are Python code: ``model.py``, ``model.py:Name``, ``package.module:Name``."""
+TRACED: Final = (*PYTHON, "hf", "pt2")
+ANY: Final = (*TRACED, "ir")
+
+
+@dataclass(frozen=True, slots=True)
+class AppliesTo:
+    """Kinds of model for which an option means something, and what to say for others."""
+
+    kinds: tuple[str, ...]
+    otherwise: str
+
+
+class OptionGroup:
+    """Base of the groups: dataclasses whose fields are annotated with ``typer.Option``."""
+
+    HIDDEN: ClassVar[Mapping[str, str]] = {}
+    """Old spellings, which still work and are in no help, and the fields that they set."""
+
+    def given_options(self) -> Iterator[tuple[str, object]]:
+        """The options of the group that were given, as ``--name`` and value."""
+        for name, flag in flags(type(self)).items():
+            value = getattr(self, name)
+            if value not in (None, False, ()):
+                yield flag, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """TARGET of ``tmmu plan``, read: its ``kind`` is one of ``file``, ``class``, ``hf``, ``pt2``, ``ir``."""
+class CaptureOptions(OptionGroup):
+    """What is captured: on which device, how much of a step, of which sizes."""
 
-    text: str
-    kind: str
-    path: Path
-    name: str
-    """What its output files are called."""
+    HIDDEN: ClassVar = {"--target": "device"}
+
+    device: Annotated[
+        Device | None,
+        typer.Option(help="The device whose kernels are planned for, or that runs. Default: cuda; of tmmu run: cpu."),
+        AppliesTo(TRACED, "settled when the graph was captured"),
+    ] = None
+    mode: Annotated[
+        Mode | None, typer.Option(help="How much of a step is captured. Default: inference."), AppliesTo(ANY, "")
+    ] = None
+    optimizer: Annotated[
+        Optimizer | None,
+        typer.Option(help="Add this optimizer's update to the step; needs --mode backward. Default: none."),
+        AppliesTo(TRACED, "settled when the graph was captured"),
+    ] = None
+    settings: Annotated[
+        Texts,
+        typer.Option(
+            "--set", metavar="K=V", help="Set a parameter of model or inputs; may be repeated. Default: none."
+        ),
+        AppliesTo(PYTHON, "only for a model.py or model.py:Name"),
+    ] = None
+    inputs: Annotated[
+        Texts,
+        typer.Option(
+            "--input", metavar="NAME=DTYPE[SHAPE]", help="Declare an input of a Python model. Default: its own."
+        ),
+        AppliesTo(PYTHON, "only for a model.py or model.py:Name"),
+    ] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Sequences at once, of an hf: model. Default: 1."),
+        AppliesTo(("hf",), "only for an hf: target; a model.py takes --set"),
+    ] = None
+    seq: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens in a sequence, of an hf: model. Default: what its configuration says."),
+        AppliesTo(("hf",), "only for an hf: target; a model.py takes --set"),
+    ] = None
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(help="The dtype of the weights of an hf: model. Default: what its configuration says."),
+        AppliesTo(("hf",), "only for an hf: target; a model.py takes --set"),
+    ] = None
+    decode: Annotated[
+        bool,
+        typer.Option(
+            "--decode", help="Capture one token against a static KV cache, of an hf: model. Default: a prefill."
+        ),
+        AppliesTo(("hf",), "only for an hf: target; a model.py takes --set"),
+    ] = False
+    cache_len: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens that the KV cache of --decode holds. Default: what the model allows."),
+        AppliesTo(("hf",), "only for an hf: target; a model.py takes --set"),
+    ] = None
 
 
-def parse_target(text: str) -> Target:
-    """The target that ``text`` names; it need not exist, but its kind must be known."""
-    if text.startswith("hf:"):
-        path = Path(text[3:])
-        folder = path.parent if path.name == "config.json" else path
-        return Target(text=text, kind="hf", path=path, name=folder.absolute().name or "model")
-    for suffix, kind in ((IR_SUFFIX, "ir"), (".pt2", "pt2"), (".py", "file")):
-        if text.endswith(suffix) and len(Path(text).name) > len(suffix):
-            return Target(text=text, kind=kind, path=Path(text), name=Path(text).name[: -len(suffix)])
-    file, colon, attribute = text.rpartition(":")
-    if colon and file.endswith(".py") and attribute.isidentifier():
-        return Target(text=text, kind="class", path=Path(file), name=f"{Path(file).stem}.{attribute}")
-    raise InvalidConfig(
-        f"no such kind of target: {text!r}", fix="name model.py, model.py:Name, hf:PATH, program.pt2 or graph.ir.cbor"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningOptions(OptionGroup):
+    """How a graph is planned, the replay token aside."""
+
+    preset: Annotated[
+        Preset | None,
+        typer.Option(
+            help="Which of overwriting and recomputation is used. Default: inference in mode inference, else train_full."
+        ),
+        AppliesTo(ANY, ""),
+    ] = None
+    arena: Annotated[
+        Texts,
+        typer.Option(
+            metavar="NAME=KEY:VALUE,...",
+            help="Change an arena: activations=capacity:8GiB. Default: none.",
+        ),
+        AppliesTo(ANY, ""),
+    ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Node budget of the exact search, where the packers miss the bound. Default: 0."
+        ),
+        AppliesTo(ANY, ""),
+    ] = None
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache",
+            help="Neither look for this plan in the cache nor keep it. Default: the folder of TMMU_CACHE_DIR.",
+        ),
+        AppliesTo((*ANY, "plan"), ""),
+    ] = False
 
 
-def parse_reserve(text: str | None) -> int:
-    """The reserve of the fit table: as given, or the default."""
-    return DEFAULT_RESERVE if text is None else named("--reserve", lambda: parse_size(text))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOptions(OptionGroup):
+    """The replay token, named in one of three ways."""
+
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Take the replay token of this 64-bit seed. Default: 0.")
+    ] = None
+    token: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Take this replay token of at least 64 bytes. Default: of --seed.")
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Take the bytes of this file as replay token. Default: of --seed."),
+    ] = None
 
 
-def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """``--set name=value`` pairs, each name once."""
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise InvalidConfig(f"--set: {text!r} is not name=value", fix="for example --set seq=2048")
-        if name in pairs:
-            raise InvalidConfig(f"--set: {name!r} is given twice", fix="keep one of them")
-        pairs[name] = value
-    return tuple(pairs.items())
+KINDS_HELP: Final = "model.py, model.py:Name, package.module:Name, hf:PATH, NAME.pt2 or NAME.ir.cbor"
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=KINDS_HELP)]
+RunModel = Annotated[
+    str, typer.Argument(metavar="MODEL", help=KINDS_HELP.replace(", NAME.pt2 or NAME.ir.cbor", " or NAME.pt2"))
+]
+SIDE_HELP: Final = "NAME.plan.cbor, a MODEL of tmmu plan, or git:REV: before either."
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Default: text.")]
+Reserve = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Bytes of a device kept free in the table of what fits. Default: 1GiB."),
+]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan here. Default: NAME.plan.cbor.")
+]
+GraphOutput = Annotated[
+    str | None,
+    typer.Option("--ir", metavar="FILE", help="Write the graph here. Default: NAME.ir.cbor, beside the plan."),
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A NAME.plan.cbor.")]
+GraphFile = Annotated[
+    Path | None,
+    typer.Option("--ir", metavar="FILE", help="Read the plan's graph here. Default: NAME.ir.cbor beside it."),
+]
+GoldenFolder = Annotated[Path, typer.Option("--dir", metavar="D", help="The folder of golden files.")]
+GoldenCases = Annotated[
+    list[str] | None, typer.Argument(metavar="[CASE]...", help="Cases by name. Default: all.", show_default=False)
+]
+Jobs = Annotated[int, typer.Option(metavar="N", envvar="TMMU_JOBS", help="Processes that plan at once.")]
+GOLDEN: Final = Path("golden")
 
 
-def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
-    """The default arenas with every ``--arena`` text merged in."""
-    return named("--arena", lambda: parse_arenas(texts))
+def flags(group: type[OptionGroup]) -> dict[str, str]:
+    """Per field of a group, the option's long name."""
+    return {name: _flag(name, hint) for name, hint in _hints(group).items()}
 
 
-def parse_token(seed: int | None, token: str | None, token_file: Path | None) -> bytes | None:
-    """The replay token that at most one of the three names; nothing where none does."""
-    given = [
-        name
-        for name, value in (("--seed", seed), ("--token", token), ("--token-file", token_file))
-        if value is not None
+def applications(group: type[OptionGroup]) -> dict[str, AppliesTo]:
+    """Per option of a group, by its long name, the kinds of model that it is for."""
+    hints = _hints(group)
+    return {_flag(name, hint): marker for name, hint in hints.items() for marker in _metadata(hint, AppliesTo)}
+
+
+def switches(group: type[OptionGroup]) -> frozenset[str]:
+    """The options of a group that take no value, by their long names."""
+    return frozenset(_flag(name, hint) for name, hint in _hints(group).items() if get_args(hint)[0] is bool)
+
+
+def expand_groups(command: Callable[..., Result]) -> Callable[..., Result]:
+    """The command with the options of each of its groups in place of the group, for typer to read."""
+    hints = get_type_hints(command, include_extras=True)
+
+    @wraps(command)
+    def expanded(**values: Any) -> Result:
+        return command(**gather_groups(command, values))
+
+    parameters = [
+        new
+        for parameter in inspect.signature(command).parameters.values()
+        for new in _parameters(parameter, hints[parameter.name])
     ]
-    if len(given) > 1:
-        raise InvalidConfig(f"{' and '.join(given)} all name the replay token", fix="give one of them")
-    if seed is not None:
-        return named("--seed", lambda: token_from_seed(seed))
-    if token is not None:
-        return named("--token", lambda: token_from_hex(token))
-    if token_file is not None:
-        return named("--token-file", lambda: check_token(_token_bytes(token_file)))
-    return None
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
 
 
-def named(option: str, parse: Callable[[], T]) -> T:
-    """What ``parse`` returns; its refusal names the option."""
-    try:
-        return parse()
-    except UserError as error:
-        raise type(error)(f"{option}: {error.what}", fix=error.fix, **error.fields) from error
+def gather_groups(command: Callable[..., object], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a command, expanded or not, from values by option: its groups are made of theirs."""
+    arguments = dict(values)
+    for name, hint in get_type_hints(inspect.unwrap(command), include_extras=True).items():
+        if _is_group(hint):
+            arguments[name] = _gather(hint, arguments)
+    return arguments
 
 
-def _token_bytes(path: Path) -> bytes:
-    try:
-        return read_file(path, limit=TOKEN_FILE_MAX)
-    except PlanCorrupt as error:
-        raise InvalidToken(error.what, fix="use a shorter token") from error
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, OptionGroup)
 
 
-def plan_path(output: str | None, target: Target) -> Path:
-    """Where the plan goes: as asked, inside a folder that was asked for, or ``NAME.plan.cbor`` here."""
-    name = target.name + PLAN_SUFFIX
-    if output is None:
-        return Path(name)
-    path = parse_file(output, "--output")
-    return path / name if path.is_dir() else path
+def _parameters(parameter: inspect.Parameter, hint: Any) -> Iterator[inspect.Parameter]:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    if not _is_group(hint):
+        yield parameter.replace(kind=keyword, annotation=hint)
+        return
+    hints = _hints(hint)
+    for option in fields(hint):  # type: ignore[arg-type]
+        yield inspect.Parameter(option.name, keyword, default=option.default, annotation=hints[option.name])
+    for spelling, name in hint.HIDDEN.items():
+        kind = Annotated[get_args(hints[name])[0], typer.Option(spelling, hidden=True)]  # type: ignore[valid-type]
+        yield inspect.Parameter(_hidden(spelling), keyword, default=None, annotation=kind)
 
 
-def parse_file(text: str, option: str) -> Path:
-    """The path that ``text`` names; refused is a folder, such as ``out/``, that does not exist, and nothing at all."""
-    if not text:
-        raise InvalidConfig(f"{option}: no file is named", fix="name one, or leave the option out")
-    if text.endswith(("/", "/.", os.sep)) and not Path(text).is_dir():
-        raise InvalidConfig(f"{option}: no folder {text}", fix="make it first, or name a file")
-    return Path(text)
+def _gather(group: type[OptionGroup], values: dict[str, Any]) -> OptionGroup:
+    """The group of the parsed values, which are taken out; an old spelling sets its field."""
+    taken = {option.name: values.pop(option.name) for option in fields(group)}  # type: ignore[arg-type]
+    for spelling, name in group.HIDDEN.items():
+        old = values.pop(_hidden(spelling))
+        if old is not None and taken[name] is not None:
+            raise InvalidConfig(f"{spelling} and {flags(group)[name]} are one option", fix="give the second alone")
+        taken[name] = taken[name] if old is None else old
+    return group(**taken)
 
 
-def graph_output(ir: str | None, plan: Path) -> Path | None:
-    """Where the graph goes: as asked, or beside the plan; nowhere where the plan goes to a device or a pipe."""
-    if ir is not None:
-        return parse_file(ir, "--ir")
-    return None if is_special(plan) else ir_path(None, plan)
+def _hidden(spelling: str) -> str:
+    return "old_" + spelling.strip("-").replace("-", "_")
 
 
-def ir_path(ir: Path | None, plan: Path) -> Path:
-    """Where the graph of ``plan`` is: as asked, or beside the plan under the same name."""
-    if ir is not None:
-        return ir
-    stem = plan.name.removesuffix(PLAN_SUFFIX) if plan.name.endswith(PLAN_SUFFIX) else plan.name
-    return plan.with_name(stem + IR_SUFFIX)
+def _hints(group: type[OptionGroup]) -> dict[str, Any]:
+    hints = get_type_hints(group, include_extras=True)
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
-def require_writable(path: Path, option: str, *, never: Path) -> Path:
-    """``path``, which names a file in a folder that exists and is not the input ``never``; writes nothing."""
-    if path.is_dir():
-        raise InvalidConfig(f"{option}: {path} is a folder", fix="name a file")
-    if not path.parent.is_dir():
-        raise InvalidConfig(f"{option}: no folder {path.parent}", fix="make it first, or name another")
-    if same_file(path, never):
-        raise InvalidConfig(f"{option}: {path} is the input itself", fix="name another file")
-    return path
+def _flag(name: str, hint: Any) -> str:
+    """The option's long name. Inside ``Annotated`` typer takes the first spelling for a default."""
+    spellings = [
+        text
+        for option in _metadata(hint, typer.models.OptionInfo)
+        for text in (option.default, *(option.param_decls or ()))
+        if isinstance(text, str) and text.startswith("--")
+    ]
+    return spellings[0] if spellings else "--" + name.replace("_", "-")
 
 
-def same_file(path: Path, other: Path) -> bool:
-    """Whether both exist and are one file, by whatever names."""
-    return path.exists() and other.exists() and path.samefile(other)
-
-
-def require_nodes(value: int | None) -> int | None:
-    """``value``, a number of search nodes, where it is given."""
-    if value is not None and not 0 <= value <= NODES_MAX:
-        raise InvalidConfig(f"--nodes: {value} is not in 0..{NODES_MAX}", fix="give a count")
-    return value
-
-
-def require_count(value: int | None, option: str) -> int | None:
-    """``value``, which is at least 1 and at most ``COUNT_MAX`` where it is given."""
-    if value is not None and not 1 <= value <= COUNT_MAX:
-        raise InvalidConfig(f"{option}: {value} is not in 1..{COUNT_MAX}", fix="give a count")
-    return value
-
-
-def refuse(given: Mapping[str, object], why: str) -> None:
-    """Refuses options that mean nothing here, rather than ignore them; nothing where none is given."""
-    names = [name for name, value in given.items() if value not in (None, False, ())]
-    if names:
-        raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")
+def _metadata(hint: Any, kind: type[Result]) -> Iterable[Result]:
+    return [marker for marker in get_args(hint)[1:] if isinstance(marker, kind)]

@@ -1,129 +1,110 @@
-from pathlib import Path
+"""Options that commands share are declared once, and old spellings go on working."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, get_type_hints
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from tmmu.cli import options
-from tmmu.errors import InvalidConfig, InvalidToken
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "name"),
-    [
-        ("models/gpt2.py", "file", "gpt2"),
-        ("models/net.py:Net", "class", "net.Net"),
-        ("hf:configs/llama/config.json", "hf", "llama"),
-        ("hf:configs/llama", "hf", "llama"),
-        ("a.b.pt2", "pt2", "a.b"),
-        ("gpt2.ir.cbor", "ir", "gpt2"),
-    ],
+from tests.unit.cli.graphs import Shell
+from tmmu.cli import app as program
+from tmmu.cli.options import (
+    CaptureOptions,
+    OptionGroup,
+    PlanningOptions,
+    TokenOptions,
+    applications,
+    expand_groups,
+    flags,
+    switches,
 )
-def test_a_target_names_its_outputs(text: str, kind: str, name: str) -> None:
-    target = options.parse_target(text)
-    assert (target.kind, target.name, target.text) == (kind, name, text)
+
+COMMANDS: dict[str, Callable[..., object]] = {
+    "plan": program.plan,
+    "run": program.run_command,
+    "ring": program.ring,
+    "diff": program.diff,
+    "verify": program.verify,
+}
 
 
-def test_a_config_in_the_current_folder_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "olmo"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    assert options.parse_target("hf:config.json").name == "olmo"
-    assert options.parse_target("hf:.").name == "olmo"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared(OptionGroup):
+    HIDDEN: ClassVar = {"--colour": "color"}
+
+    color: Annotated[str | None, typer.Option(help="Of the roof.")] = None
+    many: Annotated[list[str] | None, typer.Option("--some")] = None
+    loud: Annotated[bool, typer.Option("--loud")] = False
 
 
-@pytest.mark.parametrize(
-    "text", ["", "model", "model.onnx", "model.py:", "model.py:not a name", ".py", "hf", "model:Net"]
-)
-def test_an_unknown_kind_of_target_is_refused(text: str) -> None:
-    with pytest.raises(InvalidConfig, match="target"):
-        options.parse_target(text)
+def parsed(*arguments: str) -> tuple[int, object]:
+    got: list[object] = []
+    cli = typer.Typer()
+
+    @cli.command()
+    @expand_groups
+    def command(*, name: str, shared: Shared, size: int = 3) -> None:
+        got.append((name, shared, size))
+
+    return CliRunner().invoke(cli, arguments).exit_code, got[0] if got else None
 
 
-def test_settings_are_pairs_in_the_order_given() -> None:
-    assert options.parse_settings(["seq=8", "name=a=b", "empty="]) == (("seq", "8"), ("name", "a=b"), ("empty", ""))
+def test_group_gives_a_command_each_of_its_options() -> None:
+    assert parsed("x", "--color", "red", "--some", "a", "--some", "b", "--loud") == (
+        0,
+        ("x", Shared(color="red", many=["a", "b"], loud=True), 3),
+    )
+    assert parsed("x") == (0, ("x", Shared(), 3))
 
 
-@pytest.mark.parametrize("texts", [["seq"], ["=8"], ["a b=1"], ["seq=1", "seq=2"]])
-def test_a_setting_that_is_no_pair_or_comes_twice_is_refused(texts: list[str]) -> None:
-    with pytest.raises(InvalidConfig, match="--set"):
-        options.parse_settings(texts)
+def test_old_spelling_sets_its_option_and_is_in_no_help() -> None:
+    assert parsed("x", "--colour", "red") == (0, ("x", Shared(color="red"), 3))
+    assert parsed("x", "--colour", "red", "--color", "blue")[0] != 0
 
 
-def test_a_token_comes_from_a_seed_hex_or_a_file(tmp_path: Path) -> None:
-    token = bytes(range(64))
-    file = tmp_path / "token"
-    file.write_bytes(token)
-    assert options.parse_token(None, token.hex(), None) == token
-    assert options.parse_token(None, None, file) == token
-    assert len(options.parse_token(2**64 - 1, None, None) or b"") == 64
-    assert options.parse_token(None, None, None) is None
+def test_group_says_what_was_given_as_it_is_written() -> None:
+    assert dict(Shared(many=["a"], loud=True).given_options()) == {"--some": ["a"], "--loud": True}
+    assert flags(Shared) == {"color": "--color", "many": "--some", "loud": "--loud"}
+    assert switches(Shared) == {"--loud"}
 
 
-@pytest.mark.parametrize("token", ["00" * 63, "0" * 127, "not hex", ""])
-def test_a_token_that_is_short_or_not_hex_is_refused(token: str) -> None:
-    with pytest.raises(InvalidToken, match="--token"):
-        options.parse_token(None, token, None)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_shared_option_is_an_option_of_every_command_that_takes_its_group(name: str) -> None:
+    command = COMMANDS[name]
+    signature = inspect.signature(command).parameters
+    groups = [hint for hint in get_type_hints(inspect.unwrap(command)).values() if hint in GROUPS]
+    assert groups
+    for group in groups:
+        assert set(flags(group)) <= set(signature)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_beyond_64_bits_is_refused(seed: int) -> None:
-    with pytest.raises(InvalidToken, match=f"--seed: .*{seed}"):
-        options.parse_token(seed, None, None)
+GROUPS = (CaptureOptions, PlanningOptions, TokenOptions)
 
 
-def test_a_token_file_must_be_readable_and_small(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="--token-file"):
-        options.parse_token(None, None, tmp_path / "none")
-    big = tmp_path / "big"
-    big.write_bytes(bytes(options.TOKEN_FILE_MAX + 1))
-    with pytest.raises(InvalidToken, match="--token-file"):
-        options.parse_token(None, None, big)
+def test_every_option_of_capture_and_planning_says_for_which_models_it_is() -> None:
+    for group in (CaptureOptions, PlanningOptions):
+        assert set(applications(group)) == set(flags(group).values())
 
 
-def test_only_one_option_names_the_token() -> None:
-    with pytest.raises(InvalidConfig, match="--seed and --token"):
-        options.parse_token(0, "00" * 64, None)
+def test_device_has_its_old_name_for_a_release(shell: Shell) -> None:
+    (shell.folder / "net.py").write_text("import torch\nmodel = torch.nn.Linear(8, 8)\ninputs = torch.zeros(1, 8)\n")
+    old, new = (
+        shell.tmmu("plan", "net.py", option, "cpu", "--no-cache", "--json") for option in ("--target", "--device")
+    )
+    assert old.record["digest"] == new.record["digest"]
+    both = shell.tmmu("plan", "net.py", "--target", "cpu", "--device", "cuda")
+    assert (both.code, "--target and --device are one option" in both.err) == (2, True)
+    assert "--target" not in shell.tmmu("plan", "--help").out
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [(None, 1 << 30), ("0", 0), ("512MiB", 512 << 20), ("2GB", 2 * 10**9), ("1.5GiB", 3 << 29)]
-)
-def test_the_reserve_is_a_size(text: str | None, size: int) -> None:
-    assert options.parse_reserve(text) == size
-
-
-@pytest.mark.parametrize("text", ["much", "-1", "1.5", "8Gi", str(2**64), "9" * 5000])
-def test_a_reserve_that_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(InvalidConfig, match="--reserve"):
-        options.parse_reserve(text)
-
-
-@pytest.mark.parametrize("value", [0, -1, 2**31])
-def test_a_count_is_at_least_one(value: int) -> None:
-    with pytest.raises(InvalidConfig, match=f"--batch: {value}"):
-        options.require_count(value, "--batch")
-
-
-def test_the_plan_and_its_graph_lie_together(tmp_path: Path) -> None:
-    target = options.parse_target("models/gpt2.py")
-    assert options.plan_path(None, target) == Path("gpt2.plan.cbor")
-    assert options.plan_path(str(tmp_path), target) == tmp_path / "gpt2.plan.cbor"
-    assert options.plan_path("out/x.plan.cbor", target) == Path("out/x.plan.cbor")
-    assert options.ir_path(None, Path("out/x.plan.cbor")) == Path("out/x.ir.cbor")
-    assert options.ir_path(None, Path("out/x")) == Path("out/x.ir.cbor")
-    assert options.ir_path(Path("y"), Path("out/x")) == Path("y")
-
-
-def test_a_slash_at_the_end_names_a_folder_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    target = options.parse_target("net.py")
-    for text in ("out/", "out/.", ""):
-        with pytest.raises(InvalidConfig, match="--output: no f"):
-            options.plan_path(text, target)
-    Path("out").mkdir()
-    assert options.plan_path("out/", target) == options.plan_path("out", target) == Path("out/net.plan.cbor")
-
-
-def test_beside_a_device_lies_no_graph() -> None:
-    assert options.graph_output(None, Path("/dev/null")) is None
-    assert options.graph_output("graph", Path("/dev/null")) == Path("graph")
-    assert options.graph_output(None, Path("x.plan.cbor")) == Path("x.ir.cbor")
+def test_object_of_a_package_is_a_model(shell: Shell) -> None:
+    (shell.folder / "zoo").mkdir()
+    (shell.folder / "zoo" / "__init__.py").write_text("")
+    (shell.folder / "zoo" / "nets.py").write_text("import torch\nclass Net(torch.nn.Linear):\n    pass\n")
+    done = shell.tmmu(
+        "plan", "zoo.nets:Net", "--set", "in_features=8", "--set", "out_features=4", "--input", "input=float32[2,8]"
+    )
+    assert (done.code, shell.files()) == (0, ("nets.Net.ir.cbor", "nets.Net.plan.cbor", "zoo")), done.err

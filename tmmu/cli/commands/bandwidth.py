@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tmmu.cli.boundary import print_json
-from tmmu.cli.options import named
+from tmmu.cli.error_boundary import print_json
 from tmmu.cli.output import render
+from tmmu.cli.parsing import naming_option
 from tmmu.planner.arenas import parse_size
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ class BandwidthJob:
 
 def bandwidth_job(*, device: str | None, size: str, tries: int, as_json: bool) -> BandwidthJob:
     """The job that the options ask for."""
-    return BandwidthJob(device=device, size=named("--size", lambda: parse_size(size)), tries=tries, json=as_json)
+    return BandwidthJob(
+        device=device, size=naming_option("--size", lambda: parse_size(size)), tries=tries, json=as_json
+    )
 
 
 def run_bandwidth(job: BandwidthJob) -> int:

@@ -1,4 +1,4 @@
-"""``tmmu cache``: what is kept, why a plan is not found, whether all of it is sound, and room for more."""
+"""``tmmu cache``: lists the entries, explains a miss, judges every entry, removes entries."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,43 +8,43 @@ from time import localtime, strftime, time_ns
 from typing import Final
 
 from tmmu.cache import store
-from tmmu.cache.entry import Refused, open_entry
+from tmmu.cache.entry import EntryRefused, open_entry
 from tmmu.cache.miss import MissReason
-from tmmu.cache.plans import LIMIT
-from tmmu.cache.store import Stored
-from tmmu.cli.boundary import conclude, print_json
+from tmmu.cache.plans import MAX_FOLDER_BYTES
+from tmmu.cache.store import EntryFile
 from tmmu.cli.commands.plan import (
-    CaptureOptions,
+    CaptureSettings,
     PlanOptions,
-    capture_options,
     capture_request,
+    capture_settings,
     file_key,
     graph_key,
     plan_request,
     quiet,
     refuse_what_does_not_apply,
 )
+from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.load import load_graph
-from tmmu.cli.options import Target, named, parse_target, refuse
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
-from tmmu.driver import PlanRequest, cache_folder, trace_key
+from tmmu.cli.parsing import ModelArgument, naming_option, parse_model, refuse
+from tmmu.driver import PlanRequest, cache_folder, key_of_traced_model
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
-from tmmu.ir.key import Key
+from tmmu.ir.key import Key, Part
 from tmmu.judge.check import judge
 from tmmu.planner.arenas import parse_size, readable_size
 
-NEAREST: Final = 3
-"""Entries that ``why`` compares with."""
-DIGITS: Final = 12
-"""Hexadecimal digits of a key that tell entries apart."""
-_DIGEST: Final = re.compile(rf"\b([0-9a-f]{{{DIGITS}}})[0-9a-f]{{{64 - DIGITS}}}\b")
-LISTED: Final = ("model", "target", "mode", "preset", "inputs")
+MAX_NEAREST: Final = 3
+"""Entries that ``why`` compares the key with."""
+KEY_DIGITS: Final = 12
+"""Hexadecimal digits of a digest that are shown to a person; JSON has all 64."""
+_DIGEST: Final = re.compile(rf"\b([0-9a-f]{{{KEY_DIGITS}}})[0-9a-f]{{{64 - KEY_DIGITS}}}\b")
+LISTED_PARTS: Final = ("model", "target", "mode", "preset", "inputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One file of the cache. Where it is no entry that can be served, ``fault`` says why and ``parts`` are empty."""
+class EntryRow:
+    """One entry file for ``ls``, as in its JSON. If it cannot be served, ``fault`` says why and ``parts`` is empty."""
 
     key: str
     bytes: int
@@ -54,8 +54,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Near:
-    """An entry beside the key that was not found: part by part, what was asked for and what is stored."""
+class NearEntry:
+    """A stored entry beside a key that was not found: for each part that differs, the text asked for and the stored."""
 
     key: str
     parts: dict[str, tuple[str, str]]
@@ -63,217 +63,237 @@ class Near:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyJob:
-    """One run of ``tmmu cache why``, every option checked."""
+    """The checked options of ``tmmu cache why``."""
 
-    target: Target
-    capture: CaptureOptions
+    model: ModelArgument
+    capture: CaptureSettings
     request: PlanRequest
     json: bool
 
 
 def run_ls(*, as_json: bool) -> int:
-    """The entries, most recently used first; 0."""
-    folder = _listed_folder()
-    rows = [row for stored in reversed(store.entries(folder)) if (row := _row(stored))]
+    """Prints the entries, most recently used first; returns 0."""
+    folder = _require_listable_folder()
+    rows = [row for file in reversed(store.entries(folder)) if (row := _entry_row(file))]
     total = sum(row.bytes for row in rows)
     if as_json:
         print_json({"folder": str(folder), "bytes": total, "entries": [asdict(row) for row in rows]})
         return 0
-    render.print_lines(render.console(), _listing(rows))
-    render.print_lines(render.console(), [f"{_count(len(rows))}, {readable_size(total)}, in {folder}"])
+    render.print_lines(render.console(), _listing_lines(rows))
+    render.print_lines(render.console(), [f"{_count_text(len(rows))}, {readable_size(total)}, in {folder}"])
     return 0
 
 
-def _listed_folder() -> Path:
-    """The folder of the entries, which can be listed, or is not there."""
+def _require_listable_folder() -> Path:
+    """The cache folder, which can be listed or does not exist; else ``INVALID_CONFIG``."""
     folder = cache_folder()
-    why = store.why_unlisted(folder)
-    if why:
-        raise InvalidConfig(f"{folder} cannot be listed: {why}", fix="name another folder in TMMU_CACHE_DIR")
+    reason = store.listing_error(folder)
+    if reason:
+        raise InvalidConfig(f"{folder} cannot be listed: {reason}", fix="name another folder in TMMU_CACHE_DIR")
     return folder
 
 
-def _row(stored: Stored) -> Row | None:
-    """What is told of an entry; nothing where it has gone meanwhile."""
+def _entry_row(file: EntryFile) -> EntryRow | None:
+    """The row of an entry; ``None`` if another process has removed it meanwhile."""
     try:
-        entry = store.read_named(stored.path)
-    except Refused as error:
+        entry = store.read_matching_entry(file.path)
+    except EntryRefused as error:
         if error.miss.reason is MissReason.ABSENT:
             return None
-        return Row(key=stored.key, bytes=stored.bytes, used_ns=stored.used, parts={}, fault=str(error.miss))
+        return EntryRow(key=file.key, bytes=file.bytes, used_ns=file.used_ns, parts={}, fault=str(error.miss))
     parts = {part.name: part.text for part in entry.key.parts}
-    return Row(key=stored.key, bytes=stored.bytes, used_ns=stored.used, parts=parts, fault="")
+    return EntryRow(key=file.key, bytes=file.bytes, used_ns=file.used_ns, parts=parts, fault="")
 
 
-def _listing(rows: Sequence[Row]) -> list[str]:
+def _listing_lines(rows: Sequence[EntryRow]) -> list[str]:
     if not rows:
         return []
-    cells = [(row.key[:DIGITS], _moment(row.used_ns), readable_size(row.bytes), *_listed(row)) for row in rows]
-    return render.aligned("<<><<<<<", ("key", "last used", "size", *LISTED), cells)
+    cells = [
+        (row.key[:KEY_DIGITS], _format_time(row.used_ns), readable_size(row.bytes), *_listed_cells(row)) for row in rows
+    ]
+    return render.aligned("<<><<<<<", ("key", "last used", "size", *LISTED_PARTS), cells)
 
 
-def _moment(nanoseconds: int) -> str:
-    """The time on this machine's clock, to the minute; nothing for one that no calendar has."""
+def _format_time(nanoseconds: int) -> str:
+    """Local time to the minute; ``""`` for a time outside the calendar."""
     try:
         return strftime("%Y-%m-%d %H:%M", localtime(nanoseconds // 10**9))
     except (OSError, OverflowError, ValueError):
         return ""
 
 
-def _short(text: str) -> str:
-    """The text with the first digits of each digest alone."""
+def _shorten_digests(text: str) -> str:
+    """The text with each digest cut to its first digits."""
     return _DIGEST.sub(r"\1…", text)
 
 
-def _listed(row: Row) -> tuple[str, ...]:
+def _listed_cells(row: EntryRow) -> tuple[str, ...]:
     if row.fault:
-        return (row.fault, *[""] * (len(LISTED) - 1))
+        return (row.fault, *[""] * (len(LISTED_PARTS) - 1))
     parts = row.parts
     shown = parts | {"inputs": parts.get("model.inputs") or parts.get("workload", "")}
-    return tuple(_short(shown.get(name, "")) for name in LISTED)
+    return tuple(_shorten_digests(shown.get(name, "")) for name in LISTED_PARTS)
 
 
-def _count(number: int) -> str:
+def _count_text(number: int) -> str:
     return f"{number} {'entry' if number == 1 else 'entries'}"
 
 
-def why_job(given: PlanOptions) -> WhyJob:
-    """The job that the options of ``tmmu plan`` ask for."""
-    target = parse_target(given.target)
-    refuse_what_does_not_apply(target, given)
-    nothing = {"--output": given.output, "--ir": given.ir, "--reserve": given.reserve, "--no-cache": given.no_cache}
-    refuse(nothing, "nothing is planned here")
-    return WhyJob(target=target, capture=capture_options(given), request=plan_request(given), json=given.as_json)
+def why_job(options: PlanOptions) -> WhyJob:
+    """The job of these options of ``tmmu plan``; ``INVALID_CONFIG`` for one that only planning needs."""
+    model = parse_model(options.model)
+    refuse_what_does_not_apply(model, options.capture)
+    no_cache = options.planning.no_cache
+    without_effect = {"--output": options.output, "--ir": options.ir, "--reserve": options.reserve}
+    refuse(without_effect | {"--no-cache": no_cache}, "nothing is planned here")
+    return WhyJob(
+        model=model,
+        capture=capture_settings(options.capture),
+        request=plan_request(options.capture, options.planning, options.token),
+        json=options.as_json,
+    )
 
 
 def run_why(job: WhyJob) -> int:
-    """Whether the plan is kept, and if not, in which parts its key differs from the nearest that are; 0 either way."""
-    key = _key(job)
+    """Prints whether the plan is stored and, if not, how its key differs from the nearest ones; returns 0 either way.
+
+    The plan is not judged. A Python file is traced, since its key is that of the graph.
+    """
+    key = _key_of_job(job)
     folder = cache_folder()
     try:
-        store.read_named(store.path_of(folder, key))
+        store.read_matching_entry(store.entry_path(folder, key))
         reason = ""
-    except Refused as error:
+    except EntryRefused as error:
         reason = str(error.miss)
-    near = () if not reason else nearest(key, folder)
-    name = key.digest.hex()
+    nearest = nearest_entries(key, folder) if reason else ()
+    digest = key.digest.hex()
     if job.json:
         parts = {part.name: part.text for part in key.parts}
-        listed = [asdict(one) for one in near]
-        print_json({"key": name, "kept": not reason, "miss": reason, "parts": parts, "nearest": listed})
+        rows = [asdict(entry) for entry in nearest]
+        print_json({"key": digest, "kept": not reason, "miss": reason, "parts": parts, "nearest": rows})
         return 0
-    said = f"not found: {name[:DIGITS]}: {reason}" if reason else f"found: {name[:DIGITS]}"
-    render.print_lines(render.console(), [said, *_nearest_lines(near)])
+    answer = f"not found: {digest[:KEY_DIGITS]}: {reason}" if reason else f"found: {digest[:KEY_DIGITS]}"
+    render.print_lines(render.console(), [answer, *_nearest_lines(nearest)])
     return 0
 
 
-def _key(job: WhyJob) -> Key:
-    if job.target.kind == "ir":
-        return graph_key(load_graph(job.target.path), job.request)
-    key = file_key(job.target, job.capture, job.request)
+def _key_of_job(job: WhyJob) -> Key:
+    if job.model.kind == "ir":
+        return graph_key(load_graph(job.model.path), job.request)
+    key = file_key(job.model, job.capture, job.request)
     if key is not None:
         return key
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        return trace_key(capture_request(job.target, job.capture), job.request, progress)
+        return key_of_traced_model(capture_request(job.model, job.capture), job.request, progress)
 
 
-def nearest(key: Key, folder: Path) -> tuple[Near, ...]:
-    """The entries that differ from ``key`` in fewest parts; of equals, the most recently used."""
-    found: list[tuple[int, int, str, Near]] = []
-    for stored in store.entries(folder):
+def nearest_entries(key: Key, folder: Path) -> tuple[NearEntry, ...]:
+    """At most ``MAX_NEAREST`` intact entries, fewest differing parts first; of equals, the most recently used."""
+    ranked: list[tuple[int, int, str, NearEntry]] = []
+    for file in store.entries(folder):
         try:
-            entry = store.read_named(stored.path)
-        except Refused:
+            entry = store.read_matching_entry(file.path)
+        except EntryRefused:
             continue
-        parts = _differing(key, entry.key)
-        found.append((len(parts), -stored.used, stored.key, Near(key=stored.key, parts=parts)))
-    return tuple(near for *_, near in sorted(found, key=lambda row: row[:3])[:NEAREST])
+        parts = _differing_parts(key, entry.key)
+        ranked.append((len(parts), -file.used_ns, file.key, NearEntry(key=file.key, parts=parts)))
+    return tuple(entry for *_, entry in sorted(ranked, key=lambda row: row[:3])[:MAX_NEAREST])
 
 
-def _differing(key: Key, other: Key) -> dict[str, tuple[str, str]]:
-    """What the two say of the parts in which they differ; of a whole whose parts differ, only these."""
-    names = key.differences(other)
-    narrowed = [name for name in names if not any(one.startswith(f"{name}.") for one in names)]
-    here = {part.name: (part.text, part.digest.hex()[:DIGITS]) for part in key.parts}
-    there = {part.name: (part.text, part.digest.hex()[:DIGITS]) for part in other.parts}
-    none = ("", "")
-    return {name: _told(here.get(name, none), there.get(name, none)) for name in narrowed}
+def _differing_parts(key: Key, stored_key: Key) -> dict[str, tuple[str, str]]:
+    """By name, the texts of the parts that differ; ``model`` is left out where ``model.inputs`` differs too."""
+    names = key.differences(stored_key)
+    narrowed = [name for name in names if not any(longer.startswith(f"{name}.") for longer in names)]
+    parts = {part.name: part for part in key.parts}
+    stored_parts = {part.name: part for part in stored_key.parts}
+    return {name: _distinct_texts(parts.get(name), stored_parts.get(name)) for name in narrowed}
 
 
-def _told(here: tuple[str, str], there: tuple[str, str]) -> tuple[str, str]:
-    """The two texts, with the digests where the texts do not tell them apart."""
-    if here[0] != there[0]:
-        return here[0] or here[1], there[0] or there[1]
-    return f"{here[0]} {here[1]}".strip(), f"{there[0]} {there[1]}".strip()
+def _distinct_texts(part: Part | None, stored_part: Part | None) -> tuple[str, str]:
+    """The two texts, with the first digits of their digests where the texts are equal; ``""`` for no part."""
+    (text, digest), (stored_text, stored_digest) = map(_text_and_digest, (part, stored_part))
+    if text != stored_text:
+        return text or digest, stored_text or stored_digest
+    return f"{text} {digest}".strip(), f"{stored_text} {stored_digest}".strip()
 
 
-def _nearest_lines(near: Sequence[Near]) -> Iterator[str]:
-    for one in near:
-        count = len(one.parts)
+def _text_and_digest(part: Part | None) -> tuple[str, str]:
+    return (part.text, part.digest.hex()[:KEY_DIGITS]) if part else ("", "")
+
+
+def _nearest_lines(nearest: Sequence[NearEntry]) -> Iterator[str]:
+    for entry in nearest:
+        count = len(entry.parts)
         yield ""
-        yield f"{one.key[:DIGITS]} differs in {count} part{'' if count == 1 else 's'}:"
+        yield f"{entry.key[:KEY_DIGITS]} differs in {count} part{'' if count == 1 else 's'}:"
         yield from render.aligned(
-            "<<<", ("part", "asked for", "kept"), [(name, *map(_short, two)) for name, two in one.parts.items()]
+            "<<<",
+            ("part", "asked for", "kept"),
+            [(name, *map(_shorten_digests, texts)) for name, texts in entry.parts.items()],
         )
 
 
 def run_verify_cache(*, as_json: bool) -> int:
-    """Every entry is read and judged, without a token; 3 if any cannot be served."""
-    folder = _listed_folder()
-    found = [(stored.key, fault) for stored in store.entries(folder) if (fault := _fault(stored)) is not None]
-    faults = {name: fault for name, fault in found if fault}
-    error = _refusal(folder, len(found), len(faults)) if faults else None
+    """Reads and judges every entry, without a token; returns 3 if any cannot be served."""
+    folder = _require_listable_folder()
+    verdicts = [(file.key, fault) for file in store.entries(folder) if (fault := _entry_fault(file)) is not None]
+    faults = {key: fault for key, fault in verdicts if fault}
+    error = _unsound_error(folder, len(verdicts), len(faults)) if faults else None
     if as_json:
-        print_json({"folder": str(folder), "entries": len(found), "faults": faults})
+        print_json({"folder": str(folder), "entries": len(verdicts), "faults": faults})
     else:
-        lines = [f"{name[:DIGITS]}: {fault}" for name, fault in faults.items()]
-        render.print_lines(render.console(), lines or [f"sound: {_count(len(found))} in {folder}"])
+        lines = [f"{key[:KEY_DIGITS]}: {fault}" for key, fault in faults.items()]
+        render.print_lines(render.console(), lines or [f"sound: {_count_text(len(verdicts))} in {folder}"])
     return conclude(error)
 
 
-def _fault(stored: Stored) -> str | None:
-    """Why an entry cannot be served, and ``""`` where it can; nothing of one that another process removed meanwhile."""
+def _entry_fault(file: EntryFile) -> str | None:
+    """Why an entry cannot be served, ``""`` if it can; ``None`` if another process has removed it meanwhile."""
     try:
-        judge(*open_entry(store.read_named(stored.path)))
-    except Refused as error:
+        judge(*open_entry(store.read_matching_entry(file.path)))
+    except EntryRefused as error:
         return None if error.miss.reason is MissReason.ABSENT else str(error.miss)
     except TmmuError as error:
         return f"{MissReason.UNSOUND.value}: {error.what}"
     return ""
 
 
-def _refusal(folder: Path, entries: int, faults: int) -> PlanCorrupt:
-    what = f"{faults} of {_count(entries)} in {folder} cannot be served"
-    return PlanCorrupt(what, fix="tmmu cache prune removes them; a plan that is asked for is made again", faults=faults)
+def _unsound_error(folder: Path, entries: int, faults: int) -> PlanCorrupt:
+    message = f"{faults} of {_count_text(entries)} in {folder} cannot be served"
+    return PlanCorrupt(
+        message, fix="tmmu cache prune removes them; a plan that is asked for is made again", faults=faults
+    )
 
 
 def run_prune(*, everything: bool, limit: str | None, as_json: bool) -> int:
-    """What cannot be served is gone, and the rest takes at most ``limit`` bytes; 0, or 2 where something stays."""
-    room = LIMIT if limit is None else named("--limit", lambda: parse_size(limit))
-    folder = _listed_folder()
-    doomed = [stored for stored in store.entries(folder) if everything or _fault(stored)]
-    gone = [stored for stored in doomed if not store.remove(stored)]
-    gone += store.evict(folder, limit=room)
-    before = store.EVER if everything else time_ns() - store.ORPHAN_AGE
-    unfinished = store.sweep(folder, before=before)
-    doomed += store.surplus(store.entries(folder), limit=room)
-    doomed += store.unfinished(folder, before=before)
-    stuck = {stored.path.name: why for stored in doomed if (why := store.remove(stored))}
-    kept = store.entries(folder)
-    error = _stuck(folder, stuck) if stuck else None
-    freed = sum(stored.bytes for stored in (*gone, *unfinished))
+    """Removes what cannot be served, then evicts down to ``limit`` bytes; returns 2 if something cannot be removed."""
+    room = MAX_FOLDER_BYTES if limit is None else naming_option("--limit", lambda: parse_size(limit))
+    folder = _require_listable_folder()
+    doomed = [file for file in store.entries(folder) if everything or _entry_fault(file)]
+    removed = [file for file in doomed if not store.remove(file)]
+    removed += store.evict(folder, limit=room)
+    before = store.END_OF_TIME_NS if everything else time_ns() - store.UNFINISHED_AGE_NS
+    unfinished = store.remove_unfinished(folder, before=before)
+    doomed += store.entries_over_limit(store.entries(folder), limit=room)
+    doomed += store.unfinished_files(folder, before=before)
+    # Whatever should be gone and is still there is tried once more, for the reason.
+    stuck = {file.path.name: reason for file in doomed if (reason := store.remove(file))}
+    remaining = store.entries(folder)
+    error = _removal_error(folder, stuck) if stuck else None
+    freed = sum(file.bytes for file in (*removed, *unfinished))
     if as_json:
-        done = {"removed": len(gone), "unfinished": len(unfinished), "kept": len(kept), "stuck": stuck}
-        print_json({"folder": str(folder), **done, "freed": freed, "bytes": sum(one.bytes for one in kept)})
+        counts = {"removed": len(removed), "unfinished": len(unfinished), "kept": len(remaining), "stuck": stuck}
+        print_json({"folder": str(folder), **counts, "freed": freed, "bytes": sum(file.bytes for file in remaining)})
     else:
-        text = f"removed {_count(len(gone))}, {readable_size(freed)}; kept {_count(len(kept))} in {folder}"
-        render.print_lines(render.console(), [text])
+        counts_text = f"removed {_count_text(len(removed))}, {readable_size(freed)}; kept {_count_text(len(remaining))}"
+        render.print_lines(render.console(), [f"{counts_text} in {folder}"])
     return conclude(error)
 
 
-def _stuck(folder: Path, stuck: Mapping[str, str]) -> InvalidConfig:
-    name, why = next(iter(stuck.items()))
+def _removal_error(folder: Path, stuck: Mapping[str, str]) -> InvalidConfig:
+    name, reason = next(iter(stuck.items()))
     more = f", and {len(stuck) - 1} more" if len(stuck) > 1 else ""
-    what = f"{folder / name} should go and cannot be removed: {why}{more}"
-    return InvalidConfig(what, fix="remove it by hand, or as who may")
+    message = f"{folder / name} should go and cannot be removed: {reason}{more}"
+    return InvalidConfig(message, fix="remove it by hand, or as who may")

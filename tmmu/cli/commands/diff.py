@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from tmmu.cli.boundary import conclude, print_json
-from tmmu.cli.diff_inputs import Options, Spec, parse_side, plan_sides, require_use
-from tmmu.cli.options import named
+from tmmu.cli.diff_inputs import DiffSide, Options, parse_side, plan_sides, require_use
+from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import Figure, Limit, Report, blame, compare, over
+from tmmu.cli.output.diff_report import DiffReport, Figure, Limit, blame, compare, over
 from tmmu.cli.output.diff_text import code, markdown, markdown_sections, print_report, print_sections, setting
 from tmmu.cli.output.new_model_report import (
     Arrival,
@@ -19,6 +18,7 @@ from tmmu.cli.output.new_model_report import (
     arrival_verdict,
     arrive,
 )
+from tmmu.cli.parsing import naming_option
 from tmmu.errors import InvalidConfig, PeakOverLimit, error_record
 from tmmu.planner.arenas import parse_size, readable_size
 
@@ -29,7 +29,7 @@ PERCENT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,4}))?\s*%", re.ASCII)
 class DiffJob:
     """One run of ``tmmu diff``, every option checked."""
 
-    sides: tuple[Spec, Spec]
+    sides: tuple[DiffSide, DiffSide]
     options: Options
     limit: Limit | None
     json: bool
@@ -63,7 +63,7 @@ def parse_limit(text: str | None) -> Limit | None:
     if found:
         whole, part = found[1], (found[2] or "").ljust(4, "0")
         return Limit(text=text.strip(), bytes=None, ppm=int(whole + part))
-    return Limit(text=text.strip(), bytes=named("--fail-over", lambda: parse_size(text)), ppm=0)
+    return Limit(text=text.strip(), bytes=naming_option("--fail-over", lambda: parse_size(text)), ppm=0)
 
 
 def run_diff(job: DiffJob) -> int:
@@ -97,7 +97,7 @@ def _say_new(job: DiffJob, arrival: Arrival) -> int:
     return 0
 
 
-def _refusal(report: Report, passed: Sequence[Figure], limit: Limit) -> PeakOverLimit:
+def _refusal(report: DiffReport, passed: Sequence[Figure], limit: Limit) -> PeakOverLimit:
     grown = " and ".join(f"{one.name} by {one.change} bytes ({readable_size(one.change)})" for one in passed)
     found = blame(report)
     by = f", most of it by {found[0].source or found[0].op}" if found else ""

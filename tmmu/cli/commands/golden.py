@@ -11,10 +11,10 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tmmu.cli.boundary import conclude, print_json
-from tmmu.cli.options import require_count
+from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
+from tmmu.cli.parsing import require_count
 from tmmu.codec.files import read_ordinary
 from tmmu.codec.text import print_plan
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tmmu.cli.boundary import print_json
-from tmmu.cli.options import named, require_nodes, require_writable
+from tmmu.cli.error_boundary import print_json
 from tmmu.cli.output.render import aligned, console, print_lines, size
+from tmmu.cli.parsing import naming_option, require_nodes, require_writable
 from tmmu.codec.files import write_atomic
 from tmmu.errors import AlignmentViolation, AllocationOverflow, ArenaTooSmall, InvalidConfig
 from tmmu.ir.fault import U64_MAX
@@ -40,10 +40,10 @@ def pack_job(  # noqa: PLR0913 - one parameter per option
     as_json: bool,
 ) -> PackJob:
     """The job that these options name; ``InvalidConfig`` or ``AlignmentViolation`` where one makes no sense."""
-    room = 0 if capacity is None else named("--capacity", lambda: parse_size(capacity))
+    room = 0 if capacity is None else naming_option("--capacity", lambda: parse_size(capacity))
     if capacity is not None and not room:
         raise InvalidConfig("--capacity: 0 holds nothing", fix="give a size, or leave it out to minimize")
-    step = 1 if alignment is None else named("--alignment", lambda: parse_size(alignment))
+    step = 1 if alignment is None else naming_option("--alignment", lambda: parse_size(alignment))
     if step < 1 or step & (step - 1):
         raise AlignmentViolation(f"--alignment: {step} is no power of two", fix="use 1, 2, 4, 8, …")
     return PackJob(
@@ -59,7 +59,7 @@ def pack_job(  # noqa: PLR0913 - one parameter per option
 def run_pack(job: PackJob) -> int:
     """0 for a sound packing, written where one is asked for; ``ArenaTooSmall`` where the capacity does not hold it."""
     intervals = read_intervals(job.intervals, alignment=job.alignment)
-    packed = pack(intervals.problem, nodes=job.nodes, capacity=job.capacity)
+    packed = pack(intervals.problem, search_nodes=job.nodes, capacity=job.capacity)
     require_sound_packing(intervals.problem, packed.offset, peak=packed.peak, bound=packed.bound)
     _demand_room(job, packed)
     if job.output is not None:
@@ -78,7 +78,8 @@ def _demand_room(job: PackJob, packed: Packed) -> None:
         what = f"no packing fits in {job.capacity} bytes: every one needs at least {packed.bound}"
         fix = f"give it {packed.peak} bytes, the least found"
     else:
-        what = f"no packing in {job.capacity} bytes was found with {packed.nodes} nodes, nor shown to be impossible"
+        visited = f"{packed.nodes_visited} nodes"
+        what = f"no packing in {job.capacity} bytes was found with {visited}, nor shown to be impossible"
         fix = f"give it {packed.peak} bytes, the least found, or more --nodes"
     raise ArenaTooSmall(
         what,
@@ -87,7 +88,7 @@ def _demand_room(job: PackJob, packed: Packed) -> None:
         peak=packed.peak,
         bound=packed.bound,
         impossible=impossible,
-        nodes=packed.nodes,
+        nodes=packed.nodes_visited,
         short=packed.peak - job.capacity,
     )
 
@@ -104,7 +105,7 @@ def _report(job: PackJob, intervals: Intervals, packed: Packed) -> None:
                 "ratio_ppm": ratio,
                 "proven": packed.proven,
                 "method": packed.method,
-                "nodes": packed.nodes,
+                "nodes": packed.nodes_visited,
                 "capacity": job.capacity,
                 "output": None if job.output is None else str(job.output),
             }
@@ -117,7 +118,7 @@ def _report(job: PackJob, intervals: Intervals, packed: Packed) -> None:
         f"{ratio // PPM}.{ratio % PPM:06d}",
         "yes" if packed.proven else "no",
         packed.method,
-        str(packed.nodes),
+        str(packed.nodes_visited),
     )
     out = console()
     print_lines(out, aligned(">>>><<>", ("items", "peak", "bound", "ratio", "proven", "method", "nodes"), [cells]))

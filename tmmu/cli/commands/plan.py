@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING
 
 from tmmu.cache import CachedPlan
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
-from tmmu.cli.boundary import print_json
+from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_graph
-from tmmu.cli.options import (
+from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions, applications
+from tmmu.cli.output import render
+from tmmu.cli.output.progress import progress_bar
+from tmmu.cli.output.summary import summarize
+from tmmu.cli.parsing import (
+    DEFAULT_MODE,
     DEFAULT_SEED,
-    Target,
+    ModelArgument,
     arena_specs,
     graph_output,
+    parse_model,
     parse_reserve,
     parse_settings,
-    parse_target,
     parse_token,
     plan_path,
     refuse,
@@ -29,10 +34,7 @@ from tmmu.cli.options import (
     require_writable,
     same_file,
 )
-from tmmu.cli.output import render
-from tmmu.cli.output.printable import printable
-from tmmu.cli.output.progress import progress_bar
-from tmmu.cli.output.summary import summarize
+from tmmu.cli.printable import printable
 from tmmu.codec.files import write_together
 from tmmu.driver import (
     Compiled,
@@ -58,32 +60,18 @@ if TYPE_CHECKING:
 class PlanOptions:
     """The options of ``tmmu plan`` as they were given."""
 
-    target: str
-    device: str | None
-    mode: str
-    preset: str | None
-    optimizer: str | None
-    settings: Sequence[str] | None
-    inputs: Sequence[str] | None
-    batch: int | None
-    seq: int | None
-    dtype: str | None
-    decode: bool
-    cache_len: int | None
-    seed: int | None
-    token: str | None
-    token_file: Path | None
-    arena: Sequence[str] | None
-    nodes: int | None
-    output: str | None
-    ir: str | None
-    reserve: str | None
-    as_json: bool
-    no_cache: bool = False
+    model: str
+    capture: CaptureOptions
+    planning: PlanningOptions
+    token: TokenOptions
+    output: str | None = None
+    ir: str | None = None
+    reserve: str | None = None
+    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureOptions:
+class CaptureSettings:
     """What to capture: the fields of a ``CaptureRequest``, without the import of torch."""
 
     device: str
@@ -105,8 +93,8 @@ class PlanJob:
     Relative outputs lie in ``folder``, wherever the model goes while it is traced.
     """
 
-    target: Target
-    capture: CaptureOptions
+    model: ModelArgument
+    capture: CaptureSettings
     request: PlanRequest
     folder: Path
     plan: Path
@@ -116,81 +104,75 @@ class PlanJob:
     cache: bool
 
 
-def plan_job(given: PlanOptions) -> PlanJob:
+def plan_job(options: PlanOptions) -> PlanJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
-    target = parse_target(given.target)
-    refuse_what_does_not_apply(target, given)
-    plan = plan_path(given.output, target)
-    ir = graph_output(given.ir, plan)
-    again = ir is not None and target.kind == "ir" and same_file(ir, target.path)
+    model = parse_model(options.model)
+    refuse_what_does_not_apply(model, options.capture)
+    plan = plan_path(options.output, model)
+    ir = graph_output(options.ir, plan)
+    is_input = ir is not None and model.kind == "ir" and same_file(ir, model.path)
     if ir == plan:
         raise InvalidConfig(f"--output and --ir both name {plan}", fix="name two files")
     return PlanJob(
-        target=target,
-        capture=capture_options(given),
-        request=plan_request(given),
-        plan=require_writable(plan, "--output", never=target.path),
-        ir=None if ir is None or again else require_writable(ir, "--ir", never=target.path),
+        model=model,
+        capture=capture_settings(options.capture),
+        request=plan_request(options.capture, options.planning, options.token),
+        plan=require_writable(plan, "--output", never=model.path),
+        ir=None if ir is None or is_input else require_writable(ir, "--ir", never=model.path),
         folder=Path.cwd(),
-        reserve=parse_reserve(given.reserve),
-        json=given.as_json,
-        cache=not given.no_cache,
+        reserve=parse_reserve(options.reserve),
+        json=options.as_json,
+        cache=not options.planning.no_cache,
     )
 
 
-def capture_options(given: PlanOptions) -> CaptureOptions:
-    """What to capture; every option is checked."""
-    return CaptureOptions(
-        device=given.device or "cuda",
-        mode=given.mode,
-        optimizer=given.optimizer,
-        settings=parse_settings(given.settings or ()),
-        inputs=tuple(given.inputs or ()),
-        batch=require_count(given.batch, "--batch") or 1,
-        seq=require_count(given.seq, "--seq"),
-        dtype=given.dtype,
-        decode=given.decode,
-        cache_len=require_count(given.cache_len, "--cache-len"),
+def capture_settings(options: CaptureOptions, *, device: str = "cuda") -> CaptureSettings:
+    """What to capture, for ``device`` where the options name none; every option is checked."""
+    return CaptureSettings(
+        device=options.device or device,
+        mode=options.mode or DEFAULT_MODE,
+        optimizer=options.optimizer,
+        settings=parse_settings(options.settings or ()),
+        inputs=tuple(options.inputs or ()),
+        batch=require_count(options.batch, "--batch") or 1,
+        seq=require_count(options.seq, "--seq"),
+        dtype=options.dtype,
+        decode=options.decode,
+        cache_len=require_count(options.cache_len, "--cache-len"),
     )
 
 
-def plan_request(given: PlanOptions) -> PlanRequest:
+def plan_request(capture: CaptureOptions, planning: PlanningOptions, token: TokenOptions) -> PlanRequest:
     """How to plan; every option is checked."""
-    token = parse_token(given.seed, given.token, given.token_file)
+    mode = capture.mode or DEFAULT_MODE
+    replay_token = parse_token(token.seed, token.token, token.token_file)
     return PlanRequest(
-        mode=given.mode,
-        preset=given.preset or ("inference" if given.mode == "inference" else "train_full"),
-        token=token_from_seed(DEFAULT_SEED) if token is None else token,
-        arenas=arena_specs(given.arena or ()),
-        search_nodes=require_nodes(given.nodes) or 0,
+        mode=mode,
+        preset=planning.preset or ("inference" if mode == "inference" else "train_full"),
+        token=token_from_seed(DEFAULT_SEED) if replay_token is None else replay_token,
+        arenas=arena_specs(planning.arena or ()),
+        search_nodes=require_nodes(planning.nodes) or 0,
     )
 
 
-def refuse_what_does_not_apply(target: Target, given: PlanOptions) -> None:
-    """Refuses options that mean nothing for this kind of target, or beside the others."""
-    model = {"--set": tuple(given.settings or ()), "--input": tuple(given.inputs or ())}
-    hugging_face = {
-        "--batch": given.batch,
-        "--seq": given.seq,
-        "--dtype": given.dtype,
-        "--decode": given.decode,
-        "--cache-len": given.cache_len,
-    }
-    if target.kind not in ("file", "class"):
-        refuse(model, "only for a model.py or model.py:Name")
-    if target.kind != "hf":
-        refuse(hugging_face, "only for an hf: target; a model.py takes --set")
-    if target.kind == "ir":
-        refuse({"--target": given.device, "--optimizer": given.optimizer}, "settled when the graph was captured")
-    if given.mode != "backward":
-        refuse({"--optimizer": given.optimizer}, "only with --mode backward")
-    if not given.decode:
-        refuse({"--cache-len": given.cache_len}, "only with --decode")
+def refuse_what_does_not_apply(model: ModelArgument, options: CaptureOptions) -> None:
+    """Refuses options that mean nothing for this kind of model, or beside the others."""
+    markers = applications(CaptureOptions)
+    refused: dict[str, dict[str, object]] = {}
+    for option, value in options.given_options():
+        if model.kind not in markers[option].kinds:
+            refused.setdefault(markers[option].otherwise, {})[option] = value
+    for reason, values in refused.items():
+        refuse(values, reason)
+    if options.mode != "backward":
+        refuse({"--optimizer": options.optimizer}, "only with --mode backward")
+    if not options.decode:
+        refuse({"--cache-len": options.cache_len}, "only with --decode")
 
 
 def run_plan(job: PlanJob) -> int:
     """Both files written and the summary printed; 0."""
-    compiled = compile_target(job.target, job.capture, job.request, keep=job.cache)
+    compiled = compile_argument(job.model, job.capture, job.request, keep=job.cache)
     files = [(job.folder / job.plan, encode_plan(compiled.plan))]
     if job.ir is not None:
         files.append((job.folder / job.ir, encode_graph(compiled.graph)))
@@ -199,42 +181,42 @@ def run_plan(job: PlanJob) -> int:
     return 0
 
 
-def compile_target(target: Target, capture: CaptureOptions, plan: PlanRequest, *, keep: bool) -> Compiled:
-    """The plan of a target, judged; with ``keep`` one that is kept is taken, and a new one kept."""
+def compile_argument(model: ModelArgument, capture: CaptureSettings, plan: PlanRequest, *, keep: bool) -> Compiled:
+    """The plan of a model, judged; with ``keep`` one that is kept is taken, and a new one kept."""
     cache = plan_cache(reverify=True) if keep else None
-    if target.kind == "ir":
-        graph = load_graph(target.path)
+    if model.kind == "ir":
+        graph = load_graph(model.path)
         _require_gradient(graph, plan.mode)
         return compile_graph(graph, plan, cache=cache, key=graph_key(graph, plan))
-    key = file_key(target, capture, plan) if cache else None
-    known = load_cached_plan(cache, key, plan) if cache and key else None
-    if known is not None:
-        return known
+    key = file_key(model, capture, plan) if cache else None
+    compiled = load_cached_plan(cache, key, plan) if cache and key else None
+    if compiled is not None:
+        return compiled
     watch = Stopwatch()
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        request = watch.run("import", lambda: capture_request(target, capture))
+        request = watch.run("import", lambda: capture_request(model, capture))
         compiled = compile_model(request, plan, progress, cache=cache, key=key)
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
 
 
-def file_key(target: Target, capture: CaptureOptions, request: PlanRequest) -> Key | None:
-    """The key of a target whose files say all, so that neither torch nor the model is needed; else ``None``."""
-    if target.kind == "hf":
+def file_key(model: ModelArgument, capture: CaptureSettings, request: PlanRequest) -> Key | None:
+    """The key of an ``hf:`` or ``.pt2`` model by its files, without torch; ``None`` for others, which are traced."""
+    if model.kind == "hf":
         names = ("batch", "seq", "dtype", "decode", "cache_len")
-        parts = configuration_parts(target.path, {name: getattr(capture, name) for name in names})
-    elif target.kind == "pt2":
-        parts = exported_parts(target.path)
+        parts = configuration_parts(model.path, {name: getattr(capture, name) for name in names})
+    elif model.kind == "pt2":
+        parts = exported_parts(model.path)
     else:
         return None
-    asked = request_key(request, device=capture.device, optimizer=capture.optimizer)
-    return None if isinstance(parts, NoKey) else asked.replaced(*parts)
+    key = request_key(request, device=capture.device, optimizer=capture.optimizer)
+    return None if isinstance(parts, NoKey) else key.with_parts(*parts)
 
 
 def graph_key(graph: Graph, request: PlanRequest) -> Key:
-    """The key of a graph file, by all that it says."""
+    """The key of a graph file by all its bytes."""
     parts = graph_parts(encode_graph(graph), graph.notes.name)
-    return request_key(request, device=graph.target, optimizer=None).replaced(*parts)
+    return request_key(request, device=graph.target, optimizer=None).with_parts(*parts)
 
 
 def _require_gradient(graph: Graph, mode: str) -> None:
@@ -246,11 +228,11 @@ def _require_gradient(graph: Graph, mode: str) -> None:
         )
 
 
-def capture_request(target: Target, options: CaptureOptions) -> "CaptureRequest":
-    """The request that these options make. Imports torch."""
+def capture_request(model: ModelArgument, settings: CaptureSettings) -> "CaptureRequest":
+    """The request that these settings make. Imports torch."""
     from tmmu.passes.capture.request import CaptureRequest
 
-    return CaptureRequest(target=target.text, **{name: getattr(options, name) for name in CaptureOptions.__slots__})
+    return CaptureRequest(target=model.text, **{name: getattr(settings, name) for name in CaptureSettings.__slots__})
 
 
 @contextmanager
@@ -269,7 +251,7 @@ def quiet() -> Iterator[None]:
 def _report(job: PlanJob, compiled: Compiled) -> None:
     summary = summarize(compiled.plan, compiled.graph, reserve=job.reserve)
     if job.json:
-        graph = job.ir or (job.target.path if job.target.kind == "ir" else None)
+        graph = job.ir or (job.model.path if job.model.kind == "ir" else None)
         files = {"plan": str(job.plan), "ir": None if graph is None else str(graph)}
         found = cache_record(compiled.cached)
         print_json(asdict(summary) | {"files": files, "cache": found, "seconds": dict(compiled.seconds)})
@@ -283,14 +265,14 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
             out.print(cache_line(compiled.cached), style="dim")
 
 
-def cache_record(found: CachedPlan | None) -> dict[str, str] | None:
-    """Where the plan came from, and why not from where it could have."""
-    if found is None:
+def cache_record(cached: CachedPlan | None) -> dict[str, str] | None:
+    """The JSON value of ``cache``: the level that had the plan, why it was not found, why it was not stored."""
+    if cached is None:
         return None
-    return {"origin": found.origin, "miss": str(found.miss or ""), "unkept": found.unkept}
+    return {"origin": cached.origin, "miss": str(cached.miss or ""), "unkept": cached.store_error}
 
 
-def cache_line(found: CachedPlan) -> str:
-    """The same in one line for a person."""
-    why = "; ".join(text for text in (str(found.miss or ""), found.unkept) if text)
-    return printable(f"cache: {found.origin}" + (f" ({why})" if why else ""))
+def cache_line(cached: CachedPlan) -> str:
+    """The same as one line of text."""
+    reasons = "; ".join(text for text in (str(cached.miss or ""), cached.store_error) if text)
+    return printable(f"cache: {cached.origin}" + (f" ({reasons})" if reasons else ""))

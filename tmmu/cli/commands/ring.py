@@ -2,20 +2,27 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tmmu.cli.boundary import print_json
 from tmmu.cli.commands.plan import (
-    CaptureOptions,
+    CaptureSettings,
     PlanOptions,
-    capture_options,
-    compile_target,
+    capture_settings,
+    compile_argument,
     plan_request,
     refuse_what_does_not_apply,
 )
-from tmmu.cli.options import Target, graph_output, named, parse_target, plan_path, refuse, require_writable
+from tmmu.cli.error_boundary import print_json
 from tmmu.cli.output import render
 from tmmu.cli.output.ring_report import lines, record, report_of
+from tmmu.cli.parsing import (
+    ModelArgument,
+    graph_output,
+    naming_option,
+    parse_model,
+    plan_path,
+    refuse,
+    require_writable,
+)
 from tmmu.codec.files import write_together
 from tmmu.driver import PlanRequest, with_ring
 from tmmu.errors import InvalidConfig
@@ -30,8 +37,8 @@ from tmmu.planner.ring.profile import Profile, parse_rate
 class RingJob:
     """One run of ``tmmu ring``, every option checked. Files are written where ``plan`` names one."""
 
-    target: Target
-    capture: CaptureOptions
+    model: ModelArgument
+    capture: CaptureSettings
     request: PlanRequest
     ring: RingRequest
     folder: Path
@@ -44,6 +51,7 @@ class RingJob:
 
 def ring_job(  # noqa: PLR0913 - one parameter per option
     *,
+    options: PlanOptions,
     budget: str,
     policy: str,
     depth: int,
@@ -52,19 +60,15 @@ def ring_job(  # noqa: PLR0913 - one parameter per option
     device_flops: str | None,
     device_memory: str | None,
     simulate: bool,
-    output: str | None,
-    ir: str | None,
-    as_json: bool,
-    **given: Any,
 ) -> RingJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
-    options = PlanOptions(**given, output=output, ir=ir, reserve=None, as_json=as_json)
-    target = parse_target(options.target)
-    refuse_what_does_not_apply(target, options)
-    plan = None if output is None else require_writable(plan_path(output, target), "--output", never=target.path)
+    model = parse_model(options.model)
+    refuse_what_does_not_apply(model, options.capture)
+    output = options.output
+    plan = None if output is None else require_writable(plan_path(output, model), "--output", never=model.path)
     if plan is None:
-        refuse({"--ir": ir}, "only with --output")
-    graph = None if plan is None else graph_output(ir, plan)
+        refuse({"--ir": options.ir}, "only with --output")
+    graph = None if plan is None else graph_output(options.ir, plan)
     rates = {
         "link": _rate("--device-link", device_link, "B"),
         "flops": _rate("--device-flops", device_flops, "FLOP"),
@@ -72,25 +76,25 @@ def ring_job(  # noqa: PLR0913 - one parameter per option
     }
     profile = Profile(copy_ns=copy_cost, **{name: rate for name, rate in rates.items() if rate is not None})
     return RingJob(
-        target=target,
-        capture=capture_options(options),
-        request=plan_request(options),
+        model=model,
+        capture=capture_settings(options.capture),
+        request=plan_request(options.capture, options.planning, options.token),
         ring=RingRequest(capacity=_budget(budget), policy=policy, depth=depth, profile=profile),
         folder=Path.cwd(),
         plan=plan,
-        ir=None if graph is None else require_writable(graph, "--ir", never=target.path),
-        cache=not options.no_cache,
+        ir=None if graph is None else require_writable(graph, "--ir", never=model.path),
+        cache=not options.planning.no_cache,
         simulate=simulate,
-        json=as_json,
+        json=options.as_json,
     )
 
 
 def _rate(option: str, text: str | None, unit: str) -> int | None:
-    return None if text is None else named(option, lambda: parse_rate(text, unit))
+    return None if text is None else naming_option(option, lambda: parse_rate(text, unit))
 
 
 def _budget(text: str) -> int:
-    size = named("--budget", lambda: parse_size(text))
+    size = naming_option("--budget", lambda: parse_size(text))
     if not size:
         raise InvalidConfig("--budget: 0 holds nothing", fix="give a size, such as 18GiB")
     return size
@@ -98,7 +102,7 @@ def _budget(text: str) -> int:
 
 def run_ring(job: RingJob) -> int:
     """The schedule is printed, and written with its plan where a file is named; 0."""
-    compiled = compile_target(job.target, job.capture, job.request, keep=job.cache)
+    compiled = compile_argument(job.model, job.capture, job.request, keep=job.cache)
     made = with_ring(compiled, job.ring, token=job.request.token)
     if job.plan is not None:
         files = [(job.folder / job.plan, encode_plan(made.plan))]

@@ -1,26 +1,26 @@
 """``tmmu run``: a model inside its plan, once, and what that took."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from tmmu.cli.boundary import print_json
 from tmmu.cli.commands.plan import (
-    CaptureOptions,
-    PlanOptions,
+    CaptureSettings,
     cache_line,
     cache_record,
-    capture_options,
     capture_request,
+    capture_settings,
     plan_request,
     quiet,
     refuse_what_does_not_apply,
 )
+from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_plan
-from tmmu.cli.options import Target, named, parse_target
+from tmmu.cli.options import CaptureOptions, Mode, PlanningOptions, Preset, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
+from tmmu.cli.parsing import ModelArgument, naming_option, parse_model
 from tmmu.driver import Compiled, PlanRequest, RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan
@@ -28,8 +28,8 @@ from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.ring.prepare import RingRequest
 
 if TYPE_CHECKING:
-    from tmmu.runtime.compare.bench import Measured
-    from tmmu.runtime.compare.run import Rehearsal
+    from tmmu.runtime.compare.bench import Measurement
+    from tmmu.runtime.compare.run import RunReport
 
 SHOWN = 8
 
@@ -38,8 +38,8 @@ SHOWN = 8
 class RunJob:
     """One run of ``tmmu run``, every option checked."""
 
-    target: Target
-    capture: CaptureOptions
+    model: ModelArgument
+    capture: CaptureSettings
     plan: PlanRequest
     run: RunRequest
     cache: bool
@@ -48,6 +48,10 @@ class RunJob:
 
 def run_job(  # noqa: PLR0913 - one parameter per option
     *,
+    model: str,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
     seed_weights: int,
     weights: Path | None,
     check: bool,
@@ -58,51 +62,53 @@ def run_job(  # noqa: PLR0913 - one parameter per option
     budget: str | None,
     prefetch: bool,
     as_json: bool,
-    **given: Any,
 ) -> RunJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
-    found = None if plan is None else _plan_of(plan, given)
-    given["mode"] = given["mode"] or "inference"
-    options = PlanOptions(**given, output=None, ir=None, reserve=None, as_json=as_json)
-    target = parse_target(options.target)
-    if target.kind == "ir":
+    recorded = None if plan is None else load_plan(plan)
+    if recorded is not None:
+        capture, planning = _options_of_plan(recorded, str(plan), capture, planning)
+    argument = parse_model(model)
+    if argument.kind == "ir":
         raise InvalidConfig("a graph does not say what its operators are called with", fix="run the model itself")
-    refuse_what_does_not_apply(target, options)
-    wanted = _ring_of(found, ring=ring, budget=budget)
-    streams = wanted is not None or (found is not None and found.ring is not None)
+    refuse_what_does_not_apply(argument, capture)
+    ring_request = _ring_of(recorded, ring=ring, budget=budget)
+    streams = ring_request is not None or (recorded is not None and recorded.ring is not None)
     if sanitize and streams:
         raise InvalidConfig("--sanitize watches weights that stay", fix="run it without a ring: the ops are the same")
     if not prefetch and not streams:
         raise InvalidConfig("--no-prefetch goes with --ring", fix="give --ring --budget SIZE, or drop it")
     return RunJob(
-        target=target,
-        capture=capture_options(options),
-        plan=plan_request(options),
+        model=argument,
+        capture=capture_settings(capture, device="cpu"),
+        plan=plan_request(capture, planning, token),
         run=RunRequest(
             seed=seed_weights,
             weights=None if weights is None else weights.absolute(),
             check=check,
             sanitize=sanitize,
             bench=bench,
-            plan=found,
-            ring=wanted,
+            plan=recorded,
+            ring=ring_request,
             prefetch=prefetch,
         ),
-        cache=not options.no_cache,
+        cache=not planning.no_cache,
         json=as_json,
     )
 
 
-def _plan_of(path: Path, given: dict[str, Any]) -> Plan:
-    """The plan of a file; mode and preset are its own."""
-    plan = load_plan(path)
-    for name in ("mode", "preset", "arena", "nodes"):
-        if given[name] and given[name] != getattr(plan, name, None):
+def _options_of_plan(
+    plan: Plan, name: str, capture: CaptureOptions, planning: PlanningOptions
+) -> tuple[CaptureOptions, PlanningOptions]:
+    """The options with the plan's own mode and preset; others that it settles are refused."""
+    settled = {"mode": plan.mode, "preset": plan.preset, "arena": None, "nodes": None}
+    options = {"mode": capture.mode, "preset": planning.preset, "arena": planning.arena, "nodes": planning.nodes}
+    for option, value in options.items():
+        if value and value != settled[option]:
             raise InvalidConfig(
-                f"--{name} does not go with --plan", fix=f"drop it: {path} says what it was planned for"
+                f"--{option} does not go with --plan", fix=f"drop it: {name} says what it was planned for"
             )
-    given |= {"mode": plan.mode, "preset": plan.preset}
-    return plan
+    mode, preset = cast("Mode", plan.mode), cast("Preset", plan.preset)
+    return replace(capture, mode=mode), replace(planning, preset=preset)
 
 
 def _ring_of(plan: Plan | None, *, ring: bool, budget: str | None) -> RingRequest | None:
@@ -113,15 +119,15 @@ def _ring_of(plan: Plan | None, *, ring: bool, budget: str | None) -> RingReques
         raise InvalidConfig("--ring and --budget go together", fix="give --ring --budget SIZE")
     if plan is not None:
         raise InvalidConfig("--ring does not go with --plan", fix="plan with tmmu ring, whose plan has its ring in it")
-    return RingRequest(capacity=named("--budget", lambda: parse_size(budget)))
+    return RingRequest(capacity=naming_option("--budget", lambda: parse_size(budget)))
 
 
 def run_run(job: RunJob) -> int:
     """The model has run, and the report is printed; 0."""
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        request = capture_request(job.target, job.capture)
-        cache = plan_cache(doubt=True) if job.cache else None
+        request = capture_request(job.model, job.capture)
+        cache = plan_cache(reverify=True) if job.cache else None
         compiled, ran = run_model(request, job.plan, job.run, progress, cache=cache)
     if job.json:
         print_json(record(job, compiled, ran))
@@ -130,12 +136,12 @@ def run_run(job: RunJob) -> int:
     render.print_lines(out, lines(job, compiled, ran))
     if out.is_terminal:
         out.print(render.seconds_line(compiled.seconds), style="dim")
-        if compiled.found:
-            out.print(cache_line(compiled.found), style="dim")
+        if compiled.cached:
+            out.print(cache_line(compiled.cached), style="dim")
     return 0
 
 
-def record(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> dict[str, Any]:
+def record(job: RunJob, compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
     """The report as one JSON object."""
     return {
         "name": compiled.graph.notes.name,
@@ -144,12 +150,12 @@ def record(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> dict[str, Any]:
         "preset": job.plan.preset,
         "plan": compiled.plan.digest.hex(),
         **asdict(ran),
-        "cache": cache_record(compiled.found),
+        "cache": cache_record(compiled.cached),
         "seconds": dict(compiled.seconds),
     }
 
 
-def lines(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> Iterator[str]:
+def lines(job: RunJob, compiled: Compiled, ran: "RunReport") -> Iterator[str]:
     """The report as a person reads it."""
     whence = _whence(job, ran.weights)
     yield f"{compiled.graph.notes.name} ran on {job.capture.device}: {ran.steps} ops, {whence}"
@@ -176,7 +182,7 @@ def lines(job: RunJob, compiled: Compiled, ran: "Rehearsal") -> Iterator[str]:
 
 def _whence(job: RunJob, weights: Mapping[str, int]) -> str:
     """Where the weights come from; how many from where if that is more than one place."""
-    named = {"model": job.target.path.name, "seed": f"seed {job.run.seed}"}
+    named = {"model": job.model.path.name, "seed": f"seed {job.run.seed}"}
     if job.run.weights:
         named = {"file": job.run.weights.name} | named
     found = [(place, weights[kind]) for kind, place in named.items() if weights.get(kind)]
@@ -185,7 +191,7 @@ def _whence(job: RunJob, weights: Mapping[str, int]) -> str:
     return f"weights of {found[0][0] if found else named['seed']}"
 
 
-def _streamed(ran: "Rehearsal") -> Iterator[str]:
+def _streamed(ran: "RunReport") -> Iterator[str]:
     if ran.ring:
         names = ("host_bytes", "resident_bytes", "pass_bytes")
         host, stay, moves = (readable_size(ran.ring[name]) for name in names)
@@ -193,7 +199,7 @@ def _streamed(ran: "Rehearsal") -> Iterator[str]:
         yield f"streamed: of {host} of weights on the host {stay} stay on the device, and {moves} move in a pass"
 
 
-def _held_against(ran: "Rehearsal", *, check: bool) -> Iterator[str]:
+def _held_against(ran: "RunReport", *, check: bool) -> Iterator[str]:
     if ran.sanitized or check:
         yield ""
     if ran.sanitized:
@@ -204,7 +210,7 @@ def _held_against(ran: "Rehearsal", *, check: bool) -> Iterator[str]:
         yield f"checked: {ran.same} outputs and states have the bits of the model itself{near}"
 
 
-def _row(one: "Measured") -> tuple[str, ...]:
+def _row(one: "Measurement") -> tuple[str, ...]:
     if one.failed:
         return (one.way, "failed", "", one.failed)
     return (one.way, f"{one.milliseconds:.3f} ms", str(one.allocations), readable_size(one.peak_bytes))

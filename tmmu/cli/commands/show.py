@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tmmu.cli.boundary import print_json
+from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
-from tmmu.cli.options import ir_path
 from tmmu.cli.output import render
 from tmmu.cli.output.summary import LARGEST, OperatorRow, Summary, operators, summarize
+from tmmu.cli.parsing import ir_path
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
@@ -66,7 +66,7 @@ def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
         raise InvalidConfig("--ops: a plan alone does not name its operators", fix="name its graph with --ir")
     from tmmu.passes.operators.table import facts_of
 
-    return operators(graph, plan, lambda name: facts_of(name).known)
+    return operators(graph, plan, lambda name: facts_of(name).has_row)
 
 
 def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:

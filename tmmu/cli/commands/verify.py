@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tmmu.cli.boundary import print_json
+from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
-from tmmu.cli.options import DEFAULT_SEED, ir_path
-from tmmu.cli.output.printable import printable
+from tmmu.cli.parsing import DEFAULT_SEED, ir_path
+from tmmu.cli.printable import printable
 from tmmu.ir.plan import Plan
 from tmmu.planner.token import token_from_seed
 

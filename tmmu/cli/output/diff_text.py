@@ -8,8 +8,8 @@ from typing import Final
 from rich.console import Console
 
 from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import Figure, Line, Report, SideLine, blame
-from tmmu.cli.output.printable import printable
+from tmmu.cli.output.diff_report import DiffReport, Figure, Line, SideLine, blame
+from tmmu.cli.printable import printable
 from tmmu.compare.diff import Change
 from tmmu.compare.diff_side import Moment
 
@@ -30,7 +30,7 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def print_report(out: Console, report: Report) -> None:
+def print_report(out: Console, report: DiffReport) -> None:
     """The report for a terminal or a log."""
     print_sections(out, headline(report), sections(report))
 
@@ -45,7 +45,7 @@ def print_sections(out: Console, title: str, parts: Iterable[Section]) -> None:
             render.print_lines(out, ["", *lines] if lines else [])
 
 
-def markdown(report: Report) -> Iterator[str]:
+def markdown(report: DiffReport) -> Iterator[str]:
     """The report as a comment on a pull request."""
     about = f"{code(report.before.name)} to {code(report.after.name)}: {setting(report.before, report.after)}"
     return markdown_sections(_verdict(report), about, sections(report))
@@ -63,7 +63,7 @@ def markdown_sections(verdict: str, about: str, parts: Iterable[Section]) -> Ite
             yield from ("", *_table(section))
 
 
-def sections(report: Report) -> Iterator[Section]:
+def sections(report: DiffReport) -> Iterator[Section]:
     """What there is to say: bytes, reasons, what is kept all the time, how all buffers fared."""
     yield Section(heading=("", "before", "after", "change", "share"), rows=tuple(listed_figures(report.figures)))
     if report.lines or report.peak.bytes:
@@ -83,12 +83,12 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section(sentences=(_fared(report),))
 
 
-def headline(report: Report) -> str:
+def headline(report: DiffReport) -> str:
     """What is compared, and the verdict."""
     return f"{report.before.name} -> {report.after.name}: {setting(report.before, report.after)}: {_verdict(report)}"
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: DiffReport) -> str:
     total = report.figures[0]
     if report.same:
         return "the same plan"
@@ -132,7 +132,7 @@ def _percent(one: Figure) -> str:
     return f" ({'+' if one.change > 0 else '-'}{tenths // 10}.{tenths % 10} %)"
 
 
-def _reasons(report: Report) -> Iterator[str]:
+def _reasons(report: DiffReport) -> Iterator[str]:
     """Why the stack's peak moved: the line, the moments, and what no buffer accounts for."""
     peak, found = report.peak, blame(report)
     by = f", most of it by {_where(found[0])}: {signed(found[1])}" if found else ""
@@ -193,7 +193,7 @@ def _kept_cells(change: Change) -> tuple[str, ...]:
     return signed(change.bytes), change.why, origin.role, origin.name or f"buffer {origin.id}"
 
 
-def _fared(report: Report) -> str:
+def _fared(report: DiffReport) -> str:
     parts = [f"{one.why} {one.buffers} ({signed(one.bytes)})" for one in report.fared if one.buffers]
     return f"of all buffers: {', '.join(parts)}"
 

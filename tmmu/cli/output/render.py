@@ -5,8 +5,8 @@ from typing import Final
 
 from rich.console import Console
 
-from tmmu.cli.output.printable import printable
 from tmmu.cli.output.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorRow, Peak, Summary
+from tmmu.cli.printable import printable
 from tmmu.ir.plan import JOINT
 from tmmu.planner.arenas import readable_size
 

@@ -22,7 +22,7 @@ TURN_HEADING: Final = ("steady pass", "copy from", "to", "ops from", "to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class RingReport:
     """A ring and its figures, those of every policy that fits, the least budgets, and simulated passes if any."""
 
     model: str
@@ -36,12 +36,12 @@ class Report:
     turns: tuple[VisitTiming, ...]
 
 
-def report_of(made: Compiled, request: RingRequest, *, simulated: bool) -> Report:
+def report_of(made: Compiled, request: RingRequest, *, simulated: bool) -> RingReport:
     """The report on the ring of a plan, which was made on this request."""
     problem, ring = problem_of(made.graph, made.plan, request.profile), made.plan.ring
     if ring is None:
         raise InternalError("a plan that was given a ring has none")
-    return Report(
+    return RingReport(
         model=made.graph.notes.name,
         ring=ring,
         figures=figures_of(problem, ring),
@@ -64,7 +64,7 @@ def _policies(problem: RingProblem, request: RingRequest, ring: Ring) -> Iterato
         yield policy, found, figures_of(problem, found)
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: RingReport) -> Iterator[str]:
     """The report as a person reads it."""
     yield from _summary(report)
     yield ""
@@ -84,7 +84,7 @@ def lines(report: Report) -> Iterator[str]:
     )
 
 
-def _summary(report: Report) -> Iterator[str]:
+def _summary(report: RingReport) -> Iterator[str]:
     ring, figures = report.ring, report.figures
     moving, ringed = sum(not block.resident for block in ring.blocks), ring.bytes - ring.resident_bytes
     stays = f"{size(ring.resident_bytes)}, {percent(_resident_ppm(ring))} of the weights"
@@ -115,7 +115,7 @@ def _block_rows(ring: Ring) -> list[tuple[str, ...]]:
     ]
 
 
-def _turn_rows(report: Report) -> Iterator[tuple[str, ...]]:
+def _turn_rows(report: RingReport) -> Iterator[tuple[str, ...]]:
     """The last of the simulated passes, times from the start of its first copy."""
     steady = [turn for turn in report.turns if turn.pass_index == STEADY - 1]
     origin = min(turn.copy_start for turn in steady)
@@ -125,7 +125,7 @@ def _turn_rows(report: Report) -> Iterator[tuple[str, ...]]:
         yield (block.name, *(duration(at - origin) for at in moments))
 
 
-def record(report: Report) -> dict[str, Any]:
+def record(report: RingReport) -> dict[str, Any]:
     """The report as one JSON object; times in nanoseconds, shares in parts per million."""
     ring = report.ring
     return {

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
 from tests.unit.ir.programs import planned, program
-from tmmu.cli import child
+from tmmu.cli import planning_process as child
 from tmmu.cli.commands.diff import parse_limit
 from tmmu.cli.output.diff_report import Limit, Line, _lines, blame, compare
 from tmmu.cli.output.diff_text import _escaped, signed
@@ -294,11 +294,11 @@ def test_bytes_more_and_less() -> None:
 def test_what_makes_no_sense_is_refused_before_anything_starts(shell: Shell) -> None:
     old = write("old", NET)
     for arguments, said in (
-        ((old, "new.txt"), "no such kind of target: 'new.txt'"),
+        ((old, "new.txt"), "no such kind of model: 'new.txt'"),
         ((old, old, "--fail-over", "much"), "--fail-over: 'much' is not a size"),
         ((old, old, "--fail-over", "-1%"), "--fail-over"),
         ((old, old, "--set", "a=1"), "--set: means nothing for these two"),
-        ((old, old, "--target", "cpu"), "--target: means nothing for these two"),
+        ((old, old, "--target", "cpu"), "--device: means nothing for these two"),
         (("a.plan.cbor", "b.plan.cbor", "--no-cache", "--mode", "forward"), "--mode: means nothing for these two"),
         ((old, "git:HEAD"), "'git:HEAD' names no commit and target"),
         ((old, "git:HEAD:/etc/model.py"), "names no commit and target"),

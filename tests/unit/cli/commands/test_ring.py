@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.layered import layered
+from tests.layered import layered_graph
 from tests.unit.cli.graphs import Shell
 from tmmu.cli.load import load_plan
 from tmmu.planner.ring.profile import Profile
@@ -18,7 +18,7 @@ SLOW = ("--device-link", "1GB/s", "--copy-cost", "0", "--device-memory", "10GB/s
 
 
 def ring(shell: Shell, *arguments: object) -> Any:
-    ir = shell.graph(layered(SIZES, tied=1 << 18), "net")
+    ir = shell.graph(layered_graph(SIZES, tied=1 << 18), "net")
     return shell.tmmu("ring", ir, "--no-cache", *arguments)
 
 
@@ -149,7 +149,7 @@ def test_a_budget_that_is_too_small_names_the_least(shell: Shell) -> None:
 
 
 def test_no_torch_is_imported_for_a_graph(shell: Shell) -> None:
-    shell.graph(layered(SIZES), "net")
+    shell.graph(layered_graph(SIZES), "net")
     probe = (
         "import sys; from tmmu.cli.app import run;"
         "code = run(['ring', 'net.ir.cbor', '--budget', '4MiB', '--no-cache']);"

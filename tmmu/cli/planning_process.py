@@ -15,10 +15,11 @@ from types import ModuleType
 from typing import Final, Protocol
 
 from tmmu.cli.commits import Checkout
-from tmmu.cli.main import main as run
 
 PROGRAM: Final = (
-    "import json, sys; sys.path[:], *moves = json.loads(sys.argv.pop(1)); from tmmu.cli.child import main; main(*moves)"
+    "import json, sys; sys.path[:], *moves = json.loads(sys.argv.pop(1)); "
+    "from tmmu.cli.planning_process import import_from_commit; import_from_commit(*moves); "
+    "from tmmu.cli.main import main; main()"
 )
 PYTHONS_OWN: Final = (BuiltinImporter, FrozenImporter, PathFinder)
 OURS: Final = "tmmu"
@@ -30,18 +31,14 @@ def command(arguments: Sequence[str], checkout: Checkout | None) -> list[str]:
     return [sys.executable, "-P", "-c", PROGRAM, json.dumps([sys.path, *moves]), *arguments]
 
 
-def main(*moves: str) -> None:
-    """Run the command line; the three ``moves`` say where the modules of the worktree are those of a commit."""
-    if moves:
-        top, tree, here = map(Path, moves)
-        _move(Checkout(top=top, tree=tree, here=here))
-    run()
-
-
-def _move(checkout: Checkout) -> None:
-    """What is imported from now on is imported from the commit."""
+def import_from_commit(*moves: str) -> None:
+    """What is imported from now on is imported from the commit; nothing changes without ``moves``."""
+    if not moves:
+        return
+    top, tree, here = map(Path, moves)
+    checkout = Checkout(top=top, tree=tree, here=here)
     sys.path[:] = map(checkout.moved, sys.path)
-    sys.meta_path[:] = [one if one in PYTHONS_OWN else Moved(one, checkout) for one in sys.meta_path]
+    sys.meta_path[:] = [finder if finder in PYTHONS_OWN else CommitFinder(finder, checkout) for finder in sys.meta_path]
 
 
 class Finder(Protocol):
@@ -53,7 +50,7 @@ class Finder(Protocol):
         """Where the module is; nothing where it does not know it."""
 
 
-class Moved:
+class CommitFinder:
     """A finder, such as an editable installation's, that finds the modules of a commit in place of the worktree's."""
 
     def __init__(self, finder: Finder, checkout: Checkout) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import typer
 
-from tmmu.cli.output.printable import printable
+from tmmu.cli.printable import printable
 from tmmu.errors import InternalError, InvalidConfig, TmmuError, error_record
 
 BROKEN_PIPE_EXIT: Final = 141
@@ -24,7 +24,7 @@ class Interrupted(TmmuError):
     exit_code = 130
 
 
-def guarded(step: Callable[[], int], *, as_json: bool) -> int:
+def run_guarded(step: Callable[[], int], *, as_json: bool) -> int:
     """The exit code of ``step``; a failure is reported in one line, with ``as_json`` also as a record on stdout."""
     try:
         code = step()

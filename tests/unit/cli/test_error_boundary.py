@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tmmu.cli.boundary import guarded
+from tmmu.cli.error_boundary import run_guarded
 from tmmu.errors import ArenaTooSmall, CaptureFailed, TmmuError
 
 
@@ -28,7 +28,7 @@ def failing(error: BaseException) -> int:
 def test_an_error_is_one_line_and_its_exit_code(
     error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded(lambda: failing(error), as_json=False) == code
+    assert run_guarded(lambda: failing(error), as_json=False) == code
     assert capsys.readouterr() == ("", line)
 
 
@@ -51,7 +51,7 @@ class Beyond(BaseException):
     ],
 )  # fmt: skip
 def test_what_nobody_foresaw_is_internal(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(lambda: failing(error), as_json=False) == 70
+    assert run_guarded(lambda: failing(error), as_json=False) == 70
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"tmmu: INTERNAL: {type(error).__name__}")
@@ -63,13 +63,13 @@ def test_a_traceback_is_shown_where_it_is_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMMU_TRACEBACK", "1")
-    guarded(lambda: failing(ValueError("deep")), as_json=False)
+    run_guarded(lambda: failing(ValueError("deep")), as_json=False)
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_with_json_stdout_is_the_canonical_record(capsys: pytest.CaptureFixture[str]) -> None:
     error: TmmuError = ArenaTooSmall("too small", fix="more", arena="state", needed=9)
-    assert guarded(lambda: failing(error), as_json=True) == 3
+    assert run_guarded(lambda: failing(error), as_json=True) == 3
     out, err = capsys.readouterr()
     assert json.loads(out) == {
         "code": "ARENA_TOO_SMALL",
@@ -83,13 +83,13 @@ def test_with_json_stdout_is_the_canonical_record(capsys: pytest.CaptureFixture[
 
 def test_every_failure_has_a_record(capsys: pytest.CaptureFixture[str]) -> None:
     for error in (Mute(), Beyond("far"), GeneratorExit()):
-        assert guarded(lambda error=error: failing(error), as_json=True) == 70  # type: ignore[misc]
+        assert run_guarded(lambda error=error: failing(error), as_json=True) == 70  # type: ignore[misc]
         assert json.loads(capsys.readouterr().out)["what"].startswith(type(error).__name__)
 
 
 def test_an_exit_asked_for_is_an_exit() -> None:
     with pytest.raises(SystemExit):
-        guarded(lambda: failing(SystemExit(5)), as_json=False)
+        run_guarded(lambda: failing(SystemExit(5)), as_json=False)
 
 
 def test_streams_that_the_model_closed_are_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +97,13 @@ def test_streams_that_the_model_closed_are_no_traceback(monkeypatch: pytest.Monk
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
     monkeypatch.setattr(sys, "stderr", closed)
-    assert guarded(lambda: failing(CaptureFailed("x")), as_json=True) == 2
+    assert run_guarded(lambda: failing(CaptureFailed("x")), as_json=True) == 2
 
 
 def test_the_code_of_a_step_that_succeeds_is_returned() -> None:
-    assert guarded(lambda: 0, as_json=False) == 0
+    assert run_guarded(lambda: 0, as_json=False) == 0
 
 
 def test_what_the_system_refuses_is_named_and_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(lambda: failing(PermissionError(13, "Permission denied", "/there")), as_json=False) == 2
+    assert run_guarded(lambda: failing(PermissionError(13, "Permission denied", "/there")), as_json=False) == 2
     assert capsys.readouterr().err.startswith("tmmu: INVALID_CONFIG: /there: Permission denied")

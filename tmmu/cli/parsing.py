@@ -1,0 +1,185 @@
+"""From option texts to checked values. All of it runs before torch is imported, so a slip costs no wait."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tmmu.codec.files import is_special, read_file
+from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
+from tmmu.ir.plan import ArenaSpec
+from tmmu.planner.arenas import parse_arenas, parse_size
+from tmmu.planner.token import check_token, token_from_seed
+from tmmu.planner.token import parse_token as token_from_hex
+
+T = TypeVar("T")
+
+DEFAULT_SEED: Final = 0
+DEFAULT_MODE: Final = "inference"
+DEFAULT_RESERVE: Final = 1 << 30
+"""Kept free in the fit table for what no plan decides: the device context and library workspaces."""
+NODES_MAX: Final = 2**40
+COUNT_MAX: Final = 2**31 - 1
+TOKEN_FILE_MAX: Final = 1 << 20
+PLAN_SUFFIX: Final = ".plan.cbor"
+IR_SUFFIX: Final = ".ir.cbor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelArgument:
+    """MODEL of a command line, read: its ``kind`` is ``file``, ``class``, ``module``, ``hf``, ``pt2`` or ``ir``."""
+
+    text: str
+    kind: str
+    path: Path
+    """The file or folder; of an importable object the current folder."""
+    name: str
+    """What its output files are called."""
+
+
+def parse_model(text: str) -> ModelArgument:
+    """The model that ``text`` names; it need not exist, but its kind must be known."""
+    if text.startswith("hf:"):
+        path = Path(text[3:])
+        folder = path.parent if path.name == "config.json" else path
+        return ModelArgument(text=text, kind="hf", path=path, name=folder.absolute().name or "model")
+    for suffix, kind in ((IR_SUFFIX, "ir"), (".pt2", "pt2"), (".py", "file")):
+        if text.endswith(suffix) and len(Path(text).name) > len(suffix):
+            return ModelArgument(text=text, kind=kind, path=Path(text), name=Path(text).name[: -len(suffix)])
+    file, colon, attribute = text.rpartition(":")
+    if colon and file.endswith(".py") and attribute.isidentifier():
+        return ModelArgument(text=text, kind="class", path=Path(file), name=f"{Path(file).stem}.{attribute}")
+    if colon and all(part.isidentifier() for part in (*file.split("."), attribute)):
+        name = f"{file.rpartition('.')[2]}.{attribute}"
+        return ModelArgument(text=text, kind="module", path=Path(), name=name)
+    raise InvalidConfig(
+        f"no such kind of model: {text!r}",
+        fix="name model.py, model.py:Name, package.module:Name, hf:PATH, program.pt2 or graph.ir.cbor",
+    )
+
+
+def parse_reserve(text: str | None) -> int:
+    """The reserve of the fit table: as given, or the default."""
+    return DEFAULT_RESERVE if text is None else naming_option("--reserve", lambda: parse_size(text))
+
+
+def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """``--set name=value`` pairs, each name once."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidConfig(f"--set: {text!r} is not name=value", fix="for example --set seq=2048")
+        if name in pairs:
+            raise InvalidConfig(f"--set: {name!r} is given twice", fix="keep one of them")
+        pairs[name] = value
+    return tuple(pairs.items())
+
+
+def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
+    """The default arenas with every ``--arena`` text merged in."""
+    return naming_option("--arena", lambda: parse_arenas(texts))
+
+
+def parse_token(seed: int | None, token: str | None, token_file: Path | None) -> bytes | None:
+    """The replay token that at most one of the three names; nothing where none does."""
+    given = [
+        name
+        for name, value in (("--seed", seed), ("--token", token), ("--token-file", token_file))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise InvalidConfig(f"{' and '.join(given)} all name the replay token", fix="give one of them")
+    if seed is not None:
+        return naming_option("--seed", lambda: token_from_seed(seed))
+    if token is not None:
+        return naming_option("--token", lambda: token_from_hex(token))
+    if token_file is not None:
+        return naming_option("--token-file", lambda: check_token(_token_bytes(token_file)))
+    return None
+
+
+def naming_option(option: str, parse: Callable[[], T]) -> T:
+    """What ``parse`` returns; its refusal names the option."""
+    try:
+        return parse()
+    except UserError as error:
+        raise type(error)(f"{option}: {error.what}", fix=error.fix, **error.fields) from error
+
+
+def _token_bytes(path: Path) -> bytes:
+    try:
+        return read_file(path, limit=TOKEN_FILE_MAX)
+    except PlanCorrupt as error:
+        raise InvalidToken(error.what, fix="use a shorter token") from error
+
+
+def plan_path(output: str | None, model: ModelArgument) -> Path:
+    """Where the plan goes: as asked, inside a folder that was asked for, or ``NAME.plan.cbor`` here."""
+    name = model.name + PLAN_SUFFIX
+    if output is None:
+        return Path(name)
+    path = parse_file(output, "--output")
+    return path / name if path.is_dir() else path
+
+
+def parse_file(text: str, option: str) -> Path:
+    """The path that ``text`` names; refused is a folder, such as ``out/``, that does not exist, and nothing at all."""
+    if not text:
+        raise InvalidConfig(f"{option}: no file is named", fix="name one, or leave the option out")
+    if text.endswith(("/", "/.", os.sep)) and not Path(text).is_dir():
+        raise InvalidConfig(f"{option}: no folder {text}", fix="make it first, or name a file")
+    return Path(text)
+
+
+def graph_output(ir: str | None, plan: Path) -> Path | None:
+    """Where the graph goes: as asked, or beside the plan; nowhere where the plan goes to a device or a pipe."""
+    if ir is not None:
+        return parse_file(ir, "--ir")
+    return None if is_special(plan) else ir_path(None, plan)
+
+
+def ir_path(ir: Path | None, plan: Path) -> Path:
+    """Where the graph of ``plan`` is: as asked, or beside the plan under the same name."""
+    if ir is not None:
+        return ir
+    stem = plan.name.removesuffix(PLAN_SUFFIX) if plan.name.endswith(PLAN_SUFFIX) else plan.name
+    return plan.with_name(stem + IR_SUFFIX)
+
+
+def require_writable(path: Path, option: str, *, never: Path) -> Path:
+    """``path``, which names a file in a folder that exists and is not the input ``never``; writes nothing."""
+    if path.is_dir():
+        raise InvalidConfig(f"{option}: {path} is a folder", fix="name a file")
+    if not path.parent.is_dir():
+        raise InvalidConfig(f"{option}: no folder {path.parent}", fix="make it first, or name another")
+    if same_file(path, never):
+        raise InvalidConfig(f"{option}: {path} is the input itself", fix="name another file")
+    return path
+
+
+def same_file(path: Path, other: Path) -> bool:
+    """Whether both exist and are one file, by whatever names."""
+    return path.exists() and other.exists() and path.samefile(other)
+
+
+def require_nodes(value: int | None) -> int | None:
+    """``value``, a number of search nodes, where it is given."""
+    if value is not None and not 0 <= value <= NODES_MAX:
+        raise InvalidConfig(f"--nodes: {value} is not in 0..{NODES_MAX}", fix="give a count")
+    return value
+
+
+def require_count(value: int | None, option: str) -> int | None:
+    """``value``, which is at least 1 and at most ``COUNT_MAX`` where it is given."""
+    if value is not None and not 1 <= value <= COUNT_MAX:
+        raise InvalidConfig(f"{option}: {value} is not in 1..{COUNT_MAX}", fix="give a count")
+    return value
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuses options that mean nothing here, rather than ignore them; nothing where none is given."""
+    names = [name for name, value in given.items() if value not in (None, False, ())]
+    if names:
+        raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")
