@@ -62,7 +62,7 @@ def _has_effect(program: Program, op: int) -> bool:
     graph = program.graph
     facts = facts_of(graph.ops.target[op])
     roles = {graph.buffers.role[graph.values.buffer[value]] for value in graph.ops.writes[op]}
-    return not facts.known or facts.random or not roles or not roles.isdisjoint(PERSISTENT_ROLES)
+    return not facts.has_row or facts.random or not roles or not roles.isdisjoint(PERSISTENT_ROLES)
 
 
 class _Correspondence:

@@ -37,7 +37,7 @@ def has_effect(graph: Graph, op: int) -> bool:
     result at all, or is unknown: a custom operator may do anything.
     """
     facts, writes = facts_of(graph.ops.target[op]), graph.ops.writes[op]
-    if not facts.known or facts.random or not writes:
+    if not facts.has_row or facts.random or not writes:
         return True
     return any(graph.buffers.role[graph.values.buffer[value]] in PERSISTENT_ROLES for value in writes)
 

@@ -18,10 +18,10 @@ class OpFacts:
 
     elementwise: bool = False
     random: bool = False
-    known: bool = True
+    has_row: bool = True
 
 
-UNKNOWN: Final = OpFacts(known=False)
+UNKNOWN: Final = OpFacts(has_row=False)
 
 _ELEMENTWISE: Final = """
 abs acos acosh angle asin asinh atan atan2 atanh bitwise_and.Scalar bitwise_and.Tensor bitwise_not bitwise_or.Scalar

@@ -37,29 +37,29 @@ def model():
 """
 
 
-def test_buffers_and_constants_of_numbers_have_their_values(tmp_path: Path) -> None:
+def test_buffers_and_constants_of_numbers_have_values(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     program = capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu"))
-    found = constant_values(program)
-    assert found["scale"].equal(torch.arange(4) / 3)
-    assert found["ramp"].tolist() == [1, 2, 2, 2]
-    assert found["count"].tolist() == [0]
-    assert [t.tolist() for name, t in found.items() if name.startswith("constant_")] == [[1, 2, 3, 4]]
-    assert not {"noise", "line.weight", "line.bias", "x"} & set(found)
+    values = constant_values(program)
+    assert values["scale"].equal(torch.arange(4) / 3)
+    assert values["ramp"].tolist() == [1, 2, 2, 2]
+    assert values["count"].tolist() == [0]
+    assert [t.tolist() for name, t in values.items() if name.startswith("constant_")] == [[1, 2, 3, 4]]
+    assert not {"noise", "line.weight", "line.bias", "x"} & set(values)
     assert {"noise", "line.weight", "line.bias", "scale", "count"} <= set(weight_names(program))
     assert "x" not in weight_names(program)
 
 
-def test_a_model_made_in_another_dtype_has_values_of_that_dtype(tmp_path: Path) -> None:
+def test_model_of_another_default_dtype_has_values_of_that_dtype(tmp_path: Path) -> None:
     before = torch.get_default_dtype()
     text = NET.replace("model = Net", WIDE)
     (tmp_path / "net.py").write_text(text.replace("torch.zeros(2, 4)", "torch.zeros(2, 4, dtype=torch.float64)"))
-    found = constant_values(capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu")))
-    assert found["scale"].equal(torch.arange(4, dtype=torch.float64) / 3)
+    values = constant_values(capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu")))
+    assert values["scale"].equal(torch.arange(4, dtype=torch.float64) / 3)
     assert torch.get_default_dtype() == before
 
 
-def test_forms_are_what_the_model_declares(tmp_path: Path) -> None:
+def test_meta_weights_have_the_declared_shape_and_stride(tmp_path: Path) -> None:
     turned = NET.replace("torch.ones(4))", "torch.ones(4))\n        self.x = nn.Parameter(torch.zeros(2, 4).t())")
     (tmp_path / "net.py").write_text(turned.replace("return self.line(x)", "return self.x.sum() + self.line(x)"))
     forms = meta_weights(capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu")))

@@ -40,7 +40,7 @@ def example(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
-def planned(name: str, mode: str) -> Graph:
+def graph_of(name: str, mode: str) -> Graph:
     make, inputs, _ = CASES[name]
     with fake_environment("cpu"):
         model = make()
@@ -51,12 +51,12 @@ def planned(name: str, mode: str) -> Graph:
         return lower(trace(workload, request, no_progress)).graph
 
 
-def witnessed(name: str, mode: str) -> tuple[Witness, int]:
+def witness_run(name: str, mode: str) -> tuple[Witness, int]:
     make, inputs, _ = CASES[name]
     model = make().train(mode != "inference")
     args = [example(*i) for i in inputs]
-    known = [*model.parameters(), *model.buffers(), *args]
-    with plain_kernels(), Witness(known) as witness:
+    tensors = [*model.parameters(), *model.buffers(), *args]
+    with plain_kernels(), Witness(tensors) as witness:
         before = len(witness.number)
         if mode == "inference":
             with torch.no_grad():
@@ -69,13 +69,13 @@ def witnessed(name: str, mode: str) -> tuple[Witness, int]:
 def spans_of_run(witness: Witness, before: int) -> list[tuple[int, int, int, str]]:
     """(bytes, first call, last call, maker) of each storage that the run made, in order."""
     last: dict[int, int] = {}
-    made: dict[int, tuple[int, int, str]] = {}
+    makers: dict[int, tuple[int, int, str]] = {}
     for position, call in enumerate(witness.calls):
         for number, size in call.made.items():
-            made[number] = (size, position, call.name)
+            makers[number] = (size, position, call.name)
         for number in call.touched:
             last[number] = position
-    return [(size, first, last[number], name) for number, (size, first, name) in made.items()]
+    return [(size, first, last[number], name) for number, (size, first, name) in makers.items()]
 
 
 def spans_of_graph(graph: Graph) -> list[tuple[int, int, int, str]]:
@@ -95,23 +95,23 @@ def spans_of_graph(graph: Graph) -> list[tuple[int, int, int, str]]:
 
 
 @pytest.mark.parametrize(("name", "mode"), ALL)
-def test_every_call_of_a_real_run_is_an_op_and_makes_the_same_storages(name: str, mode: str) -> None:
-    graph = planned(name, mode)
-    witness, _ = witnessed(name, mode)
+def test_ops_are_the_calls_of_a_real_run(name: str, mode: str) -> None:
+    graph = graph_of(name, mode)
+    witness, _ = witness_run(name, mode)
     assert list(graph.ops.target) == [call.name for call in witness.calls]
 
 
 @pytest.mark.parametrize(("name", "mode"), ALL)
-def test_bytes_and_first_and_last_use_equal_those_of_a_real_run(name: str, mode: str) -> None:
-    graph = planned(name, mode)
-    witness, before = witnessed(name, mode)
+def test_storages_have_bytes_and_uses_of_a_real_run(name: str, mode: str) -> None:
+    graph = graph_of(name, mode)
+    witness, before = witness_run(name, mode)
     assert spans_of_graph(graph) == spans_of_run(witness, before)
 
 
 @pytest.mark.parametrize(("name", "mode"), ALL)
-def test_what_a_real_run_changes_in_place_is_written_by_the_op(name: str, mode: str) -> None:
-    graph = planned(name, mode)
-    witness, before = witnessed(name, mode)
+def test_ops_write_what_a_real_run_changes_in_place(name: str, mode: str) -> None:
+    graph = graph_of(name, mode)
+    witness, before = witness_run(name, mode)
     for position, call in enumerate(witness.calls):
         written = {graph.values.buffer[v] for v in graph.ops.writes[position]}
         assert {number for number in call.changed if number < before} <= written, (position, call.name)
@@ -119,8 +119,8 @@ def test_what_a_real_run_changes_in_place_is_written_by_the_op(name: str, mode: 
 
 
 @pytest.mark.parametrize(("name", "mode"), ALL)
-def test_the_graph_is_legal_and_its_plan_sound(name: str, mode: str) -> None:
-    graph = planned(name, mode)
+def test_graphs_are_legal_and_their_plans_sound(name: str, mode: str) -> None:
+    graph = graph_of(name, mode)
     require_legal(graph)
     token = token_from_seed(1)
     for preset in ("train_full", "inference", "remat_enabled"):

@@ -33,12 +33,12 @@ def model(tmp_path: Path) -> EagerModel:
     return EagerModel(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu"))
 
 
-def test_empty_tensors_are_apart_where_their_storages_are(model: EagerModel) -> None:
+def test_empty_tensors_of_two_storages_are_two_inputs(model: EagerModel) -> None:
     assert model.input_names == ("x", "y")
     assert len(model.run()) == 8  # x is given back twice
 
 
-def test_elements_go_by_their_place_in_the_shape_and_flat_bytes_by_memory(model: EagerModel) -> None:
+def test_weights_are_loaded_by_elements_and_flat_ones_by_bytes(model: EagerModel) -> None:
     value = torch.arange(6.0).view(2, 3)
     model.load({"w": value}, INPUTS)
     assert model.run()[1].tolist() == [0, 1, 2]  # a view of the weight is no value of its own
@@ -50,13 +50,13 @@ def test_elements_go_by_their_place_in_the_shape_and_flat_bytes_by_memory(model:
     assert model.run()[1].tolist() == [0, 0, 0]
 
 
-def test_pairs_are_complex_numbers_and_shared_elements_are_one(model: EagerModel) -> None:
+def test_pairs_load_as_complex_numbers_and_shared_elements_as_one(model: EagerModel) -> None:
     model.load({"c": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "same": torch.full((1,), 7.0).expand(4)}, INPUTS)
     assert model.run()[2].tolist() == [1 + 2j, 3 + 4j]
     assert model.run()[3].tolist() == [7] * 4
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 2), (1, 6), (5,), ()])
-def test_a_value_of_another_shape_is_refused(model: EagerModel, shape: tuple[int, ...]) -> None:
+def test_weight_of_another_shape_is_refused(model: EagerModel, shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidConfig, match=r"w has shape \[.*\], and \[2, 3\] in the model"):
         model.load({"w": torch.zeros(shape)}, INPUTS)

@@ -36,7 +36,7 @@ def names(graph: Graph, role: str) -> list[str]:
     return [n for n, r in zip(graph.notes.buffers, graph.buffers.role, strict=True) if r == role]
 
 
-def test_a_step_has_a_forward_and_a_backward_stage_and_returns_loss_and_gradients(tmp_path: Path) -> None:
+def test_step_has_two_stages_and_returns_loss_and_gradients(tmp_path: Path) -> None:
     graph = step(tmp_path)
     assert [s for s in graph.ops.stage if s == "update"] == []
     assert list(graph.ops.stage) == sorted(graph.ops.stage, key=["forward", "backward"].index)
@@ -80,7 +80,7 @@ def test_plain_sgd_has_no_state_but_the_weights(tmp_path: Path) -> None:
     assert state == ["up.weight", "up.bias", "down.weight", "down.bias"]
 
 
-def test_a_model_that_returns_its_loss_needs_no_loss_function(tmp_path: Path) -> None:
+def test_returned_loss_needs_no_loss_function(tmp_path: Path) -> None:
     text = NET.replace("return self.down(torch.relu(self.up(x)))", "return {'loss': self.up(x).sum()}")
     assert "backward" in step(tmp_path, text).ops.stage
 
@@ -93,12 +93,12 @@ def test_a_model_that_returns_its_loss_needs_no_loss_function(tmp_path: Path) ->
         (NET + "def loss(model, x):\n    return model(y)\n", "NameError"),
     ],
 )
-def test_a_step_without_a_usable_loss_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_step_without_usable_loss_is_refused(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(TmmuError, match=says):
         step(tmp_path, text)
 
 
-def test_checkpointed_layers_are_computed_again_and_not_saved(tmp_path: Path) -> None:
+def test_checkpointed_layers_are_recomputed_and_not_saved(tmp_path: Path) -> None:
     text = NET.replace(
         "return self.down(torch.relu(self.up(x)))",
         "return self.down(torch.utils.checkpoint.checkpoint(lambda t: torch.relu(self.up(t)), x, use_reentrant=False))",
@@ -112,14 +112,14 @@ def test_checkpointed_layers_are_computed_again_and_not_saved(tmp_path: Path) ->
     assert len(again) == 1
 
 
-def test_a_model_that_returns_results_and_a_loss_is_trained_on_the_loss(tmp_path: Path) -> None:
+def test_scalar_among_returned_results_is_the_loss(tmp_path: Path) -> None:
     text = NET.replace(
         "return self.down(torch.relu(self.up(x)))", "y = self.up(x)\n        return y, y.square().mean()"
     )
     assert "backward" in step(tmp_path, text).ops.stage
 
 
-def test_calls_that_no_gradient_follows_do_not_lend_their_line_to_one(tmp_path: Path) -> None:
+def test_gradients_take_no_line_of_a_call_without_gradient(tmp_path: Path) -> None:
     text = NET.replace(
         "return self.down(torch.relu(self.up(x)))",
         "y = self.up(x)\n        with torch.no_grad():\n            table = torch.arange(8.0).cos()\n"
@@ -135,7 +135,7 @@ def test_calls_that_no_gradient_follows_do_not_lend_their_line_to_one(tmp_path: 
     assert set(backward) == {"net.py:10"}
 
 
-def test_an_input_that_asks_for_its_gradient_gets_it_as_an_output(tmp_path: Path) -> None:
+def test_input_gradients_are_outputs(tmp_path: Path) -> None:
     text = NET.replace("inputs = (torch.zeros(2, 4),)", "inputs = lambda: (torch.zeros(2, 4, requires_grad=True),)")
     graph = step(tmp_path, text + LOSS)
     assert [graph.values.shape[v] for v in graph.outputs][-1] == (2, 4)

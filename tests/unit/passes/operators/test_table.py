@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 
 import tmmu.passes.capture.record.generator  # noqa: F401 - it defines the operators of the random state
 from tmmu.errors import InternalError
-from tmmu.passes.operators import table as optable
+from tmmu.passes.operators import table
 from tmmu.passes.operators.table import TABLE, UNKNOWN, facts_of
 
 BOOLEAN = frozenset({"bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor", "bitwise_not"})
@@ -17,9 +17,9 @@ ELEMENTWISE = sorted(name for name, facts in TABLE.items() if facts.elementwise 
 
 def overload(name: str) -> OpOverload:
     namespace, packet, which = name.split(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), packet), which)
-    assert isinstance(found, OpOverload)
-    return found
+    op = getattr(getattr(getattr(torch.ops, namespace), packet), which)
+    assert isinstance(op, OpOverload)
+    return op
 
 
 def tensor(name: str, seed: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ def example(op: str, name: str, kind: str, seed: int) -> Any:  # noqa: PLR0911 -
     return 2 if op.startswith(("aten.bitwise", "aten.logical")) else 0.5
 
 
-def permuted(value: Any, order: torch.Tensor) -> Any:
+def permute(value: Any, order: torch.Tensor) -> Any:
     movable = isinstance(value, torch.Tensor) and value.dim() > 0
     return value.flatten()[order].view(value.shape) if movable else value
 
@@ -70,61 +70,61 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def called(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor:
+def first_result(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor:
     result = op(*args, **kwargs)
     return result[0] if isinstance(result, tuple) else result
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
-def test_every_row_names_an_operator(name: str) -> None:
+def test_rows_name_operators(name: str) -> None:
     overload(name)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_moving_the_elements_of_all_arguments_moves_those_of_the_result(name: str) -> None:
+def test_elementwise_results_move_with_the_elements_of_their_arguments(name: str) -> None:
     op = overload(name)
     args, kwargs = arguments(op)
     order = torch.randperm(20, generator=torch.Generator().manual_seed(7))
-    moved = called(op, [permuted(a, order) for a in args], kwargs)
-    assert same(moved, permuted(called(op, args, kwargs), order))
+    moved = first_result(op, [permute(a, order) for a in args], kwargs)
+    assert same(moved, permute(first_result(op, args, kwargs), order))
 
 
 def out_variant(op: OpOverload) -> OpOverload | None:
     """The overload of the same arguments that writes into a given tensor."""
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    inputs = [(a.name, str(a.type)) for a in op._schema.arguments]
     packet = getattr(torch.ops.aten, op._schema.name.split("::")[1])
     for name in packet.overloads():
         candidate = getattr(packet, name)
         written = [a for a in candidate._schema.arguments if a.is_out]
         others = [(a.name, str(a.type)) for a in candidate._schema.arguments if not a.is_out]
-        if len(written) == 1 and others == wanted:
+        if len(written) == 1 and others == inputs:
             return candidate  # type: ignore[no-any-return]
     return None
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_a_result_computed_in_the_bytes_of_an_argument_is_the_same(name: str) -> None:
+def test_elementwise_results_in_the_bytes_of_an_argument_are_the_same(name: str) -> None:
     op = overload(name)
     into = out_variant(op)
     args, kwargs = arguments(op)
-    expected = called(op, args, kwargs)
+    expected = first_result(op, args, kwargs)
     if into is None:
         pytest.skip("no variant writes into a given tensor")
     slot = into._schema.arguments[-1].name
     for position, argument in enumerate(args):
         if isinstance(argument, torch.Tensor) and (argument.dtype, argument.shape) == (expected.dtype, expected.shape):
-            given = list(args)
-            given[position] = argument.clone()
-            into(*given, **kwargs, **{slot: given[position]})
-            assert same(given[position], expected), position
+            replaced = list(args)
+            replaced[position] = argument.clone()
+            into(*replaced, **kwargs, **{slot: replaced[position]})
+            assert same(replaced[position], expected), position
 
 
-def test_an_operator_without_a_row_claims_nothing() -> None:
+def test_operator_without_a_row_claims_nothing() -> None:
     assert facts_of("mine.custom.default") is UNKNOWN
     assert not UNKNOWN.elementwise
 
 
 def test_two_rows_for_one_operator_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optable, "_KNOWN", ["relu"])
+    monkeypatch.setattr(table, "_KNOWN", ["relu"])
     with pytest.raises(InternalError):
-        optable._table()
+        table._table()

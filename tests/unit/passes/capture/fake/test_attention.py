@@ -16,9 +16,9 @@ BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
 
 def qkv(
-    heads: int = 4, kept: int = 4, length: int = 8, keys: int = 8, size: int = 64, dtype: torch.dtype = BF16
+    heads: int = 4, kv_heads: int = 4, length: int = 8, keys: int = 8, size: int = 64, dtype: torch.dtype = BF16
 ) -> list[torch.Tensor]:
-    return [torch.empty(2, h, n, size, dtype=dtype) for h, n in ((heads, length), (kept, keys), (kept, keys))]
+    return [torch.empty(2, h, n, size, dtype=dtype) for h, n in ((heads, length), (kv_heads, keys), (kv_heads, keys))]
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def qkv(
         ({"size": 65}, False, False, True),
         ({"keys": 16}, True, False, False),
         ({"keys": 16}, False, False, True),
-        ({"kept": 2}, False, True, True),
-        ({"kept": 2}, False, False, False),
+        ({"kv_heads": 2}, False, True, True),
+        ({"kv_heads": 2}, False, False, False),
     ],
 )
 def test_flash_attention_takes_half_precision_without_a_mask(
@@ -52,7 +52,7 @@ def test_flash_attention_takes_no_mask() -> None:
         ({"dtype": F32}, False, True),
         ({"dtype": F64}, False, False),
         ({"size": 65}, False, False),
-        ({"kept": 2}, True, False),
+        ({"kv_heads": 2}, True, False),
     ],
 )
 def test_memory_efficient_attention_takes_masks_and_single_precision(
@@ -62,7 +62,7 @@ def test_memory_efficient_attention_takes_masks_and_single_precision(
     assert efficient_applies(*qkv(**options), mask, enable_gqa=grouped) is efficient  # type: ignore[arg-type]
 
 
-def attended(
+def attention_graph(
     device: str, *, dtype: torch.dtype, mask: bool = False, training: bool = False, dropout: float = 0.0
 ) -> Graph:
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -87,28 +87,28 @@ def largest(graph: Graph) -> int:
 SCORES = 4 * 256 * 256
 
 
-def test_on_cuda_half_precision_runs_flash_and_keeps_a_row_of_log_sum_exps() -> None:
-    graph = attended("cuda", dtype=BF16, training=True)
+def test_half_precision_on_cuda_runs_flash_and_keeps_a_row_of_log_sum_exps() -> None:
+    graph = attention_graph("cuda", dtype=BF16, training=True)
     assert "aten._scaled_dot_product_flash_attention.default" in graph.ops.target
     assert "aten._scaled_dot_product_flash_attention_backward.default" in graph.ops.target
     assert largest(graph) < 2 * SCORES
     assert (1, 4, 256) in [graph.values.shape[v] for vs in graph.ops.saves for v in vs]
 
 
-def test_on_cuda_single_precision_and_masks_run_memory_efficient_attention() -> None:
-    for graph in (attended("cuda", dtype=F32, training=True), attended("cuda", dtype=BF16, mask=True)):
+def test_single_precision_and_masks_on_cuda_run_memory_efficient_attention() -> None:
+    for graph in (attention_graph("cuda", dtype=F32, training=True), attention_graph("cuda", dtype=BF16, mask=True)):
         assert "aten._scaled_dot_product_efficient_attention.default" in graph.ops.target
         assert largest(graph) < 2 * SCORES
 
 
-def test_on_cuda_double_precision_holds_the_scores_as_the_fallback_does() -> None:
-    assert largest(attended("cuda", dtype=F64)) >= 8 * SCORES
+def test_double_precision_on_cuda_holds_the_scores() -> None:
+    assert largest(attention_graph("cuda", dtype=F64)) >= 8 * SCORES
 
 
-def test_on_the_cpu_torch_itself_chooses() -> None:
-    graph = attended("cpu", dtype=F32)
+def test_attention_on_the_cpu_is_torchs_own_choice() -> None:
+    graph = attention_graph("cpu", dtype=F32)
     assert "aten._scaled_dot_product_flash_attention_for_cpu.default" in graph.ops.target
-    assert largest(attended("cpu", dtype=F32, dropout=0.1)) >= 4 * SCORES
+    assert largest(attention_graph("cpu", dtype=F32, dropout=0.1)) >= 4 * SCORES
 
 
 def test_dropout_on_cuda_keeps_a_boolean_mask_and_on_the_cpu_a_scaled_one() -> None:

@@ -26,18 +26,18 @@ def result_types(graph: Graph) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("region", ["cuda", "cpu"])
-def test_on_cuda_products_are_half_and_norms_and_exponentials_single(region: str) -> None:
+def test_products_on_cuda_are_half_and_norms_and_exponentials_single(region: str) -> None:
     types = result_types(graph_of("cuda", region))
     assert types["aten.mm.default"] == "bfloat16"
     assert types["aten.native_layer_norm.default"] == "float32"
     assert types["aten.exp.default"] == "float32"
 
 
-def test_on_cuda_the_default_is_the_gpus() -> None:
+def test_default_dtype_on_cuda_is_the_gpus() -> None:
     assert result_types(graph_of("cuda", "cuda", None))["aten.mm.default"] == "float16"
 
 
-def test_on_the_cpu_exponentials_stay_half() -> None:
+def test_exponentials_on_the_cpu_stay_half() -> None:
     types = result_types(graph_of("cpu", "cpu"))
     assert types["aten.mm.default"] == "bfloat16"
     assert types["aten.exp.default"] == "bfloat16"
@@ -53,7 +53,7 @@ def test_autocast_is_torchs_own_again_afterwards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "region", "asked", "ops"),
+    ("device", "region", "dtype", "ops"),
     [
         ("cuda", False, torch.float32, ["aten._softmax.default"]),
         ("cuda", True, None, ["aten._softmax.default"]),
@@ -62,24 +62,24 @@ def test_autocast_is_torchs_own_again_afterwards() -> None:
     ],
 )
 def test_softmax_to_single_precision_is_one_operator_on_cuda(
-    device: str, region: bool, asked: torch.dtype | None, ops: list[str]
+    device: str, region: bool, dtype: torch.dtype | None, ops: list[str]
 ) -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", enabled=region):
-            return torch.softmax(x, -1, dtype=asked)
+            return torch.softmax(x, -1, dtype=dtype)
 
     with fake_environment(device):
         work = Workload(name="soft", folder="", run=run, args=(torch.empty(4, 8, dtype=torch.bfloat16),))
         graph = lower_program(trace(work, CaptureRequest(target="soft", device=device), no_progress)).graph
     assert list(graph.ops.target) == ops
-    assert graph.values.dtype[graph.outputs[0]] == ("float32" if region or asked else "bfloat16")
+    assert graph.values.dtype[graph.outputs[0]] == ("float32" if region or dtype else "bfloat16")
 
 
-@pytest.mark.parametrize(("device", "kept"), [("cuda", "float32"), ("cpu", "bfloat16")])
-def test_layer_norm_in_half_precision_keeps_its_statistics_as_the_kernel_does(device: str, kept: str) -> None:
+@pytest.mark.parametrize(("device", "statistics"), [("cuda", "float32"), ("cpu", "bfloat16")])
+def test_layer_norm_in_half_precision_keeps_its_statistics_as_the_kernel_does(device: str, statistics: str) -> None:
     with fake_environment(device):
         x, w = torch.empty(4, 8, dtype=torch.bfloat16), torch.empty(8, dtype=torch.bfloat16)
         run = lambda x, w: torch.native_layer_norm(x, (8,), w, w, 1e-5)  # noqa: E731
         work = Workload(name="norm", folder="", run=run, args=(x, w))
         graph = lower_program(trace(work, CaptureRequest(target="norm", device=device), no_progress)).graph
-    assert [graph.values.dtype[v] for v in graph.outputs] == ["bfloat16", kept, kept]
+    assert [graph.values.dtype[v] for v in graph.outputs] == ["bfloat16", statistics, statistics]

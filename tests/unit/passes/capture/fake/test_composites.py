@@ -11,29 +11,29 @@ from tmmu.passes.capture.fake.composites import eager_composites
 aten = torch.ops.aten
 
 
-def in_python() -> dict[str, dict[DispatchKey, Any]]:
+def python_kernels() -> dict[str, dict[DispatchKey, Any]]:
     """By operator, its kernels in Python other than those that only give shapes."""
     packets = [packet for packet in vars(aten).values() if isinstance(packet, OpOverloadPacket)]
     overloads = [op for packet in packets for op in vars(packet).values() if isinstance(op, OpOverload)]
     kernels: dict[str, dict[DispatchKey, Any]] = {
         str(op): {key: rule for key, rule in op.py_kernels.items() if key is not DispatchKey.Meta} for op in overloads
     }
-    return {name: found for name, found in kernels.items() if found}
+    return {name: rules for name, rules in kernels.items() if rules}
 
 
-def test_no_rule_in_python_is_left_but_those_that_mend_a_schema() -> None:
-    before = in_python()
+def test_rules_in_python_are_hidden_but_for_those_that_mend_a_schema() -> None:
+    before = python_kernels()
     assert "aten.upsample_bilinear2d.default" in before
     with eager_composites():
-        left = in_python()
+        left = python_kernels()
     assert {name: set(kernels) for name, kernels in left.items()} == {
         "aten.native_batch_norm.default": {DispatchKey.Autograd},
         "aten.cudnn_batch_norm.default": {DispatchKey.Autograd},
     }
-    assert in_python() == before
+    assert python_kernels() == before
 
 
-def test_a_rule_of_ours_is_there_meanwhile() -> None:
+def test_rules_given_stand_in_meanwhile() -> None:
     def rule(x: torch.Tensor) -> torch.Tensor:
         return x
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import Tensors, bound, captured, eager, same_bits
+from tests.runtime.harness import Tensors, bind_module, capture_program, run_eager, same_bits
 from tmmu.errors import CaptureFailed, UnsupportedOp
 
 
@@ -43,16 +43,16 @@ class Grouped(nn.Module):
         return torch.nn.functional.grouped_mm(x, weight, offs=ends)
 
 
-def test_what_a_lazy_view_puts_off_is_done() -> None:
+def test_lazy_conjugates_and_negatives_are_computed_at_once() -> None:
     inputs = {"x": rand(3, 4, 2)}
-    found, wanted = bound(Conjugates, Conjugates(), inputs)(**inputs), eager(Conjugates(), inputs)
-    assert len(found) == len(wanted)
-    assert all(map(same_bits, found, wanted))
+    results, expected = bind_module(Conjugates, Conjugates(), inputs)(**inputs), run_eager(Conjugates(), inputs)
+    assert len(results) == len(expected)
+    assert all(map(same_bits, results, expected))
 
 
-def test_gradients_through_complex_numbers_are_the_modules() -> None:
+def test_gradients_through_complex_numbers_have_eagers_bits() -> None:
     inputs, real = {"x": rand(3, 4)}, Turning()
-    executor = bound(Turning, real, inputs, mode="backward", preset="train_full")
+    executor = bind_module(Turning, real, inputs, mode="backward", preset="train_full")
     loss = real(**inputs)
     loss.backward()
     _, gradient = executor(**inputs)
@@ -68,14 +68,14 @@ def test_grouped_products_are_planned_in_each_dtype_that_runs(
     inputs: Tensors = {"x": rand(*left).to(dtype), "weight": rand(*right).to(dtype)}
     inputs["ends"] = torch.tensor([4, 16 if len(left) == len(right) else 8], dtype=torch.int32)
     with plain_kernels():
-        (found,), (wanted,) = bound(Grouped, Grouped(), inputs)(**inputs), eager(Grouped(), inputs)
-    assert same_bits(found, wanted)
+        (results,), (expected,) = bind_module(Grouped, Grouped(), inputs)(**inputs), run_eager(Grouped(), inputs)
+    assert same_bits(results, expected)
 
 
-def test_a_grouped_product_of_two_dtypes_is_refused() -> None:
+def test_grouped_product_of_two_dtypes_is_refused() -> None:
     inputs = {"x": rand(8, 16), "weight": rand(2, 16, 8).half(), "ends": torch.tensor([4, 8], dtype=torch.int32)}
     with pytest.raises(CaptureFailed, match="float32 and"):
-        captured(Grouped, inputs)
+        capture_program(Grouped, inputs)
 
 
 class Rounding(nn.Module):
@@ -90,11 +90,11 @@ class Rounding(nn.Module):
         ]
 
 
-def test_what_only_rounds_as_a_quantized_tensor_does_is_planned() -> None:
+def test_fake_quantization_is_planned() -> None:
     inputs = {"x": rand(3, 4)}
-    found, wanted = bound(Rounding, Rounding(), inputs)(**inputs), eager(Rounding(), inputs)
-    assert len(found) == len(wanted)
-    assert all(map(same_bits, found, wanted))
+    results, expected = bind_module(Rounding, Rounding(), inputs)(**inputs), run_eager(Rounding(), inputs)
+    assert len(results) == len(expected)
+    assert all(map(same_bits, results, expected))
 
 
 QUANTIZING = {
@@ -115,6 +115,6 @@ class Quantizing(nn.Module):
 
 
 @pytest.mark.parametrize("name", QUANTIZING)
-def test_what_makes_a_quantized_tensor_is_refused(name: str) -> None:
+def test_quantized_tensors_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedOp, match="quantized tensor"):
-        captured(lambda: Quantizing(name), {"x": rand(3, 4)})
+        capture_program(lambda: Quantizing(name), {"x": rand(3, 4)})

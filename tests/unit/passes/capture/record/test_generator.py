@@ -23,7 +23,7 @@ DEFAULT = frozenset({cpp_address(torch.default_generator)})
 
 
 @pytest.mark.parametrize(
-    ("call", "args", "kwargs", "wanted"),
+    ("call", "args", "kwargs", "expected"),
     [
         (aten.rand.default, ([4],), {}, True),
         (aten.native_dropout.default, (X, 0.5, True), {}, True),
@@ -41,21 +41,19 @@ DEFAULT = frozenset({cpp_address(torch.default_generator)})
         (HAND_OUT, ([X],), {}, False),
     ],
 )
-def test_an_operator_draws_or_does_not(
-    call: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: bool
-) -> None:
-    assert draws(call, args, kwargs, DEFAULT) is wanted
+def test_calls_draw_or_do_not(call: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], expected: bool) -> None:
+    assert draws(call, args, kwargs, DEFAULT) is expected
 
 
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**63])
-def test_a_seeded_state_is_that_of_a_generator(seed: int) -> None:
+def test_seeded_state_is_that_of_a_generator(seed: int) -> None:
     assert seeded_state("cpu", seed).equal(torch.Generator().manual_seed(seed).get_state())
     on_gpu = bytes(seeded_state("cuda", seed).tolist())
     assert on_gpu == (seed % 2**64).to_bytes(8, "little") + bytes(8)  # the seed, and how much was drawn
     assert (state_bytes("cpu"), state_bytes("cuda")) == (seeded_state("cpu", seed).numel(), len(on_gpu))
 
 
-def test_a_state_that_was_read_is_put_back_from_any_place_in_memory() -> None:
+def test_state_is_set_from_any_offset_in_memory() -> None:
     memory = torch.zeros(8192, dtype=torch.uint8)
     place = memory[64 : 64 + state_bytes("cpu")]
     torch.manual_seed(5)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.harness import captured
-from tests.runtime.test_checkpoint import KEPT, SET, WAYS, Blocks, DrawingAnew, Nested, loss, x
+from tests.runtime.harness import capture_program
+from tests.runtime.test_checkpoint import GET_STATE, SET_STATE, WAYS, Blocks, DrawingAnew, Nested, loss, x
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.record.randomness import Randomness
@@ -46,20 +46,20 @@ def graph_of(folder: Path, forward: str, *, device: str = "cpu", head: str = HEA
 def states(graph: Graph) -> list[str]:
     """Who reads and who sets the random state, and in which stage, in order."""
     rows = zip(graph.ops.target, graph.ops.stage, strict=True)
-    return [f"{target.split('.')[1]} {stage}" for target, stage in rows if target in (KEPT, SET)]
+    return [f"{target.split('.')[1]} {stage}" for target, stage in rows if target in (GET_STATE, SET_STATE)]
 
 
 ONE = ["random_state forward", "random_state backward", "set_random_state backward", "set_random_state backward"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_state_is_read_where_it_is_and_put_back_before_the_draw(tmp_path: Path, device: str) -> None:
+def test_states_are_read_in_place_and_set_before_the_next_draw(tmp_path: Path, device: str) -> None:
     graph = graph_of(tmp_path, AGAIN, device=device)
     assert states(graph) == ONE
-    first = graph.ops.target.index(KEPT)
+    first = graph.ops.target.index(GET_STATE)
     drawn = [op for op, name in enumerate(graph.ops.target) if "bernoulli" in name or "native_dropout.d" in name]
     assert first < drawn[0]
-    assert graph.ops.target[drawn[1] - (2 if device == "cpu" else 1)] in (SET, "aten.empty_like.default")
+    assert graph.ops.target[drawn[1] - (2 if device == "cpu" else 1)] in (SET_STATE, "aten.empty_like.default")
     size = graph.buffers.bytes[graph.values.buffer[graph.ops.writes[first][0]]]
     assert size == (torch.get_rng_state().numel() if device == "cpu" else 16)
 
@@ -75,7 +75,7 @@ def test_a_state_is_read_where_it_is_and_put_back_before_the_draw(tmp_path: Path
         "torch.set_rng_state(torch.get_rng_state()); return self.body(x).square().mean()",
     ],
 )
-def test_where_nothing_is_drawn_between_nothing_is_recorded(
+def test_states_without_a_draw_between_are_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forward: str, device: str
 ) -> None:
     graph = graph_of(tmp_path, forward, device=device)
@@ -92,61 +92,60 @@ def test_attention_without_dropout_draws_nothing(tmp_path: Path) -> None:
     assert states(graph_of(tmp_path, again, device="cuda")) == []
 
 
-def test_states_that_are_asked_for_twice_are_read_once() -> None:
-    program, _ = captured(Blocks, x(0), mode="backward", loss=loss)
+def test_states_used_twice_are_read_once() -> None:
+    program, _ = capture_program(Blocks, x(0), mode="backward", loss=loss)
     assert states(program.graph) == 3 * ONE[:1] + ONE[1:2] + 4 * ONE[2:3]
-    program, _ = captured(DrawingAnew, x(0), mode="backward", loss=loss)
+    program, _ = capture_program(DrawingAnew, x(0), mode="backward", loss=loss)
     assert states(program.graph) == []
 
 
 @pytest.mark.parametrize("make", WAYS, ids=lambda way: way.__name__)
-def test_every_state_that_is_read_is_put_back(make: Callable[[], Blocks]) -> None:
-    program, _ = captured(make, x(0), mode="backward", loss=loss)
+def test_states_that_are_read_are_set_again(make: Callable[[], Blocks]) -> None:
+    program, _ = capture_program(make, x(0), mode="backward", loss=loss)
     ops, read = program.graph.ops, set[int]()
     for reads in ops.reads:
         read |= set(reads)
-    assert all(set(ops.writes[op]) & read for op, target in enumerate(ops.target) if target == KEPT)
+    assert all(set(ops.writes[op]) & read for op, target in enumerate(ops.target) if target == GET_STATE)
 
 
-def test_what_is_put_back_last_is_an_op_of_the_stage_that_asked() -> None:
-    program, _ = captured(Nested, x(0), mode="backward", loss=loss)
-    assert program.graph.ops.target[-1] == SET
+def test_last_set_is_an_op_of_the_stage_that_asked() -> None:
+    program, _ = capture_program(Nested, x(0), mode="backward", loss=loss)
+    assert program.graph.ops.target[-1] == SET_STATE
     assert program.graph.ops.stage[-1] == "backward"
 
 
-def test_a_gpus_state_is_one_of_a_gpu(tmp_path: Path) -> None:
+def test_states_of_a_gpu_are_followed_without_one(tmp_path: Path) -> None:
     forward = (
         "before = torch.cuda.get_rng_state(); y = self.body(x); torch.cuda.set_rng_state(before)\n"
         "        with torch.random.fork_rng():\n            torch.manual_seed(3); y = y + self.body(x)\n"
         "        return y.square().mean()"
     )
-    # the first state, put back; that of now, which is the first again; the seed; the first once more
-    wanted = ["random_state", "set_random_state", "set_random_state", "set_random_state"]
-    assert [one.split()[0] for one in states(graph_of(tmp_path, forward, device="cuda"))] == wanted[:1] + wanted[2:]
-    with_cpu = forward.replace("torch.cuda.", "torch.")
-    assert [one.split()[0] for one in states(graph_of(tmp_path, with_cpu, device="cuda"))] == wanted[:1] + wanted[2:]
+    # The first state, read and put back. Setting it again inside is no change; the seed and the end of the fork are.
+    for text in (forward, forward.replace("torch.cuda.", "torch.")):
+        operators = [entry.split()[0] for entry in states(graph_of(tmp_path, text, device="cuda"))]
+        assert operators == ["random_state", "set_random_state", "set_random_state"]
 
 
-def test_a_checkpoint_on_a_gpu_keeps_the_state_of_its_tensors_device(tmp_path: Path) -> None:
+def test_checkpoint_on_a_gpu_keeps_the_state_of_its_tensors_device(tmp_path: Path) -> None:
     hidden = AGAIN.replace("self.body, x,", "lambda: self.body(x),")
     assert states(graph_of(tmp_path, hidden)) == ONE
     assert states(graph_of(tmp_path, hidden, device="cuda")) == []  # eager keeps none, and draws anew
 
 
 @pytest.mark.parametrize(
-    ("forward", "said"),
+    ("forward", "message"),
     [
         ("torch.seed(); return self.body(x).square().mean()", "by chance"),
         ("s = torch.get_rng_state(); s[0] = 1; torch.set_rng_state(s); return self.body(x).mean()", "changed in place"),
         ("s = torch.get_rng_state(); s.zero_(); torch.get_rng_state(); return self.body(x).mean()", "changed in place"),
     ],
 )
-def test_what_no_graph_can_say_is_refused(tmp_path: Path, forward: str, said: str) -> None:
-    with pytest.raises(UnsupportedOp, match=said):
+def test_chance_seeds_and_states_changed_in_place_are_refused(tmp_path: Path, forward: str, message: str) -> None:
+    with pytest.raises(UnsupportedOp, match=message):
         graph_of(tmp_path, forward)
 
 
-def test_torch_is_left_as_it_was(tmp_path: Path) -> None:
+def test_torchs_functions_are_restored(tmp_path: Path) -> None:
     owners = (torch, torch.random, torch.cuda, torch.cuda.random, torch.utils.checkpoint)
     before = [dict(vars(owner)) for owner in owners]
     state = torch.get_rng_state()

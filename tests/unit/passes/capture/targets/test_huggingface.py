@@ -28,13 +28,13 @@ T5: dict[str, Any] = {
 }  # fmt: skip
 
 
-def planned(folder: Path, config: dict[str, Any] = LLAMA, **options: Any) -> Graph:
+def graph_of(folder: Path, config: dict[str, Any] = LLAMA, **options: Any) -> Graph:
     (folder / "config.json").write_text(json.dumps(config))
     return lower_program(capture(CaptureRequest(target=f"hf:{folder}", **options))).graph
 
 
-def test_a_llama_at_8192_tokens_on_cuda_holds_nothing_of_the_size_of_its_scores(tmp_path: Path) -> None:
-    graph = planned(tmp_path, seq=8192)
+def test_llama_at_8192_tokens_on_cuda_holds_no_scores(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, seq=8192)
     scores = 8192 * 8192
     assert max(b for b, r in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if r == "activation") < scores
     assert graph.ops.target.count("aten._scaled_dot_product_flash_attention.default") == 2
@@ -42,8 +42,8 @@ def test_a_llama_at_8192_tokens_on_cuda_holds_nothing_of_the_size_of_its_scores(
     assert set(graph.notes.ops.modality) == {"text"}
 
 
-def test_a_decode_step_updates_its_cache_where_it_lies(tmp_path: Path) -> None:
-    graph = planned(tmp_path, decode=True, cache_len=128, batch=3)
+def test_decode_step_updates_its_cache_in_place(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, decode=True, cache_len=128, batch=3)
     cache = [i for i, n in enumerate(graph.notes.buffers) if n.endswith((".keys", ".values"))]
     assert [graph.buffers.role[i] for i in cache] == ["state"] * 4
     assert [graph.buffers.bytes[i] for i in cache] == [3 * 2 * 128 * 16 * 2] * 4
@@ -55,31 +55,31 @@ def test_a_decode_step_updates_its_cache_where_it_lies(tmp_path: Path) -> None:
 
 
 def test_batch_sequence_and_dtype_reach_the_inputs(tmp_path: Path) -> None:
-    graph = planned(tmp_path, batch=3, seq=5, dtype="float32")
+    graph = graph_of(tmp_path, batch=3, seq=5, dtype="float32")
     assert graph.values.shape[graph.inputs[0]] == (3, 5)
     assert "float32" in graph.values.dtype
     assert "bfloat16" not in graph.values.dtype
 
 
-def test_a_training_step_takes_labels(tmp_path: Path) -> None:
-    graph = planned(tmp_path, seq=16, mode="backward")
+def test_training_step_takes_labels(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, seq=16, mode="backward")
     names = [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs]
     assert names == ["input_ids", "labels"]
     assert set(graph.notes.ops.phase) == {"training"}
 
 
 def test_tied_embeddings_are_one_buffer(tmp_path: Path) -> None:
-    untied, tied = (planned(tmp_path, LLAMA | {"tie_word_embeddings": tie}, seq=4) for tie in (False, True))
+    untied, tied = (graph_of(tmp_path, LLAMA | {"tie_word_embeddings": tie}, seq=4) for tie in (False, True))
     assert tied.buffers.role.count("parameter") == untied.buffers.role.count("parameter") - 1
 
 
-def test_an_encoder_decoder_gets_both_inputs(tmp_path: Path) -> None:
-    graph = planned(tmp_path, T5, seq=8)
+def test_encoder_decoder_gets_both_inputs(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, T5, seq=8)
     assert [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs] == ["input_ids", "decoder_input_ids"]
 
 
-def test_a_vision_model_gets_pixels_of_its_size(tmp_path: Path) -> None:
-    graph = planned(tmp_path, VIT, batch=2)
+def test_vision_model_gets_pixels_of_its_size(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, VIT, batch=2)
     assert graph.values.shape[graph.inputs[0]] == (2, 3, 32, 32)
     assert set(graph.notes.ops.modality) == {"vision"}
 
@@ -98,23 +98,23 @@ def test_a_vision_model_gets_pixels_of_its_size(tmp_path: Path) -> None:
         (json.dumps(VIT), {"seq": 4}),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
+def test_options_that_contradict_are_refused(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InvalidConfig) as caught:
         capture(CaptureRequest(target=f"hf:{tmp_path}", **options))
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:
+def test_missing_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TmmuError, match="no config"):
         capture(CaptureRequest(target=f"hf:{tmp_path}"))
 
 
-def test_a_decode_step_of_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
+def test_decode_step_of_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TmmuError, match="encoder-decoder"):
-        planned(tmp_path, T5, decode=True, cache_len=8)
+        graph_of(tmp_path, T5, decode=True, cache_len=8)
 
 
-def test_a_prefill_keeps_no_cache(tmp_path: Path) -> None:
-    graph = planned(tmp_path, T5, seq=8)
+def test_prefill_keeps_no_cache(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, T5, seq=8)
     assert not [line for line in graph.notes.ops.source if "cache_utils" in line]

@@ -48,39 +48,39 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def planned(target: str, **options: object) -> Graph:
+def graph_of(target: str, **options: object) -> Graph:
     return lower_program(capture(CaptureRequest(target=target, device="cpu", **options))).graph  # type: ignore[arg-type]
 
 
-def refused(target: str) -> TmmuError:
+def refusal_of(target: str) -> TmmuError:
     with pytest.raises(TmmuError) as caught:
-        planned(target)
+        graph_of(target)
     assert "\n" not in str(caught.value)
     return caught.value
 
 
 def test_sources_of_a_module_start_with_its_package(package: str) -> None:
-    graph = planned(f"{package}.net:Net")
+    graph = graph_of(f"{package}.net:Net")
     assert graph.notes.ops.source == (f"{package}/net.py:10",) * 2
-    assert planned(f"{package}.inner.net:Net").notes.ops.source == graph.notes.ops.source
+    assert graph_of(f"{package}.inner.net:Net").notes.ops.source == graph.notes.ops.source
     assert graph.notes.name == "Net"
 
 
 def test_settings_and_inputs_reach_an_object_of_a_module(package: str) -> None:
-    graph = planned(f"{package}.net:Net", inputs=("x=float32[3,8]",), settings=(("width", "8"),))
+    graph = graph_of(f"{package}.net:Net", inputs=("x=float32[3,8]",), settings=(("width", "8"),))
     assert graph.values.shape[graph.inputs[0]] == (3, 8)
 
 
 def test_module_at_the_top_has_its_own_folder(package: str) -> None:
     Path(f"{package}_file.py").write_text(NET)
-    assert planned(f"{package}_file:Net").notes.ops.source == (f"{package}_file.py:10",) * 2
+    assert graph_of(f"{package}_file:Net").notes.ops.source == (f"{package}_file.py:10",) * 2
 
 
 def test_module_of_the_environment_has_its_packages_folder() -> None:
     assert source_folder("torch.nn.modules.linear:Linear") == str(Path(torch.__file__).parents[1])
     assert source_folder("sys:path") == source_folder("no_such_module:Net") == ""
     sizes = (("in_features", "4"), ("out_features", "2"))
-    graph = planned("torch.nn:Linear", inputs=("input=float32[2,4]",), settings=sizes)
+    graph = graph_of("torch.nn:Linear", inputs=("input=float32[2,4]",), settings=sizes)
     assert graph.ops.target == ("aten.addmm.default",)
 
 
@@ -97,14 +97,14 @@ def test_module_of_the_environment_has_its_packages_folder() -> None:
     ],
 )
 def test_names_that_lead_nowhere_are_the_callers_fault(package: str, target: str, says: str) -> None:
-    error = refused(target.format(package))
+    error = refusal_of(target.format(package))
     assert isinstance(error, InvalidConfig)
     assert says.format(package) in error.what
 
 
 def test_packages_without_the_name_tell_where_to_look(package: str) -> None:
-    assert f"{package}.MODULE:Net" in refused(f"{package}:Net").fix
-    assert f"{package}.inner.net:NAME" in refused(f"{package}.inner:net").fix
+    assert f"{package}.MODULE:Net" in refusal_of(f"{package}:Net").fix
+    assert f"{package}.inner.net:NAME" in refusal_of(f"{package}.inner:net").fix
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_packages_without_the_name_tell_where_to_look(package: str) -> None:
     [("unfinished", "/unfinished.py:1: invalid syntax"), ("needy", "/needy.py:1: ModuleNotFoundError")],
 )
 def test_imports_that_fail_inside_name_the_line(package: str, module: str, says: str) -> None:
-    error = refused(f"{package}.{module}:Net")
+    error = refusal_of(f"{package}.{module}:Net")
     assert isinstance(error, CaptureFailed)
     assert error.what.startswith(f"{package}{says}")
 

@@ -25,27 +25,27 @@ class Net(nn.Module):
 WHOLE = LINEAR + "model = Net\ndef inputs(batch=2, width=4):\n    return (torch.zeros(batch, width),)\n"
 
 
-def planned(folder: Path, text: str, name: str | None = None, **options: object) -> Graph:
+def graph_of(folder: Path, text: str, name: str | None = None, **options: object) -> Graph:
     path = folder / "net.py"
     path.write_text(text)
     target = f"{path}:{name}" if name else str(path)
     return lower_program(capture(CaptureRequest(target=target, **options))).graph  # type: ignore[arg-type]
 
 
-def refused(folder: Path, text: str, name: str | None = None, **options: object) -> TmmuError:
+def refusal_of(folder: Path, text: str, name: str | None = None, **options: object) -> TmmuError:
     with pytest.raises(TmmuError) as caught:
-        planned(folder, text, name, **options)
+        graph_of(folder, text, name, **options)
     return caught.value
 
 
-def test_each_setting_goes_to_whichever_takes_it(tmp_path: Path) -> None:
-    graph = planned(tmp_path, WHOLE, settings=(("depth", "3"), ("batch", "7"), ("width", "8")))
+def test_settings_go_to_whichever_takes_them(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, WHOLE, settings=(("depth", "3"), ("batch", "7"), ("width", "8")))
     assert graph.values.shape[graph.inputs[0]] == (7, 8)
     assert graph.ops.target == ("aten.addmm.default",) * 3
 
 
-def test_a_setting_that_nothing_takes_is_refused(tmp_path: Path) -> None:
-    error = refused(tmp_path, WHOLE, settings=(("heads", "3"),))
+def test_setting_that_nothing_takes_is_refused(tmp_path: Path) -> None:
+    error = refusal_of(tmp_path, WHOLE, settings=(("heads", "3"),))
     assert isinstance(error, InvalidConfig)
     assert "'heads'" in error.what
 
@@ -61,29 +61,29 @@ def test_a_setting_that_nothing_takes_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_inputs_may_be_a_tensor_a_sequence_a_mapping_or_a_callable(tmp_path: Path, inputs: str) -> None:
-    graph = planned(tmp_path, f"{LINEAR}\nmodel = Net()\n{inputs}\n")
+    graph = graph_of(tmp_path, f"{LINEAR}\nmodel = Net()\n{inputs}\n")
     assert [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs] == ["x"]
 
 
-def test_any_class_of_a_file_is_planned_with_inputs_from_the_command_line(tmp_path: Path) -> None:
-    graph = planned(tmp_path, LINEAR, "Net", inputs=("x=float32[3,4]",), settings=(("depth", "2"),))
+def test_class_of_a_file_takes_inputs_of_the_command_line(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, LINEAR, "Net", inputs=("x=float32[3,4]",), settings=(("depth", "2"),))
     assert len(graph.ops) == 2
     assert graph.values.shape[graph.inputs[0]] == (3, 4)
 
 
-def test_a_function_of_tensors_is_the_program_itself(tmp_path: Path) -> None:
+def test_function_of_tensors_is_the_program_itself(tmp_path: Path) -> None:
     text = "import torch\ndef step(x, y, scale=1.0):\n    return x * scale + y\n"
-    graph = planned(tmp_path, text, "step", inputs=("x=float32[2]", "y=float32[2]"), settings=(("scale", "2.0"),))
+    graph = graph_of(tmp_path, text, "step", inputs=("x=float32[2]", "y=float32[2]"), settings=(("scale", "2.0"),))
     assert graph.ops.target == ("aten.mul.Tensor", "aten.add.Tensor")
 
 
-def test_a_function_that_makes_a_module_is_called_with_the_settings(tmp_path: Path) -> None:
+def test_function_that_makes_a_module_takes_the_settings(tmp_path: Path) -> None:
     text = f"{LINEAR}\ndef build(depth=1):\n    return Net(depth=depth)\n"
-    graph = planned(tmp_path, text, "build", inputs=("x=float32[2,4]",), settings=(("depth", "2"),))
+    graph = graph_of(tmp_path, text, "build", inputs=("x=float32[2,4]",), settings=(("depth", "2"),))
     assert len(graph.ops) == 2
 
 
-def test_a_file_inside_a_package_may_import_its_neighbours(tmp_path: Path) -> None:
+def test_file_inside_a_package_may_import_its_neighbours(tmp_path: Path) -> None:
     package = tmp_path / "pack_of_test"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -98,7 +98,7 @@ def test_tied_weights_are_one_buffer(tmp_path: Path) -> None:
         LINEAR
         + "def model():\n    net = Net(depth=2)\n    net.layers[1].weight = net.layers[0].weight\n    return net\n"
     )
-    graph = planned(tmp_path, text + "inputs = torch.zeros(2, 4)\n")
+    graph = graph_of(tmp_path, text + "inputs = torch.zeros(2, 4)\n")
     assert graph.buffers.role.count("parameter") == 3
 
 
@@ -109,18 +109,18 @@ def test_conversions_keep_tied_weights_tied(tmp_path: Path, convert: str) -> Non
         f"    return net{convert}\n"
         "def inputs():\n    return torch.zeros(2, 4, dtype=next(model().parameters()).dtype, device='cuda')\n"
     )
-    graph = planned(tmp_path, text)
+    graph = graph_of(tmp_path, text)
     assert graph.buffers.role.count("parameter") == 3
 
 
 def test_source_lines_are_relative_and_name_the_users_line(tmp_path: Path) -> None:
-    graph = planned(tmp_path, WHOLE)
+    graph = graph_of(tmp_path, WHOLE)
     assert graph.notes.ops.source == ("net.py:9",)
     assert graph.notes.ops.module == ("layers.0",)
 
 
 def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
-    graph = planned(tmp_path, WHOLE, settings=(("width", "1048576"), ("depth", "4")))
+    graph = graph_of(tmp_path, WHOLE, settings=(("width", "1048576"), ("depth", "4")))
     assert sum(graph.buffers.bytes) > 16 * 2**40
 
 
@@ -139,8 +139,8 @@ def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
         ("model = lambda: (lambda x: None)\ninputs = 1\n", "`inputs` is no tensor"),
     ],
 )
-def test_what_cannot_be_traced_says_why_and_where(tmp_path: Path, text: str, says: str) -> None:
-    error = refused(tmp_path, text)
+def test_untraceable_files_say_why_and_in_which_line(tmp_path: Path, text: str, says: str) -> None:
+    error = refusal_of(tmp_path, text)
     assert isinstance(error, CaptureFailed)
     assert says in error.what
     assert "\n" not in str(error)
@@ -150,23 +150,23 @@ def test_control_flow_on_data_names_the_line(tmp_path: Path) -> None:
     text = (
         "import torch\ndef model():\n    def f(x):\n        if x.sum() > 0:\n            return x\n        return -x\n"
     )
-    error = refused(tmp_path, text + "    return f\ninputs = torch.zeros(2)\n")
+    error = refusal_of(tmp_path, text + "    return f\ninputs = torch.zeros(2)\n")
     assert error.what.startswith("net.py:4: DataDependentOutputException")
     assert "torch.where" in error.fix
 
 
-def test_a_scalar_that_constants_decide_is_known_while_tracing(tmp_path: Path) -> None:
+def test_scalars_of_constants_have_values_while_tracing(tmp_path: Path) -> None:
     text = (
         "import torch\ndef model():\n    rates = [r.item() for r in torch.linspace(0, 1, 3)]\n    def f(x):\n"
         "        mask = torch.zeros(4)\n        mask[2:] = 1\n"
         "        return x * 2 if mask.sum() == 2 and rates == [0.0, 0.5, 1.0] else x\n    return f\n"
     )
-    graph = planned(tmp_path, text + "inputs = torch.zeros(4)\n")
+    graph = graph_of(tmp_path, text + "inputs = torch.zeros(4)\n")
     assert graph.ops.target[-1] == "aten.mul.Tensor"
 
 
-def test_a_model_without_tensor_outputs_is_refused(tmp_path: Path) -> None:
-    error = refused(tmp_path, "import torch\ndef model():\n    return lambda x: None\ninputs = torch.zeros(2)\n")
+def test_model_without_tensor_outputs_is_refused(tmp_path: Path) -> None:
+    error = refusal_of(tmp_path, "import torch\ndef model():\n    return lambda x: None\ninputs = torch.zeros(2)\n")
     assert "returns no tensor" in error.what
 
 
@@ -175,13 +175,13 @@ def test_nested_control_flow_operators_are_unsupported(tmp_path: Path) -> None:
         "import torch\ndef model():\n    def f(x):\n"
         "        return torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,))\n    return f\n"
     )
-    error = refused(tmp_path, text + "inputs = torch.zeros(2)\n")
+    error = refusal_of(tmp_path, text + "inputs = torch.zeros(2)\n")
     assert isinstance(error, UnsupportedOp), error
 
 
 def test_sparse_tensors_are_unsupported(tmp_path: Path) -> None:
     text = "import torch\ndef model():\n    return lambda x: x.to_sparse()\ninputs = torch.zeros(2, 2)\n"
-    assert refused(tmp_path, text).code in ("UNSUPPORTED_OP", "CAPTURE_FAILED")
+    assert refusal_of(tmp_path, text).code in ("UNSUPPORTED_OP", "CAPTURE_FAILED")
 
 
 @pytest.mark.parametrize(
@@ -211,24 +211,24 @@ def test_settings_are_python_literals_or_text(text: str, value: object) -> None:
     assert parse_setting(text) == value
 
 
-def test_an_unknown_input_name_lists_what_the_model_takes(tmp_path: Path) -> None:
-    error = refused(tmp_path, LINEAR, "Net", inputs=("z=float32[2,4]",))
+def test_unknown_input_name_lists_what_the_model_takes(tmp_path: Path) -> None:
+    error = refusal_of(tmp_path, LINEAR, "Net", inputs=("z=float32[2,4]",))
     assert "'z'" in error.what
     assert "x" in error.fix
 
 
-def test_modules_copied_deeply_are_modules_of_their_own(tmp_path: Path) -> None:
+def test_deep_copies_are_modules_of_their_own(tmp_path: Path) -> None:
     text = LINEAR + (
         "import copy\ndef model():\n    net = Net()\n"
         "    return nn.Sequential(net, copy.deepcopy(net), copy.copy(net))\n"
         "inputs = torch.zeros(2, 4)\n"
     )
-    graph = planned(tmp_path, text)
+    graph = graph_of(tmp_path, text)
     assert graph.buffers.role.count("parameter") == 4
     assert len(graph.ops) == 3
 
 
-def test_copied_modules_keep_buffers_of_any_kind_and_what_they_share(tmp_path: Path) -> None:
+def test_deep_copies_keep_buffers_and_ties(tmp_path: Path) -> None:
     text = (
         "import copy, torch\nfrom torch import nn\ndef model():\n    norm = nn.BatchNorm1d(4)\n"
         "    norm.register_buffer('count', torch.tensor(3))\n"
@@ -236,26 +236,26 @@ def test_copied_modules_keep_buffers_of_any_kind_and_what_they_share(tmp_path: P
         "    tied[1].weight = tied[0].weight\n    return nn.Sequential(copy.deepcopy(norm), *copy.deepcopy(tied))\n"
         "inputs = torch.zeros(2, 4)\n"
     )
-    graph = planned(tmp_path, text)
+    graph = graph_of(tmp_path, text)
     names = [n for n, r in zip(graph.notes.buffers, graph.buffers.role, strict=True) if r == "parameter"]
     assert names == ["0.weight", "0.bias", "1.weight", "1.bias", "2.bias"]
 
 
-def test_a_compiled_module_is_planned_as_it_was(tmp_path: Path) -> None:
-    graph = planned(tmp_path, LINEAR + "def model():\n    return torch.compile(Net())\ninputs = torch.zeros(2, 4)\n")
+def test_compiled_module_is_planned_as_it_was(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, LINEAR + "def model():\n    return torch.compile(Net())\ninputs = torch.zeros(2, 4)\n")
     assert graph.ops.target == ("aten.addmm.default",)
 
 
-def test_a_setting_that_the_constructor_needs_is_named(tmp_path: Path) -> None:
+def test_missing_constructor_setting_is_named(tmp_path: Path) -> None:
     text = LINEAR.replace("width=4, depth=1", "width, depth=1")
-    error = refused(tmp_path, text, "Net", inputs=("x=float32[2,4]",))
+    error = refusal_of(tmp_path, text, "Net", inputs=("x=float32[2,4]",))
     assert isinstance(error, InvalidConfig)
     assert "needs width" in error.what
     assert "--set width=VALUE" in error.fix
 
 
-def test_an_unknown_setting_lists_the_known_ones(tmp_path: Path) -> None:
-    assert "batch, depth, width" in refused(tmp_path, WHOLE, settings=(("heads", "3"),)).fix
+def test_unknown_setting_lists_the_known_ones(tmp_path: Path) -> None:
+    assert "batch, depth, width" in refusal_of(tmp_path, WHOLE, settings=(("heads", "3"),)).fix
 
 
 THREADED = (
@@ -274,9 +274,9 @@ THREADED = (
         ("return x * 2 if torch.nn.init.normal_(torch.zeros(1)).item() > 0 else x", "DataDependent"),
     ],
 )
-def test_what_a_real_run_refuses_or_cannot_repeat_is_refused(tmp_path: Path, body: str, says: str) -> None:
+def test_calls_that_a_real_run_refuses_or_cannot_repeat_are_refused(tmp_path: Path, body: str, says: str) -> None:
     text = f"import torch\ndef model():\n    def f(x, w):\n        {body}\n    return f\n"
-    assert says in refused(tmp_path, text + "inputs = (torch.zeros(4, 4), torch.zeros(4, 4))\n").what
+    assert says in refusal_of(tmp_path, text + "inputs = (torch.zeros(4, 4), torch.zeros(4, 4))\n").what
 
 
 def test_constant_initializers_have_values(tmp_path: Path) -> None:
@@ -284,30 +284,30 @@ def test_constant_initializers_have_values(tmp_path: Path) -> None:
         "def model():\n    width = torch.nn.init.constant_(torch.empty(1), 4.0)\n    return Net(int(width.item()))\n"
         "inputs = torch.zeros(2, 4)\n"
     )
-    assert planned(tmp_path, text).ops.target == ("aten.addmm.default",)
+    assert graph_of(tmp_path, text).ops.target == ("aten.addmm.default",)
 
 
-def test_data_that_is_replaced_is_read_where_it_lies_now(tmp_path: Path) -> None:
+def test_replaced_data_is_read_from_its_new_storage(tmp_path: Path) -> None:
     text = (
         "import torch\ndef model():\n    def f(x):\n        y = torch.zeros(4)\n        y.data = x[1] * 3\n"
         "        return y * 2\n    return f\ninputs = torch.zeros(2, 4)\n"
     )
-    graph = planned(tmp_path, text)
-    made = graph.values.buffer[graph.ops.writes[-2][0]]
-    assert [graph.values.buffer[v] for v in graph.ops.reads[-1]] == [made]
+    graph = graph_of(tmp_path, text)
+    tripled = graph.values.buffer[graph.ops.writes[-2][0]]
+    assert [graph.values.buffer[v] for v in graph.ops.reads[-1]] == [tripled]
 
 
-def test_a_storage_that_grows_counts_at_its_largest(tmp_path: Path) -> None:
+def test_resized_storage_counts_at_its_largest(tmp_path: Path) -> None:
     text = "import torch\ndef model():\n    return lambda x: torch.add(x, x, out=torch.empty(0))\n"
     text += "inputs = torch.zeros(8)\n"
-    graph = planned(tmp_path, text)
+    graph = graph_of(tmp_path, text)
     assert graph.buffers.bytes[graph.values.buffer[graph.outputs[0]]] == 32
 
 
-def test_a_neighbour_may_be_imported_late(tmp_path: Path) -> None:
+def test_neighbour_may_be_imported_late(tmp_path: Path) -> None:
     (tmp_path / "late_neighbour.py").write_text(LINEAR)
     text = "import torch\ndef model():\n    from late_neighbour import Net\n    return Net()\n"
-    graph = planned(tmp_path, text + "inputs = torch.zeros(2, 4)\n")
+    graph = graph_of(tmp_path, text + "inputs = torch.zeros(2, 4)\n")
     assert len(graph.ops) == 1
 
 
@@ -319,25 +319,25 @@ def test_a_neighbour_may_be_imported_late(tmp_path: Path) -> None:
         "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()",
     ],
 )
-def test_whatever_a_file_raises_ends_in_one_line(tmp_path: Path, raised: str) -> None:
-    error = refused(tmp_path, f"x = 1\n{raised}\n")
+def test_exceptions_of_any_kind_end_in_one_line(tmp_path: Path, raised: str) -> None:
+    error = refusal_of(tmp_path, f"x = 1\n{raised}\n")
     assert isinstance(error, CaptureFailed)
     assert error.what.startswith("net.py:2: ")
 
 
-def test_parts_that_a_model_froze_stay_frozen_in_training(tmp_path: Path) -> None:
+def test_frozen_parts_stay_frozen_in_training(tmp_path: Path) -> None:
     text = (
         "import torch\nfrom torch import nn\n"
         "def model():\n    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))\n    net[1].eval()\n    return net\n"
         "inputs = torch.zeros(2, 4)\ndef loss(model, x):\n    return model(x).sum()\n"
     )
-    graph = planned(tmp_path, text, mode="backward")
+    graph = graph_of(tmp_path, text, mode="backward")
     assert "state" not in graph.buffers.role
 
 
-def test_a_missing_file_and_a_missing_name_are_refused(tmp_path: Path) -> None:
+def test_missing_file_and_missing_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig):
         capture(CaptureRequest(target=str(tmp_path / "none.py")))
-    assert isinstance(refused(tmp_path, LINEAR, "Nat", inputs=("x=float32[1]",)), InvalidConfig)
+    assert isinstance(refusal_of(tmp_path, LINEAR, "Nat", inputs=("x=float32[1]",)), InvalidConfig)
     with pytest.raises(InvalidConfig):
         capture(CaptureRequest(target="model.onnx"))

@@ -1,0 +1,63 @@
+"""A result made from the cache has the form, and shares the storages, of one that a fake kernel made."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tmmu.passes.capture.record import call_cache
+from tmmu.passes.capture.record.call_cache import CallCache
+from tmmu.torch_private import FakeTensor, FakeTensorMode, OpOverload, cpp_address
+
+aten = torch.ops.aten
+Arguments = Callable[[], tuple[Any, ...]]
+
+
+def matrix() -> torch.Tensor:
+    return torch.empty(4, 6)
+
+
+def described(result: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Of each tensor of a result, its form and which arguments share its storage."""
+    tensors = [result] if isinstance(result, torch.Tensor) else list(result)
+    storages = [cpp_address(arg.untyped_storage()) for arg in args if isinstance(arg, torch.Tensor)]
+    return [
+        (type(t), t.shape, t.stride(), t.storage_offset(), t.dtype, t.untyped_storage().nbytes(),
+         [storage == cpp_address(t.untyped_storage()) for storage in storages])
+        for t in tensors
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "cached"),
+    [
+        (aten.mm.default, lambda: (matrix(), matrix().t()), True),
+        (aten.t.default, lambda: (matrix(),), True),
+        (aten.slice.Tensor, lambda: (matrix()[1:], 1, 2, 5), True),
+        (aten.max.dim, lambda: (matrix(), 1), True),
+        (aten.add.Tensor, lambda: (matrix(), 1), True),
+        (aten.split.Tensor, lambda: (matrix(), 2), False),
+        (aten.mul_.Tensor, lambda: (matrix(), 2.0), False),
+        (aten.add.Tensor, lambda: (matrix(), torch.view_as_complex(torch.empty(4, 6, 2)).conj()), False),
+        (aten.zeros.default, lambda: ([2, 3],), False),
+    ],
+)
+def test_cached_results_are_those_of_the_kernel(
+    op: OpOverload, arguments: Arguments, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebuilt, rebuild, cache = list[Any](), call_cache._rebuild, CallCache()
+    monkeypatch.setattr(call_cache, "_rebuild", lambda *form: rebuilt.append(form) or rebuild(*form))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        first, second = arguments(), arguments()
+        expected = described(cache.run(op, first, {}), first)
+        assert described(cache.run(op, second, {}), second) == expected
+    assert bool(rebuilt) is cached
+
+
+def test_equal_numbers_of_two_types_are_two_calls() -> None:
+    cache = CallCache()
+    with FakeTensorMode():
+        results = [cache.run(aten.add.Tensor, (torch.empty(2, dtype=torch.int64), number), {}) for number in (1, 1.0)]
+    assert [result.dtype for result in results] == [torch.int64, torch.float32]
+    assert all(type(result) is FakeTensor for result in results)
