@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.architectures import ARCHITECTURES, Architecture
-from benchmarks.small import BATCH, SEQUENCE, small
+from benchmarks.small import BATCH, SEQUENCE, small_config
 from benchmarks.subject import Subject, Tensors, Workload
 from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
@@ -44,7 +44,7 @@ class Row:
 
 def workload(architecture: Architecture, *, training: bool) -> Workload:
     """The architecture small, with a sequence where it takes tokens, and image tokens besides where it takes both."""
-    config = small(architecture)
+    config = small_config(architecture)
     tokens = not any(kind in architecture.config for kind in PIXELS)
     images = getattr(config, "image_token_id", None) is not None
     return Workload(
@@ -71,44 +71,48 @@ def row_of(architecture: Architecture, *, training: bool) -> Row:
     except TmmuError as error:
         return Row(name=architecture.name, training=training, reason=str(error))
     plain = ReferenceExecutor(subject.program, subject.weights)
-    rows = [_compared(subject, executor, plain, subject.inputs(seed)) for seed in (0, 1)]
-    plainly, really, distance = (max(column) for column in zip(*rows, strict=True))
+    rows = [_count_differences(subject, executor, plain, subject.inputs(seed)) for seed in (0, 1)]
+    from_program, from_module, distance = (max(column) for column in zip(*rows, strict=True))
     return Row(
         name=architecture.name,
         training=training,
         ops=len(executor.order),
         results=len(executor.outputs),
-        plain=int(plainly),
-        module=int(really),
+        plain=int(from_program),
+        module=int(from_module),
         distance=distance,
         reason=REASONS.get((architecture.name, training), ""),
     )
 
 
-def _compared(subject: Subject, executor: Executor, plain: ReferenceExecutor, inputs: Tensors) -> tuple[int, int, float]:
+def _count_differences(
+    subject: Subject, executor: Executor, plain: ReferenceExecutor, inputs: Tensors
+) -> tuple[int, int, float]:
     torch.manual_seed(5)
-    found = executor.run(inputs)
+    planned = executor.run(inputs)
     torch.manual_seed(5)
     plain.run(executor.order, inputs)
     torch.manual_seed(5)
-    wanted = subject.call(inputs)
-    if len(wanted) != len(found) or not all(t.isfinite().all() for t in wanted if t.is_floating_point()):
-        raise RuntimeError(f"{subject.work.model}: {len(found)} results, {len(wanted)} wanted, or not finite")
-    plainly = sum(not same_bits(one, plain.value(v)) for one, v in zip(found, executor.outputs, strict=True))
-    differing = [(a, b) for a, b in zip(found, wanted, strict=True) if not same_bits(a, b)]
-    return plainly, len(differing), max((distance(a, b) for a, b in differing), default=0.0)
+    eager = subject.call(inputs)
+    if len(eager) != len(planned) or not all(t.isfinite().all() for t in eager if t.is_floating_point()):
+        raise RuntimeError(f"{subject.work.model}: {len(planned)} results, {len(eager)} wanted, or not finite")
+    from_program = sum(
+        not same_bits(result, plain.value(v)) for result, v in zip(planned, executor.outputs, strict=True)
+    )
+    differing = [(a, b) for a, b in zip(planned, eager, strict=True) if not same_bits(a, b)]
+    return from_program, len(differing), max((distance(a, b) for a, b in differing), default=0.0)
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    alike = one.shape == other.shape and one.dtype == other.dtype
-    return alike and one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    alike = a.shape == b.shape and a.dtype == b.dtype
+    return alike and a.contiguous().view(-1).view(torch.uint8).equal(b.contiguous().view(-1).view(torch.uint8))
 
 
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     """The largest difference, by the largest magnitude; infinite where there is nothing to subtract."""
-    if one.shape != other.shape:
+    if a.shape != b.shape:
         return float("inf")
-    return float((one.double() - other.double()).abs().max() / other.double().abs().max().clamp_min(1e-300))
+    return float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-300))
 
 
 def line(row: Row) -> str:
@@ -124,23 +128,23 @@ def line(row: Row) -> str:
 def summary(rows: Sequence[Row]) -> Iterator[str]:
     """The totals, a line for each of the two comparisons."""
     ran = [row for row in rows if row.ops]
-    for what, equal in (
+    for reference, equal in (
         ("the captured program", [row for row in ran if not row.plain]),
         ("the module", [row for row in ran if not row.module]),
     ):
-        yield f"{len(equal)} of {len(ran)} runs have every bit of {what}"
+        yield f"{len(equal)} of {len(ran)} runs have every bit of {reference}"
 
 
-def succeeded(rows: Sequence[Row]) -> bool:
+def has_succeeded(rows: Sequence[Row]) -> bool:
     return sum(bool(row.ops) and not row.plain for row in rows) >= 0.95 * len(rows)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument("--train", action="store_true")
-    one.add_argument("--inference", action="store_true")
+    modes_group = parser.add_mutually_exclusive_group()
+    modes_group.add_argument("--train", action="store_true")
+    modes_group.add_argument("--inference", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # small kernels only wait for a second one
@@ -154,7 +158,7 @@ def main() -> int:
                     rows.append(row_of(architecture, training=training))
                     print(line(rows[-1]), flush=True)
     print("\n".join(summary(rows)))
-    return 0 if succeeded(rows) else 1
+    return 0 if has_succeeded(rows) else 1
 
 
 if __name__ == "__main__":

@@ -79,28 +79,28 @@ class Row:
 def row_of(case: Case, device: str, *, small: bool) -> Row:
     """The row of a case; a fault is part of it."""
     try:
-        return _measured(case, device, small=small)
+        return _measure(case, device, small=small)
     except TmmuError as error:
         return Row(name=case.name, fault=str(error))
     except Exception as error:  # noqa: BLE001 - one row must not cost the others
         return Row(name=case.name, fault=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _measured(case: Case, device: str, *, small: bool) -> Row:
+def _measure(case: Case, device: str, *, small: bool) -> Row:
     settings = case.settings | (case.small if small else {})
-    given = case.small_input if small and case.small_input else case.input
+    input_spec = case.small_input if small and case.small_input else case.input
     request = CaptureRequest(
-        target=f"{MODELS}:{case.model}",
+        model=f"{MODELS}:{case.model}",
         device=device,
         mode=case.mode,
-        inputs=(given,),
+        inputs=(input_spec,),
         settings=tuple(settings.items()),
     )
     preset = "inference" if case.mode == "inference" else "train_full"
     plan = PlanRequest(mode=case.mode, preset=preset, token=token_from_seed(1), arenas=default_arenas())
     run = RunRequest(seed=1, weights=None, check=True, bench=True, compiled=False)
     _, ran = run_model(request, plan, run, no_progress)
-    rows: dict[str, Measurement] = {one.way: one for one in ran.bench}
+    rows: dict[str, Measurement] = {measurement.way: measurement for measurement in ran.bench}
     ours, calls, eager = rows[PLANNED], rows[CALLS], rows[EAGER]
     return Row(
         name=case.name,
@@ -138,7 +138,7 @@ COLUMNS = (
 def table(rows: list[Row]) -> Iterator[str]:
     """The rows as a person reads them."""
     cells = [COLUMNS, *map(_cells, rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(COLUMNS))]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
     for row in cells:
         padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         yield "  ".join((row[0].ljust(widths[0]), *padded[1:]))

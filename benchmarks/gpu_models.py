@@ -22,9 +22,9 @@ class Block(nn.Module):
         q, k, v = (t.view(b, n, self.heads, -1).transpose(1, 2) for t in self.inward(self.before(x)).chunk(3, -1))
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
         x = x + self.outward(attended.transpose(1, 2).reshape(b, n, w))
-        return x + self.down(self._acted(self.up(self.after(x))))
+        return x + self.down(self._activate(self.up(self.after(x))))
 
-    def _acted(self, x: torch.Tensor) -> torch.Tensor:
+    def _activate(self, x: torch.Tensor) -> torch.Tensor:
         if not self.gated:
             return functional.gelu(x, approximate="tanh")
         gate, value = x.chunk(2, -1)
@@ -61,10 +61,10 @@ class Recomputed(Language):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
-            x = checkpoint(self._dropped, block, x, use_reentrant=False)
+            x = checkpoint(self._run_dropped, block, x, use_reentrant=False)
         return self.head(self.norm(x))
 
-    def _dropped(self, block: Block, x: torch.Tensor) -> torch.Tensor:
+    def _run_dropped(self, block: Block, x: torch.Tensor) -> torch.Tensor:
         return functional.dropout(block(x, causal=True), 0.1, training=self.training)
 
 
@@ -91,10 +91,10 @@ class Decode(nn.Module):
         heads = [t.view(1, 1, block.heads, -1).transpose(1, 2) for t in block.inward(block.before(x)).chunk(3, -1)]
         keys.index_copy_(2, self.position, heads[1])
         values.index_copy_(2, self.position, heads[2])
-        seen = torch.arange(keys.shape[2], device=x.device) <= self.position
-        attended = functional.scaled_dot_product_attention(heads[0], keys, values, attn_mask=seen.view(1, 1, 1, -1))
+        visible = torch.arange(keys.shape[2], device=x.device) <= self.position
+        attended = functional.scaled_dot_product_attention(heads[0], keys, values, attn_mask=visible.view(1, 1, 1, -1))
         x = x + block.outward(attended.transpose(1, 2).reshape(x.shape))
-        return x + block.down(block._acted(block.up(block.after(x))))
+        return x + block.down(block._activate(block.up(block.after(x))))
 
 
 class Vision(nn.Module):
@@ -113,6 +113,6 @@ class Vision(nn.Module):
         return self.head(self.norm(x).mean(1))
 
 
-def loss(model: nn.Module, *given: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+def loss(model: nn.Module, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
     """Something of a loss's shape: every output counts."""
-    return model(*given, **named).float().logsumexp(-1).mean()
+    return model(*inputs, **named).float().logsumexp(-1).mean()

@@ -19,7 +19,7 @@ import torch
 from benchmarks.architectures import ARCHITECTURES
 from benchmarks.execute import workload
 from benchmarks.subject import Subject, Tensors, Workload
-from benchmarks.wide import WIDE, wide
+from benchmarks.wide import WIDE, wide_workload
 from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
 from tmmu.runtime.memory.tensor_views import segment_layout
@@ -49,8 +49,8 @@ def peak_of(name: str, work: Workload) -> Peak:
     eager = eager_peak(subject, inputs)
     executor = subject.executor(external=inputs)
     need = segment_layout(subject.plan).bytes
-    beside = max((one.peak for one in executor.unplanned_allocations), default=0)
-    plan = sum(need.values()) + held_by([*inputs.values()])
+    beside = max((operator.peak for operator in executor.unplanned_allocations), default=0)
+    plan = sum(need.values()) + storage_bytes([*inputs.values()])
     return Peak(name=name, training=work.training, eager=eager, plan=plan, stack=need["stack"], beside=beside)
 
 
@@ -58,25 +58,27 @@ def eager_peak(subject: Subject, inputs: Tensors) -> int:
     """What is held before a step, and the most that the step adds; a step before that lets lazy caches fill."""
     subject.call(inputs)
     subject.module.zero_grad(set_to_none=True)
-    with count_allocations() as seen:
+    with count_allocations() as counter:
         results = subject.call(inputs)
     del results
-    before = held_by([*subject.module.parameters(), *subject.module.buffers(), *inputs.values()])
-    return before + seen.peak.get(-1, 0)
+    before = storage_bytes([*subject.module.parameters(), *subject.module.buffers(), *inputs.values()])
+    return before + counter.peak.get(-1, 0)
 
 
-def held_by(tensors: list[torch.Tensor]) -> int:
+def storage_bytes(tensors: list[torch.Tensor]) -> int:
     """The bytes of the storages behind them, each once."""
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def works(*, small: bool) -> Iterator[tuple[str, Workload]]:
+def workloads(*, small: bool) -> Iterator[tuple[str, Workload]]:
     """Five architectures at real widths, or all of the corpus small; inference, then a training step."""
     for training in (False, True):
         if small:
-            yield from ((one.name, workload(one, training=training)) for one in ARCHITECTURES)
+            yield from (
+                (architecture.name, workload(architecture, training=training)) for architecture in ARCHITECTURES
+            )
         else:
-            yield from ((name, wide(name, training=training)) for name in WIDE)
+            yield from ((name, wide_workload(name, training=training)) for name in WIDE)
 
 
 def line(peak: Peak) -> str:
@@ -96,15 +98,15 @@ def main() -> int:
     print(f"{'model':20} {'mode':9}{columns}{'/ plan':>9}{'/ stack':>9}{'plan':>9}{'with it':>9}")
     worst = 0.0
     with plain_kernels():
-        for name, work in works(small=options.small):
+        for name, work in workloads(small=options.small):
             if options.only.lower() in name.lower():
                 try:
-                    found = peak_of(name, work)
+                    peak = peak_of(name, work)
                 except TmmuError as error:
                     print(f"{name:20} {error}"[:110])
                     continue
-                worst = max(worst, found.plan / found.eager)
-                print(line(found), flush=True)
+                worst = max(worst, peak.plan / peak.eager)
+                print(line(peak), flush=True)
     print(f"the largest plan is {worst:.4f} of what eager holds")
     return 0 if worst <= 1 else 1
 

@@ -78,7 +78,7 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
     return module, {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
 
 
-def planned(case: Case, module: Any) -> tuple[Any, Any]:
+def bind_step(case: Case, module: Any) -> tuple[Any, Any]:
     """The step bound inside its plan: handed over as a whole, and call by call."""
     from tmmu.passes.capture.constants import constant_values  # noqa: PLC0415
     from tmmu.passes.capture.request import CaptureRequest, no_progress  # noqa: PLC0415
@@ -93,17 +93,17 @@ def planned(case: Case, module: Any) -> tuple[Any, Any]:
         module.config.architectures = [type(module).__name__]
         module.config.save_pretrained(folder)
         size = {"cache_len": case.sequence} if case.decode else {"seq": case.sequence}
-        traced = capture(CaptureRequest(target=f"hf:{folder}", device="cpu", decode=case.decode, **size), no_progress)
+        traced = capture(CaptureRequest(model=f"hf:{folder}", device="cpu", decode=case.decode, **size), no_progress)
     program, constants, token = lower_program(traced), constant_values(traced), token_from_seed(1)
     plan = prepare_memory(program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas())
     weights = constants | dict(module.named_parameters()) | dict(module.named_buffers())
-    whole, calls = (bind(program, plan, token=token, weights=weights, replay=replay) for replay in (True, False))
-    return whole, calls
+    captured, calls = (bind(program, plan, token=token, weights=weights, replay=replay) for replay in (True, False))
+    return captured, calls
 
 
-def times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> dict[str, float]:
+def step_times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> dict[str, float]:
     """Milliseconds: the median over rounds in which each step has its turn, the fastest of a few runs."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
+    samples: dict[str, list[float]] = {name: [] for name in steps}
     with torch.no_grad():
         for step in steps.values():
             for _ in range(3):
@@ -116,31 +116,31 @@ def times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> 
                     start = time.perf_counter()
                     step()
                     best = min(best, time.perf_counter() - start)
-                found[name].append(best * 1e3)
-    return {name: median(taken) for name, taken in found.items()}
+                samples[name].append(best * 1e3)
+    return {name: median(milliseconds) for name, milliseconds in samples.items()}
 
 
-def measured(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float], int]:
+def measure(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float], int]:
     """Milliseconds of each way, and the bytes of the weights."""
-    module, given = module_of(case)
-    executors = planned(case, module)
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-    wanted = {one.name: tensors[one.name] for one in executors[0].inputs}
-    steps: dict[str, Step] = {"eager": lambda: module(**given)}
-    steps |= {name: partial(executor.run, wanted) for name, executor in zip(("tmmu", "calls"), executors, strict=True)}
+    module, arguments = module_of(case)
+    executors = bind_step(case, module)
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    inputs = {spec.name: tensors[spec.name] for spec in executors[0].inputs}
+    steps: dict[str, Step] = {"eager": lambda: module(**arguments)}
+    steps |= {name: partial(executor.run, inputs) for name, executor in zip(("tmmu", "calls"), executors, strict=True)}
     if inductor:
         compiled = torch.compile(module)
-        steps["inductor"] = lambda: compiled(**given)
+        steps["inductor"] = lambda: compiled(**arguments)
 
     def reset() -> None:
         """A cache begins at its first position again."""
         if case.decode:
-            given["past_key_values"].reset()
+            arguments["past_key_values"].reset()
         for executor in executors:
             for name in executor.states:
                 executor.state(name).zero_()
 
-    return times(steps, rounds, reset), executors[0].segments.usage["text"].used
+    return step_times(steps, rounds, reset), executors[0].segments.usage["text"].used
 
 
 def main() -> None:
@@ -153,11 +153,15 @@ def main() -> None:
     print(f"{'':24}{'eager':>10}{'calls':>10}{'tmmu':>10}{'inductor':>10}   eager/tmmu  inductor/tmmu  weights")
     for case in cases():
         if options.only in case.name:
-            found, held = measured(case, inductor=not options.no_inductor, rounds=options.rounds)
-            other = found.get("inductor", float("nan"))
-            columns = "".join(f"{found.get(name, other):8.3f}ms" for name in ("eager", "calls", "tmmu", "inductor"))
-            rate = f"{held / found['tmmu'] / 1e6:6.1f} GB/s"
-            print(f"{case.name:24}{columns}{found['eager'] / found['tmmu']:12.2f}{other / found['tmmu']:14.2f}{rate}")
+            milliseconds, weight_bytes = measure(case, inductor=not options.no_inductor, rounds=options.rounds)
+            inductor = milliseconds.get("inductor", float("nan"))
+            columns = "".join(
+                f"{milliseconds.get(name, inductor):8.3f}ms" for name in ("eager", "calls", "tmmu", "inductor")
+            )
+            rate = f"{weight_bytes / milliseconds['tmmu'] / 1e6:6.1f} GB/s"
+            print(
+                f"{case.name:24}{columns}{milliseconds['eager'] / milliseconds['tmmu']:12.2f}{inductor / milliseconds['tmmu']:14.2f}{rate}"
+            )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ SIZES: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """What a configuration is given for each size that it has."""
 
-OWN: Final[Mapping[str, Mapping[str, Any]]] = {
+OVERRIDES: Final[Mapping[str, Mapping[str, Any]]] = {
     "Llama 3.1 70B": {"num_key_value_heads": 1},
     "Llama 3.1 405B": {"num_attention_heads": 8, "head_dim": 8, "num_key_value_heads": 4},
     "Pythia 1.4B": {"num_attention_heads": 2, "hidden_size": 32},
@@ -68,22 +68,24 @@ OWN: Final[Mapping[str, Mapping[str, Any]]] = {
 """What one architecture is given instead."""
 
 
-def small(architecture: Architecture) -> Any:
+def small_config(architecture: Architecture) -> Any:
     """The configuration, small; published options that are no sizes stay."""
     kind = getattr(transformers, architecture.config)
-    return kind(**(architecture.sizes | shrunk(kind, architecture.sizes) | OWN.get(architecture.name, {})))
+    return kind(
+        **(architecture.sizes | small_sizes_of(kind, architecture.sizes) | OVERRIDES.get(architecture.name, {}))
+    )
 
 
-def shrunk(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def small_sizes_of(kind: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes that a class of configurations has, made small, within its parts too."""
-    default = kind(**given)
+    default = kind(**sizes)
     own = default.to_dict()
-    found: dict[str, Any] = {name: size for name, size in SIZES.items() if type(own.get(name)) is int}
+    small_sizes: dict[str, Any] = {name: size for name, size in SIZES.items() if type(own.get(name)) is int}
     for name, value in own.items():
         if name.endswith(("token_id", "token_index")) and isinstance(value, int) and value >= VOCABULARY:
-            found[name] = IMAGE_TOKEN if name.startswith("image") else 2
+            small_sizes[name] = IMAGE_TOKEN if name.startswith("image") else 2
     for name in getattr(default, "sub_configs", {}):
         part = getattr(default, name, None)
         if part is not None and name != "backbone_config":
-            found[name] = {"model_type": part.model_type} | shrunk(type(part), {})
-    return found
+            small_sizes[name] = {"model_type": part.model_type} | small_sizes_of(type(part), {})
+    return small_sizes

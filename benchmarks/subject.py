@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from benchmarks.small import IMAGE_TOKEN
-from tmmu.ir.program import Program
 from tmmu.ir.plan import Plan
+from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.capture.trace import capture
@@ -26,7 +26,7 @@ from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.execute.inputs import InputSpec, input_specs
 
 TOKEN = token_from_seed(4)
-SPREAD = 0.05
+WEIGHT_SCALE = 0.05
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -50,14 +50,14 @@ class Subject:
         self.dtype: torch.dtype = getattr(torch, work.dtype)
 
     @cached_property
-    def _captured(self) -> tuple[Program, dict[str, torch.Tensor]]:
+    def _capture(self) -> tuple[Program, dict[str, torch.Tensor]]:
         work = self.work
         with tempfile.TemporaryDirectory() as folder:
             work.config.architectures = [work.model]
             work.config.save_pretrained(folder)
             traced = capture(
                 CaptureRequest(
-                    target=f"hf:{folder}",
+                    model=f"hf:{folder}",
                     device="cpu",
                     mode=self.mode,
                     batch=work.batch,
@@ -74,7 +74,7 @@ class Subject:
 
     @property
     def program(self) -> Program:
-        return self._captured[0]
+        return self._capture[0]
 
     @cached_property
     def plan(self) -> Plan:
@@ -85,21 +85,21 @@ class Subject:
     @cached_property
     def module(self) -> Any:
         """Every parameter drawn by its name: initialization leaves zeros, ones, and some as memory happens to be."""
-        made = getattr(transformers, self.work.model)._from_config(self.work.config, dtype=self.dtype)
+        model = getattr(transformers, self.work.model)._from_config(self.work.config, dtype=self.dtype)
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            for name, parameter in made.named_parameters():
-                around = 1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * SPREAD + around)
-        if hasattr(made.config, "use_cache"):
-            made.config.use_cache = False
-        return made.train(self.work.training)
+            for name, parameter in model.named_parameters():
+                center = 1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * WEIGHT_SCALE + center)
+        if hasattr(model.config, "use_cache"):
+            model.config.use_cache = False
+        return model.train(self.work.training)
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
         """What a binding is given: what the trace made of numbers, and the module's own."""
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
-        return self._captured[1] | {name: tensor.detach() for name, tensor in named}
+        return self._capture[1] | {name: tensor.detach() for name, tensor in named}
 
     def executor(self, **options: Any) -> Executor:
         return bind(self.program, self.plan, token=TOKEN, weights=self.weights, **options)
@@ -107,21 +107,21 @@ class Subject:
     def inputs(self, seed: int) -> dict[str, torch.Tensor]:
         """Values that the architecture takes, for each input of the program."""
         generator = torch.Generator().manual_seed(seed)
-        found = input_specs(self.program.graph, torch.device("cpu"))
-        return {one.name: self._drawn(one, generator) for one in found}
+        specs = input_specs(self.program.graph, torch.device("cpu"))
+        return {spec.name: self._draw(spec, generator) for spec in specs}
 
-    def _drawn(self, one: InputSpec, generator: torch.Generator) -> torch.Tensor:
-        if one.dtype.is_floating_point:
-            return torch.randn(one.shape, generator=generator).to(one.dtype)
-        drawn = torch.randint(0, self._classes(one), one.shape, generator=generator).to(one.dtype)
+    def _draw(self, spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
+        if spec.dtype.is_floating_point:
+            return torch.randn(spec.shape, generator=generator).to(spec.dtype)
+        drawn = torch.randint(0, self._classes(spec), spec.shape, generator=generator).to(spec.dtype)
         token = getattr(self.work.config, "image_token_id", None)
-        if one.name == "input_ids" and token is not None:
+        if spec.name == "input_ids" and token is not None:
             drawn[:, : self._patches()] = token
         return drawn
 
-    def _classes(self, one: InputSpec) -> int:
+    def _classes(self, spec: InputSpec) -> int:
         """How many values a whole number may have: of tokens all that stand for no image."""
-        if one.name == "labels" and len(one.shape) != 2:
+        if spec.name == "labels" and len(spec.shape) != 2:
             return int(self.work.config.num_labels)
         return min(int(self.work.config.get_text_config(decoder=True).vocab_size), IMAGE_TOKEN)
 

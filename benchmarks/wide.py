@@ -16,13 +16,13 @@ WHISPER_SMALL: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def wide(name: str, *, training: bool) -> Workload:
+def wide_workload(name: str, *, training: bool) -> Workload:
     """The workload of that name: two or four layers, so that it runs in seconds."""
-    model, config, batch, sequence = _of(name)
+    model, config, batch, sequence = _model_and_shape(name)
     return Workload(model=model, config=config, dtype="float32", batch=batch, sequence=sequence, training=training)
 
 
-def _of(name: str) -> tuple[str, Any, int, int | None]:
+def _model_and_shape(name: str) -> tuple[str, Any, int, int | None]:
     if name == "GPT-2":
         return "GPT2LMHeadModel", transformers.GPT2Config(n_layer=4), 1, 512
     if name == "Llama":

@@ -28,7 +28,7 @@ Make = Callable[[], nn.Module]
 Tensors = dict[str, torch.Tensor]
 
 
-def captured(
+def capture_program(
     make: Make, inputs: Mapping[str, torch.Tensor], *, mode: str = "inference", **options: Any
 ) -> tuple[Program, Tensors]:
     """The module's program on these inputs, and the constants that the trace met."""
@@ -41,11 +41,11 @@ def captured(
         }
         work = Workload(name="m", folder="", run=module, module=module, kwargs=kwargs, **options)
         with real_looking_fakes():
-            traced = trace(work, CaptureRequest(target="m", device="cpu", mode=mode), no_progress)
+            traced = trace(work, CaptureRequest(model="m", device="cpu", mode=mode), no_progress)
     return lower_program(traced), constant_values(traced)
 
 
-def planned(program: Program, *, mode: str = "inference", preset: str = "inference", **options: Any) -> Any:
+def plan_of(program: Program, *, mode: str = "inference", preset: str = "inference", **options: Any) -> Any:
     arenas = options.pop("arenas", default_arenas())
     return prepare_memory(program.graph, mode=mode, preset=preset, token=TOKEN, arenas=arenas, **options)
 
@@ -54,7 +54,7 @@ def weights_of(module: nn.Module) -> Tensors:
     return {name: t.detach() for name, t in [*module.named_parameters(), *module.named_buffers()]}
 
 
-def bound(
+def bind_module(
     make: Make,
     real: nn.Module,
     inputs: Mapping[str, torch.Tensor],
@@ -64,23 +64,23 @@ def bound(
     **options: Any,
 ) -> Executor:
     """An executor with the weights of ``real``."""
-    program, constants = captured(make, inputs, mode=mode, **options)
-    plan = planned(program, mode=mode, preset=preset)
+    program, constants = capture_program(make, inputs, mode=mode, **options)
+    plan = plan_of(program, mode=mode, preset=preset)
     return bind(program, plan, token=TOKEN, weights=constants | weights_of(real))
 
 
-def eager(real: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def run_eager(real: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """What the module returns, windows that coincide once, as a graph lists them."""
     with torch.no_grad():
-        found = [tensor for _, tensor in named_tensors(real(**inputs))]
-    return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in found}.values())
+        tensors = [tensor for _, tensor in named_tensors(real(**inputs))]
+    return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors}.values())
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return (
-        one.shape == other.shape
-        and one.dtype == other.dtype
-        and one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and a.contiguous().view(-1).view(torch.uint8).equal(b.contiguous().view(-1).view(torch.uint8))
     )
 
 
@@ -93,7 +93,7 @@ def randomize(module: nn.Module, seed: int = 0) -> nn.Module:
     return module
 
 
-def ids(*shape: int, high: int, seed: int = 0) -> torch.Tensor:
+def random_ids(*shape: int, high: int, seed: int = 0) -> torch.Tensor:
     draw = random.Random(seed)
     count = 1
     for n in shape:

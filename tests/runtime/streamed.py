@@ -1,4 +1,4 @@
-"""Models whose weights do not fit: captured, their ring planned, and run through it beside themselves."""
+"""Models whose weights do not fit: captured programs with planned rings, and rings of modules by hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.rings import ring_at
-from tests.runtime.harness import Make, captured, planned
+from tests.runtime.harness import Make, capture_program, plan_of
 from tmmu.ir.graph import CONSTANT, PARAMETER, Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.ir.program import Program
 from tmmu.ir.ring import Member, Ring
@@ -20,7 +20,7 @@ from tmmu.planner.ring.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed:
+class StreamedCase:
     """A program, the bytes of its weights, and a ring for them."""
 
     program: Program
@@ -28,39 +28,41 @@ class Streamed:
     ring: Ring
 
 
-def streamed(make: Make, inputs: Mapping[str, torch.Tensor], *, share: int = 4, policy: str = "cyclic") -> Streamed:
-    """The module's ring in one part in ``share`` of its weights."""
-    program, _ = captured(make, inputs)
+def plan_streamed(
+    make: Make, inputs: Mapping[str, torch.Tensor], *, share: int = 4, policy: str = "cyclic"
+) -> StreamedCase:
+    """The captured module with a ring in ``1 / share`` of the bytes of its weights."""
+    program, _ = capture_program(make, inputs)
     buffers = program.graph.buffers
-    kept = (PARAMETER, CONSTANT)
-    weights = sum(size for size, role in zip(buffers.bytes, buffers.role, strict=True) if role in kept)
-    return Streamed(program=program, weights=weights, ring=ring_in(program, weights // share, policy))
+    roles = (PARAMETER, CONSTANT)
+    weights = sum(size for size, role in zip(buffers.bytes, buffers.role, strict=True) if role in roles)
+    return StreamedCase(program=program, weights=weights, ring=ring_in(program, weights // share, policy))
 
 
 def ring_in(program: Program, capacity: int, policy: str = "cyclic") -> Ring:
-    """A ring of this policy in so many bytes."""
-    plan = planned(program)
+    """A ring of this policy in ``capacity`` bytes."""
+    plan = plan_of(program)
     problem = ring_problem(
         program.graph, plan.order, mode="inference", preset="inference", alignment=256, profile=Profile()
     )
-    choice = POLICY[policy](problem, capacity, 1)
-    assert choice is not None
-    return assemble(problem, choice, policy=policy, capacity=capacity)
+    candidate = POLICY[policy](problem, capacity, 1)
+    assert candidate is not None
+    return assemble(problem, candidate, policy=policy, capacity=capacity)
 
 
 def outputs(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-    """What the module says."""
+    """The output tensor of the module, or its logits."""
     with torch.no_grad():
-        found = module(**inputs)
-    return found if isinstance(found, torch.Tensor) else found.logits
+        result = module(**inputs)
+    return result if isinstance(result, torch.Tensor) else result.logits
 
 
-def by_hand(
+def ring_by_hand(
     module: nn.Module, parts: Sequence[str], *, slots: int = 2, resident: Sequence[str] = ()
 ) -> tuple[Ring, Graph]:
     """A ring of one block for each named part of a module, in that order, and the graph that names its weights.
 
-    A part is a prefix of names. Parts that stay lie above so many slots of the largest part, which the others take in
+    A part is a prefix of names. Resident parts lie above ``slots`` slots of the largest part, which the others take in
     turn.
     """
     named = [*module.named_parameters(), *module.named_buffers()]
@@ -72,25 +74,25 @@ def by_hand(
     padded = [-(-size // 64) * 64 for size in sizes]
     totals = [sum(padded[n] for n in group) for group in groups]
     slot = max(total for part, total in zip(parts, totals, strict=True) if part not in resident)
-    places, top, turn = [], slot * slots, 0
+    spans, top, streamed = [], slot * slots, 0
     for part, total in zip(parts, totals, strict=True):
-        at = top if part in resident else turn % slots * slot
-        top, turn = (top + total, turn) if part in resident else (top, turn + 1)
-        places.append((at, at + total))
-    ring = ring_at(places, resident=[n for n, part in enumerate(parts) if part in resident])
+        address = top if part in resident else streamed % slots * slot
+        top, streamed = (top + total, streamed) if part in resident else (top, streamed + 1)
+        spans.append((address, address + total))
+    ring = ring_at(spans, resident=[n for n, part in enumerate(parts) if part in resident])
     members = [_members(group, padded) for group in groups]
     rows = zip(ring.blocks, parts, members, strict=True)
     blocks = tuple(replace(block, name=part, members=row) for block, part, row in rows)
-    return replace(ring, blocks=blocks), _naming(names, sizes)
+    return replace(ring, blocks=blocks), _weights_graph(names, sizes)
 
 
 def _members(group: Sequence[int], padded: Sequence[int]) -> tuple[Member, ...]:
     starts = accumulate((padded[n] for n in group), initial=0)
-    return tuple(Member(buffer=n, offset=at) for n, at in zip(group, starts, strict=False))
+    return tuple(Member(buffer=n, offset=offset) for n, offset in zip(group, starts, strict=False))
 
 
-def _naming(names: Sequence[str], sizes: Sequence[int]) -> Graph:
-    """A graph of weights alone."""
+def _weights_graph(names: Sequence[str], sizes: Sequence[int]) -> Graph:
+    """A graph of weights and no op."""
     nothing: tuple[Any, ...] = ()
     notes = OpNotes(phase=nothing, modality=nothing, flops=nothing, module=nothing, source=nothing)
     columns = dict.fromkeys(Ops.__slots__, nothing)

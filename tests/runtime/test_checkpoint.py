@@ -14,7 +14,7 @@ from torch.utils.checkpoint import (
 )
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import TOKEN, Make, captured, ids, planned, randomize, same_bits, weights_of
+from tests.runtime.harness import TOKEN, Make, capture_program, plan_of, random_ids, randomize, same_bits, weights_of
 from tmmu.backend import reports
 from tmmu.passes.capture.record.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.compare.reference import ReferenceExecutor
@@ -22,7 +22,7 @@ from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.executor import Executor
 
-KEPT, SET = str(RANDOM_STATE), str(SET_RANDOM_STATE)
+GET_STATE, SET_STATE = str(RANDOM_STATE), str(SET_RANDOM_STATE)
 OUTSIDE = torch.Generator().manual_seed(99).get_state()
 
 
@@ -35,27 +35,27 @@ class Blocks(nn.Module):
             nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 8)) for _ in range(3)
         )
 
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return checkpoint(block, x, use_reentrant=False)  # type: ignore[no-any-return]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
-            x = self.around(block, x)
+            x = self.run_block(block, x)
         return x
 
 
 class Reentrant(Blocks):
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return checkpoint(block, x.requires_grad_(), use_reentrant=True)  # type: ignore[no-any-return]
 
 
 class DrawingAnew(Blocks):
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
 
 
 class Nested(Blocks):
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         def inner(y: torch.Tensor) -> torch.Tensor:
             y = nn.functional.dropout(y, 0.25)
             return nn.functional.dropout(checkpoint(block, y, use_reentrant=False), 0.25)
@@ -64,7 +64,7 @@ class Nested(Blocks):
 
 
 class Twice(Blocks):
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         once = checkpoint(block, x, use_reentrant=False)
         return checkpoint(block, once + x, use_reentrant=False)  # type: ignore[no-any-return]
 
@@ -72,7 +72,7 @@ class Twice(Blocks):
 class Between(Blocks):
     """Dropout before, between and after what is checkpointed."""
 
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.dropout(x, 0.25)
         return nn.functional.dropout(checkpoint(block, x, use_reentrant=False), 0.25)
 
@@ -80,7 +80,7 @@ class Between(Blocks):
 class Attending(Blocks):
     """After the last draw comes an operator that might draw, and does not."""
 
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         def attend(y: torch.Tensor) -> torch.Tensor:
             y = block(y)[None, None]
             return nn.functional.scaled_dot_product_attention(y, y, y)[0, 0]
@@ -94,7 +94,7 @@ class Sequential(Blocks):
 
 
 class Selective(Blocks):
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
             del ctx, args, kwargs
             linear = op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
@@ -115,28 +115,28 @@ class Penalized(Blocks):
 
 
 class Seeded(Blocks):
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(5)
-        return super().around(block, x)
+        return super().run_block(block, x)
 
 
 class Foreign(Blocks):
     """A state from outside of the step, and a copy of one of the step."""
 
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         before = torch.get_rng_state().clone()
         x = x + torch.rand_like(x)
         torch.default_generator.set_state(OUTSIDE)
-        x = super().around(block, x)
+        x = super().run_block(block, x)
         torch.set_rng_state(before)
         return x + torch.rand(8, generator=torch.default_generator)
 
 
 class Forked(Blocks):
-    def around(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
             x = x + torch.randn_like(x)
-        return super().around(block, x)
+        return super().run_block(block, x)
 
 
 class LastWord(Blocks):
@@ -177,13 +177,13 @@ def eager_step(real: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.T
     real.zero_grad(set_to_none=True)
     value = loss(real, **inputs)
     value.backward()  # type: ignore[no-untyped-call]
-    found = [value.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
-    return found + [t.grad for t in inputs.values() if t.grad is not None]
+    tensors = [value.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
+    return tensors + [t.grad for t in inputs.values() if t.grad is not None]
 
 
 def executor_of(make: Make, real: nn.Module, *, preset: str, replay: bool = True) -> Executor:
-    program, constants = captured(make, x(0), mode="backward", loss=loss)
-    plan = planned(program, mode="backward", preset=preset)
+    program, constants = capture_program(make, x(0), mode="backward", loss=loss)
+    plan = plan_of(program, mode="backward", preset=preset)
     return bind(program, plan, token=TOKEN, weights=constants | weights_of(real), replay=replay)
 
 
@@ -198,10 +198,10 @@ def test_steps_of_one_seed_are_those_of_the_module(make: type[Blocks], preset: s
         expected = [eager_step(real, x(step)) for step in range(3)]
         after = torch.get_rng_state()
         torch.manual_seed(3)
-        for step, wanted in enumerate(expected):
-            found = executor(**x(step))
-            assert len(found) == len(wanted)
-            assert all(map(same_bits, found, wanted)), step
+        for step, eager in enumerate(expected):
+            planned = executor(**x(step))
+            assert len(planned) == len(eager)
+            assert all(map(same_bits, planned, eager)), step
         assert torch.get_rng_state().equal(after)
     executor.close()
 
@@ -211,19 +211,19 @@ def test_the_sanitizer_and_a_run_without_a_plan_agree(make: type[Blocks]) -> Non
     real = randomize(make()).train()
     with plain_kernels():
         torch.manual_seed(3)
-        wanted = eager_step(real, x(0))
-        program, constants = captured(make, x(0), mode="backward", loss=loss)
+        expected = eager_step(real, x(0))
+        program, constants = capture_program(make, x(0), mode="backward", loss=loss)
         weights = constants | weights_of(real)
-        plan = planned(program, mode="backward", preset="remat_enabled")
+        plan = plan_of(program, mode="backward", preset="remat_enabled")
         executor = bind(program, plan, token=TOKEN, weights=weights)
         torch.manual_seed(3)
-        watched = run_sanitized(program, executor, weights, x(0), token=TOKEN)
+        report = run_sanitized(program, executor, weights, x(0), token=TOKEN)
         executor.close()
         plain = ReferenceExecutor(program, weights)
         torch.manual_seed(3)
         plain.run(plan.order, x(0))
-    assert all(map(same_bits, watched.outputs, wanted))
-    assert all(map(same_bits, [plain.value(value) for value in program.graph.outputs], wanted))
+    assert all(map(same_bits, report.outputs, expected))
+    assert all(map(same_bits, [plain.value(value) for value in program.graph.outputs], expected))
 
 
 def test_binding_leaves_the_generator_where_it_was() -> None:
@@ -244,7 +244,7 @@ def test_each_step_that_puts_a_state_back_is_needed(make: type[Blocks]) -> None:
     """One left out is another step, or leaves another state behind."""
     real = randomize(make()).train()
     with plain_kernels():
-        program, constants = captured(make, x(0), mode="backward", loss=loss)
+        program, constants = capture_program(make, x(0), mode="backward", loss=loss)
         plain = ReferenceExecutor(program, constants | weights_of(real))
         order = range(len(program.calls))
 
@@ -253,13 +253,13 @@ def test_each_step_that_puts_a_state_back_is_needed(make: type[Blocks]) -> None:
             plain.run([op for op in order if op != without], x(0))
             return [*(plain.value(value).clone() for value in program.graph.outputs), torch.get_rng_state()]
 
-        wanted = result(None)
-        put_back = [op for op in order if program.graph.ops.target[op] == SET]
+        expected = result(None)
+        put_back = [op for op in order if program.graph.ops.target[op] == SET_STATE]
         assert put_back
         if make is not LastWord:
             put_back.pop()  # nothing is drawn afterwards, and what was computed again drew as much as the first time
         for op in put_back:
-            assert not all(map(same_bits, result(op), wanted)), op
+            assert not all(map(same_bits, result(op), expected)), op
 
 
 def test_gpt2_with_gradient_checkpointing_trains_as_eager_does() -> None:
@@ -276,26 +276,26 @@ def test_gpt2_with_gradient_checkpointing_trains_as_eager_does() -> None:
     )
 
     def make() -> Any:
-        made = transformers.GPT2LMHeadModel(config)
-        made.activation_checkpointing_enable()
-        return made.train()
+        gpt2 = transformers.GPT2LMHeadModel(config)
+        gpt2.activation_checkpointing_enable()
+        return gpt2.train()
 
     def own_loss(model: Any, **inputs: Any) -> torch.Tensor:
         return model(**inputs).logits.square().mean()  # type: ignore[no-any-return]
 
-    inputs = {"input_ids": ids(2, 16, high=100)}
+    inputs = {"input_ids": random_ids(2, 16, high=100)}
     real = make()
     with plain_kernels():
-        program, constants = captured(make, inputs, mode="backward", loss=own_loss)
-        assert program.graph.ops.target.count(KEPT) == 1 + config.n_layer
-        plan = planned(program, mode="backward", preset="remat_enabled")
+        program, constants = capture_program(make, inputs, mode="backward", loss=own_loss)
+        assert program.graph.ops.target.count(GET_STATE) == 1 + config.n_layer
+        plan = plan_of(program, mode="backward", preset="remat_enabled")
         executor = bind(program, plan, token=TOKEN, weights=constants | weights_of(real))
         torch.manual_seed(3)
         value = own_loss(real, **inputs)
         value.backward()  # type: ignore[no-untyped-call]
-        wanted = [value.detach(), *(p.grad for p in real.parameters())]
+        expected = [value.detach(), *(p.grad for p in real.parameters())]
         torch.manual_seed(3)
-        assert all(map(same_bits, executor(**inputs), wanted))
+        assert all(map(same_bits, executor(**inputs), expected))
     executor.close()
 
 
@@ -303,15 +303,15 @@ def test_gpt2_with_gradient_checkpointing_trains_as_eager_does() -> None:
 def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No graph of another test is reported, and kernels are those of eager."""
     torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._MADE", [])
+    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
     with plain_kernels():
         yield
     torch._dynamo.reset()
 
 
-def between_halves(model: Callable[..., Any], real: nn.Module, *, backwards: int = 1) -> list[torch.Tensor]:
+def two_steps(model: Callable[..., Any], real: nn.Module, *, backwards: int = 1) -> list[torch.Tensor]:
     """Two steps with a draw of somebody else's between forward and backward; the state afterwards comes last."""
-    found = []
+    results = []
     torch.manual_seed(3)
     for step in range(2):
         real.zero_grad(set_to_none=True)
@@ -319,8 +319,8 @@ def between_halves(model: Callable[..., Any], real: nn.Module, *, backwards: int
         torch.rand(3)
         for again in range(backwards):
             value.backward(retain_graph=again + 1 < backwards)  # type: ignore[no-untyped-call]
-        found += [value.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
-    return [*found, torch.get_rng_state()]
+        results += [value.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
+    return [*results, torch.get_rng_state()]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, about what it cannot compile as a whole
@@ -329,28 +329,28 @@ def between_halves(model: Callable[..., Any], real: nn.Module, *, backwards: int
 @pytest.mark.parametrize("make", [Blocks, Between, Nested, Twice, Attending, Seeded], ids=lambda way: way.__name__)
 def test_a_compiled_checkpoint_draws_in_its_plan_as_eager_does(make: type[Blocks], options: dict[str, bool]) -> None:
     real = randomize(make()).train()
-    wanted = between_halves(real, real)
+    expected = two_steps(real, real)
     compiled = torch.compile(real, backend="tmmu", options=options)  # type: ignore[call-overload]
-    found = between_halves(compiled, real)
-    assert len(found) == len(wanted)
-    assert all(map(same_bits, found, wanted))
+    planned = two_steps(compiled, real)
+    assert len(planned) == len(expected)
+    assert all(map(same_bits, planned, expected))
     assert reports()
-    assert all(one.planned and not one.plain for one in reports())
+    assert all(report.planned and not report.plain for report in reports())
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("compiling")
 def test_a_reentrant_checkpoint_is_compiled_as_torch_compiles_it() -> None:
     real = randomize(Reentrant()).train()
-    wanted = between_halves(torch.compile(real, backend="aot_eager"), real)
+    expected = two_steps(torch.compile(real, backend="aot_eager"), real)
     torch._dynamo.reset()
-    assert all(map(same_bits, between_halves(torch.compile(real, backend="tmmu"), real), wanted))
+    assert all(map(same_bits, two_steps(torch.compile(real, backend="tmmu"), real), expected))
 
 
 @pytest.mark.usefixtures("compiling")
 def test_a_second_backward_without_a_plan_finds_the_state_that_the_plan_saved() -> None:
     real = randomize(Blocks()).train()
-    wanted = between_halves(real, real, backwards=3)
-    found = between_halves(torch.compile(real, backend="tmmu"), real, backwards=3)
-    assert all(map(same_bits, found, wanted))
-    assert any(one.plain for one in reports())
+    expected = two_steps(real, real, backwards=3)
+    planned = two_steps(torch.compile(real, backend="tmmu"), real, backwards=3)
+    assert all(map(same_bits, planned, expected))
+    assert any(report.plain for report in reports())

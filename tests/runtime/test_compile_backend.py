@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.kernels import plain_kernels
 from tests.runtime.harness import same_bits
-from tmmu.backend import Report, reports
+from tmmu.backend import GraphReport, reports
 from tmmu.errors import InvalidConfig
 
 F = nn.functional
@@ -27,24 +27,24 @@ F = nn.functional
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No graph of another test is reported, and kernels are those of eager."""
     torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._MADE", [])
+    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
     torch.manual_seed(0)
     with plain_kernels():
         yield
     torch._dynamo.reset()
 
 
-def compiled(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compile_planned(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return torch.compile(model, backend="tmmu", **options)  # type: ignore[no-any-return, call-overload]
 
 
-def the_report() -> Report:
-    (one,) = reports()
-    return one
+def the_report() -> GraphReport:
+    (report,) = reports()
+    return report
 
 
 def all_planned() -> bool:
-    return bool(reports()) and all(one.planned > 0 and not one.plain for one in reports())
+    return bool(reports()) and all(report.planned > 0 and not report.plain for report in reports())
 
 
 class Mlp(nn.Module):
@@ -69,7 +69,7 @@ class Normed(nn.Module):
         return self.layers(x).mean((2, 3))  # type: ignore[no-any-return]
 
 
-def trained(
+def train(
     run: Callable[..., torch.Tensor], model: nn.Module, batches: list[torch.Tensor], kind: Any = torch.optim.SGD
 ) -> list[torch.Tensor]:
     """The losses of one step for each batch."""
@@ -99,11 +99,11 @@ def test_five_steps_have_the_losses_and_the_weights_of_eager(name: str, kind: An
     model = make()
     real = copy.deepcopy(model)
     batches = [torch.randn(shape) for _ in range(5)]
-    found = trained(compiled(model), model, batches, kind)
-    wanted = trained(real, real, batches, kind)
-    assert all(map(same_bits, found, wanted))
-    for (label, one), other in zip(model.state_dict().items(), real.state_dict().values(), strict=True):
-        assert same_bits(one, other), label
+    planned = train(compile_planned(model), model, batches, kind)
+    expected = train(real, real, batches, kind)
+    assert all(map(same_bits, planned, expected))
+    for (label, weight), eager_weight in zip(model.state_dict().items(), real.state_dict().values(), strict=True):
+        assert same_bits(weight, eager_weight), label
     assert all_planned()
     assert the_report().trains
     assert the_report().planned == 10
@@ -114,7 +114,7 @@ def test_five_steps_have_the_losses_and_the_weights_of_eager(name: str, kind: An
 def test_inference_is_that_of_eager(name: str, grad: Any) -> None:
     make, shape = CASES[name]
     model = make().eval()
-    run = compiled(model)
+    run = compile_planned(model)
     with grad():
         for _ in range(3):
             x = torch.randn(shape)
@@ -124,18 +124,18 @@ def test_inference_is_that_of_eager(name: str, grad: Any) -> None:
 
 def test_results_stay_when_the_next_call_has_run() -> None:
     model = Mlp().eval()
-    run = compiled(model)
+    run = compile_planned(model)
     with torch.no_grad():
         inputs = [torch.randn(4, 6) for _ in range(3)]
-        found = [run(x) for x in inputs]
-        assert all(same_bits(one, model(x)) for one, x in zip(found, inputs, strict=True))
+        results = [run(x) for x in inputs]
+        assert all(same_bits(result, model(x)) for result, x in zip(results, inputs, strict=True))
     assert all_planned()
 
 
 def test_weights_are_used_where_they_lie() -> None:
     """What an optimizer, or anyone, writes into them is seen, and nothing copies them."""
     model = nn.Linear(64, 64)
-    run = compiled(model)
+    run = compile_planned(model)
     x = torch.randn(2, 64)
     with torch.no_grad():
         run(x)
@@ -146,7 +146,7 @@ def test_weights_are_used_where_they_lie() -> None:
 
 def test_weights_that_are_exchanged_are_seen() -> None:
     model = Mlp().eval()
-    run = compiled(model)
+    run = compile_planned(model)
     x = torch.randn(4, 6)
     with torch.no_grad():
         run(x)
@@ -161,25 +161,25 @@ def test_many_forwards_before_the_backwards_do_not_disturb_each_other() -> None:
     """Frames for the first few, torch for the rest; each backward finds what its own forward saved."""
     model = Mlp()
     real = copy.deepcopy(model)
-    run = compiled(model)
+    run = compile_planned(model)
     inputs = [torch.randn(4, 6) for _ in range(7)]
     for order in ([*range(7)], [*reversed(range(7))], [3, 0, 6, 2, 5, 1, 4]):
-        for one, function in ((model, run), (real, real)):
-            one.zero_grad()
+        for module, function in ((model, run), (real, real)):
+            module.zero_grad()
             losses = [function(x).square().sum() for x in inputs]
-            for at in order:
-                losses[at].backward()
-        for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
-            assert mine.grad is not None
-            assert theirs.grad is not None
-            assert same_bits(mine.grad, theirs.grad)
+            for index in order:
+                losses[index].backward()
+        for planned, eager in zip(model.parameters(), real.parameters(), strict=True):
+            assert planned.grad is not None
+            assert eager.grad is not None
+            assert same_bits(planned.grad, eager.grad)
     assert len(the_report().stack_bytes) == 4
     assert the_report().plain["more steps are under way than there are frames"] >= 3
 
 
 def test_a_forward_that_is_never_gone_back_gives_its_frame_back() -> None:
     model = Mlp()
-    run = compiled(model)
+    run = compile_planned(model)
     for _ in range(9):
         run(torch.randn(4, 6))
     assert len(the_report().stack_bytes) == 1
@@ -190,18 +190,18 @@ def test_going_back_twice_gives_the_gradient_twice() -> None:
     model = Mlp()
     real = copy.deepcopy(model)
     x = torch.randn(4, 6)
-    for one, run in ((model, compiled(model)), (real, real)):
+    for module, run in ((model, compile_planned(model)), (real, real)):
         loss = run(x).square().sum()
         loss.backward(retain_graph=True)
         loss.backward(retain_graph=True)
         loss.backward()
         with pytest.raises(RuntimeError, match="second time"):
             loss.backward()
-        assert one is not None
-    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
-        assert mine.grad is not None
-        assert theirs.grad is not None
-        assert same_bits(mine.grad, theirs.grad)
+        assert module is not None
+    for planned, eager in zip(model.parameters(), real.parameters(), strict=True):
+        assert planned.grad is not None
+        assert eager.grad is not None
+        assert same_bits(planned.grad, eager.grad)
 
 
 @pytest.mark.parametrize("weights", [True, False], ids=["weights too", "but weights"])
@@ -210,30 +210,30 @@ def test_saved_tensors_may_be_taken_elsewhere_meanwhile(weights: bool) -> None:
     model = Mlp()
     real = copy.deepcopy(model)
     x = torch.randn(4, 6)
-    run = compiled(model)
-    kept = {one.data_ptr() for one in model.parameters()}
+    run = compile_planned(model)
+    pointers = {parameter.data_ptr() for parameter in model.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: t if t.data_ptr() in kept and not weights else t.clone(), lambda t: t
+        lambda t: t if t.data_ptr() in pointers and not weights else t.clone(), lambda t: t
     ):
         loss = run(x).square().sum()
     run(x + 1)
     loss.backward()
     real(x).square().sum().backward()
-    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
-        assert same_bits(mine.grad, theirs.grad)  # type: ignore[arg-type]
+    for planned, eager in zip(model.parameters(), real.parameters(), strict=True):
+        assert same_bits(planned.grad, eager.grad)  # type: ignore[arg-type]
     assert sum(the_report().plain.values()) == int(weights)
 
 
 def test_gradients_of_gradients_are_refused() -> None:
     x = torch.randn(4, requires_grad=True)
-    (gradient,) = torch.autograd.grad(compiled(lambda x: x.tanh().sum())(x), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(compile_planned(lambda x: x.tanh().sum())(x), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         gradient.sum().backward()
 
 
 def test_inputs_get_gradients_and_the_weights_need_none() -> None:
     model = Mlp().requires_grad_(requires_grad=False)
-    run = compiled(model)
+    run = compile_planned(model)
     for _ in range(2):
         x = torch.randn(4, 6, requires_grad=True)
         y = x.detach().clone().requires_grad_()
@@ -247,7 +247,7 @@ def test_inputs_get_gradients_and_the_weights_need_none() -> None:
 
 def test_only_what_is_saved_as_an_argument_still_finds_its_own() -> None:
     """Nothing of the first half stays in the frame, so that the frame is free before the backward."""
-    run = compiled(lambda x, y: x * y)
+    run = compile_planned(lambda x, y: x * y)
     pairs = [[torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)] for _ in range(3)]
     results = [run(*pair) for pair in pairs]
     for result in results:
@@ -270,7 +270,7 @@ def one_twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return y, y
 
 
-def detached(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def detached_result(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     y = x.sin()
     return y.detach(), y * 2
 
@@ -286,7 +286,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "a constant": lambda x: (torch.tensor([1.0, 2.0, 3.0]), x + torch.arange(6)),
     "a transposed tensor": lambda x: x.exp().t() + 1,
     "a dtype": lambda x: (x.to(torch.bfloat16), x > 0, x.long()),
-    "a detached tensor": detached,
+    "a detached tensor": detached_result,
 }
 
 
@@ -294,11 +294,11 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("grad", [False, True])
 def test_results_alias_what_they_alias_in_eager(name: str, grad: bool) -> None:
     function = FUNCTIONS[name]
-    run = compiled(function)
+    run = compile_planned(function)
     for _ in range(2):
         x = torch.randn(4, 6, requires_grad=grad)
-        found, wanted = (outcome(one, x) for one in (run, function))
-        assert found == wanted
+        planned, expected = (outcome(run_function, x) for run_function in (run, function))
+        assert planned == expected
 
 
 def outcome(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[Any]:
@@ -306,20 +306,24 @@ def outcome(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[An
     x = x.detach().clone().requires_grad_(x.requires_grad)
     results = function(x)
     results = results if isinstance(results, tuple) else (results,)
-    tensors = [one for one in results if isinstance(one, torch.Tensor)]
-    seen: list[Any] = [one for one in results if not isinstance(one, torch.Tensor)]
-    homes = [x, *tensors]
-    for one in tensors:
-        first = next(
-            at for at, home in enumerate(homes) if home.untyped_storage()._cdata == one.untyped_storage()._cdata
+    tensors = [result for result in results if isinstance(result, torch.Tensor)]
+    visible: list[Any] = [result for result in results if not isinstance(result, torch.Tensor)]
+    candidates = [x, *tensors]
+    for result in tensors:
+        first_alias = next(
+            index
+            for index, candidate in enumerate(candidates)
+            if candidate.untyped_storage()._cdata == result.untyped_storage()._cdata
         )
-        seen.append((one.shape, one.stride(), one.dtype, one.requires_grad, one.tolist(), first))
-    trained = [one.sum() for one in tensors if one.requires_grad]
+        visible.append(
+            (result.shape, result.stride(), result.dtype, result.requires_grad, result.tolist(), first_alias)
+        )
+    trained = [result.sum() for result in tensors if result.requires_grad]
     if trained:
-        torch.stack([one.float() for one in trained]).sum().backward()
+        torch.stack([result.float() for result in trained]).sum().backward()
         assert x.grad is not None
-        seen.append(x.grad.tolist())
-    return seen
+        visible.append(x.grad.tolist())
+    return visible
 
 
 CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -330,7 +334,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-def overlapping(*, first: int) -> tuple[torch.Tensor, ...]:
+def overlapping_views(*, first: int) -> tuple[torch.Tensor, ...]:
     """A tensor that begins at ``first`` of its storage and is nobody's view, and two windows of it that overlap."""
     base = torch.randn(12)[first:].detach()
     return base, base[:3], base[1:5]
@@ -340,12 +344,12 @@ def overlapping(*, first: int) -> tuple[torch.Tensor, ...]:
 def test_inputs_that_share_memory_see_each_others_changes(first: int) -> None:
     """Autograd puts windows together by their offsets in storages, which are not where ours begin."""
     function = lambda x, y: (x.add_(1), y * 2)[1]  # noqa: E731
-    run = compiled(function)
+    run = compile_planned(function)
     for _ in range(2):
-        mine, theirs = overlapping(first=first), overlapping(first=first)
-        theirs[0].copy_(mine[0])
-        assert same_bits(run(*mine[1:]), function(*theirs[1:]))
-        assert same_bits(mine[0], theirs[0])
+        planned, eager = overlapping_views(first=first), overlapping_views(first=first)
+        eager[0].copy_(planned[0])
+        assert same_bits(run(*planned[1:]), function(*eager[1:]))
+        assert same_bits(planned[0], eager[0])
     assert all_planned()
 
 
@@ -361,22 +365,22 @@ LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_inputs_may_lie_in_any_way(name: str) -> None:
-    run = compiled(lambda x: x.sin() * 2 + x)
+    run = compile_planned(lambda x: x.sin() * 2 + x)
     for _ in range(2):
         x = LAYOUTS[name]()
-        found, wanted = run(x), x.sin() * 2 + x
-        assert same_bits(found, wanted)
-        assert found.stride() == wanted.stride()
+        planned, expected = run(x), x.sin() * 2 + x
+        assert same_bits(planned, expected)
+        assert planned.stride() == expected.stride()
     assert all_planned()
 
 
 def test_dropout_of_a_transposed_tensor_draws_as_eager_draws() -> None:
     function = lambda x: F.dropout(x.transpose(0, 1), 0.15) * 2  # noqa: E731
     outcomes = []
-    for one in (compiled(function), function):
+    for run in (compile_planned(function), function):
         torch.manual_seed(3)
         x = torch.arange(2400.0).view(3, 40, 20).requires_grad_()
-        result = one(x)
+        result = run(x)
         result.sum().backward()
         assert x.grad is not None
         outcomes.append((result.tolist(), result.stride(), x.grad.tolist()))
@@ -387,7 +391,7 @@ def test_dropout_of_a_transposed_tensor_draws_as_eager_draws() -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_inputs_that_are_changed_are_changed_for_the_caller(name: str) -> None:
     function = CHANGES[name]
-    run = compiled(function)
+    run = compile_planned(function)
     for _ in range(2):
         x = torch.randn(4, 6)
         y = x.clone()
@@ -400,7 +404,7 @@ def test_inputs_that_are_changed_are_changed_for_the_caller(name: str) -> None:
 def test_a_changed_buffer_counts_as_changed(grad: bool) -> None:
     """Autograd must notice when something that it saved is not what it was."""
     model = nn.BatchNorm1d(4)
-    run = compiled(model)
+    run = compile_planned(model)
     before = model.running_mean._version  # type: ignore[union-attr]
     with torch.set_grad_enabled(grad):
         run(torch.randn(3, 4))
@@ -411,7 +415,7 @@ def test_a_changed_buffer_counts_as_changed(grad: bool) -> None:
 def test_binding_leaves_buffers_as_they_were() -> None:
     """The trial of each operator must not count as a batch."""
     model, real = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
-    run = compiled(model)
+    run = compile_planned(model)
     x = torch.randn(3, 4)
     run(x), real(x)
     assert same_bits(model.running_mean, real.running_mean)  # type: ignore[arg-type]
@@ -425,7 +429,7 @@ def test_each_side_of_a_graph_break_has_its_own_plan() -> None:
         torch._dynamo.graph_break()
         return y.cos() * x
 
-    run = compiled(broken)
+    run = compile_planned(broken)
     for _ in range(2):
         x = torch.randn(8, requires_grad=True)
         y = x.detach().clone().requires_grad_()
@@ -444,12 +448,12 @@ def test_three_shapes_are_three_plans_which_are_found_again() -> None:
     for origin in ("cold", "table"):
         torch._dynamo.reset()
         gc.collect()
-        run = compiled(model, dynamic=False)
+        run = compile_planned(model, dynamic=False)
         with torch.no_grad():
             for n in (*shapes, *shapes):
                 x = torch.randn(n, 6)
                 assert same_bits(run(x), model(x))
-        assert [dict(one.plans) for one in reports()] == [{origin: 1}] * 3
+        assert [dict(report.plans) for report in reports()] == [{origin: 1}] * 3
         assert all_planned()
 
 
@@ -457,25 +461,25 @@ def test_three_shapes_are_three_plans_which_are_found_again() -> None:
 def test_dynamic_shapes_are_planned_one_by_one(grad: bool) -> None:
     model = Mlp()
     real = copy.deepcopy(model)
-    run = compiled(model, dynamic=True)
+    run = compile_planned(model, dynamic=True)
     for n in (4, 7, 11, 7, 4):
         x = torch.randn(n, 6)
         with torch.set_grad_enabled(grad):
-            found, wanted = run(x), real(x)
-        assert same_bits(found, wanted)
+            planned, expected = run(x), real(x)
+        assert same_bits(planned, expected)
         if grad:
-            (found.sum() * n).backward(), (wanted.sum() * n).backward()
-    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
-        assert (mine.grad is None) == (theirs.grad is None) == (not grad)
-        assert not grad or same_bits(mine.grad, theirs.grad)  # type: ignore[arg-type]
+            (planned.sum() * n).backward(), (expected.sum() * n).backward()
+    for weight, eager_weight in zip(model.parameters(), real.parameters(), strict=True):
+        assert (weight.grad is None) == (eager_weight.grad is None) == (not grad)
+        assert not grad or same_bits(weight.grad, eager_weight.grad)  # type: ignore[arg-type]
     assert len(reports()) == 1
     assert dict(the_report().plans) == {"cold": 3}
     assert all_planned()
 
 
 def test_of_many_forms_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tmmu.backend.FORMS", 2)
-    run = compiled(lambda x: x.sin() + 1, dynamic=True)
+    monkeypatch.setattr("tmmu.backend.MAX_SPECIALIZATIONS", 2)
+    run = compile_planned(lambda x: x.sin() + 1, dynamic=True)
     for n in (3, 4, 5, 6, 3):
         x = torch.randn(n)
         assert same_bits(run(x), x.sin() + 1)
@@ -483,57 +487,57 @@ def test_of_many_forms_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(the_report().plans.values()) == 5
 
 
-class Seeing(TorchDispatchMode):
+class CountingMode(TorchDispatchMode):
     """Counts operators."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[str] = []
+        self.operators: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
+        self.operators.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
 def test_a_mode_sees_every_operator() -> None:
-    run = compiled(lambda x: x.sin() + 1)
+    run = compile_planned(lambda x: x.sin() + 1)
     x = torch.randn(5)
     run(x)
-    with Seeing() as mode, torch.compiler.set_stance("default", skip_guard_eval_unsafe=False):
+    with CountingMode() as mode, torch.compiler.set_stance("default", skip_guard_eval_unsafe=False):
         boxed = run(x)
     assert same_bits(boxed, x.sin() + 1)
-    assert "aten.sin.default" in mode.seen
+    assert "aten.sin.default" in mode.operators
 
 
 def test_sizes_and_numbers_that_change_are_results_too() -> None:
     function = lambda x, k: (x * k, x.shape[0] * 2, x.view(x.shape[1], -1))  # noqa: E731
-    run = compiled(function, dynamic=True)
+    run = compile_planned(function, dynamic=True)
     for n, k in ((4, 2), (6, 3), (8, 5)):
         x = torch.randn(n, 6)
-        found, wanted = run(x, k), function(x, k)
-        assert found[1] == wanted[1]
-        assert same_bits(found[0], wanted[0])
-        assert same_bits(found[2], wanted[2])
+        planned, expected = run(x, k), function(x, k)
+        assert planned[1] == expected[1]
+        assert same_bits(planned[0], expected[0])
+        assert same_bits(planned[2], expected[2])
     assert all_planned()
 
 
 def test_two_models_at_once_keep_to_themselves() -> None:
     models = [Mlp(), Mlp()]
     reals = copy.deepcopy(models)
-    runs = [compiled(model) for model in models]
+    runs = [compile_planned(model) for model in models]
     for _ in range(3):
         x = torch.randn(4, 6)
         (runs[0](x) - runs[1](x * 2)).square().sum().backward()
         (reals[0](x) - reals[1](x * 2)).square().sum().backward()
-    for mine, theirs in zip(models, reals, strict=True):
-        for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-            assert same_bits(one.grad, other.grad)  # type: ignore[arg-type]
+    for planned, eager in zip(models, reals, strict=True):
+        for weight, eager_weight in zip(planned.parameters(), eager.parameters(), strict=True):
+            assert same_bits(weight.grad, eager_weight.grad)  # type: ignore[arg-type]
     assert all_planned()
 
 
 def test_threads_do_not_disturb_each_other() -> None:
     model = Mlp()
-    run = compiled(model)
+    run = compile_planned(model)
     run(torch.randn(4, 6)).sum().backward()
     wrong: list[str] = []
 
@@ -542,8 +546,8 @@ def test_threads_do_not_disturb_each_other() -> None:
         for _ in range(30):
             x = torch.randn(4, 6, generator=generator, requires_grad=True)
             y = x.detach().clone().requires_grad_()
-            found = torch.autograd.grad(run(x).square().sum(), x)[0]
-            if not same_bits(found, torch.autograd.grad(model(y).square().sum(), y)[0]):
+            gradient = torch.autograd.grad(run(x).square().sum(), x)[0]
+            if not same_bits(gradient, torch.autograd.grad(model(y).square().sum(), y)[0]):
                 wrong.append(f"seed {seed}")
 
     threads = [Thread(target=work, args=(seed,)) for seed in range(4)]
@@ -558,7 +562,7 @@ def test_what_no_plan_can_stand_for_runs_without_one_and_says_so_once(caplog: py
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1
 
-    run = compiled(function)
+    run = compile_planned(function)
     x = torch.randn(5)
     with caplog.at_level(logging.WARNING, logger="tmmu"):
         for _ in range(3):
@@ -569,7 +573,7 @@ def test_what_no_plan_can_stand_for_runs_without_one_and_says_so_once(caplog: py
 
 
 def test_while_a_profiler_runs_nothing_is_bound() -> None:
-    run = compiled(lambda x: x.sin() + 1)
+    run = compile_planned(lambda x: x.sin() + 1)
     x = torch.randn(5)
     with torch.autograd.profiler.profile():
         assert same_bits(run(x), x.sin() + 1)
@@ -580,7 +584,7 @@ def test_while_a_profiler_runs_nothing_is_bound() -> None:
 
 def test_bad_indices_are_one_clear_error_and_the_next_call_is_right() -> None:
     model = nn.Embedding(4, 3)
-    run = compiled(model)
+    run = compile_planned(model)
     run(torch.tensor([1, 2]))
     with pytest.raises(InvalidConfig, match="index out of range"):
         run(torch.tensor([1, 9]))
@@ -592,7 +596,7 @@ def test_bad_indices_are_one_clear_error_and_the_next_call_is_right() -> None:
 )
 def test_other_modes_and_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="INVALID_CONFIG: backend tmmu knows no mode"):
-        compiled(lambda x: x + 1, **options)(torch.randn(3))
+        compile_planned(lambda x: x + 1, **options)(torch.randn(3))
 
 
 class Composed(nn.Module):
@@ -612,11 +616,11 @@ def test_recomputing_keeps_the_bits_and_takes_less() -> None:
     model = Composed()
     reals = [copy.deepcopy(model) for _ in range(2)]
     batches = [torch.randn(64, 6) for _ in range(3)]
-    wanted = trained(reals[0], reals[0], batches)
+    expected = train(reals[0], reals[0], batches)
     sizes = []
-    for one, options in ((model, {}), (reals[1], {"options": {"recompute": True}})):
+    for module, options in ((model, {}), (reals[1], {"options": {"recompute": True}})):
         torch._dynamo.reset()
-        assert all(map(same_bits, trained(compiled(one, **options), one, batches), wanted))
+        assert all(map(same_bits, train(compile_planned(module, **options), module, batches), expected))
         sizes.append(reports()[-1].stack_bytes[0])
     assert sizes[1] < sizes[0]
 
@@ -624,21 +628,21 @@ def test_recomputing_keeps_the_bits_and_takes_less() -> None:
 def test_autocast_is_that_of_eager() -> None:
     model = Mlp()
     real = copy.deepcopy(model)
-    run = compiled(model)
+    run = compile_planned(model)
     x = torch.randn(4, 6)
-    for one, function in ((model, run), (real, real)):
+    for module, function in ((model, run), (real, real)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             result = function(x)
         result.float().square().sum().backward()
-        assert one is not None
-    for mine, theirs in zip(model.parameters(), real.parameters(), strict=True):
-        assert same_bits(mine.grad, theirs.grad)  # type: ignore[arg-type]
+        assert module is not None
+    for planned, eager in zip(model.parameters(), real.parameters(), strict=True):
+        assert same_bits(planned.grad, eager.grad)  # type: ignore[arg-type]
     assert all_planned()
 
 
 def test_the_memory_goes_with_the_model() -> None:
     model = Mlp()
-    compiled(model)(torch.randn(4, 6)).sum().backward()
+    compile_planned(model)(torch.randn(4, 6)).sum().backward()
     assert len(reports()) == 1
     torch._dynamo.reset()
     gc.collect()

@@ -18,7 +18,7 @@ Function = Callable[..., torch.Tensor]
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._MADE", [])
+    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
     torch.manual_seed(0)
     with plain_kernels():
         yield
@@ -32,32 +32,32 @@ def outcome(backend: str | None, function: Function, inputs: tuple[torch.Tensor,
     leaves = [x.clone().requires_grad_() for x in inputs]
     with torch.no_grad():
         plain = run(*leaves)
-    found = run(*leaves)
-    found.square().sum().backward()  # type: ignore[no-untyped-call]
-    assert backend != "tmmu" or all(one.planned > 0 and not one.plain for one in reports())
-    return [plain, found.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+    result = run(*leaves)
+    result.square().sum().backward()  # type: ignore[no-untyped-call]
+    assert backend != "tmmu" or all(report.planned > 0 and not report.plain for report in reports())
+    return [plain, result.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
-def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
-    assert len(one) == len(other)
-    assert all(map(same_bits, one, other))
+def assert_same(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert len(actual) == len(expected)
+    assert all(map(same_bits, actual, expected))
 
 
-def resized(dims: int, **options: Any) -> tuple[Function, tuple[int, ...]]:
+def interpolate(dims: int, **options: Any) -> tuple[Function, tuple[int, ...]]:
     return lambda x: F.interpolate(x, **options), (2, 3, 7, 9, 5)[: dims + 2]
 
 
 RULES: dict[str, tuple[Function, tuple[int, ...]]] = {
-    "bilinear to a size": resized(2, size=(5, 11), mode="bilinear"),
-    "bilinear by a factor": resized(2, scale_factor=1.7, mode="bilinear"),
-    "bilinear, corners": resized(2, size=(5, 11), mode="bilinear", align_corners=True),
-    "bilinear, smooth": resized(2, size=(5, 4), mode="bilinear", antialias=True),
-    "bicubic to a size": resized(2, size=(5, 11), mode="bicubic"),
-    "bicubic by a factor": resized(2, scale_factor=1.7, mode="bicubic"),
-    "linear": resized(1, scale_factor=1.5, mode="linear"),
-    "trilinear": resized(3, size=(5, 11, 4), mode="trilinear"),
-    "nearest": resized(2, scale_factor=1.7, mode="nearest"),
-    "nearest, exact": resized(2, scale_factor=1.7, mode="nearest-exact"),
+    "bilinear to a size": interpolate(2, size=(5, 11), mode="bilinear"),
+    "bilinear by a factor": interpolate(2, scale_factor=1.7, mode="bilinear"),
+    "bilinear, corners": interpolate(2, size=(5, 11), mode="bilinear", align_corners=True),
+    "bilinear, smooth": interpolate(2, size=(5, 4), mode="bilinear", antialias=True),
+    "bicubic to a size": interpolate(2, size=(5, 11), mode="bicubic"),
+    "bicubic by a factor": interpolate(2, scale_factor=1.7, mode="bicubic"),
+    "linear": interpolate(1, scale_factor=1.5, mode="linear"),
+    "trilinear": interpolate(3, size=(5, 11, 4), mode="trilinear"),
+    "nearest": interpolate(2, scale_factor=1.7, mode="nearest"),
+    "nearest, exact": interpolate(2, scale_factor=1.7, mode="nearest-exact"),
     "multi margin": (lambda x: F.multi_margin_loss(x, torch.zeros(64, dtype=torch.long)), (64, 64)),
     "multilabel margin": (lambda x: F.multilabel_margin_loss(x, torch.zeros(64, 64, dtype=torch.long)), (64, 64)),
     "hard shrink": (F.hardshrink, (64, 64)),
@@ -96,7 +96,7 @@ SPLIT: dict[str, Function] = {
 @pytest.mark.parametrize("name", SPLIT)
 def test_where_autograd_splits_another_way_the_bits_are_those_of_its_split(name: str) -> None:
     inputs = torch.randn(8, 8), torch.randn(8, 8)
-    found = outcome("tmmu", SPLIT[name], inputs)
-    assert_same(found, outcome("aot_eager", SPLIT[name], inputs))
-    for one, other in zip(found, outcome(None, SPLIT[name], inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
+    planned = outcome("tmmu", SPLIT[name], inputs)
+    assert_same(planned, outcome("aot_eager", SPLIT[name], inputs))
+    for result, eager in zip(planned, outcome(None, SPLIT[name], inputs), strict=True):
+        torch.testing.assert_close(result, eager, rtol=0.05, atol=0.05)

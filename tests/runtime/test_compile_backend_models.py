@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import ids, same_bits
+from tests.runtime.harness import random_ids, same_bits
 from tmmu.backend import reports
 
 Case = tuple[Callable[[], nn.Module], Callable[[int], dict[str, torch.Tensor]]]
@@ -19,7 +19,7 @@ Case = tuple[Callable[[], nn.Module], Callable[[int], dict[str, torch.Tensor]]]
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._MADE", [])
+    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
     torch.manual_seed(0)
     with plain_kernels():
         yield
@@ -27,7 +27,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def words(seed: int) -> dict[str, torch.Tensor]:
-    return {"input_ids": ids(2, 8, high=64, seed=seed)}
+    return {"input_ids": random_ids(2, 8, high=64, seed=seed)}
 
 
 def pixels(seed: int) -> dict[str, torch.Tensor]:
@@ -60,7 +60,7 @@ def vit() -> nn.Module:
 CASES: dict[str, Case] = {"gpt2": (gpt2, words), "llama": (llama, words), "bert": (bert, words), "vit": (vit, pixels)}
 
 
-def trained(run: Callable[..., Any], model: nn.Module, inputs: Callable[[int], dict[str, torch.Tensor]]) -> list[Any]:
+def train(run: Callable[..., Any], model: nn.Module, inputs: Callable[[int], dict[str, torch.Tensor]]) -> list[Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
     for step in range(5):
@@ -79,26 +79,26 @@ def test_a_model_is_trained_and_run_as_in_eager(name: str) -> None:
     model = make().train()
     real = copy.deepcopy(model)
     run: Any = torch.compile(model, backend="tmmu")
-    assert all(map(same_bits, trained(run, model, inputs), trained(real, real, inputs)))
-    for (label, mine), theirs in zip(model.state_dict().items(), real.state_dict().values(), strict=True):
-        assert same_bits(mine, theirs), label
-    assert [(one.planned, dict(one.plain)) for one in reports()] == [(10, {})] * len(reports())
+    assert all(map(same_bits, train(run, model, inputs), train(real, real, inputs)))
+    for (label, weight), eager_weight in zip(model.state_dict().items(), real.state_dict().values(), strict=True):
+        assert same_bits(weight, eager_weight), label
+    assert [(report.planned, dict(report.plain)) for report in reports()] == [(10, {})] * len(reports())
     model.eval(), real.eval()
     with torch.no_grad():
         for seed in (7, 8):
             assert same_bits(run(**inputs(seed)).logits, real(**inputs(seed)).logits)
-    assert not any(one.plain for one in reports())
+    assert not any(report.plain for report in reports())
 
 
 def test_a_model_that_takes_another_path_when_compiled_is_what_dynamo_saw() -> None:
     """Llama's fused attention gets a mask only under Dynamo: the graph that torch itself then runs is the measure."""
     model = llama("sdpa").train()
     real = copy.deepcopy(model)
-    found = trained(torch.compile(model, backend="tmmu"), model, words)
+    planned = train(torch.compile(model, backend="tmmu"), model, words)
     torch._dynamo.reset()
-    wanted = trained(torch.compile(real, backend="eager"), real, words)
-    assert all(map(same_bits, found, wanted))
-    assert not any(one.plain for one in reports())
+    expected = train(torch.compile(real, backend="eager"), real, words)
+    assert all(map(same_bits, planned, expected))
+    assert not any(report.plain for report in reports())
 
 
 def test_a_decode_loop_of_fixed_shapes_is_one_plan() -> None:

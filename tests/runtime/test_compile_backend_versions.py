@@ -19,7 +19,7 @@ STALE = "modified by an inplace operation"
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._MADE", [])
+    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
     torch.manual_seed(0)
     with plain_kernels():
         yield
@@ -74,11 +74,11 @@ def gradient(backend: str | None, name: str, change: str) -> torch.Tensor | None
     function = FUNCTIONS[name]
     run = function if backend is None else torch.compile(function, backend=backend)
     x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
-    found = run(x)
-    results = found if isinstance(found, tuple) else (found,)
+    returned = run(x)
+    results = returned if isinstance(returned, tuple) else (returned,)
     CHANGES[change](results[0])
     try:
-        torch.cat([one.flatten() for one in results]).sum().backward()  # type: ignore[no-untyped-call]
+        torch.cat([result.flatten() for result in results]).sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         assert STALE in str(error)  # noqa: PT017 - one of two outcomes
         return None
@@ -89,12 +89,12 @@ def gradient(backend: str | None, name: str, change: str) -> torch.Tensor | None
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_changed_result_is_noticed_where_its_split_notices_it(name: str, change: str) -> None:
     """Where the result is a view of what is saved, AOTAutograd hands out a tensor of another version."""
-    found = gradient("tmmu", name, change)
+    planned = gradient("tmmu", name, change)
     for backend in ("aot_eager", None) if name not in VIEWS else ("aot_eager",):
-        wanted = gradient(backend, name, change)
-        assert (found is None) == (wanted is None), backend
-        assert found is None or wanted is None or same_bits(found, wanted), backend
-    assert all(one.planned > 0 and not one.plain for one in reports())
+        expected = gradient(backend, name, change)
+        assert (planned is None) == (expected is None), backend
+        assert planned is None or expected is None or same_bits(planned, expected), backend
+    assert all(report.planned > 0 and not report.plain for report in reports())
 
 
 INPUTS: dict[str, Callable[[torch.Tensor], object]] = CHANGES | {"a view of it": lambda x: x.detach().zero_()}
@@ -118,10 +118,10 @@ def test_a_changed_input_is_noticed_where_eager_notices_it(change: str) -> None:
             return None
         return layer[0].weight.grad  # type: ignore[return-value]
 
-    found, wanted = gradient_of("tmmu"), gradient_of(None)
-    assert (found is None) == (wanted is None)
-    assert found is None or wanted is None or same_bits(found, wanted)
-    assert all(one.planned > 0 and not one.plain for one in reports())
+    planned, expected = gradient_of("tmmu"), gradient_of(None)
+    assert (planned is None) == (expected is None)
+    assert planned is None or expected is None or same_bits(planned, expected)
+    assert all(report.planned > 0 and not report.plain for report in reports())
 
 
 def test_going_back_twice_still_reads_the_result() -> None:
@@ -139,9 +139,9 @@ def test_going_back_twice_still_reads_the_result() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_result_that_is_dropped_is_gone(name: str) -> None:
     x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
-    found = torch.compile(FUNCTIONS[name], backend="tmmu")(x)
-    result = found[0] if isinstance(found, tuple) else found
-    del found
+    returned = torch.compile(FUNCTIONS[name], backend="tmmu")(x)
+    result = returned[0] if isinstance(returned, tuple) else returned
+    del returned
     gc.collect()
     gc.disable()
     try:
@@ -158,8 +158,8 @@ def test_many_forwards_keep_their_results_apart() -> None:
     results = [run(x) for x in inputs]
     for x, result in reversed(list(zip(inputs, results, strict=True))):
         result.sum().backward()
-        other = x.detach().clone().requires_grad_()
-        FUNCTIONS["saved"](other).sum().backward()
+        eager_x = x.detach().clone().requires_grad_()
+        FUNCTIONS["saved"](eager_x).sum().backward()
         assert x.grad is not None
-        assert other.grad is not None
-        assert same_bits(x.grad, other.grad)
+        assert eager_x.grad is not None
+        assert same_bits(x.grad, eager_x.grad)

@@ -8,7 +8,7 @@ from tmmu.errors import CaptureFailed
 pytest.importorskip("transformers")
 
 from benchmarks.architectures import ARCHITECTURES, Architecture
-from benchmarks.execute import Row, line, row_of, succeeded, summary
+from benchmarks.execute import Row, has_succeeded, line, row_of, summary
 
 DOZEN = (
     "Llama 3.1 8B", "Gemma 3 4B (text)", "DeepSeek V2 Lite", "OLMoE 1B-7B", "GPT-2", "BLOOM 176B", "T5 base",
@@ -28,10 +28,15 @@ def demand_every_bit(architecture: Architecture, *, training: bool) -> None:
 def cases(names: tuple[str, ...]) -> list[object]:
     """Each architecture in both modes: the named ones, the others slowly."""
     return [
-        pytest.param(one, training, id=f"{one.name}-{mode}", marks=() if one.name in names else pytest.mark.slow)
-        for one in ARCHITECTURES
+        pytest.param(
+            architecture,
+            training,
+            id=f"{architecture.name}-{mode}",
+            marks=() if architecture.name in names else pytest.mark.slow,
+        )
+        for architecture in ARCHITECTURES
         for training, mode in ((False, "inference"), (True, "training"))
-        if not (training and one.name == UNTRAINED)
+        if not (training and architecture.name == UNTRAINED)
     ]
 
 
@@ -41,7 +46,7 @@ def test_results_are_those_of_the_program_and_of_the_module(architecture: Archit
 
 
 def test_what_cannot_be_trained_says_why() -> None:
-    (architecture,) = (one for one in ARCHITECTURES if one.name == UNTRAINED)
+    (architecture,) = (candidate for candidate in ARCHITECTURES if candidate.name == UNTRAINED)
     row = row_of(architecture, training=True)
     assert row.ops == 0
     assert CaptureFailed.code in row.reason
@@ -49,12 +54,12 @@ def test_what_cannot_be_trained_says_why() -> None:
 
 def test_a_difference_is_told_and_fails_the_corpus() -> None:
     equal = Row(name="one", training=False, ops=3, results=2)
-    other = Row(name="two", training=True, ops=3, results=2, plain=1, module=1, distance=0.5)
-    assert succeeded([equal] * 19 + [other])
-    assert not succeeded([equal] * 18 + [other])
-    assert not succeeded([equal, Row(name="none", training=False, reason="CAPTURE_FAILED")])
-    assert list(summary([equal, other])) == [
+    differing = Row(name="two", training=True, ops=3, results=2, plain=1, module=1, distance=0.5)
+    assert has_succeeded([equal] * 19 + [differing])
+    assert not has_succeeded([equal] * 18 + [differing])
+    assert not has_succeeded([equal, Row(name="none", training=False, reason="CAPTURE_FAILED")])
+    assert list(summary([equal, differing])) == [
         "1 of 2 runs have every bit of the captured program",
         "1 of 2 runs have every bit of the module",
     ]
-    assert "5.0e-01" in line(other)
+    assert "5.0e-01" in line(differing)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import Make, Tensors, bound, eager, ids, randomize, same_bits
+from tests.runtime.harness import Make, Tensors, bind_module, random_ids, randomize, run_eager, same_bits
 from tests.unit.passes import models
 
 
@@ -13,7 +13,7 @@ def rand(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 CASES: dict[str, tuple[Make, tuple[Tensors, Tensors]]] = {
-    "decoder": (models.Decoder, tuple({"ids": ids(2, 6, high=50, seed=s)} for s in (0, 1))),
+    "decoder": (models.Decoder, tuple({"ids": random_ids(2, 6, high=50, seed=s)} for s in (0, 1))),
     "convolutional": (models.Convolutional, tuple({"pixels": rand(2, 3, 8, 8, seed=s)} for s in (0, 1))),
     "cached": (models.Cached, tuple({"x": rand(1, 16, seed=s)} for s in (0, 1))),
     "recurrent": (models.Recurrent, tuple({"x": rand(2, 5, 8, seed=s)} for s in (0, 1))),
@@ -27,12 +27,12 @@ def test_outputs_and_state_are_those_of_the_module(name: str, preset: str) -> No
     make, batches = CASES[name]
     real = randomize(make()).eval()
     with plain_kernels():
-        executor = bound(make, real, batches[0], preset=preset)
+        executor = bind_module(make, real, batches[0], preset=preset)
         for inputs in (*batches, batches[0]):
-            expected = eager(real, inputs)
-            found = executor(**inputs)
-            assert len(found) == len(expected)
-            assert all(map(same_bits, found, expected))
+            expected = run_eager(real, inputs)
+            planned = executor(**inputs)
+            assert len(planned) == len(expected)
+            assert all(map(same_bits, planned, expected))
     for label, buffer in real.named_buffers():
         if label in ("keys", "calls"):
             assert executor.state(label).equal(buffer.view(-1).view(torch.uint8))

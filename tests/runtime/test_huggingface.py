@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import Tensors, bound, eager, ids, randomize, same_bits
+from tests.runtime.harness import Tensors, bind_module, random_ids, randomize, run_eager, same_bits
 
 transformers = pytest.importorskip("transformers")
 
@@ -22,10 +22,10 @@ GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 1
 
 
 def tokens(seed: int) -> Tensors:
-    return {"input_ids": ids(2, 16, high=100, seed=seed)}
+    return {"input_ids": random_ids(2, 16, high=100, seed=seed)}
 
 
-def masked(seed: int) -> Tensors:
+def masked_tokens(seed: int) -> Tensors:
     return tokens(seed) | {"attention_mask": (torch.arange(16) < 11 + seed).long().expand(2, 16).contiguous()}
 
 
@@ -36,9 +36,9 @@ def pixels(seed: int) -> Tensors:
 CASES = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA, tokens),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2, tokens),
-    "gpt2-masked": ("GPT2LMHeadModel", "GPT2Config", GPT2, masked),
+    "gpt2-masked": ("GPT2LMHeadModel", "GPT2Config", GPT2, masked_tokens),
     "bert": ("BertForMaskedLM", "BertConfig", BERT, tokens),
-    "bert-masked": ("BertForMaskedLM", "BertConfig", BERT, masked),
+    "bert-masked": ("BertForMaskedLM", "BertConfig", BERT, masked_tokens),
     "vit": ("ViTForImageClassification", "ViTConfig", VIT, pixels),
 }
 
@@ -51,9 +51,9 @@ def model(name: str) -> Any:
 def blank(name: str) -> Any:
     """The same model, with weights that are never drawn: there is nothing to draw while it is captured."""
     with transformers.initialization.no_init_weights():
-        made = model(name)
-    made.tie_weights()
-    return made
+        module = model(name)
+    module.tie_weights()
+    return module
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -61,19 +61,22 @@ def test_outputs_are_those_of_the_module(name: str) -> None:
     real = randomize(model(name))
     make_inputs = CASES[name][3]
     with plain_kernels():
-        executor = bound(lambda: blank(name), real, make_inputs(0))
+        executor = bind_module(lambda: blank(name), real, make_inputs(0))
         for seed in (0, 1, 0):
-            expected, found = eager(real, make_inputs(seed)), executor(**make_inputs(seed))
-            assert len(found) == len(expected)
-            assert all(map(same_bits, found, expected))
+            expected, planned = run_eager(real, make_inputs(seed)), executor(**make_inputs(seed))
+            assert len(planned) == len(expected)
+            assert all(map(same_bits, planned, expected))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_a_training_step_is_that_of_the_module(name: str) -> None:
     real = randomize(model(name)).train()
-    batches = [{"input_ids": ids(2, 16, high=100, seed=s), "labels": ids(2, 16, high=100, seed=s + 9)} for s in (0, 1)]
+    batches = [
+        {"input_ids": random_ids(2, 16, high=100, seed=s), "labels": random_ids(2, 16, high=100, seed=s + 9)}
+        for s in (0, 1)
+    ]
     with plain_kernels():
-        executor = bound(lambda: blank(name), real, batches[0], mode="backward", preset="train_full")
+        executor = bind_module(lambda: blank(name), real, batches[0], mode="backward", preset="train_full")
         for batch in (*batches, batches[0]):
             torch.manual_seed(3)
             real.zero_grad(set_to_none=True)
@@ -81,6 +84,6 @@ def test_a_training_step_is_that_of_the_module(name: str) -> None:
             loss.backward()
             expected = [loss.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
             torch.manual_seed(3)
-            found = executor(**batch)
-            assert len(found) == len(expected)
-            assert all(map(same_bits, found, expected))
+            planned = executor(**batch)
+            assert len(planned) == len(expected)
+            assert all(map(same_bits, planned, expected))

@@ -9,9 +9,9 @@ pytest.importorskip("transformers")
 
 from benchmarks.architectures import ARCHITECTURES
 from benchmarks.execute import workload
-from benchmarks.peaks import Peak, eager_peak, held_by, line, peak_of
+from benchmarks.peaks import Peak, eager_peak, line, peak_of, storage_bytes
 from benchmarks.subject import Subject
-from benchmarks.wide import WIDE, wide
+from benchmarks.wide import WIDE, wide_workload
 
 ROUNDING = 64
 """A planned buffer begins at a multiple of this, and eager's allocator gives blocks that do, without counting it."""
@@ -24,7 +24,7 @@ def demand_no_more_than_eager(peak: Peak, buffers: int) -> None:
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", ["Llama 3.1 8B", "GPT-2", "BERT base", "T5 base", "ConvNeXt tiny"])
 def test_a_small_plan_is_no_larger_than_what_eager_holds(name: str, training: bool) -> None:
-    (architecture,) = (one for one in ARCHITECTURES if one.name == name)
+    (architecture,) = (candidate for candidate in ARCHITECTURES if candidate.name == name)
     work = workload(architecture, training=training)
     with plain_kernels(), one_thread():
         demand_no_more_than_eager(peak_of(name, work), buffers=len(Subject(work).program.graph.buffers))
@@ -34,7 +34,7 @@ def test_a_small_plan_is_no_larger_than_what_eager_holds(name: str, training: bo
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", WIDE)
 def test_a_plan_at_real_widths_is_no_larger_than_what_eager_holds(name: str, training: bool) -> None:
-    work = wide(name, training=training)
+    work = wide_workload(name, training=training)
     with plain_kernels(), one_thread():
         demand_no_more_than_eager(peak_of(name, work), buffers=len(Subject(work).program.graph.buffers))
 
@@ -58,4 +58,4 @@ def test_eager_is_what_it_starts_with_and_the_most_that_it_adds() -> None:
 
 def test_storage_is_counted_once() -> None:
     x = torch.zeros(100)
-    assert held_by([x, x[3:], x.view(10, 10), torch.zeros(1)]) == 404
+    assert storage_bytes([x, x[3:], x.view(10, 10), torch.zeros(1)]) == 404

@@ -1,4 +1,4 @@
-"""The planned executor with a ring: what it says without one, bit for bit, in a quarter of the room for weights."""
+"""The planned executor with a ring: equal to the resident one, bit for bit, in a quarter of the room for weights."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from tests.rings import lacking
-from tests.runtime.harness import TOKEN, Tensors, captured, planned, randomize, same_bits, weights_of
+from tests.rings import without_kinds
+from tests.runtime.harness import TOKEN, Tensors, capture_program, plan_of, randomize, same_bits, weights_of
 from tests.runtime.test_ring_models import blank, model, tokens
 from tmmu.errors import InvalidConfig, PlanMismatch
 from tmmu.ir.plan import Plan
@@ -65,7 +65,7 @@ def one_thread() -> Iterator[None]:
 
 
 def with_ring(program: Program, *, share: int = 4) -> Plan:
-    plan = planned(program)
+    plan = plan_of(program)
     total = sum(
         size
         for size, role in zip(program.graph.buffers.bytes, program.graph.buffers.role, strict=True)
@@ -76,7 +76,7 @@ def with_ring(program: Program, *, share: int = 4) -> Plan:
 
 @pytest.fixture(scope="module")
 def stack() -> tuple[Program, Plan, nn.Module]:
-    program, _ = captured(Stack, INPUTS)
+    program, _ = capture_program(Stack, INPUTS)
     return program, with_ring(program), randomize(Stack()).eval()
 
 
@@ -84,22 +84,21 @@ def jittery(*observers: Any) -> ThreadsDevice:
     return ThreadsDevice(observers, jitter=Jitter(seed=2, max_seconds=0.0003))
 
 
-def streamed_executor(stack: tuple[Program, Plan, nn.Module], device: ThreadsDevice, **how: Any) -> StreamedExecutor:
+def bind_stack(stack: tuple[Program, Plan, nn.Module], device: ThreadsDevice, **options: Any) -> StreamedExecutor:
     program, plan, module = stack
-    given = how.pop("weights", None) or weights_of(module)
-    replay = how.pop("replay", True)
-    request = BindRequest(program=program, plan=plan, token=TOKEN, weights=given, replay=replay)
-    return bind_ring(request, device, RingOptions(**{"poison": True, **how}))
+    weights, replay = options.pop("weights", None) or weights_of(module), options.pop("replay", True)
+    request = BindRequest(program=program, plan=plan, token=TOKEN, weights=weights, replay=replay)
+    return bind_ring(request, device, RingOptions(**{"poison": True, **options}))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
-def test_models_say_what_they_say_resident_a_hundred_times(name: str) -> None:
+def test_models_equal_the_resident_executor_a_hundred_times(name: str) -> None:
     pytest.importorskip("transformers.initialization")
-    program, constants = captured(lambda: blank(name), tokens(0))
+    program, constants = capture_program(lambda: blank(name), tokens(0))
     real = randomize(model(name))
     weights = constants | weights_of(real)
     plan = with_ring(program)
-    resident = bind(program, planned(program), token=TOKEN, weights=weights)
+    resident = bind(program, plan_of(program), token=TOKEN, weights=weights)
     expected = [resident(**tokens(seed)) for seed in range(3)]
     tags, recording = TagChecker(), CommandRecorder()
     device = jittery(tags, recording)
@@ -109,9 +108,9 @@ def test_models_say_what_they_say_resident_a_hundred_times(name: str) -> None:
     assert device.memory(executor.loop.arena).size * 4 <= resident.segments.usage["text"].used
     assert executor.segments.usage["text"].used == 0
     for run in range(100):
-        found = executor(**tokens(run % 3))
-        assert len(found) == len(expected[run % 3])
-        assert all(map(same_bits, found, expected[run % 3])), run
+        outputs = executor(**tokens(run % 3))
+        assert len(outputs) == len(expected[run % 3])
+        assert all(map(same_bits, outputs, expected[run % 3])), run
     assert executor.loop.counters.passes == 100
     executor.close()
     device.close()
@@ -121,9 +120,11 @@ def test_models_say_what_they_say_resident_a_hundred_times(name: str) -> None:
 
 @pytest.mark.parametrize("replay", [True, False])
 @pytest.mark.parametrize("prefetch", [True, False])
-def test_it_says_what_the_module_says(stack: tuple[Program, Plan, nn.Module], replay: bool, prefetch: bool) -> None:
+def test_streamed_executor_equals_the_module(
+    stack: tuple[Program, Plan, nn.Module], replay: bool, prefetch: bool
+) -> None:
     device = jittery()
-    executor = streamed_executor(stack, device, replay=replay, prefetch=prefetch)
+    executor = bind_stack(stack, device, replay=replay, prefetch=prefetch)
     with torch.no_grad():
         expected = stack[2](**INPUTS)
     for _ in range(5):
@@ -133,12 +134,10 @@ def test_it_says_what_the_module_says(stack: tuple[Program, Plan, nn.Module], re
     device.close()
 
 
-def test_it_takes_weights_from_files_without_a_copy_of_its_own(
-    stack: tuple[Program, Plan, nn.Module], tmp_path: Path
-) -> None:
+def test_streamed_executor_reads_weights_from_files(stack: tuple[Program, Plan, nn.Module], tmp_path: Path) -> None:
     save_file(stack[2].state_dict(), tmp_path / "w.safetensors")
     device = jittery()
-    executor = streamed_executor(stack, device, weights=dict(stored_tensors(tmp_path)))
+    executor = bind_stack(stack, device, weights=dict(stored_tensors(tmp_path)))
     with torch.no_grad():
         expected = stack[2](**INPUTS)
     for _ in range(3):
@@ -148,7 +147,7 @@ def test_it_takes_weights_from_files_without_a_copy_of_its_own(
 
 
 class Counting(Stack):
-    """Keeps a count of its calls, and adds it."""
+    """Counts its calls in a buffer, and adds it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,15 +159,15 @@ class Counting(Stack):
 
 
 @pytest.mark.parametrize("from_file", [True, False])
-def test_state_starts_as_it_was_given_and_stays_on_the_device(tmp_path: Path, from_file: bool) -> None:
-    program, _ = captured(Counting, INPUTS)
+def test_state_starts_as_given_and_stays_on_the_device(tmp_path: Path, from_file: bool) -> None:
+    program, _ = capture_program(Counting, INPUTS)
     module = randomize(Counting()).eval()
     module.calls.fill_(5)
     save_file(module.state_dict(), tmp_path / "w.safetensors")
     device = jittery()
-    given = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    weights = dict(stored_tensors(tmp_path)) if from_file else given
-    executor = streamed_executor((program, with_ring(program), module), device, weights=weights)
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    weights = dict(stored_tensors(tmp_path)) if from_file else state
+    executor = bind_stack((program, with_ring(program), module), device, weights=weights)
     for _ in range(3):
         with torch.no_grad():
             expected = module(**INPUTS)
@@ -178,10 +177,10 @@ def test_state_starts_as_it_was_given_and_stays_on_the_device(tmp_path: Path, fr
     device.close()
 
 
-def test_it_may_be_bound_and_run_in_inference_mode(stack: tuple[Program, Plan, nn.Module]) -> None:
+def test_streamed_executor_binds_and_runs_in_inference_mode(stack: tuple[Program, Plan, nn.Module]) -> None:
     device = jittery()
     with torch.inference_mode():
-        executor = streamed_executor(stack, device)
+        executor = bind_stack(stack, device)
         expected = stack[2](**INPUTS)
         assert same_bits(executor(**INPUTS)[0], expected)
     assert same_bits(executor(**INPUTS)[0], expected)
@@ -189,9 +188,9 @@ def test_it_may_be_bound_and_run_in_inference_mode(stack: tuple[Program, Plan, n
     device.close()
 
 
-def test_a_run_that_breaks_off_spoils_no_later_one(stack: tuple[Program, Plan, nn.Module]) -> None:
+def test_broken_run_spoils_no_later_one(stack: tuple[Program, Plan, nn.Module]) -> None:
     device = jittery()
-    executor = streamed_executor(stack, device)
+    executor = bind_stack(stack, device)
     with torch.no_grad():
         expected = stack[2](**INPUTS)
     for _ in range(3):
@@ -202,10 +201,10 @@ def test_a_run_that_breaks_off_spoils_no_later_one(stack: tuple[Program, Plan, n
     device.close()
 
 
-def test_without_its_fence_it_is_wrong_and_seen_to_be(stack: tuple[Program, Plan, nn.Module]) -> None:
+def test_executor_without_a_fence_is_wrong_and_both_oracles_notice(stack: tuple[Program, Plan, nn.Module]) -> None:
     tags, recording = TagChecker(), CommandRecorder()
     device = ThreadsDevice((tags, recording), jitter=Jitter(seed=2, max_seconds=0.02))
-    executor = streamed_executor(stack, device, fence_filter=lacking(Fence.COPY_LANDED))
+    executor = bind_stack(stack, device, fence_filter=without_kinds(Fence.COPY_LANDED))
     with torch.no_grad():
         expected = stack[2](**INPUTS)
     assert not all(same_bits(executor(**INPUTS)[0], expected) for _ in range(5))
@@ -215,36 +214,36 @@ def test_without_its_fence_it_is_wrong_and_seen_to_be(stack: tuple[Program, Plan
     assert races(recording.log)
 
 
-def test_what_does_not_belong_together_is_refused(stack: tuple[Program, Plan, nn.Module], tmp_path: Path) -> None:
+def test_mismatched_arguments_are_refused(stack: tuple[Program, Plan, nn.Module], tmp_path: Path) -> None:
     program, plan, module = stack
     weights = weights_of(module)
     device = ThreadsDevice()
 
-    def refused(kind: type[Exception], match: str, **changes: Any) -> None:
+    def require_refusal(kind: type[Exception], match: str, **changes: Any) -> None:
         request = BindRequest(program=program, plan=plan, token=TOKEN, weights=weights)
         with pytest.raises(kind, match=match):
             bind_ring(replace(request, **changes), device)
 
-    refused(InvalidConfig, "has no ring", plan=replace(plan, ring=None))
-    refused(InvalidConfig, "no value is given for", weights={})
+    require_refusal(InvalidConfig, "has no ring", plan=replace(plan, ring=None))
+    require_refusal(InvalidConfig, "no value is given for", weights={})
     save_file({"table.weight": torch.zeros(4, WIDTH, dtype=torch.float16)}, tmp_path / "half.safetensors")
     half = weights | dict(stored_tensors(tmp_path))
-    refused(InvalidConfig, "table.weight in half.safetensors is float16", weights=half)
-    refused(PlanMismatch, "graph", plan=replace(plan, ir_hash=bytes(32)))
+    require_refusal(InvalidConfig, "table.weight in half.safetensors is float16", weights=half)
+    require_refusal(PlanMismatch, "graph", plan=replace(plan, ir_hash=bytes(32)))
     device.close()
 
 
-def test_two_share_a_device(stack: tuple[Program, Plan, nn.Module]) -> None:
+def test_two_executors_share_a_device(stack: tuple[Program, Plan, nn.Module]) -> None:
     device = jittery()
-    one, other = streamed_executor(stack, device), streamed_executor(stack, device)
+    first, second = bind_stack(stack, device), bind_stack(stack, device)
     with torch.no_grad():
         expected = stack[2](**INPUTS)
     for _ in range(3):
-        assert same_bits(one(**INPUTS)[0], expected)
-        assert same_bits(other(**INPUTS)[0], expected)
-    one.close()
+        assert same_bits(first(**INPUTS)[0], expected)
+        assert same_bits(second(**INPUTS)[0], expected)
+    first.close()
     with pytest.raises(KeyError):
-        device.memory(one.loop.arena)
-    assert same_bits(other(**INPUTS)[0], expected)
-    other.close()
+        device.memory(first.loop.arena)
+    assert same_bits(second(**INPUTS)[0], expected)
+    second.close()
     device.close()

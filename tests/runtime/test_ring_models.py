@@ -1,4 +1,4 @@
-"""Models whose weights exceed the ring four times say bit for bit what they say with all of them in place."""
+"""Models whose weights exceed the ring four times equal the resident model, bit for bit."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.harness import Tensors, ids, randomize, same_bits
-from tests.runtime.streamed import outputs, streamed
+from tests.runtime.harness import Tensors, random_ids, randomize, same_bits
+from tests.runtime.streamed import outputs, plan_streamed
 from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.races import races
 from tmmu.runtime.device.tags import TagChecker
@@ -35,50 +35,50 @@ CASES = {
 
 def model(name: str) -> nn.Module:
     cls, config, settings = CASES[name]
-    made: nn.Module = getattr(transformers, cls)(
+    module: nn.Module = getattr(transformers, cls)(
         getattr(transformers, config)(**settings, **SPECIAL, use_cache=False, experts_implementation="batched_mm")
     ).eval()
-    return made
+    return module
 
 
 def blank(name: str) -> nn.Module:
     with transformers.initialization.no_init_weights():
-        made: Any = model(name)
-    made.tie_weights()
-    return made  # type: ignore[no-any-return]
+        module: Any = model(name)
+    module.tie_weights()
+    return module  # type: ignore[no-any-return]
 
 
 def tokens(seed: int) -> Tensors:
-    return {"input_ids": ids(2, 8, high=100, seed=seed)}
+    return {"input_ids": random_ids(2, 8, high=100, seed=seed)}
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that compute would only spin beside those that copy."""
+    """Compute threads would only compete with copy threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def test_generating_with_a_cache_gives_the_same_tokens() -> None:
-    case = streamed(lambda: blank("llama"), tokens(0))
+def test_generation_with_a_cache_gives_the_same_tokens() -> None:
+    case = plan_streamed(lambda: blank("llama"), tokens(0))
     real: Any = randomize(model("llama"))
     real.generation_config.pad_token_id = 0
-    asked = {**tokens(1), "max_new_tokens": 12, "do_sample": False, "use_cache": True}
-    asked["attention_mask"] = torch.ones_like(asked["input_ids"])
-    expected = real.generate(**asked)
+    arguments = {**tokens(1), "max_new_tokens": 12, "do_sample": False, "use_cache": True}
+    arguments["attention_mask"] = torch.ones_like(arguments["input_ids"])
+    expected = real.generate(**arguments)
     device = ThreadsDevice(jitter=Jitter(seed=1, max_seconds=0.0003))
     with stream_module(real, case.ring, case.program.graph, device, StreamOptions(poison=True)) as stream:
-        assert real.generate(**asked).equal(expected)
+        assert real.generate(**arguments).equal(expected)
         assert stream.counters.passes == 12
         assert stream.skipped_copies == 0
     device.close()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_the_resident_run_a_hundred_times(name: str) -> None:
-    case = streamed(lambda: blank(name), tokens(0))
+def test_logits_equal_the_resident_run_a_hundred_times(name: str) -> None:
+    case = plan_streamed(lambda: blank(name), tokens(0))
     assert case.ring.bytes * 4 <= case.weights
     real = randomize(model(name))
     expected = [outputs(real, tokens(seed)) for seed in range(3)]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.harness import TOKEN, captured, planned, randomize, weights_of
-from tests.runtime.zoo import Drawing, Elementwise, Shapes, Writing
+from tests.runtime.harness import TOKEN, capture_program, plan_of, randomize, weights_of
+from tests.runtime.zoo import ChangesInput, Elementwise, RandomOperators, Shapes
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.plan import Plan
 from tmmu.runtime.compare.sanitize import SanitizerReport, run_sanitized
@@ -38,8 +38,8 @@ class Broken:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module] = Chain) -> None:
         self.inputs = {"x": torch.randn(64, 64)}
         self.real = randomize(make())
-        self.program, self.constants = captured(make, self.inputs)
-        self.plan = planned(self.program)
+        self.program, self.constants = capture_program(make, self.inputs)
+        self.plan = plan_of(self.program)
         monkeypatch.setattr(binding, "judge", lambda *a, **k: None)
 
     def executor(self, plan: Plan) -> Executor:
@@ -63,7 +63,7 @@ class Broken:
         return self.plan.buffers.id.index(buffer)
 
 
-def changed(column: tuple[int, ...], row: int, to: int) -> tuple[int, ...]:
+def with_entry(column: tuple[int, ...], row: int, to: int) -> tuple[int, ...]:
     return (*column[:row], to, *column[row + 1 :])
 
 
@@ -76,8 +76,8 @@ CLEAN: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, torch.Ten
     "chain": (Chain, lambda: {"x": torch.randn(4, 64)}),
     "elementwise": (Elementwise, lambda: {"x": torch.rand(4, 6), "mask": torch.rand(4, 6) > 0.5}),
     "shapes": (Shapes, lambda: {"x": torch.rand(4, 6), "ids": torch.tensor([[0, 1], [2, 0], [3, 3]])}),
-    "writing": (Writing, lambda: {"x": torch.rand(4, 6)}),
-    "drawing": (Drawing, lambda: {"x": torch.rand(4, 6)}),
+    "writing": (ChangesInput, lambda: {"x": torch.rand(4, 6)}),
+    "drawing": (RandomOperators, lambda: {"x": torch.rand(4, 6)}),
 }
 
 
@@ -86,17 +86,17 @@ def test_a_sound_plan_is_clean_and_gives_what_it_gives(name: str) -> None:
     make, inputs_of = CLEAN[name]
     torch.manual_seed(1)
     inputs, real = inputs_of(), make()
-    program, constants = captured(make, inputs)
+    program, constants = capture_program(make, inputs)
     weights = constants | weights_of(real)
-    executor = binding.bind(program, planned(program), token=TOKEN, weights=weights)
+    executor = binding.bind(program, plan_of(program), token=TOKEN, weights=weights)
     torch.manual_seed(2)
     expected = executor.run({key: tensor.clone() for key, tensor in inputs.items()})
     torch.manual_seed(2)
-    given = {key: tensor.clone() for key, tensor in inputs.items()}
-    found = run_sanitized(program, executor, weights, given, token=TOKEN)
-    assert found.ops == len(executor.order)
-    assert found.compared >= found.ops // 2
-    assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(found.outputs, expected, strict=True))
+    copies = {key: tensor.clone() for key, tensor in inputs.items()}
+    report = run_sanitized(program, executor, weights, copies, token=TOKEN)
+    assert report.ops == len(executor.order)
+    assert report.compared >= report.ops // 2
+    assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(report.outputs, expected, strict=True))
     assert len(executor.run(inputs)) == len(expected)  # its hooks are gone
 
 
@@ -107,38 +107,40 @@ def test_every_offset_moved_by_one_alignment_unit_is_found_where_bytes_meet(brok
         for row in range(len(rows))
         if arenas.segment[rows.arena[row]] == "stack" and rows.takes_over[row] == rows.id[row]
     ]
-    found = 0
+    detected = 0
     for row in moved:
         for unit in (arenas.alignment[rows.arena[row]], -arenas.alignment[rows.arena[row]]):
             to = rows.offset[row] + unit
-            if to >= 0 and meets(broken.plan, row, to):
-                executor = broken.with_rows(offset=changed(rows.offset, row, to))
+            if to >= 0 and overlaps_live_row(broken.plan, row, to):
+                executor = broken.with_rows(offset=with_entry(rows.offset, row, to))
                 with pytest.raises(PlanUnsound, match=r": op \d+ aten\."):
                     broken.run(executor)
-                found += 1
-    assert found >= 3
+                detected += 1
+    assert detected >= 3
 
 
-def meets(plan: Plan, row: int, offset: int) -> bool:
+def overlaps_live_row(plan: Plan, row: int, offset: int) -> bool:
     """Whether the row at this offset shares a byte with another that lives while it does, or with its heir."""
     rows = plan.buffers
-    fits = offset + rows.bytes[row] <= max(rows.offset[one] + rows.bytes[one] for one in range(len(rows)))
+    fits = offset + rows.bytes[row] <= max(
+        rows.offset[row_after] + rows.bytes[row_after] for row_after in range(len(rows))
+    )
     return fits and any(
-        rows.arena[one] == rows.arena[row]
-        and one != row
-        and rows.birth[one] < rows.death[row]
-        and rows.birth[row] < rows.death[one]
-        and rows.offset[one] < offset + rows.bytes[row]
-        and offset < rows.offset[one] + rows.bytes[one]
-        for one in range(len(rows))
+        rows.arena[row_after] == rows.arena[row]
+        and row_after != row
+        and rows.birth[row_after] < rows.death[row]
+        and rows.birth[row] < rows.death[row_after]
+        and rows.offset[row_after] < offset + rows.bytes[row]
+        and offset < rows.offset[row_after] + rows.bytes[row_after]
+        for row_after in range(len(rows))
     )
 
 
 def test_every_lifetime_shortened_by_one_op_is_found(broken: Broken) -> None:
     rows, arenas = broken.plan.buffers, broken.plan.arenas
-    found = 0
+    detected = 0
     for row in range(len(rows)):
-        heirs = [one for one in range(len(rows)) if rows.takes_over[one] == rows.id[row] and one != row]
+        heirs = [heir for heir in range(len(rows)) if rows.takes_over[heir] == rows.id[row] and heir != row]
         short = rows.death[row] - 1
         if (
             arenas.segment[rows.arena[row]] == "stack"
@@ -147,16 +149,16 @@ def test_every_lifetime_shortened_by_one_op_is_found(broken: Broken) -> None:
             and short < len(broken.plan.order)
         ):
             with pytest.raises(PlanUnsound, match=f"its end destroys buffer {rows.id[row]}.*reads it next"):
-                broken.run(broken.with_rows(death=changed(rows.death, row, short)))
-            found += 1
-    assert found >= 2
+                broken.run(broken.with_rows(death=with_entry(rows.death, row, short)))
+            detected += 1
+    assert detected >= 2
 
 
 def test_a_dropped_write_is_found_at_the_op_that_drops_it(broken: Broken) -> None:
-    for at, op in enumerate(broken.plan.order):
+    for position, op in enumerate(broken.plan.order):
         executor = broken.executor(broken.plan)
         steps = list(executor.bound.steps)
-        steps[at] = replace(steps[at], code=())
+        steps[position] = replace(steps[position], code=())
         wrong = Executor(replace(executor.bound, steps=tuple(steps)))
         with pytest.raises(PlanUnsound, match=rf": op {op} aten\."):
             broken.run(wrong)
@@ -174,8 +176,8 @@ def test_a_wrong_takeover_is_found(broken: Broken) -> None:
     )
     for heir, over in ((hidden, first), (total, first)):
         executor = broken.with_rows(
-            takes_over=changed(rows.takes_over, heir, rows.id[over]),
-            offset=changed(rows.offset, heir, rows.offset[over]),
+            takes_over=with_entry(rows.takes_over, heir, rows.id[over]),
+            offset=with_entry(rows.offset, heir, rows.offset[over]),
         )
         if rows.death[over] > rows.birth[heir] + 1:
             with pytest.raises(PlanUnsound, match=rf"buffer {rows.id[over]}"):
@@ -196,9 +198,9 @@ def test_a_write_between_buffers_is_found(broken: Broken) -> None:
 
 class Hollow(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = torch.empty(64, 64)
-        made[:32] = x[:32]
-        return made * 2
+        empty = torch.empty(64, 64)
+        empty[:32] = x[:32]
+        return empty * 2
 
 
 def test_a_model_that_reads_what_it_never_wrote_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import Make, Tensors, bound, ids, randomize, same_bits
+from tests.runtime.harness import Make, Tensors, bind_module, random_ids, randomize, same_bits
 from tests.unit.passes import models
 
 
@@ -23,13 +23,13 @@ def eager_step(real: nn.Module, inputs: Tensors) -> list[torch.Tensor]:
     return [value.detach(), *(p.grad for p in real.parameters() if p.grad is not None)]
 
 
-def dropping() -> nn.Module:
+def decoder_with_dropout() -> nn.Module:
     return models.Decoder(dropout=0.3)
 
 
 CASES: dict[str, tuple[Make, Callable[[int], Tensors]]] = {
-    "decoder": (models.Decoder, lambda s: {"ids": ids(2, 6, high=50, seed=s)}),
-    "dropout": (dropping, lambda s: {"ids": ids(2, 6, high=50, seed=s)}),
+    "decoder": (models.Decoder, lambda s: {"ids": random_ids(2, 6, high=50, seed=s)}),
+    "dropout": (decoder_with_dropout, lambda s: {"ids": random_ids(2, 6, high=50, seed=s)}),
     "convolutional": (
         models.Convolutional,
         lambda s: {"pixels": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(s))},
@@ -47,15 +47,15 @@ def test_loss_and_gradients_are_those_of_the_module(name: str, preset: str) -> N
     make, inputs = CASES[name]
     real = randomize(make()).train()
     with plain_kernels():
-        executor = bound(make, real, inputs(0), mode="backward", preset=preset, loss=loss)
+        executor = bind_module(make, real, inputs(0), mode="backward", preset=preset, loss=loss)
         for seed in (0, 1, 0):
             torch.manual_seed(seed)
             expected = eager_step(real, inputs(seed))
             after = torch.get_rng_state()
             torch.manual_seed(seed)
-            found = executor(**inputs(seed))
+            planned = executor(**inputs(seed))
             assert torch.get_rng_state().equal(after)
-            assert len(found) == len(expected)
-            assert all(map(same_bits, found, expected))
+            assert len(planned) == len(expected)
+            assert all(map(same_bits, planned, expected))
     for label, buffer in real.named_buffers():
         assert executor.state(label).equal(buffer.reshape(-1).view(torch.uint8)), label

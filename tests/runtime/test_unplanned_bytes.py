@@ -12,7 +12,7 @@ from tests.kernels import one_thread, plain_kernels
 pytest.importorskip("transformers")
 
 from benchmarks.subject import Subject
-from benchmarks.wide import WIDE, wide
+from benchmarks.wide import WIDE, wide_workload
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.tensor_views import segment_layout
 
@@ -21,32 +21,34 @@ PLANNED_LIMIT = 20
 
 
 @contextmanager
-def profiled() -> Iterator[list[int]]:
+def profiled_allocations() -> Iterator[list[int]]:
     """Yields what is filled, when the block ends, with the bytes of every allocation inside, as the profiler saw it."""
-    found: list[int] = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        yield found
-    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
-    found += [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
+    sizes: list[int] = []
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        yield sizes
+    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    sizes += [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
 
 
-def declared(executor: Executor) -> int:
-    return sum(one.bytes for one in executor.unplanned_allocations)
+def declared_bytes(executor: Executor) -> int:
+    return sum(row.bytes for row in executor.unplanned_allocations)
 
 
 def demand_nothing_undeclared(name: str, *, training: bool) -> None:
     with plain_kernels(), one_thread():
-        subject = Subject(wide(name, training=training))
+        subject = Subject(wide_workload(name, training=training))
         executor = subject.executor()
         inputs = subject.inputs(0)
         executor.run(inputs, views=True)
-        with profiled() as found:
+        with profiled_allocations() as sizes:
             executor.run(inputs, views=True)
-    assert sum(found) == declared(executor)
-    peak = max(one.peak for one in executor.unplanned_allocations)
+    assert sum(sizes) == declared_bytes(executor)
+    peak = max(row.peak for row in executor.unplanned_allocations)
     stack = segment_layout(subject.plan).bytes["stack"]
     assert peak * PLANNED_LIMIT < stack, f"{peak} of {stack} bytes"
-    assert executor.unplanned_allocations == tuple(sorted(executor.unplanned_allocations, key=lambda u: (-u.peak, -u.bytes, u.operator)))
+    assert executor.unplanned_allocations == tuple(
+        sorted(executor.unplanned_allocations, key=lambda u: (-u.peak, -u.bytes, u.operator))
+    )
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "ViT"])
@@ -63,7 +65,7 @@ def test_all_five_allocate_what_is_declared(name: str, training: bool) -> None:
 
 def test_the_profiler_sees_what_a_step_allocates() -> None:
     x = torch.zeros(100)
-    with profiled() as found:
+    with profiled_allocations() as sizes:
         x.neg()
         x.neg_()
-    assert found == [400]
+    assert sizes == [400]

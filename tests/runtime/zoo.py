@@ -9,7 +9,7 @@ class Factories(nn.Module):
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         n = x.shape[0]
-        made = [
+        tensors = [
             torch.arange(n), torch.arange(1, n + 1, dtype=torch.int32), torch.arange(0.0, 1.0, 0.3),
             torch.full((2, n), 0.1), torch.full_like(x, -2.5), x.new_full((n,), 3),
             torch.zeros(n, dtype=torch.bool), torch.zeros_like(x),
@@ -17,7 +17,7 @@ class Factories(nn.Module):
             torch.linspace(0, 1, n), torch.empty_like(x).fill_(4.0), torch.tensor([1.5, n]), torch.zeros(0, 3),
             torch.scalar_tensor(2.5),
         ]  # fmt: skip
-        return [*made, made[0] + 1, made[3] * 2]
+        return [*tensors, tensors[0] + 1, tensors[3] * 2]
 
 
 class Elementwise(nn.Module):
@@ -60,7 +60,7 @@ class Shapes(nn.Module):
         }  # fmt: skip
 
 
-class Writing(nn.Module):
+class ChangesInput(nn.Module):
     """Changes its input, twice through other windows, and gives it back."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -69,15 +69,15 @@ class Writing(nn.Module):
         return [x, x + 1]
 
 
-class Drawing(nn.Module):
+class RandomOperators(nn.Module):
     """Random operators, with an ``out=`` and without."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         drawn = torch.rand(3) + torch.randn(3)
-        kept = torch.nn.functional.dropout(x, 0.5, training=True)
+        dropped = torch.nn.functional.dropout(x, 0.5, training=True)
         return [
             drawn,
-            kept,
+            dropped,
             torch.rand_like(x),
             torch.randint(0, 9, (4,)),
             torch.bernoulli(x.sigmoid()),

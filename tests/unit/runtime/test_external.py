@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.harness import TOKEN, captured, planned
+from tests.runtime.harness import TOKEN, capture_program, plan_of
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.executor import Executor
@@ -26,26 +26,26 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 def executor(**external: torch.Tensor) -> Executor:
-    program, constants = captured(Scaled, tensors())
-    return bind(program, planned(program), token=TOKEN, weights=constants, external=external)
+    program, constants = capture_program(Scaled, tensors())
+    return bind(program, plan_of(program), token=TOKEN, weights=constants, external=external)
 
 
 def test_they_are_read_and_changed_where_they_are() -> None:
-    given = tensors()
-    run = executor(w=given["w"], n=given["n"])
-    assert [one.name for one in run.inputs] == ["x"]
+    inputs = tensors()
+    run = executor(w=inputs["w"], n=inputs["n"])
+    assert [spec.name for spec in run.inputs] == ["x"]
     for step in (1, 2):
-        given["w"].mul_(2)
-        (found,) = run(x=given["x"])
-        assert found.equal(given["x"] @ given["w"] + step)
-        assert given["n"].item() == step
+        inputs["w"].mul_(2)
+        (output,) = run(x=inputs["x"])
+        assert output.equal(inputs["x"] @ inputs["w"] + step)
+        assert inputs["n"].item() == step
 
 
 def test_binding_changes_nothing_of_theirs() -> None:
-    given = tensors()
-    before = {name: tensor.clone() for name, tensor in given.items()}
-    executor(w=given["w"], n=given["n"])
-    assert all(given[name].equal(before[name]) for name in given)
+    inputs = tensors()
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
+    executor(w=inputs["w"], n=inputs["n"])
+    assert all(inputs[name].equal(before[name]) for name in inputs)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_what_does_not_fit_is_refused(external: dict[str, torch.Tensor], says: s
 
 
 def test_an_external_input_is_given_to_no_call() -> None:
-    given = tensors()
-    arguments: Any = given
+    inputs = tensors()
+    arguments: Any = inputs
     with pytest.raises(InvalidConfig, match="no input is called 'w'"):
-        executor(w=given["w"])(**arguments)
+        executor(w=inputs["w"])(**arguments)
 
 
 def test_a_slab_over_a_tensor_begins_with_its_first_element() -> None:

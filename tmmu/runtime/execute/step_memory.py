@@ -1,13 +1,21 @@
-"""A frame: memory in which one step of a program in halves is under way.
+"""Memory of one step under autograd: the forward half runs in it, later the backward half.
 
-The first half leaves what the second needs where the plan puts it, and hands it to autograd as windows on that memory
-under a storage of their own. While any of them lives the frame is leased, and nothing else may run in it. What is a
-result too is handed out once, as the result: autograd must see that the caller changes it.
+The forward half leaves residuals where the plan puts them, and hands them to autograd as views of the stack under a new
+storage. State and invariants:
+
+- The *lease* is a weak reference to that storage. While any residual lives it has not expired, and no other step may
+  begin here. It ends with the last residual, whether or not there was a backward half.
+- A residual that shares a buffer with a user output is handed out as that output, or as a view of it: autograd must see
+  a change that the caller makes. It is therefore copied back in when the backward half runs, like every residual that
+  lies outside the stack.
+- The backward half overwrites residuals. So it *consumes* them: a second one has to load them from its arguments.
+- Arguments that are *static* (weights) stay where the caller has them, and the code is bound to their addresses.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,275 +24,303 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack
 
 from tmmu.errors import InternalError
-from tmmu.ir.plan import Plan
-from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, Output, Program, ValueRef, joint_graph
+from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, Output, ValueRef, joint_graph
 from tmmu.runtime.execute.bind import BindRequest, bind_program
 from tmmu.runtime.execute.executor import BoundProgram, run_launches
 from tmmu.runtime.kernels.code import Runnable, unexpanded_index
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.steps.build import byte_range
 from tmmu.runtime.steps.launch_plan import Launch, launch_plan_of
+from tmmu.torch_private import DisableAutocast, cpp_address, has_internal_overlap
+
+ArgumentViews = tuple[tuple[int, torch.Tensor], ...]
+"""Positions of arguments, and the planned tensors that they are copied to."""
 
 
-class Frame:
-    """``kept`` are the arguments that stay where the caller has them, by position; the others are copied in."""
+class StepMemory:
+    """A bound joint graph. ``static`` has the arguments, by position, that stay where the caller has them."""
 
-    def __init__(self, joint: JointGraph, bound: BoundProgram, kept: Mapping[int, torch.Tensor]) -> None:
+    def __init__(self, joint: JointGraph, bound: BoundProgram, static: Mapping[int, torch.Tensor]) -> None:
         self._joint, self._bound = joint, bound
-        places = {one.name: bound.views.view(one.value) for one in bound.inputs}
-        self._kept = tuple((position, tensor.data_ptr()) for position, tensor in kept.items())
-        self._into = _by_position(joint.forward, places)
-        self._tangents = _by_position(joint.backward, places) if joint.backward is not None else ()
-        changed = _changed(bound)
-        self._back = tuple((at, place) for at, place in self._into if self._buffer(at) in changed)
-        self._memory = bound.segments.slabs["stack"].bytes(
-            bound.reservation.stack_offset, bound.reservation.stack_bytes
+        reservation = bound.reservation
+        self._memory = bound.segments.slabs["stack"].bytes(reservation.stack_offset, reservation.stack_bytes)
+        self._static_pointers = tuple((position, tensor.data_ptr()) for position, tensor in static.items())
+        views = {spec.name: bound.views.view(spec.value) for spec in bound.inputs}
+        self._inputs = _argument_views(joint.forward, views)
+        self._tangents = _argument_views(joint.backward, views) if joint.backward is not None else ()
+        written = _written_buffers(bound)
+        self._written_inputs = tuple((at, view) for at, view in self._inputs if self._buffer_of(at) in written)
+        self._aliased_outputs = _aliased_outputs(joint, bound)
+        self._stack_cdata = cpp_address(self._memory.untyped_storage())
+        self._residuals = tuple(self._residual_views())
+        self._static_residuals = tuple(self._static_views())
+        self._leased = frozenset(
+            position for position, output in enumerate(joint.residuals) if output >= 0 and self._is_leased(output)
         )
-        self._twice = _also_results(joint, bound)
-        self._leased_at = tuple(at for at, of in enumerate(joint.residuals) if of >= 0 and self._in_stack(of))
         self._lease: StorageWeakRef | None = None
-        self._spent = False
-        self.busy = False
+        self._is_consumed = False
+        self.is_busy = False
         self._delivered: dict[int, torch.Tensor] = {}
-        self._tapes = self._taped()
+        self._forward_launches, self._backward_launches = self._launch_plans()
 
-    def _taped(self) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
-        """The pieces of each half, with what copies results out where they leave."""
+    def _launch_plans(self) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+        """The launches of each half, with hooks that copy outputs where the joint graph delivers them."""
         joint, bound = self._joint, self._bound
-        first, second = self._hooks(joint.forward, joint.user_outputs), {}
+        hooks: dict[int, Runnable] = {joint.forward_ops: _cut}
+        hooks |= self._delivery_hooks(joint.forward, joint.user_outputs)
         if joint.backward is not None:
-            second = self._hooks(joint.backward, len(joint.backward.outputs))
-        hooks = {joint.forward_ops: _nothing} | first | second
-        tape = launch_plan_of(bound.steps, bound.stream, replay=True, hooks=hooks)
-        here = tuple(piece for piece in tape if piece.last <= joint.forward_ops)
-        return here, tape[len(here) :]
+            hooks |= self._delivery_hooks(joint.backward, len(joint.backward.outputs))
+        launches = launch_plan_of(bound.steps, bound.stream, replay=True, hooks=hooks)
+        forward = tuple(launch for launch in launches if launch.last <= joint.forward_ops)
+        return forward, launches[len(forward) :]
 
-    def _hooks(self, half: GraphHalf, results: int) -> dict[int, Runnable]:
-        return {one.after: partial(self._deliver, half, one.outputs, results) for one in half.deliveries}
+    def _delivery_hooks(self, half: GraphHalf, user_outputs: int) -> dict[int, Runnable]:
+        return {
+            delivery.after: partial(self._deliver, half, delivery.outputs, user_outputs) for delivery in half.deliveries
+        }
 
-    def _deliver(self, half: GraphHalf, places: Sequence[int], results: int) -> None:
-        """Copies, until somebody takes them, of those that are results."""
-        mine = [at for at in places if at < results]
-        also = [half.outputs[at] for at in self._twice] if half is self._joint.forward else []
-        copies = self._fresh([half.outputs[at] for at in mine], also)
-        self._delivered.update(zip(mine, copies, strict=True))
+    def _deliver(self, half: GraphHalf, outputs: Sequence[int], user_outputs: int) -> None:
+        """Copies user outputs out of the plan; they are kept until the half returns them."""
+        delivered = [output for output in outputs if output < user_outputs]
+        aliasing = [half.outputs[output] for output in self._aliased_outputs] if half is self._joint.forward else []
+        copies = self._copy_values([half.outputs[output] for output in delivered], aliasing)
+        self._delivered.update(zip(delivered, copies, strict=True))
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing runs in it and nobody holds what a first half left in it."""
-        return not self.busy and (self._lease is None or self._lease.expired())  # type: ignore[no-untyped-call]
+    def is_idle(self) -> bool:
+        """Whether nothing runs in it and no residual in it lives."""
+        return not self.is_busy and (self._lease is None or self._lease.expired())  # type: ignore[no-untyped-call]
 
     @property
     def stack_bytes(self) -> int:
-        """What it takes of memory, its inputs aside."""
+        """Bytes that it takes of memory, its inputs aside."""
         return self._bound.reservation.stack_bytes
 
-    def here(self, args: Sequence[Any]) -> bool:
-        """Whether the weights among the first half's arguments are where they were when it was bound."""
-        return all(args[position].data_ptr() == pointer for position, pointer in self._kept)
+    def is_bound_to(self, args: Sequence[Any]) -> bool:
+        """Whether the static arguments of the forward half are the tensors to which it was bound."""
+        return all(args[position].data_ptr() == pointer for position, pointer in self._static_pointers)
 
-    def first(self, args: Sequence[Any]) -> list[Any]:
-        """The results, each in memory of its own, then what is saved, as windows on the frame."""
-        self._lease, self._spent = None, False
-        with self._running():
-            for position, place in self._into:
-                _copy(args[position], place)
-            run_launches(self._bound, self._tapes[0])
-            for position, place in self._back:
-                _copy(place, args[position])
-        handed, results = self._joint.forward.outputs, self._joint.user_outputs
-        found = self._taken(handed[:results], args)
-        return found + self._leased(handed[results:], args, found)
+    def forward(self, args: Sequence[Any]) -> list[Any]:
+        """The user outputs, each in memory of its own, then the residuals, under a new lease."""
+        self._lease, self._is_consumed = None, False
+        with self._run_scope():
+            for position, view in self._inputs:
+                _copy(args[position], view)
+            run_launches(self._bound, self._forward_launches)
+            for position, view in self._written_inputs:
+                _copy(view, args[position])
+        outputs, count = self._joint.forward.outputs, self._joint.user_outputs
+        results = self._collect(outputs[:count], args)
+        return results + self._lease_residuals(outputs[count:], args, results)
 
-    def second(self, args: Sequence[Any], *, loaded: bool) -> list[Any]:
-        """What the second half returns, of what the first left here for it alone, and else of the arguments.
-
-        If it is ``loaded``, all comes from the arguments.
-        """
+    def backward(self, args: Sequence[Any], *, load_residuals: bool) -> list[Any]:
+        """The outputs of the backward half; with ``load_residuals`` all residuals are copied in from the arguments."""
         half = self._joint.backward
         if half is None:
             raise InternalError("a program of one half was asked for the other")
-        with self._running():
-            for position, place in self._saved():
-                if loaded or position not in self._leased_at:
-                    _copy(args[position], place)
-            for position, place in self._tangents:
-                _copy(args[position], place)
-            self._spent = True
-            run_launches(self._bound, self._tapes[1])
-        return self._taken(half.outputs, args)
+        with self._run_scope():
+            for position, view in self._residuals:
+                if load_residuals or position not in self._leased:
+                    _copy(args[position], view)
+            for position, view in self._tangents:
+                _copy(args[position], view)
+            self._is_consumed = True
+            run_launches(self._bound, self._backward_launches)
+        return self._collect(half.outputs, args)
 
-    def holds(self, args: Sequence[Any]) -> bool:
-        """Whether all that was saved here comes back as it was handed out, for the first time."""
-        if self._lease is None or self._spent:
+    def holds_residuals(self, args: Sequence[Any]) -> bool:
+        """Whether the residuals among the backward half's arguments are those under the lease, not consumed yet."""
+        if self._lease is None or self._is_consumed:
             return False
         cdata = self._lease.cdata
-        return all(args[at].untyped_storage()._cdata == cdata for at in self._leased_at)
+        return all(cpp_address(args[position].untyped_storage()) == cdata for position in self._leased)
 
-    def takes(self, args: Sequence[Any]) -> bool:
-        """Whether the weights among the second half's arguments are those that it was bound to."""
-        where = dict(self._kept)
-        for at, of in enumerate(self._joint.residuals):
-            one = self._joint.forward.outputs[of] if of >= 0 else None
-            if isinstance(one, ArgumentView) and one.argument in where:
-                found = args[at].data_ptr() - one.offset * args[at].element_size()
-                if found != where[one.argument]:
-                    return False
-        return True
+    def can_load(self, args: Sequence[Any]) -> bool:
+        """Whether residuals that are views of static arguments are views of the tensors to which it was bound."""
+        return all(
+            args[position].data_ptr() - offset * args[position].element_size() == pointer
+            for position, offset, pointer in self._static_residuals
+        )
 
-    def _saved(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Where each argument of the second half that was saved lies in this frame, the caller's own aside."""
-        copied = dict(self._into)
-        for at, of in enumerate(self._joint.residuals):
-            one = self._joint.forward.outputs[of] if of >= 0 else None
-            if isinstance(one, ValueRef):
-                yield at, self._bound.views.view(one.value)
-            elif isinstance(one, ArgumentView) and one.argument in copied:
-                yield at, copied[one.argument].as_strided(one.shape, one.stride, _offset(copied[one.argument], one))
+    def _residual_outputs(self) -> Iterator[tuple[int, Output]]:
+        """(position among the backward half's arguments, output of the forward half) of each residual."""
+        for position, output in enumerate(self._joint.residuals):
+            if output >= 0:
+                yield position, self._joint.forward.outputs[output]
 
-    def _in_stack(self, of: int) -> bool:
-        one = self._joint.forward.outputs[of]
-        if not isinstance(one, ValueRef) or of in self._twice:
+    def _residual_views(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Where each residual lies in this memory; static arguments lie outside."""
+        inputs = dict(self._inputs)
+        for position, output in self._residual_outputs():
+            if isinstance(output, ValueRef):
+                yield position, self._bound.views.view(output.value)
+            elif isinstance(output, ArgumentView) and output.argument in inputs:
+                yield position, _view_argument(output, inputs[output.argument])
+
+    def _static_views(self) -> Iterator[tuple[int, int, int]]:
+        """(position, element offset, pointer of the argument) of each residual that is a view of a static argument."""
+        pointers = dict(self._static_pointers)
+        for position, output in self._residual_outputs():
+            if isinstance(output, ArgumentView) and output.argument in pointers:
+                yield position, output.offset, pointers[output.argument]
+
+    def _is_leased(self, index: int) -> bool:
+        """Whether a forward output is handed out as a view of the stack, with at least one byte to be known by."""
+        output = self._joint.forward.outputs[index]
+        if not isinstance(output, ValueRef) or index in self._aliased_outputs:
             return False
-        view = self._bound.views.view(one.value)
-        return view.numel() > 0 and view.untyped_storage()._cdata == self._memory.untyped_storage()._cdata
+        view = self._bound.views.view(output.value)
+        return view.numel() > 0 and cpp_address(view.untyped_storage()) == self._stack_cdata
 
-    def _fresh(self, handed: Sequence[Output], also: Sequence[Output]) -> list[torch.Tensor]:
-        """Copies; what shares a buffer here, or with ``also``, shares its storage there. One value is one tensor."""
-        values = [one.value for one in handed if isinstance(one, ValueRef)]
-        home = self._bound.graph.values.buffer
-        homes = frozenset(home[value] for value in values)
-        others = [one.value for one in also if isinstance(one, ValueRef) and home[one.value] in homes]
-        sharing = Counter(home[value] for value in dict.fromkeys(values + others))
-        copies = {value: _copied(self._bound.views.view(value)) for value in values if sharing[home[value]] == 1}
-        for buffer in [buffer for buffer, count in sharing.items() if count > 1]:
-            whole = Slab.over(self._bound.views.bytes(buffer).clone())
-            together = [value for value in dict.fromkeys(values) if home[value] == buffer]
-            copies.update((value, self._bound.views.view_in(value, whole)) for value in together)
+    def _copy_values(self, outputs: Sequence[Output], aliasing: Sequence[Output]) -> list[torch.Tensor]:
+        """A copy per value; values on one buffer, ``aliasing`` ones included, get copies that share a storage."""
+        values = [output.value for output in outputs if isinstance(output, ValueRef)]
+        buffer_of = self._bound.graph.values.buffer
+        buffers = frozenset(buffer_of[value] for value in values)
+        others = [
+            output.value for output in aliasing if isinstance(output, ValueRef) and buffer_of[output.value] in buffers
+        ]
+        users = Counter(buffer_of[value] for value in dict.fromkeys(values + others))
+        copies = {value: _clone(self._bound.views.view(value)) for value in values if users[buffer_of[value]] == 1}
+        for buffer in [buffer for buffer, count in users.items() if count > 1]:
+            slab = Slab.over(self._bound.views.bytes(buffer).clone())
+            shared = [value for value in dict.fromkeys(values) if buffer_of[value] == buffer]
+            copies.update((value, self._bound.views.view_in(value, slab)) for value in shared)
         return [copies[value] for value in values]
 
-    def _taken(self, handed: Sequence[Output], args: Sequence[Any]) -> list[Any]:
-        """What was delivered, in its place among what is no tensor of the program."""
+    def _collect(self, outputs: Sequence[Output], args: Sequence[Any]) -> list[Any]:
+        """The outputs in order: delivered copies, and what is no tensor of the program."""
         delivered, self._delivered = self._delivered, {}
         return [
-            delivered[at] if isinstance(one, ValueRef) else _of_argument(one, args) for at, one in enumerate(handed)
+            delivered[index] if isinstance(output, ValueRef) else _resolve(output, args)
+            for index, output in enumerate(outputs)
         ]
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
-        with self._bound.stream.activate(), torch.no_grad(), torch._C._DisableAutocast():
+    def _run_scope(self) -> Iterator[None]:
+        with self._bound.stream.activate(), torch.no_grad(), DisableAutocast():
             yield
 
-    def _buffer(self, position: int) -> int:
+    def _buffer_of(self, position: int) -> int:
         return self._bound.graph.notes.buffers.index(str(self._joint.forward.arguments[position]))
 
-    def _leased(self, handed: Sequence[Output], args: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """Windows on results, or on the frame's memory under one new storage, whose end is the end of the lease."""
+    def _lease_residuals(self, outputs: Sequence[Output], args: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """Residuals as views of results, or of the stack under one new storage, whose end ends the lease."""
+        # DLPack gives the same bytes a second storage, which dies with its last tensor; the slab's own never does.
         storage = from_dlpack(self._memory).untyped_storage()
-        self._lease = StorageWeakRef(storage) if self._leased_at else None  # type: ignore[no-untyped-call]
+        self._lease = StorageWeakRef(storage) if self._leased else None  # type: ignore[no-untyped-call]
         return [
-            self._of_result(at, results) if at in self._twice else self._windowed(one, args, storage)
-            for at, one in enumerate(handed, len(results))
+            self._view_of_result(index, results)
+            if index in self._aliased_outputs
+            else self._leased_view(output, args, storage)
+            for index, output in enumerate(outputs, len(results))
         ]
 
-    def _of_result(self, at: int, results: Sequence[Any]) -> torch.Tensor:
-        """What is saved as a window on a result, of one version with it; the result itself where it is the same."""
-        value, other = _value(self._joint.forward.outputs[at]), _value(self._joint.forward.outputs[self._twice[at]])
-        result: torch.Tensor = results[self._twice[at]]
-        if value == other:
-            return result
-        one = self._bound.views.view(value)
-        whole, width = result.untyped_storage().nbytes(), one.element_size()
+    def _view_of_result(self, index: int, results: Sequence[Any]) -> torch.Tensor:
+        """A residual as a view of the user output on its buffer, or that output itself: both have one version."""
+        outputs, alias = self._joint.forward.outputs, self._aliased_outputs[index]
+        value, result = _value_of(outputs[index]), results[alias]
+        if value == _value_of(outputs[alias]):
+            return result  # type: ignore[no-any-return]
+        view = self._bound.views.view(value)
+        storage_bytes, width = result.untyped_storage().nbytes(), view.element_size()
         offset = self._bound.graph.values.offset[value] // width
         with torch.no_grad():
-            flat = result.as_strided((whole // result.element_size(),), (1,), 0).view(torch.uint8)
-            return flat[: whole // width * width].view(one.dtype).as_strided(one.shape, one.stride(), offset)
+            flat = result.as_strided((storage_bytes // result.element_size(),), (1,), 0).view(torch.uint8)
+            elements: torch.Tensor = flat[: storage_bytes // width * width].view(view.dtype)
+            return elements.as_strided(view.shape, view.stride(), offset)
 
-    def _windowed(self, one: Output, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
-        if not isinstance(one, ValueRef):
-            return _of_argument(one, args)
-        view = self._bound.views.view(one.value)
-        if view.untyped_storage()._cdata != self._memory.untyped_storage()._cdata:
-            return _copied(view)
+    def _leased_view(self, output: Output, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
+        """A residual in ``storage``; a copy of one outside the stack, and what is no tensor of the program."""
+        if not isinstance(output, ValueRef):
+            return _resolve(output, args)
+        view = self._bound.views.view(output.value)
+        if cpp_address(view.untyped_storage()) != self._stack_cdata:
+            return _clone(view)
         offset = int(view.storage_offset()) - int(self._memory.storage_offset()) // view.element_size()
         return torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride())
 
 
-def bind_frame(program: Program, plan: Plan, args: Sequence[Any], *, static: frozenset[int], **given: Any) -> Frame:
-    """A frame for these arguments, in which those at ``static`` positions stay where they are.
-
-    ``given`` are token and weights. Errors are those of binding.
-    """
+def bind_step_memory(request: BindRequest, args: Sequence[Any], *, static: frozenset[int]) -> StepMemory:
+    """Memory for a joint graph, bound to the forward arguments at ``static`` positions. Errors as of ``bind``."""
+    program, plan = request.program, request.plan
     if plan.order != tuple(range(len(plan.order))):
         raise InternalError("the plan runs a program in halves in another order than it was recorded in")
     joint = joint_graph(program)
     names = joint.forward.arguments
-    kept = {position: args[position].detach() for position in sorted(static) if names[position] is not None}
-    external = {str(names[position]): tensor for position, tensor in kept.items()}
-    request = BindRequest(program=program, plan=plan, external=external, **given)
-    return Frame(joint, bind_program(request), kept)
+    tensors = {position: args[position].detach() for position in sorted(static) if names[position] is not None}
+    external = {str(names[position]): tensor for position, tensor in tensors.items()}
+    return StepMemory(joint, bind_program(replace(request, external=external)), tensors)
 
 
-def _nothing() -> None:
-    """A place where the tape is cut."""
+def _cut() -> None:
+    """A hook that only keeps a launch from spanning both halves."""
 
 
-def _by_position(half: GraphHalf, places: Mapping[str, torch.Tensor]) -> tuple[tuple[int, torch.Tensor], ...]:
-    return tuple((at, places[name]) for at, name in enumerate(half.arguments) if name is not None and name in places)
+def _argument_views(half: GraphHalf, views: Mapping[str, torch.Tensor]) -> ArgumentViews:
+    names = enumerate(half.arguments)
+    return tuple((position, views[name]) for position, name in names if name is not None and name in views)
 
 
-def _value(one: Output) -> int:
-    if not isinstance(one, ValueRef):
+def _value_of(output: Output) -> int:
+    if not isinstance(output, ValueRef):
         raise InternalError("a result that is saved is no value of the program")
-    return one.value
+    return output.value
 
 
-def _also_results(joint: JointGraph, bound: BoundProgram) -> dict[int, int]:
-    """By position, what is saved of buffers that results lie in, and where: itself if it is one, or the first there."""
-    home, handed = bound.graph.values.buffer, joint.forward.outputs
-    refs = [(at, one.value) for at, one in enumerate(handed) if isinstance(one, ValueRef)]
-    results = [(at, value) for at, value in reversed(refs) if at < joint.user_outputs]
-    lying = {home[value]: at for at, value in results}
-    same = {value: at for at, value in results}
-    saved = [(at, value) for at, value in refs if at >= joint.user_outputs and home[value] in lying]
-    return {at: same.get(value, lying[home[value]]) for at, value in saved}
+def _aliased_outputs(joint: JointGraph, bound: BoundProgram) -> dict[int, int]:
+    """By position among the forward outputs, each residual on a user output's buffer, and the position of that output.
+
+    The user output of the same value where there is one, else the first on the buffer.
+    """
+    buffer_of = bound.graph.values.buffer
+    outputs = enumerate(joint.forward.outputs)
+    values = [(index, output.value) for index, output in outputs if isinstance(output, ValueRef)]
+    results = [(index, value) for index, value in reversed(values) if index < joint.user_outputs]
+    by_buffer = {buffer_of[value]: index for index, value in results}
+    by_value = {value: index for index, value in results}
+    return {
+        index: by_value.get(value, by_buffer[buffer_of[value]])
+        for index, value in values
+        if index >= joint.user_outputs and buffer_of[value] in by_buffer
+    }
 
 
-def _changed(bound: BoundProgram) -> frozenset[int]:
-    """Buffers that some op writes."""
+def _written_buffers(bound: BoundProgram) -> frozenset[int]:
     graph = bound.graph
     return frozenset(graph.values.buffer[value] for op in bound.plan.order for value in graph.ops.writes[op])
 
 
-def _offset(tensor: torch.Tensor, one: ArgumentView) -> int:
-    return int(tensor.storage_offset()) + one.offset
+def _view_argument(output: ArgumentView, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.as_strided(output.shape, output.stride, int(tensor.storage_offset()) + output.offset)
 
 
-def _of_argument(one: Output, args: Sequence[Any]) -> Any:
-    """A window on an argument, or what is no tensor as it is."""
-    if not isinstance(one, ArgumentView):
-        return one
-    tensor: torch.Tensor = args[one.argument]
+def _resolve(output: Output, args: Sequence[Any]) -> Any:
+    """A view of an argument, or what is no tensor as it is."""
+    if not isinstance(output, ArgumentView):
+        return output
+    tensor: torch.Tensor = args[output.argument]
     with torch.no_grad():
-        return tensor if one.whole else tensor.as_strided(one.shape, one.stride, _offset(tensor, one))
+        return tensor if output.whole else _view_argument(output, tensor)
 
 
-def _copy(source: torch.Tensor, place: torch.Tensor) -> None:
-    """Elements that lie over each other are copied as they lie: both have the same strides."""
-    if torch._debug_has_internal_overlap(place) and source.stride() == place.stride():
-        source, place = _flat(source), _flat(place)
-    place.copy_(source)
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    # copy_ refuses a target whose elements overlap; with equal strides the bytes can be copied in memory order.
+    if has_internal_overlap(target) and source.stride() == target.stride():
+        source, target = _memory_order(source), _memory_order(target)
+    target.copy_(source)
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def _memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in the byte range of a tensor, gaps included, as one axis."""
     low, high = byte_range(tensor)
     width = tensor.element_size()
     return tensor.as_strided(((high - low) // width,), (1,), low // width)
 
 
-def _copied(view: torch.Tensor) -> torch.Tensor:
-    """The same shape, strides and bits in memory of its own."""
-    made = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=view.device)
-    pick = unexpanded_index(view)
-    (made[pick] if pick else made).copy_(view[pick] if pick else view)
-    return made
+def _clone(view: torch.Tensor) -> torch.Tensor:
+    """A copy with the same shape and strides."""
+    copy = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=view.device)
+    index = unexpanded_index(view)
+    (copy[index] if index else copy).copy_(view[index] if index else view)
+    return copy

@@ -1,4 +1,9 @@
-"""The frames of one program: as many as there are steps under way, up to a limit, bound when they are needed."""
+"""The memories of one program: as many as steps are under way, up to a limit, bound when they are needed.
+
+Safe between threads. Invariant, under the lock: a memory is given to one caller at a time (``is_busy``), for a forward
+half only while no residual in it lives, and for a backward half only if it holds these residuals or is idle. A memory
+bound to weights that have been exchanged is dropped once it is idle.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,89 +11,88 @@ from threading import Lock
 from typing import Any, Final
 
 import torch
-from torch._C import _autograd, _functorch
 
 from tmmu.ir.program import ArgumentView, Program, ValueRef, joint_graph
-from tmmu.runtime.execute.step_memory import Frame
+from tmmu.runtime.execute.step_memory import StepMemory
+from tmmu.torch_private import dispatch_mode_count, functorch_level, is_profiler_enabled, keeps_graph
 
-FRAMES: Final = 4
-"""Steps of one program that may be under way at once inside plans; each takes its own memory."""
+MAX_STEPS: Final = 4
+"""Steps of one program that may be under way at once inside plans; each takes memory of its own."""
 
-Make = Callable[[], Frame]
+MakeMemory = Callable[[], StepMemory]
 
 
-class Frames:
-    """Safe between threads. A frame is handed to one caller at a time, and only while nobody holds what lies in it."""
+class StepMemoryPool:
+    """Step memories of one program; ``joint`` is its joint graph."""
 
     def __init__(self, program: Program) -> None:
         self.joint = joint_graph(program)
         self._values = program.graph.values
-        self._frames: list[Frame] = []
+        self._memories: list[StepMemory] = []
         self._lock = Lock()
 
     @contextmanager
-    def for_first(self, args: Sequence[Any], make: Make) -> Iterator[Frame | None]:
-        """An idle frame bound to these weights, a new one from ``make``, or ``None`` where all are taken."""
+    def acquire_forward(self, args: Sequence[Any], make: MakeMemory) -> Iterator[StepMemory | None]:
+        """An idle memory bound to these static arguments, or a new one; ``None`` where ``MAX_STEPS`` are taken."""
         with self._lock:
-            self._frames = [frame for frame in self._frames if not frame.idle or frame.here(args)]
-            found = next((frame for frame in self._frames if frame.idle), None)
-            if found is None and len(self._frames) < FRAMES:
-                found = make()
-                self._frames.append(found)
-            _mark(found)
-        with _returned(found):
-            yield found
+            self._memories = [memory for memory in self._memories if not memory.is_idle or memory.is_bound_to(args)]
+            memory = next((memory for memory in self._memories if memory.is_idle), None)
+            if memory is None and len(self._memories) < MAX_STEPS:
+                memory = make()
+                self._memories.append(memory)
+            _mark_busy(memory)
+        with _released_afterwards(memory):
+            yield memory
 
     @contextmanager
-    def for_second(self, args: Sequence[Any], *, again: bool) -> Iterator[tuple[Frame | None, bool]]:
-        """The frame that holds what these arguments saved, or an idle one to load it into, and whether it is that.
+    def acquire_backward(self, args: Sequence[Any], *, retain: bool) -> Iterator[tuple[StepMemory | None, bool]]:
+        """The memory that holds the residuals among these arguments; else an idle one, and true: they must be loaded.
 
-        If the step is to be gone back through ``again``, the frame that holds it is left as it is.
+        With ``retain`` another backward pass will read them, so the memory that holds them is not used.
         """
         with self._lock:
-            holding = [frame for frame in self._frames if not frame.busy and frame.holds(args)]
-            idle = [frame for frame in self._frames if frame.idle and frame.takes(args)]
-            found = next(iter([] if again else holding), None) or next(iter(idle), None)
-            _mark(found)
-        with _returned(found):
-            yield found, found not in holding
+            holders = [memory for memory in self._memories if not memory.is_busy and memory.holds_residuals(args)]
+            idle = [memory for memory in self._memories if memory.is_idle and memory.can_load(args)]
+            memory = next(iter([] if retain else holders), None) or next(iter(idle), None)
+            _mark_busy(memory)
+        with _released_afterwards(memory):
+            yield memory, memory not in holders
 
     def accepts(self, args: Sequence[Any]) -> bool:
-        """Whether these are arguments of the second half."""
-        return len(args) == len(self.joint.residuals) and all(map(self._alike, args, range(len(args))))
+        """Whether these are arguments of the backward half, by shape, dtype and number."""
+        return len(args) == len(self.joint.residuals) and all(map(self._matches, args, self.joint.residuals))
 
-    def _alike(self, arg: Any, at: int) -> bool:
-        of = self.joint.residuals[at]
-        form = self.joint.forward.outputs[of] if of >= 0 else None
+    def _matches(self, arg: Any, index: int) -> bool:
+        output = self.joint.forward.outputs[index] if index >= 0 else None
         values = self._values
-        if isinstance(form, ValueRef):
-            return tuple(arg.shape) == values.shape[form.value] and str(arg.dtype)[6:] == values.dtype[form.value]
-        if isinstance(form, ArgumentView):
-            return tuple(arg.shape) == form.shape
-        return of < 0 or bool(arg == form)
+        if isinstance(output, ValueRef):
+            return tuple(arg.shape) == values.shape[output.value] and str(arg.dtype)[6:] == values.dtype[output.value]
+        if isinstance(output, ArgumentView):
+            return tuple(arg.shape) == output.shape
+        return index < 0 or bool(arg == output)
 
     @property
     def stack_bytes(self) -> tuple[int, ...]:
-        """What each frame takes now."""
-        return tuple(frame.stack_bytes for frame in self._frames)
+        """Bytes that each memory takes now."""
+        return tuple(memory.stack_bytes for memory in self._memories)
 
 
-def _mark(frame: Frame | None) -> None:
-    if frame is not None:
-        frame.busy = True
+def _mark_busy(memory: StepMemory | None) -> None:
+    if memory is not None:
+        memory.is_busy = True
 
 
 @contextmanager
-def _returned(frame: Frame | None) -> Iterator[None]:
+def _released_afterwards(memory: StepMemory | None) -> Iterator[None]:
     try:
         yield
     finally:
-        if frame is not None:
-            frame.busy = False
+        if memory is not None:
+            memory.is_busy = False
 
 
-def form_of(args: Sequence[Any], static: frozenset[int] = frozenset()) -> tuple[Any, ...]:
-    """Shape, strides and dtype of each argument but the ``static`` ones; a number as it is."""
+def argument_signature(args: Sequence[Any], static: frozenset[int] = frozenset()) -> tuple[Any, ...]:
+    """Shape, strides and dtype of each argument that is not static; a number as it is."""
     return tuple(
         (tuple(arg.shape), arg.stride(), arg.dtype) if isinstance(arg, torch.Tensor) else arg
         for position, arg in enumerate(args)
@@ -96,9 +100,9 @@ def form_of(args: Sequence[Any], static: frozenset[int] = frozenset()) -> tuple[
     )
 
 
-def unplannable(args: Sequence[Any]) -> str:
-    """Why a call with these arguments is none that a plan can stand for now; empty where it can."""
-    if torch._C._len_torch_dispatch_stack() or _functorch.peek_interpreter_stack() is not None:
+def why_unplannable(args: Sequence[Any]) -> str:
+    """Why a call with these arguments cannot run in a plan now; empty where it can."""
+    if dispatch_mode_count() or functorch_level() is not None:
         return "a mode or transform looks at each operator"
     for arg in args:
         kind = type(arg)
@@ -107,7 +111,7 @@ def unplannable(args: Sequence[Any]) -> str:
     return ""
 
 
-def unbindable(args: Sequence[Any]) -> str:
+def why_unbindable(args: Sequence[Any]) -> str:
     """Why nothing can be traced and bound for these arguments now; empty where it can."""
     for arg in args:
         if not isinstance(arg, torch.Tensor):
@@ -116,9 +120,9 @@ def unbindable(args: Sequence[Any]) -> str:
             return f"an argument is on {arg.device}"
         if arg.layout is not torch.strided or arg.is_conj() or arg.is_neg():
             return "an argument is not a plain dense tensor"
-    return "a profiler is running" if _autograd._profiler_enabled() else ""
+    return "a profiler is running" if is_profiler_enabled() else ""
 
 
-def goes_back_again() -> bool:
-    """Whether the backward pass that is running leaves what was saved for another one."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+def retains_graph() -> bool:
+    """Whether the backward pass that is running was asked to retain its graph, for another pass over it."""
+    return keeps_graph()

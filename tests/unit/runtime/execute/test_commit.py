@@ -10,7 +10,7 @@ from tmmu.runtime.execute.commit import CommitState, Pending, commit_execution
 DIGEST = bytes(range(32))
 
 
-def nothing() -> None:
+def no_wait() -> None:
     return None
 
 
@@ -21,27 +21,27 @@ def test_nothing_pending_is_the_same_state() -> None:
 
 def test_the_seal_covers_state_plan_and_batch() -> None:
     state = CommitState(digest=b"\x07" * 32, batch=258)
-    sealed = commit_execution(state, DIGEST, [Pending(arena=0, wait=nothing)])
+    sealed = commit_execution(state, DIGEST, [Pending(arena=0, wait=no_wait)])
     assert sealed.digest == blake3(b"\x07" * 32 + DIGEST + bytes([2, 1, 0, 0, 0, 0, 0, 0])).digest()
     assert sealed.batch == 259
     assert commit_execution(sealed, DIGEST, []) == sealed
 
 
 def test_waits_arena_by_arena() -> None:
-    seen: list[str] = []
+    order: list[str] = []
     work = [(3, "late"), (0, "first"), (2, "a"), (2, "b")]
-    pending = [Pending(arena=arena, wait=partial(seen.append, name)) for arena, name in work]
+    pending = [Pending(arena=arena, wait=partial(order.append, name)) for arena, name in work]
     commit_execution(CommitState(), DIGEST, pending)
-    assert seen == ["first", "a", "b", "late"]
+    assert order == ["first", "a", "b", "late"]
 
 
 def test_the_history_is_in_the_state() -> None:
-    one = [Pending(arena=0, wait=nothing)]
-    other = bytes(32)
-    ab = commit_execution(commit_execution(CommitState(), DIGEST, one), other, one)
-    ba = commit_execution(commit_execution(CommitState(), other, one), DIGEST, one)
+    pending = [Pending(arena=0, wait=no_wait)]
+    second_digest = bytes(32)
+    ab = commit_execution(commit_execution(CommitState(), DIGEST, pending), second_digest, pending)
+    ba = commit_execution(commit_execution(CommitState(), second_digest, pending), DIGEST, pending)
     assert ab != ba
-    assert ab == commit_execution(commit_execution(CommitState(), DIGEST, one), other, one)
+    assert ab == commit_execution(commit_execution(CommitState(), DIGEST, pending), second_digest, pending)
 
 
 def test_a_failed_wait_seals_nothing() -> None:

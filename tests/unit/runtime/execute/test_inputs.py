@@ -12,7 +12,7 @@ from tmmu.runtime.execute.inputs import InputSpec, check_inputs
 from tmmu.runtime.memory.sizing import device_of
 
 CPU = torch.device("cpu")
-WANTED = (InputSpec(name="x", value=0, shape=(2, 3), dtype=torch.float32, device=CPU),)
+SPECS = (InputSpec(name="x", value=0, shape=(2, 3), dtype=torch.float32, device=CPU),)
 
 
 def ones() -> torch.Tensor:
@@ -39,19 +39,19 @@ BAD: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_not_the_plans_is_one_clear_line(name: str) -> None:
-    given, line = BAD[name]
+    inputs, line = BAD[name]
     with pytest.raises(InvalidConfig, match=line) as caught:
-        check_inputs(WANTED, given)
+        check_inputs(SPECS, inputs)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 
 
 def test_inside_a_transform_there_is_no_tensor_to_copy() -> None:
-    def mapped(x: torch.Tensor) -> torch.Tensor:
-        return check_inputs(WANTED, {"x": x})[0]
+    def check_one(x: torch.Tensor) -> torch.Tensor:
+        return check_inputs(SPECS, {"x": x})[0]
 
     with pytest.raises(InvalidConfig, match="no dense tensor"):
-        torch.vmap(mapped)(torch.ones(5, 2, 3))
+        torch.vmap(check_one)(torch.ones(5, 2, 3))
 
 
 def test_without_inputs_none_is_taken() -> None:
@@ -64,22 +64,22 @@ def test_without_inputs_none_is_taken() -> None:
     "tensor", [ones(), torch.nn.Parameter(ones()), torch.ones(3, 2).t(), torch.ones(2, 3, device="cpu:0")]
 )
 def test_tensors_of_that_form_are_taken_as_they_are(tensor: torch.Tensor) -> None:
-    (found,) = check_inputs(WANTED, {"x": tensor})
-    assert found is tensor
-    assert same_bits(found.detach().contiguous(), ones())
+    (checked,) = check_inputs(SPECS, {"x": tensor})
+    assert checked is tensor
+    assert same_bits(checked.detach().contiguous(), ones())
 
 
 @pytest.mark.parametrize(
-    ("where", "device"),
+    ("spec", "device"),
     [("cpu", CPU), ("cpu:0", CPU), (CPU, CPU), ("cuda", torch.device("cuda")), ("cuda:1", torch.device("cuda", 1))],
 )
-def test_a_device_has_one_name(where: Any, device: torch.device) -> None:
-    assert device_of(where) == device
+def test_a_device_has_one_name(spec: Any, device: torch.device) -> None:
+    assert device_of(spec) == device
 
 
-@pytest.mark.parametrize("where", ["nope", "", "cpu:1", "cpu:x", "cuda:-1", "cuda:0:0", "meta", "mps", None, [1]])
-def test_what_is_no_device_to_run_on_is_one_clear_line(where: Any) -> None:
+@pytest.mark.parametrize("spec", ["nope", "", "cpu:1", "cpu:x", "cuda:-1", "cuda:0:0", "meta", "mps", None, [1]])
+def test_what_is_no_device_to_run_on_is_one_clear_line(spec: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"device|there is no cpu:1") as caught:
-        device_of(where)
+        device_of(spec)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 120

@@ -1,4 +1,4 @@
-"""A frame: what lies in it is handed out under a lease, once, and nobody is given it meanwhile."""
+"""Step memory: residuals are handed out once, under a lease, and no other step runs there meanwhile."""
 
 from typing import Any
 
@@ -8,86 +8,90 @@ from tests.unit.passes.autograd.test_joint_graph import step_of
 from tmmu.backend import _TRAINING
 from tmmu.driver import compile_graph
 from tmmu.passes.autograd.joint_graph import trace_joint
-from tmmu.runtime.execute.step_memory import Frame, bind_frame
-from tmmu.runtime.execute.step_memory_pool import FRAMES, Frames
+from tmmu.runtime.execute.bind import BindRequest
+from tmmu.runtime.execute.step_memory import StepMemory, bind_step_memory
+from tmmu.runtime.execute.step_memory_pool import MAX_STEPS, StepMemoryPool
 
 
-def framed(function: Any, *inputs: torch.Tensor) -> tuple[Frames, Any, tuple[Any, ...]]:
-    """The frames of a function's program, what makes one, and arguments."""
-    step, args, static = step_of(function, *inputs)
-    traced = trace_joint(step, args, name="t")
-    plan = compile_graph(traced.program.graph, _TRAINING).plan
+class StepMemories:
+    """The pool of a function's program, and arguments of its halves."""
 
-    def make() -> Frame:
-        given = {"token": _TRAINING.token, "weights": traced.constants}
-        return bind_frame(traced.program, plan, args, static=static, **given)
+    def __init__(self, function: Any, *inputs: torch.Tensor) -> None:
+        step, self.args, self._static = step_of(function, *inputs)
+        self._traced = trace_joint(step, self.args, name="t")
+        self._plan = compile_graph(self._traced.program.graph, _TRAINING).plan
+        self.pool = StepMemoryPool(self._traced.program)
 
-    return Frames(traced.program), make, args
+    def make(self) -> StepMemory:
+        program, weights = self._traced.program, self._traced.constants
+        request = BindRequest(program=program, plan=self._plan, token=_TRAINING.token, weights=weights)
+        return bind_step_memory(request, self.args, static=self._static)
 
+    def forward(self) -> tuple[StepMemory, list[Any]]:
+        with self.pool.acquire_forward(self.args, self.make) as memory:
+            assert memory is not None
+            assert memory.is_busy
+            return memory, memory.forward(self.args)
 
-def first(frames: Frames, make: Any, args: Any) -> tuple[Frame, list[Any]]:
-    with frames.for_first(args, make) as frame:
-        assert frame is not None
-        assert frame.busy
-        return frame, frame.first(args)
-
-
-def of_second(frames: Frames, handed: list[Any], *gradients: torch.Tensor) -> list[Any]:
-    given = iter(gradients)
-    return [handed[at] if at >= 0 else next(given) for at in frames.joint.residuals]
-
-
-def test_a_frame_is_taken_while_anything_saved_lives() -> None:
-    frames, make, args = framed(lambda x: x.exp().sin(), torch.randn(3, requires_grad=True))
-    one, handed = first(frames, make, args)
-    assert not one.idle
-    other, _ = first(frames, make, args)
-    assert other is not one
-    del handed
-    assert one.idle
-    assert first(frames, make, args)[0] in (one, other)
+    def backward_args(self, outputs: list[Any], *tangents: torch.Tensor) -> list[Any]:
+        remaining = iter(tangents)
+        return [outputs[index] if index >= 0 else next(remaining) for index in self.pool.joint.residuals]
 
 
-def test_there_are_only_so_many_frames() -> None:
-    frames, make, args = framed(lambda x: x.exp().sin(), torch.randn(3, requires_grad=True))
-    held = [first(frames, make, args) for _ in range(FRAMES)]
-    with frames.for_first(args, make) as none:
-        assert none is None
-    held.pop()
-    with frames.for_first(args, make) as frame:
-        assert frame is not None
+def sine_of_exp() -> StepMemories:
+    return StepMemories(lambda x: x.exp().sin(), torch.randn(3, requires_grad=True))
 
 
-def test_what_was_gone_back_through_is_not_gone_back_through_again() -> None:
-    frames, make, args = framed(lambda x: x.exp().sin(), torch.randn(3, requires_grad=True))
-    frame, handed = first(frames, make, args)
-    given = of_second(frames, handed, torch.ones(3))
-    assert frame.holds(given)
-    with frames.for_second(given, again=False) as (found, loaded):
-        assert (found, loaded) == (frame, False)
-        gradient = found.second(given, loaded=loaded)[0]
-    assert not frame.holds(given)
-    x = args[0].detach().requires_grad_()
+def test_a_memory_is_leased_while_any_residual_lives() -> None:
+    step = sine_of_exp()
+    memory, outputs = step.forward()
+    assert not memory.is_idle
+    second, _ = step.forward()
+    assert second is not memory
+    del outputs
+    assert memory.is_idle
+    assert step.forward()[0] in (memory, second)
+
+
+def test_the_pool_has_a_limit() -> None:
+    step = sine_of_exp()
+    leases = [step.forward() for _ in range(MAX_STEPS)]
+    with step.pool.acquire_forward(step.args, step.make) as memory:
+        assert memory is None
+    leases.pop()
+    with step.pool.acquire_forward(step.args, step.make) as memory:
+        assert memory is not None
+
+
+def test_residuals_are_consumed_once() -> None:
+    step = sine_of_exp()
+    memory, outputs = step.forward()
+    args = step.backward_args(outputs, torch.ones(3))
+    assert memory.holds_residuals(args)
+    with step.pool.acquire_backward(args, retain=False) as (acquired, load_residuals):
+        assert (acquired, load_residuals) == (memory, False)
+        gradient = acquired.backward(args, load_residuals=load_residuals)[0]
+    assert not memory.holds_residuals(args)
+    x = step.args[0].detach().requires_grad_()
     x.exp().sin().sum().backward()
     assert gradient.equal(x.grad)
 
 
-def test_a_frame_is_not_taken_for_another_that_is_alike() -> None:
-    frames, make, args = framed(lambda x: x.exp().sin(), torch.randn(3, requires_grad=True))
-    one, handed = first(frames, make, args)
-    other, others = first(frames, make, args)
-    given = of_second(frames, handed, torch.ones(3))
-    assert one.holds(given)
-    assert not other.holds(given)
+def test_residuals_identify_their_memory_among_equal_ones() -> None:
+    step = sine_of_exp()
+    memory, outputs = step.forward()
+    second, others = step.forward()
+    args = step.backward_args(outputs, torch.ones(3))
+    assert memory.holds_residuals(args)
+    assert not second.holds_residuals(args)
     del others
-    with frames.for_second(given, again=True) as (found, loaded):
-        assert (found, loaded) == (other, True)
+    with step.pool.acquire_backward(args, retain=True) as (acquired, load_residuals):
+        assert (acquired, load_residuals) == (second, True)
 
 
-def test_weights_are_bound_where_they_are() -> None:
-    model = torch.nn.Linear(3, 2)
-    frames, make, args = framed(model, torch.randn(4, 3))
-    frame, _ = first(frames, make, args)
-    assert frame.here(args)
-    moved = [arg.clone() if isinstance(arg, torch.nn.Parameter) else arg for arg in args]
-    assert not frame.here(moved)
+def test_weights_are_bound_by_address() -> None:
+    step = StepMemories(torch.nn.Linear(3, 2), torch.randn(4, 3))
+    memory, _ = step.forward()
+    assert memory.is_bound_to(step.args)
+    moved = [arg.clone() if isinstance(arg, torch.nn.Parameter) else arg for arg in step.args]
+    assert not memory.is_bound_to(moved)

@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def lowered(call: tuple[Any, tuple[Any, ...]], place: torch.Tensor) -> Any:
+def lower(call: tuple[Any, tuple[Any, ...]], place: torch.Tensor) -> Any:
     operator, args = call
     defaults = {a.name: a.default_value for a in operator._schema.arguments if a.has_default_value()}
     return LOWERINGS[str(operator)](defaults | arguments_by_name(operator, args, {}), place)
@@ -66,7 +66,7 @@ def test_the_bits_are_the_operators_and_lie_where_they_belong(name: str) -> None
     operator, args = CASES[name]
     whole = operator(*args)
     place = torch.full_like(whole, float("nan"))
-    code = lowered(CASES[name], place)
+    code = lower(CASES[name], place)
     assert code is not None
     run = runnable_of(code)
     with count_allocations() as seen:
@@ -79,4 +79,4 @@ def test_the_bits_are_the_operators_and_lie_where_they_belong(name: str) -> None
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_add_in_another_order_or_in_too_many_calls_is_left_to_the_operator(name: str) -> None:
     operator, args = REFUSED[name]
-    assert lowered(REFUSED[name], torch.empty_like(operator(*args))) is None
+    assert lower(REFUSED[name], torch.empty_like(operator(*args))) is None

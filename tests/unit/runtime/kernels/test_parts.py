@@ -27,8 +27,8 @@ def saved_by_attention(q: torch.Tensor, k: torch.Tensor, **options: Any) -> tupl
     return q, k, k, out, sums
 
 
-def attention(*, kept: int = 4, mask: torch.Tensor | None = None, causal: bool = False) -> Call:
-    q, k = rand(3, 4, 64, 16), rand(3, kept, 64, 16, seed=1)
+def attention(*, key_heads: int = 4, mask: torch.Tensor | None = None, causal: bool = False) -> Call:
+    q, k = rand(3, 4, 64, 16), rand(3, key_heads, 64, 16, seed=1)
     return aten._scaled_dot_product_flash_attention_for_cpu.default, (q, k, k, 0.0, causal), {"attn_mask": mask}
 
 
@@ -87,8 +87,8 @@ CASES: dict[str, Callable[[], Call]] = {
     "attention-causal": lambda: attention(causal=True),
     "attention-masked": lambda: attention(mask=MASK),
     "attention-with-one-mask": lambda: attention(mask=MASK[:1]),
-    "attention-in-groups": lambda: attention(kept=2),
-    "attention-of-one-key": lambda: attention(kept=1),
+    "attention-in-groups": lambda: attention(key_heads=2),
+    "attention-of-one-key": lambda: attention(key_heads=1),
     "attention-gradient": attention_gradient,
     "attention-gradient-causal": lambda: attention_gradient(causal=True),
     "attention-gradient-masked": lambda: attention_gradient(mask=MASK),
@@ -123,18 +123,18 @@ def test_parts_have_the_bits_of_the_whole_and_hold_less(name: str, scratch: int)
     with plain_kernels():
         call = CASES[name]()
         operator, args, kwargs = call
-        with count_allocations() as once:
+        with count_allocations() as whole_count:
             whole = leaves(operator(*args, **kwargs))
-        places = [spare(one) for one in whole]
+        places = [spare(result) for result in whole]
         code = in_parts(call, places, scratch)
         assert code is not None
         assert len(code) > 1
-        with count_allocations() as seen:
+        with count_allocations() as in_parts_count:
             runnable_of(code)()
-    found = [(one, place) for one, place in zip(whole, places, strict=True) if one is not None]
-    assert found
-    assert all(same_bits(one, place) for one, place in found)
-    assert seen.peak[-1] < once.peak[-1]
+    pairs = [(result, place) for result, place in zip(whole, places, strict=True) if result is not None]
+    assert pairs
+    assert all(same_bits(result, place) for result, place in pairs)
+    assert in_parts_count.peak[-1] < whole_count.peak[-1]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -143,23 +143,23 @@ def test_what_nobody_reads_stays_where_it_is(name: str) -> None:
         call = CASES[name]()
         operator, args, kwargs = call
         whole = leaves(operator(*args, **kwargs))
-        last = max(at for at, one in enumerate(whole) if one is not None)
-        places = [spare(one) for one in whole]
+        last = max(index for index, result in enumerate(whole) if result is not None)
+        places = [spare(result) for result in whole]
         if last == 0:
             return
         places[last] = None
         code = in_parts(call, places, 1 << 13)
         assert code is not None
         runnable_of(code)()
-    for one, place in zip(whole[:last], places[:last], strict=True):
-        assert one is None or place is None or same_bits(one, place)
+    for result, place in zip(whole[:last], places[:last], strict=True):
+        assert result is None or place is None or same_bits(result, place)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_room_enough_for_the_whole_asks_for_the_whole(name: str) -> None:
     call = CASES[name]()
     operator, args, kwargs = call
-    places = [spare(one) for one in leaves(operator(*args, **kwargs))]
+    places = [spare(result) for result in leaves(operator(*args, **kwargs))]
     code = in_parts(call, places, 1 << 30)
     assert code is None or str(operator) in {
         "aten.convolution_backward.default",
@@ -176,18 +176,23 @@ def test_heads_that_do_not_fit_together_are_left_to_the_operator() -> None:
     assert in_parts((operator, args, kwargs), [rand(3, 4, 64, 16), None], 1 << 10) is None
 
 
-@pytest.mark.parametrize(("count", "held", "scratch"), [(10, 1000, 100), (7, 1000, 300), (3, 1 << 20, 1), (0, 0, 9)])
-def test_cuts_cover_everything_once(count: int, held: int, scratch: int) -> None:
-    runs = split_range(count, held, scratch)
+@pytest.mark.parametrize(
+    ("count", "total_bytes", "scratch"), [(10, 1000, 100), (7, 1000, 300), (3, 1 << 20, 1), (0, 0, 9)]
+)
+def test_cuts_cover_everything_once(count: int, total_bytes: int, scratch: int) -> None:
+    runs = split_range(count, total_bytes, scratch)
     assert [i for low, high in runs for i in range(low, high)] == list(range(count))
     assert len(runs) <= MAX_PARTS
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "held"), [(3, 4, 1 << 20), (100, 2, 1 << 20), (1, 9, 5000), (2, 1, 1 << 30)]
+    ("outer", "inner", "total_bytes"), [(3, 4, 1 << 20), (100, 2, 1 << 20), (1, 9, 5000), (2, 1, 1 << 30)]
 )
-def test_blocks_cover_everything_once(outer: int, inner: int, held: int) -> None:
+def test_blocks_cover_everything_once(outer: int, inner: int, total_bytes: int) -> None:
     pairs = [
-        (i, j) for run, heads in split_blocks(outer, inner, held, 1 << 12) for i in range(*run) for j in range(*heads)
+        (i, j)
+        for run, heads in split_blocks(outer, inner, total_bytes, 1 << 12)
+        for i in range(*run)
+        for j in range(*heads)
     ]
     assert sorted(pairs) == [(i, j) for i in range(outer) for j in range(inner)]

@@ -9,7 +9,7 @@ import torch
 from tests.runtime.harness import same_bits
 from tmmu.ir.program import Call, ValueRef
 from tmmu.runtime.kernels.code import Code, runnable_of
-from tmmu.runtime.kernels.products import COLUMN_MULTIPLE, BYTES_PER_THREAD, row_product, row_product_added
+from tmmu.runtime.kernels.products import BYTES_PER_THREAD, COLUMN_MULTIPLE, row_product, row_product_added
 from tmmu.runtime.steps.build import compile_step
 
 aten = torch.ops.aten
@@ -25,8 +25,8 @@ def threads() -> Iterator[None]:
 
 
 def matrix(rows: int, columns: int, *, turned: bool, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    made = torch.Generator().manual_seed(rows + columns)
-    whole = torch.randn((columns, rows) if turned else (rows, columns), generator=made, dtype=dtype)
+    generator = torch.Generator().manual_seed(rows + columns)
+    whole = torch.randn((columns, rows) if turned else (rows, columns), generator=generator, dtype=dtype)
     return whole.t() if turned else whole
 
 
@@ -34,7 +34,7 @@ def row(length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(1, length, generator=torch.Generator().manual_seed(7), dtype=dtype)
 
 
-def multiplied(x: torch.Tensor, weight: torch.Tensor) -> Code | None:
+def product_code(x: torch.Tensor, weight: torch.Tensor) -> Code | None:
     return row_product({"self": x, "mat2": weight}, torch.empty(x.shape[0], weight.shape[1], dtype=x.dtype))
 
 
@@ -44,15 +44,15 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor) -> Code | None:
 )
 def test_the_bits_are_those_of_the_whole(rows: int, columns: int, calls: int, turned: bool) -> None:
     x, weight, added = row(rows), matrix(rows, columns, turned=turned), row(columns)[0]
-    for operator, code_of, given in (
+    for operator, code_of, arguments in (
         (aten.mm.default, row_product, {"self": x, "mat2": weight}),
         (aten.addmm.default, row_product_added, {"self": added, "mat1": x, "mat2": weight}),
         (aten.addmm.default, row_product_added, {"self": added, "mat1": x, "mat2": weight, "beta": 2, "alpha": 0.5}),
     ):
-        scale: dict[str, Any] = {name: given[name] for name in ("beta", "alpha") if name in given}
-        whole = operator(*(value for name, value in given.items() if name not in scale), **scale)
+        scale: dict[str, Any] = {name: arguments[name] for name in ("beta", "alpha") if name in arguments}
+        whole = operator(*(value for name, value in arguments.items() if name not in scale), **scale)
         view = torch.full_like(whole, float("nan"))
-        code = code_of(given, view)
+        code = code_of(arguments, view)
         assert code is not None
         assert len(code) == calls
         runnable_of(code)()
@@ -60,33 +60,33 @@ def test_the_bits_are_those_of_the_whole(rows: int, columns: int, calls: int, tu
 
 
 def test_no_part_is_smaller_than_a_kernel_and_none_is_worth_less_than_its_thread() -> None:
-    found = 0
+    cut_count = 0
     for columns in range(64, 1100, 37):
-        code = multiplied(row(512), matrix(512, columns, turned=True))
+        code = product_code(row(512), matrix(512, columns, turned=True))
         if code is not None:
-            found += 1
+            cut_count += 1
             count, _, width = code[0].args[1].shape
-            rest = columns - count * width
+            remainder = columns - count * width
             assert width % COLUMN_MULTIPLE == 0
-            assert rest == 0 or rest >= COLUMN_MULTIPLE
+            assert remainder == 0 or remainder >= COLUMN_MULTIPLE
             assert 2 <= count <= min(3, 512 * columns * 4 // BYTES_PER_THREAD)
-            assert width + rest < columns
+            assert width + remainder < columns
         else:
             assert columns < 3 * COLUMN_MULTIPLE
-    assert found > 20
+    assert cut_count > 20
 
 
 def test_other_products_are_left_to_the_library() -> None:
     wide = matrix(256, 1024, turned=False)
-    assert multiplied(row(256), wide) is not None
-    assert multiplied(row(256).expand(2, 256), wide) is None
-    assert multiplied(row(256).bfloat16(), wide.bfloat16()) is None
-    assert multiplied(row(512)[:, ::2], wide) is None
-    assert multiplied(row(256), matrix(256, 2048, turned=False)[:, ::2]) is None
-    assert multiplied(row(16), matrix(16, 64, turned=False)) is None
-    assert multiplied(row(256, torch.float64), wide.double()) is not None
+    assert product_code(row(256), wide) is not None
+    assert product_code(row(256).expand(2, 256), wide) is None
+    assert product_code(row(256).bfloat16(), wide.bfloat16()) is None
+    assert product_code(row(512)[:, ::2], wide) is None
+    assert product_code(row(256), matrix(256, 2048, turned=False)[:, ::2]) is None
+    assert product_code(row(16), matrix(16, 64, turned=False)) is None
+    assert product_code(row(256, torch.float64), wide.double()) is not None
     torch.set_num_threads(1)
-    assert multiplied(row(256), wide) is None
+    assert product_code(row(256), wide) is None
 
 
 @pytest.mark.parametrize("operator", [aten.mm.default, aten.addmm.default])
@@ -95,9 +95,9 @@ def test_a_step_of_one_row_is_cut_and_one_thread_takes_it_whole(operator: Any) -
     values = [out, row_, weight] if operator is aten.mm.default else [out, added, row_, weight]
     args = tuple(ValueRef(value) for value in range(1, len(values)))
     call = Call(operator=operator, args=args, kwargs=(), results=(0,))
-    made = [str(one.operator) for one in compile_step(call, values.__getitem__).code]
-    assert made == [f"aten.{'bmm' if operator is aten.mm.default else 'baddbmm'}.out"]
+    operators = [str(instr.operator) for instr in compile_step(call, values.__getitem__).code]
+    assert operators == [f"aten.{'bmm' if operator is aten.mm.default else 'baddbmm'}.out"]
     torch.set_num_threads(1)
-    assert [str(one.operator) for one in compile_step(call, values.__getitem__).code] == [
+    assert [str(instr.operator) for instr in compile_step(call, values.__getitem__).code] == [
         str(operator).replace("default", "out")
     ]

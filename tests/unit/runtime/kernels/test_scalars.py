@@ -25,7 +25,7 @@ SHAPES = ((3,), (), (2, 2))
 
 @pytest.mark.parametrize("operator", ["add", "mul", "div", "sub", "pow", "remainder", "maximum"])
 def test_results_have_the_bits_of_the_number(operator: str) -> None:
-    made = 0
+    promoted = 0
     for dtype, number, shape in product(DTYPES, NUMBERS, SHAPES):
         x = (torch.rand(shape) * 50).to(dtype)
         packet = getattr(aten, operator)
@@ -38,11 +38,11 @@ def test_results_have_the_bits_of_the_number(operator: str) -> None:
             continue
         out = torch.empty_like(expected)
         code = instruction(overload, x, number, out=out)
-        made += isinstance(code.args[1], torch.Tensor)
+        promoted += isinstance(code.args[1], torch.Tensor)
         runnable_of((code,))()
         assert out.dtype == expected.dtype
         assert torch.equal(out.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8)), (dtype, number, shape)
-    assert made > 20 or operator not in ("add", "mul", "div", "sub")
+    assert promoted > 20 or operator not in ("add", "mul", "div", "sub")
 
 
 def test_a_number_stays_where_nothing_of_the_result_has_axes() -> None:
@@ -54,30 +54,30 @@ def test_a_number_stays_where_nothing_of_the_result_has_axes() -> None:
 
 def test_short_floats_keep_the_whole_number() -> None:
     x = torch.ones(3, dtype=torch.bfloat16)
-    made = instruction(aten.mul.out, x, 0.1, out=torch.empty_like(x)).args[1]
-    assert (made.dtype, made.item()) == (torch.float64, 0.1)
+    scalar = instruction(aten.mul.out, x, 0.1, out=torch.empty_like(x)).args[1]
+    assert (scalar.dtype, scalar.item()) == (torch.float64, 0.1)
 
 
 @pytest.mark.parametrize("operator", ["add_", "mul_", "div_", "sub_", "remainder_"])
 def test_a_change_in_place_has_the_bits_of_the_number(operator: str) -> None:
-    made = 0
+    promoted = 0
     overload = getattr(aten, operator).Tensor
     for dtype, number, shape in product(DTYPES, NUMBERS, SHAPES):
         before = (torch.rand(shape) * 50).to(dtype)
-        expected, found = before.clone(), before.clone()
+        expected, actual = before.clone(), before.clone()
         try:
             getattr(expected, operator)(number)
         except RuntimeError:
             continue
-        code = instruction(overload, found, number)
-        made += isinstance(code.args[1], torch.Tensor)
+        code = instruction(overload, actual, number)
+        promoted += isinstance(code.args[1], torch.Tensor)
         runnable_of((code,))()
-        assert torch.equal(found.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8)), (
+        assert torch.equal(actual.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8)), (
             dtype,
             number,
             shape,
         )
-    assert made > 20
+    assert promoted > 20
 
 
 def test_whole_numbers_without_axes_are_exact_either_way() -> None:
@@ -97,12 +97,12 @@ def test_what_has_as_many_elements_has_the_results_shape() -> None:
     assert step.args[0].data_ptr() == weight.data_ptr()
     runnable_of((step,))()
     assert out.equal(weight * x)
-    one = torch.empty(1, 1)
-    for given, number in ((torch.rand(1, 1), 2.5), (torch.rand(1, 1), torch.tensor(0.1))):
-        step = instruction(aten.add.out, given, number, out=one)
-        assert step.args[1].shape == one.shape
+    result = torch.empty(1, 1)
+    for tensor, number in ((torch.rand(1, 1), 2.5), (torch.rand(1, 1), torch.tensor(0.1))):
+        step = instruction(aten.add.out, tensor, number, out=result)
+        assert step.args[1].shape == result.shape
         runnable_of((step,))()
-        assert one.equal(given + number)
+        assert result.equal(tensor + number)
 
 
 def test_what_promotes_otherwise_or_lies_apart_keeps_its_shape() -> None:

@@ -114,43 +114,43 @@ class TextMachine(RuleBasedStateMachine):
             if fails:
                 raise OSError("disk")
 
-        known = self.find(name)
-        if known is not None:
+        entry = self.find(name)
+        if entry is not None:
             self.segment.load(key, size, write)
-            known[1] = int(str(known[1])) + 1
+            entry[1] = int(str(entry[1])) + 1
             assert calls == []
             return
         while self.end() + units(size) * UNIT > CAPACITY and self.entries and self.entries[-1][1] == 0:
             self.entries.pop()
-        at = self.end()
-        if at + units(size) * UNIT > CAPACITY:
+        end = self.end()
+        if end + units(size) * UNIT > CAPACITY:
             with pytest.raises(SegmentFull):
                 self.segment.load(key, size, write)
         elif fails:
             with pytest.raises(OSError, match="disk"):
                 self.segment.load(key, size, write)
         else:
-            assert self.segment.load(key, size, write) == at
+            assert self.segment.load(key, size, write) == end
             self.entries.append([name, 1])
-            assert calls == [at]
+            assert calls == [end]
 
     @rule(name=NAMES)
     def release(self, name: str) -> None:
-        known = self.find(name)
-        if known is None or known[1] == 0:
+        entry = self.find(name)
+        if entry is None or entry[1] == 0:
             with pytest.raises(InvalidConfig):
                 self.segment.release(name.encode())
         else:
-            known[1] = int(str(known[1])) - 1
-            assert self.segment.release(name.encode()) == known[1]
+            entry[1] = int(str(entry[1])) - 1
+            assert self.segment.release(name.encode()) == entry[1]
 
     @invariant()
     def usage_is_what_was_appended(self) -> None:
         assert self.segment.usage.used == self.end()
         assert self.segment.usage.fragmentation_ppm == 0
         for name in "abcdef":
-            known = self.find(name)
-            assert self.segment.references(name.encode()) == (known[1] if known else 0)
+            entry = self.find(name)
+            assert self.segment.references(name.encode()) == (entry[1] if entry else 0)
 
 
 class StackMachine(RuleBasedStateMachine):

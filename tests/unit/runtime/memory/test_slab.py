@@ -50,5 +50,5 @@ def test_dense_is_every_byte_once(shape: tuple[int, ...], stride: tuple[int, ...
 def test_one_place_is_storage_offset_shape_stride_and_dtype() -> None:
     x = torch.zeros(4, 4)
     assert is_same_view(x, x.detach())
-    for other in (x.t(), x[1:], x.view(16), x.view(torch.int32), torch.zeros(4, 4)):
-        assert not is_same_view(x, other)
+    for view in (x.t(), x[1:], x.view(16), x.view(torch.int32), torch.zeros(4, 4)):
+        assert not is_same_view(x, view)

@@ -78,18 +78,18 @@ def test_bytes_that_only_overlap_are_copied() -> None:
     ],
 )
 def test_the_overload_that_writes_takes_the_same_arguments(operator: Any, written: str | None) -> None:
-    found = out_overload(operator)
-    assert (found and str(found.operator)) == written
+    overload = out_overload(operator)
+    assert (overload and str(overload.operator)) == written
 
 
 def test_defaults_and_keywords_reach_the_overload() -> None:
     x, out = grid([1, 2], [3, 4]), torch.empty(2, dtype=torch.float64)
     runnable_of(step(aten.sum.dim_IntList, (ValueRef(0), [1]), [x, out], 1, dtype=torch.float64).code)()
     assert out.tolist() == [3, 7]
-    found = out_overload(aten.add.Tensor)
-    assert found is not None
-    given = found.arguments(arguments_by_name(aten.add.Tensor, (x, x), {"alpha": 3}), [out])
-    assert list(given) == ["self", "other", "alpha", "out"]
+    overload = out_overload(aten.add.Tensor)
+    assert overload is not None
+    arguments = overload.arguments(arguments_by_name(aten.add.Tensor, (x, x), {"alpha": 3}), [out])
+    assert list(arguments) == ["self", "other", "alpha", "out"]
 
 
 def test_a_result_that_stands_still_and_one_that_is_none_are_right() -> None:
@@ -115,55 +115,55 @@ def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back
 
     moving = (instruction(aten.set_.source_Tensor, place, torch.ones(4)),)
     copying = (instruction(aten.fill_.Scalar, place, 3),)
-    kept, _ = validate_steps([bare(moving, copying, place)], quiet())
+    steps, _ = validate_steps([bare(moving, copying, place)], no_values())
     assert is_same_view(place, before)
-    runnable_of(kept[0].code)()
+    runnable_of(steps[0].code)()
     assert slab.view(16, (4,), (1,), torch.float32).tolist() == [3] * 4
 
 
 def test_a_step_that_fails_when_tried_copies_from_then_on() -> None:
     failing = (instruction(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3)),)
     copying = (instruction(aten.ones.default, [100]),)
-    kept, unplanned = validate_steps([bare(failing, copying), bare(failing, failing)], quiet())
-    assert [one.is_settled for one in kept] == [True, False]
-    assert [one.code[0].operator for one in kept] == [aten.ones.default, aten.mm.default]
-    assert [(one.operator, one.calls, one.bytes) for one in unplanned] == [("m", 1, 400)]
+    steps, unplanned = validate_steps([bare(failing, copying), bare(failing, failing)], no_values())
+    assert [row.is_settled for row in steps] == [True, False]
+    assert [row.code[0].operator for row in steps] == [aten.ones.default, aten.mm.default]
+    assert [(row.operator, row.calls, row.bytes) for row in unplanned] == [("m", 1, 400)]
 
 
 def test_copies_that_were_none_are_dropped() -> None:
     x, out = grid([1.0, 2.0]), grid([0.0, 0.0])
-    one = instruction(aten.view.default, x, [2, 1], into=(x.view(2, 1),))
-    other = instruction(aten.neg.default, x, into=(out,))
-    kept, _ = validate_steps([bare((one,)), bare((other,))], quiet())
-    assert [step.code[0].into for step in kept] == [(), (out,)]
+    aliasing = instruction(aten.view.default, x, [2, 1], into=(x.view(2, 1),))
+    allocating = instruction(aten.neg.default, x, into=(out,))
+    steps, _ = validate_steps([bare((aliasing,)), bare((allocating,))], no_values())
+    assert [step.code[0].into for step in steps] == [(), (out,)]
 
 
-class Slabbed:
+class ValuesInSlab:
     """Values side by side in a slab, as a plan puts them, with what one call is tried on."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         self.slab = Slab(1 << 14, 256, torch.device("cpu"))
-        self.tensors = [self.slab.view(512 * at, t.shape, t.stride(), t.dtype) for at, t in enumerate(tensors)]
+        self.tensors = [self.slab.view(512 * index, t.shape, t.stride(), t.dtype) for index, t in enumerate(tensors)]
         for place, tensor in zip(self.tensors, tensors, strict=True):
             place.copy_(tensor)
-        self.made = 0
+        self.compile_count = 0
 
-    def make(self, call: Call, view: ViewOf) -> CompiledStep:
-        self.made += 1
+    def compile_call(self, call: Call, view: ViewOf) -> CompiledStep:
+        self.compile_count += 1
         return compile_step(call, view)
 
-    def bench(self, **changes: Any) -> ValidationContext:
+    def context(self, **changes: Any) -> ValidationContext:
         defaults = {
             "view": self.tensors.__getitem__,
-            "compile_call": self.make,
+            "compile_call": self.compile_call,
             "stream": CpuExecutionStream(),
             "may_fill": lambda _: True,
         }
         return ValidationContext(**defaults | changes)
 
-    def tried(self, *calls: Call, **changes: Any) -> list[CompiledStep]:
+    def validate(self, *calls: Call, **changes: Any) -> list[CompiledStep]:
         steps = [compile_step(call, self.tensors.__getitem__) for call in calls]
-        return validate_steps(steps, self.bench(**changes))[0]
+        return validate_steps(steps, self.context(**changes))[0]
 
 
 def call(operator: Any, *args: Any, results: tuple[int | None, ...], **kwargs: Any) -> Call:
@@ -172,54 +172,54 @@ def call(operator: Any, *args: Any, results: tuple[int | None, ...], **kwargs: A
 
 def test_calls_of_one_form_are_tried_once() -> None:
     x = torch.randn(2, 3)
-    there = Slabbed(x, x, x, x.t().contiguous(), x.t().contiguous())
+    values = ValuesInSlab(x, x, x, x.t().contiguous(), x.t().contiguous())
     calls = [call(aten.add.Tensor, ValueRef(a), 1.5, results=(b,)) for a, b in ((0, 1), (1, 2), (0, 2))]
-    kept = there.tried(
+    steps = values.validate(
         *calls, call(aten.add.Tensor, ValueRef(0), 2.5, results=(1,)), call(aten.neg.default, ValueRef(3), results=(4,))
     )
-    assert there.made == 3
-    assert all(step.code is not step.fallback and step.is_settled for step in kept)
+    assert values.compile_count == 3
+    assert all(step.code is not step.fallback and step.is_settled for step in steps)
 
 
 def test_calls_of_one_form_whose_results_others_read_are_tried_again() -> None:
     x = torch.randn(4, 8)
-    there = Slabbed(x, x, torch.zeros(4, 1), torch.zeros(4, 1), x, torch.zeros(4, 1), torch.zeros(4, 1))
+    values = ValuesInSlab(x, x, torch.zeros(4, 1), torch.zeros(4, 1), x, torch.zeros(4, 1), torch.zeros(4, 1))
     norm = partial(call, aten.native_layer_norm.default, ValueRef(0), [8], None, None, 1e-5)
     norms = [norm(results=(1, 2, 3)), norm(results=(4, 5, 6))]
     make = partial(compile_step, scratch=64, unread={2, 3})
-    steps = [make(one, there.tensors.__getitem__) for one in norms]
+    steps = [make(norm_call, values.tensors.__getitem__) for norm_call in norms]
     assert all(len(step.code) > 1 for step in steps)
     tries: list[Call] = []
 
-    def counted(one: Call, view: ViewOf) -> CompiledStep:
-        tries.append(one)
-        return make(one, view)
+    def compile_counted(norm_call: Call, view: ViewOf) -> CompiledStep:
+        tries.append(norm_call)
+        return make(norm_call, view)
 
-    validate_steps(steps, there.bench(compile_call=counted))
+    validate_steps(steps, values.context(compile_call=compile_counted))
     assert tries == norms
 
 
 def test_what_changes_a_bit_is_copied() -> None:
-    there = Slabbed(torch.randn(4), torch.zeros(4))
+    values = ValuesInSlab(torch.randn(4), torch.zeros(4))
     double = call(aten.mul.Tensor, ValueRef(0), 2.0, results=(1,))
-    near = call(aten.mul.Tensor, ValueRef(0), 2.0000002, results=(1,))
-    (kept,) = there.tried(double, compile_call=lambda _, view: compile_step(near, view))
-    assert [one.operator for one in kept.code] == [aten.mul.Tensor]
+    inexact = call(aten.mul.Tensor, ValueRef(0), 2.0000002, results=(1,))
+    (validated,) = values.validate(double, compile_call=lambda _, view: compile_step(inexact, view))
+    assert [instr.operator for instr in validated.code] == [aten.mul.Tensor]
 
 
 def test_what_writes_beyond_its_result_is_copied() -> None:
-    there = Slabbed(torch.randn(4), torch.zeros(4))
+    values = ValuesInSlab(torch.randn(4), torch.zeros(4))
 
-    def wide(one: Call, view: ViewOf) -> CompiledStep:
-        step = compile_step(one, view)
+    def wide(fill: Call, view: ViewOf) -> CompiledStep:
+        step = compile_step(fill, view)
         place = view(1)
         stray = place.as_strided((1,), (1,), int(place.storage_offset()) + 5)
         return replace(step, code=(step.code[0], instruction(aten.fill_.Scalar, stray, 1.0)))  # nothing is masked
 
     good = call(aten.masked_fill.Scalar, ValueRef(0), torch.zeros(4, dtype=torch.bool), 3.0, results=(1,))
-    assert len(there.tried(good)[0].code) == 2
-    (kept,) = there.tried(good, compile_call=wide)
-    assert [one.operator for one in kept.code] == [aten.masked_fill.Scalar]
+    assert len(values.validate(good)[0].code) == 2
+    (validated,) = values.validate(good, compile_call=wide)
+    assert [instr.operator for instr in validated.code] == [aten.masked_fill.Scalar]
 
 
 @pytest.mark.parametrize(
@@ -227,64 +227,66 @@ def test_what_writes_beyond_its_result_is_copied() -> None:
 )
 def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss: str) -> None:
     x, target = torch.rand(64), torch.rand(64)
-    there = Slabbed(x, target, torch.zeros(()), torch.full((64,), 7.0))
-    (kept,) = there.tried(call(getattr(aten, loss).default, ValueRef(0), ValueRef(1), reduction=1, results=(2,)))
-    there.tensors[0].copy_(x)
-    there.tensors[1].copy_(target)
-    there.tensors[3].fill_(7.0)
-    runnable_of(kept.code)()
-    assert there.tensors[2].equal(getattr(aten, loss).default(x, target, reduction=1))
-    assert there.tensors[3].eq(7.0).all()
-    assert there.slab.storage.nbytes() == (1 << 14) + 256
+    values = ValuesInSlab(x, target, torch.zeros(()), torch.full((64,), 7.0))
+    (validated,) = values.validate(
+        call(getattr(aten, loss).default, ValueRef(0), ValueRef(1), reduction=1, results=(2,))
+    )
+    values.tensors[0].copy_(x)
+    values.tensors[1].copy_(target)
+    values.tensors[3].fill_(7.0)
+    runnable_of(validated.code)()
+    assert values.tensors[2].equal(getattr(aten, loss).default(x, target, reduction=1))
+    assert values.tensors[3].eq(7.0).all()
+    assert values.slab.storage.nbytes() == (1 << 14) + 256
 
 
 def test_the_gradient_of_a_reduced_loss_goes_where_it_belongs() -> None:
     logits, target = torch.randn(3, 5), torch.tensor([1, 4, 0])
-    there = Slabbed(torch.ones(()), logits, target, torch.full((), 3.0), torch.zeros(3, 5))
+    values = ValuesInSlab(torch.ones(()), logits, target, torch.full((), 3.0), torch.zeros(3, 5))
     backward = call(aten.nll_loss_backward.default, *map(ValueRef, range(3)), None, 1, -100, ValueRef(3), results=(4,))
-    (kept,) = there.tried(backward)
-    assert [one.operator for one in kept.code] == [aten.nll_loss_backward.grad_input]
+    (validated,) = values.validate(backward)
+    assert [instr.operator for instr in validated.code] == [aten.nll_loss_backward.grad_input]
 
 
 def test_a_kernel_that_minds_a_shared_storage_is_copied() -> None:
     x = torch.randn(4, 4)
     expected = torch.linalg.qr(x)
-    there = Slabbed(x, *expected)
-    (kept,) = there.tried(call(aten.linalg_qr.default, ValueRef(0), results=(1, 2)))
-    there.tensors[0].copy_(x)
-    runnable_of(kept.code)()
-    assert all(map(torch.equal, there.tensors[1:], expected))
+    values = ValuesInSlab(x, *expected)
+    (validated,) = values.validate(call(aten.linalg_qr.default, ValueRef(0), results=(1, 2)))
+    values.tensors[0].copy_(x)
+    runnable_of(validated.code)()
+    assert all(map(torch.equal, values.tensors[1:], expected))
 
 
 def test_a_kernel_with_other_bits_in_place_is_copied() -> None:
     x, y = torch.randn(64, dtype=torch.complex64), torch.randn(64, dtype=torch.complex64)
-    there = Slabbed(x, y)
-    there.tensors.append(there.tensors[0].detach())
-    (kept,) = there.tried(call(aten.div.Tensor, ValueRef(0), ValueRef(1), results=(2,)))
-    there.tensors[0].copy_(x)
-    there.tensors[1].copy_(y)
-    runnable_of(kept.code)()
-    assert there.tensors[2].equal(x / y)
+    values = ValuesInSlab(x, y)
+    values.tensors.append(values.tensors[0].detach())
+    (validated,) = values.validate(call(aten.div.Tensor, ValueRef(0), ValueRef(1), results=(2,)))
+    values.tensors[0].copy_(x)
+    values.tensors[1].copy_(y)
+    runnable_of(validated.code)()
+    assert values.tensors[2].equal(x / y)
 
 
 def test_an_offset_counts_from_where_the_buffer_begins() -> None:
     x, out = torch.arange(16.0), torch.zeros(3)
-    there = Slabbed(out, x, out)
-    one = call(aten.as_strided_copy.default, ValueRef(1), [3], [2], 5, results=(2,))
-    start = int(there.tensors[1].storage_offset())
-    runnable_of(compile_step(one, there.tensors.__getitem__, buffer_start=lambda _: start).code)()
-    assert there.tensors[2].tolist() == [5, 7, 9]
+    values = ValuesInSlab(out, x, out)
+    strided = call(aten.as_strided_copy.default, ValueRef(1), [3], [2], 5, results=(2,))
+    start = int(values.tensors[1].storage_offset())
+    runnable_of(compile_step(strided, values.tensors.__getitem__, buffer_start=lambda _: start).code)()
+    assert values.tensors[2].tolist() == [5, 7, 9]
     runnable_of(
         compile_step(
-            replace(one, args=(ValueRef(1), [3], [2])), there.tensors.__getitem__, buffer_start=lambda _: start
+            replace(strided, args=(ValueRef(1), [3], [2])), values.tensors.__getitem__, buffer_start=lambda _: start
         ).code
     )()
-    assert there.tensors[2].tolist() == [0, 2, 4]
+    assert values.tensors[2].tolist() == [0, 2, 4]
 
 
-def quiet() -> ValidationContext:
+def no_values() -> ValidationContext:
     """For steps that are on no trial."""
-    return Slabbed().bench()
+    return ValuesInSlab().context()
 
 
 def bare(code: Code, copying: Code = (), *results: torch.Tensor, **fields: Any) -> CompiledStep:

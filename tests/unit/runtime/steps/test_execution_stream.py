@@ -21,8 +21,8 @@ class Stream:
     def __init__(self, log: list[str], name: str) -> None:
         self.log, self.name = log, name
 
-    def wait_stream(self, other: "Stream") -> None:
-        self.log.append(f"{self.name} waits for {other.name}")
+    def wait_stream(self, stream: "Stream") -> None:
+        self.log.append(f"{self.name} waits for {stream.name}")
 
 
 class Event:
@@ -99,8 +99,8 @@ class Cuda:
         self.log.append("synchronize")
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
-        other = {"total_size": 1000, "segment_pool_id": (0, 0)}
-        return [other, {"total_size": self.reserved, "segment_pool_id": (0, 7)}]
+        outside_pool = {"total_size": 1000, "segment_pool_id": (0, 0)}
+        return [outside_pool, {"total_size": self.reserved, "segment_pool_id": (0, 7)}]
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
         self.stats["allocated_bytes.all.peak"] = self.stats["allocated_bytes.all.current"]
@@ -124,10 +124,10 @@ def steps(count: int, marks: list[torch.Tensor]) -> list[CompiledStep]:
 
 def test_a_run_comes_after_what_the_caller_issued_and_before_what_it_will() -> None:
     cuda = Cuda()
-    lane = CudaExecutionStream(GPU, cuda=cuda)
-    with lane.activate():
+    stream = CudaExecutionStream(GPU, cuda=cuda)
+    with stream.activate():
         cuda.log.append("work")
-    lane.record_event()()
+    stream.record_event()()
     assert cuda.log == [
         "own waits for caller", "on own", "work", "off own", "caller waits for own", "event on own", "host waits",
     ]  # fmt: skip
@@ -143,9 +143,9 @@ def test_the_caller_waits_for_a_run_that_fails_too() -> None:
 def test_a_whole_run_of_calls_is_one_graph() -> None:
     cuda = Cuda()
     marks = [torch.zeros(1) for _ in range(8)]
-    (piece,) = launch_plan_of(steps(8, marks), CudaExecutionStream(GPU, cuda=cuda), replay=True)
-    assert (piece.first, piece.last) == (0, 8)
-    piece.run()
+    (launch,) = launch_plan_of(steps(8, marks), CudaExecutionStream(GPU, cuda=cuda), replay=True)
+    assert (launch.first, launch.last) == (0, 8)
+    launch.run()
     assert [graph.replays for graph in cuda.graphs] == [1]
     assert all(mark.item() == 1 for mark in marks)  # while it was captured, and not by the stand-in's replay
 
@@ -161,25 +161,25 @@ def test_what_cannot_be_captured_is_called_and_the_rest_is_graphs() -> None:
         return touched
 
     cuda = Cuda(refuse=refuse)
-    lane = CudaExecutionStream(GPU, cuda=cuda)
-    tape = launch_plan_of(steps(16, marks), lane, replay=True)
-    assert (tape[0].first, tape[0].last) == (0, 4)
-    assert (tape[-1].first, tape[-1].last) == (8, 16)
-    assert [at for one in tape for at in range(one.first, one.last)] == list(range(16))
+    stream = CudaExecutionStream(GPU, cuda=cuda)
+    launches = launch_plan_of(steps(16, marks), stream, replay=True)
+    assert (launches[0].first, launches[0].last) == (0, 4)
+    assert (launches[-1].first, launches[-1].last) == (8, 16)
+    assert [index for launch in launches for index in range(launch.first, launch.last)] == list(range(16))
     assert len(cuda.graphs) == 2
-    assert lane.capture_errors[0] == "operation not permitted when stream is capturing"
+    assert stream.capture_errors[0] == "operation not permitted when stream is capturing"
 
 
 @pytest.mark.parametrize("call", [(RANDOM_STATE, "cuda"), (SET_RANDOM_STATE, torch.zeros(16, dtype=torch.uint8))])
 def test_the_random_state_is_read_and_set_between_graphs_and_never_tried_in_one(call: tuple[Any, ...]) -> None:
     marks = [torch.zeros(1) for _ in range(8)]
     cuda = Cuda()
-    lane = CudaExecutionStream(GPU, cuda=cuda)
-    around = steps(8, marks)
-    tape = launch_plan_of([*around[:4], step(instruction(*call)), *around[4:]], lane, replay=True)
-    assert [(piece.first, piece.last) for piece in tape] == [(0, 4), (4, 5), (5, 9)]
+    stream = CudaExecutionStream(GPU, cuda=cuda)
+    others = steps(8, marks)
+    launches = launch_plan_of([*others[:4], step(instruction(*call)), *others[4:]], stream, replay=True)
+    assert [(launch.first, launch.last) for launch in launches] == [(0, 4), (4, 5), (5, 9)]
     assert len(cuda.graphs) == 2
-    assert lane.capture_errors == []
+    assert stream.capture_errors == []
 
 
 def test_graphs_that_need_more_than_the_scratch_are_refused_with_the_numbers() -> None:
@@ -191,14 +191,14 @@ def test_graphs_that_need_more_than_the_scratch_are_refused_with_the_numbers() -
 
 def test_the_allocator_of_a_gpu_is_read_around_each_step() -> None:
     cuda = Cuda()
-    with CudaExecutionStream(GPU, cuda=cuda).count_allocations() as seen:
+    with CudaExecutionStream(GPU, cuda=cuda).count_allocations() as counter:
         for index, sizes in enumerate([(), (100, 50)]):
-            with seen.step_scope(index):
+            with counter.step_scope(index):
                 cuda.stats["allocation.all.allocated"] += len(sizes)
                 cuda.stats["allocated_bytes.all.allocated"] += sum(sizes)
                 cuda.stats["allocated_bytes.all.peak"] += sum(sizes)
-    (found,) = seen.by_operator(["none", "some"])
-    assert (found.operator, found.calls, found.bytes, found.peak) == ("some", 1, 150, 150)
+    (total,) = counter.by_operator(["none", "some"])
+    assert (total.operator, total.calls, total.bytes, total.peak) == ("some", 1, 150, 150)
 
 
 def test_devices_that_are_not_there_are_refused() -> None:

@@ -8,17 +8,19 @@ import pytest
 import torch
 
 from tmmu.runtime.kernels.code import Code, instruction, runnable_of
-from tmmu.runtime.steps.interpreter import without_optimization, build_function, is_expressible
+from tmmu.runtime.steps.interpreter import build_function, is_expressible, without_optimization
 
 aten = torch.ops.aten
 
 
 def tensors(seed: int) -> list[torch.Tensor]:
-    made = torch.Generator().manual_seed(seed)
-    return [torch.randn(4, 6, generator=made) for _ in range(4)]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(4, 6, generator=generator) for _ in range(4)]
 
 
-def many(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, other: torch.Tensor) -> list[tuple[Any, ...]]:
+def every_argument_kind(
+    x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, second_out: torch.Tensor
+) -> list[tuple[Any, ...]]:
     """Every kind of argument there is: (code, what it changes)."""
     mean, deviation = torch.empty(4, 1), torch.empty(4, 1)
     wide, counts = torch.empty(4, 12), torch.zeros(10, dtype=torch.int64)
@@ -28,7 +30,10 @@ def many(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, other: torch.Tenso
         (instruction(aten.add.out, x, y, alpha=2, out=out), out),
         (instruction(aten.mul.out, x, 2.5, out=out), out),
         (instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(out, mean, deviation)), mean),
-        (instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(other, None, None)), other),
+        (
+            instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(second_out, None, None)),
+            second_out,
+        ),
         (instruction(aten.sum.IntList_out, x, [1], True, dtype=None, out=mean), mean),
         (instruction(aten.cat.out, [x, y], 1, out=wide), wide),
         (instruction(aten.arange.start_out, 0, 10, 1, out=counts), counts),
@@ -43,11 +48,11 @@ def many(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, other: torch.Tenso
     ]
 
 
-@pytest.mark.parametrize("at", range(15))
-def test_a_call_does_what_python_makes_it_do(at: int) -> None:
+@pytest.mark.parametrize("index", range(15))
+def test_a_call_does_what_python_makes_it_do(index: int) -> None:
     results = []
     for run_of in (_call, _run):
-        code, changed = many(*tensors(0))[at]
+        code, changed = every_argument_kind(*tensors(0))[index]
         torch.manual_seed(4)
         run_of((code,))
         results.append(changed.clone())
@@ -66,71 +71,71 @@ def _run(code: Code) -> None:
 
 def test_order_is_kept_and_nothing_is_folded() -> None:
     x, _, _, _ = tensors(1)
-    one, two = torch.zeros(3), torch.zeros(3)
+    filled, product = torch.zeros(3), torch.zeros(3)
     code = (
-        instruction(aten.fill_.Scalar, one, 2.0),
-        instruction(aten.mul.out, one, 3.0, out=two),  # equal contents at first: no constant may stand for both
-        instruction(aten.fill_.Scalar, one, 5.0),
-        instruction(aten.add.out, two, one, out=two),
+        instruction(aten.fill_.Scalar, filled, 2.0),
+        instruction(aten.mul.out, filled, 3.0, out=product),  # equal contents at first: no constant may stand for both
+        instruction(aten.fill_.Scalar, filled, 5.0),
+        instruction(aten.add.out, product, filled, out=product),
         instruction(aten.neg.default, x),  # nobody wants it
     )
     run = build_function(code)
     assert run is not None
     for _ in range(3):
         run()
-        assert two.tolist() == [11.0] * 3
+        assert product.tolist() == [11.0] * 3
 
 
 def test_what_it_cannot_say_it_leaves() -> None:
     flags, out = torch.tensor([True, False]), torch.zeros(2)
-    unsayable: Sequence[Any] = [
+    inexpressible: Sequence[Any] = [
         instruction(aten.masked_fill_.Scalar, flags, flags, True),
         instruction(aten.split_copy.Tensor, out, 1, into=(out[:1], out[1:])),
         instruction(aten.neg.default, out, into=(torch.zeros(1).expand(2),)),
         instruction(aten.bernoulli_.float, out, 0.5, generator=torch.Generator()),
     ]
-    assert [is_expressible((one,)) for one in unsayable] == [False] * 4
-    assert build_function((instruction(aten.zero_.default, out), unsayable[0])) is None
+    assert [is_expressible((instr,)) for instr in inexpressible] == [False] * 4
+    assert build_function((instruction(aten.zero_.default, out), inexpressible[0])) is None
 
 
 def test_the_switch_is_this_threads_and_back_when_the_last_one_leaves() -> None:
-    seen: list[bool] = []
+    states: list[bool] = []
 
     def look() -> None:
-        thread = Thread(target=lambda: seen.append(torch._C._get_graph_executor_optimize()))
+        thread = Thread(target=lambda: states.append(torch._C._get_graph_executor_optimize()))
         thread.start()
         thread.join()
-        seen.append(torch._C._get_graph_executor_optimize())
+        states.append(torch._C._get_graph_executor_optimize())
 
     without_optimization(without_optimization(look))()
-    assert seen == [True, False]  # another thread turns its own
+    assert states == [True, False]  # another thread turns its own
     assert torch._C._get_graph_executor_optimize()
 
 
 def test_graphs_are_run_as_written_while_another_thread_runs_one() -> None:
     """Of two threads inside at once, neither folds what its tensors held when the graph was first run."""
-    inside, over = Event(), Event()
+    started, may_end = Event(), Event()
 
     def wait() -> None:
-        inside.set()
-        assert over.wait(60)
+        started.set()
+        assert may_end.wait(60)
 
-    other = Thread(target=without_optimization(wait))
-    other.start()
-    assert inside.wait(60)
+    thread = Thread(target=without_optimization(wait))
+    thread.start()
+    assert started.wait(60)
     x, y, out = torch.ones(3), torch.ones(3), torch.zeros(3)
-    found = []
+    results = []
     try:
         run = build_function((instruction(aten.add.Tensor, x, y, into=(out,)),))
         assert run is not None
         for number in range(4):
             x.fill_(number)
             run()
-            found.append(out.tolist())
+            results.append(out.tolist())
     finally:
-        over.set()
-        other.join()
-    assert found == [[number + 1.0] * 3 for number in range(4)]
+        may_end.set()
+        thread.join()
+    assert results == [[number + 1.0] * 3 for number in range(4)]
 
 
 def test_the_switch_is_back_after_a_failure() -> None:

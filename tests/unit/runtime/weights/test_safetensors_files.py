@@ -19,7 +19,7 @@ from tmmu.runtime.weights.safetensors_files import read_stored, stored_tensors
 TENSORS = {"a": torch.arange(6, dtype=torch.float32).view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
 
 
-def written(path: Path, header: Any, data: bytes = b"", *, size: int | None = None) -> Path:
+def write_file(path: Path, header: Any, data: bytes = b"", *, size: int | None = None) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
     return path
@@ -32,16 +32,16 @@ def row(dtype: Any = "U8", shape: Any = (2,), low: Any = 0, high: Any = 2) -> di
 def test_it_says_what_was_saved(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file(TENSORS, path, {"format": "pt"})
-    found = stored_tensors(path)
-    assert set(found) == {"a", "b"}
+    stored = stored_tensors(path)
+    assert set(stored) == {"a", "b"}
     for name, tensor in TENSORS.items():
-        one = found[name]
-        assert (one.dtype, one.shape, one.size) == (str(tensor.dtype)[6:], tuple(tensor.shape), tensor.nbytes)
-        data = bytearray(one.size)
-        read_stored(one, memoryview(data))
+        entry = stored[name]
+        assert (entry.dtype, entry.shape, entry.size) == (str(tensor.dtype)[6:], tuple(tensor.shape), tensor.nbytes)
+        data = bytearray(entry.size)
+        read_stored(entry, memoryview(data))
         assert bytes(data) == tensor.view(torch.uint8).numpy().tobytes()
         part = bytearray(3)
-        read_stored(one, memoryview(part), 2)
+        read_stored(entry, memoryview(part), 2)
         assert part == data[2:5]
 
 
@@ -90,14 +90,14 @@ def test_every_dtype_of_the_format_is_known_by_torch_s_name(tmp_path: Path) -> N
 )  # fmt: skip
 def test_anything_odd_is_refused_with_the_reason(tmp_path: Path, header: Any, data: bytes, reason: str) -> None:
     with pytest.raises(InvalidConfig, match="is no whole safetensors file") as caught:
-        stored_tensors(written(tmp_path / "w.safetensors", header, data))
+        stored_tensors(write_file(tmp_path / "w.safetensors", header, data))
     assert reason in caught.value.what
 
 
 @pytest.mark.parametrize("size", [1, 99, 1 << 40, (1 << 64) - 1])
 def test_a_header_that_is_longer_than_the_file_is_refused(tmp_path: Path, size: int) -> None:
     with pytest.raises(InvalidConfig, match=f"a header of {size} bytes in a file of 8"):
-        stored_tensors(written(tmp_path / "w.safetensors", b"", size=size))
+        stored_tensors(write_file(tmp_path / "w.safetensors", b"", size=size))
 
 
 def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_file_that_the_system_does_not_read_is_refused(tmp_path: Path, monkeyp
     def refuse(*_: Any) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    path = written(tmp_path / "w.safetensors", {"t": row()}, b"ab")
+    path = write_file(tmp_path / "w.safetensors", {"t": row()}, b"ab")
     monkeypatch.setattr(os, "pread", refuse)
     with pytest.raises(InvalidConfig, match=r"cannot read .*w.safetensors: Input/output error"):
         stored_tensors(path)
@@ -129,21 +129,21 @@ def test_a_file_that_the_system_does_not_read_is_refused(tmp_path: Path, monkeyp
 def test_a_file_that_is_cut_after_it_was_opened_is_refused_where_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file(TENSORS, path)
-    one = stored_tensors(path)["a"]
+    entry = stored_tensors(path)["a"]
     with path.open("r+b") as file:
-        file.truncate(one.offset + 5)
-    with pytest.raises(InvalidConfig, match=rf"ends at byte {one.offset + 5}, inside a"):
-        read_stored(one, memoryview(bytearray(one.size)))
+        file.truncate(entry.offset + 5)
+    with pytest.raises(InvalidConfig, match=rf"ends at byte {entry.offset + 5}, inside a"):
+        read_stored(entry, memoryview(bytearray(entry.size)))
     with path.open("r+b") as file:
-        file.truncate(one.offset)
-    with pytest.raises(InvalidConfig, match=rf"ends at byte {one.offset}, inside a"):
-        read_stored(one, memoryview(bytearray(one.size)))
+        file.truncate(entry.offset)
+    with pytest.raises(InvalidConfig, match=rf"ends at byte {entry.offset}, inside a"):
+        read_stored(entry, memoryview(bytearray(entry.size)))
     path.unlink()
     with pytest.raises(InvalidConfig, match="cannot read"):
-        read_stored(one, memoryview(bytearray(one.size)))
+        read_stored(entry, memoryview(bytearray(entry.size)))
 
 
-def accepted(reader: Callable[[Path], Any], path: Path) -> Any:
+def read_or_none(reader: Callable[[Path], Any], path: Path) -> Any:
     try:
         return reader(path)
     except InvalidConfig:
@@ -160,6 +160,6 @@ def test_whatever_a_file_is_changed_to_is_read_inside_it_or_refused(
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
-    found = accepted(stored_tensors, path)
-    for one in (found or {}).values():
-        assert 8 <= one.offset <= one.offset + one.size <= path.stat().st_size
+    stored = read_or_none(stored_tensors, path)
+    for entry in (stored or {}).values():
+        assert 8 <= entry.offset <= entry.offset + entry.size <= path.stat().st_size

@@ -40,7 +40,7 @@ AGAIN = "return checkpoint(self.body, x, use_reentrant=False).square().mean()"
 def graph_of(folder: Path, forward: str, *, device: str = "cpu", head: str = HEAD) -> Graph:
     file = folder / "net.py"
     file.write_text(head.format(forward), "utf-8")
-    return lower_program(capture(CaptureRequest(target=str(file), device=device, mode="backward"))).graph
+    return lower_program(capture(CaptureRequest(model=str(file), device=device, mode="backward"))).graph
 
 
 def states(graph: Graph) -> list[str]:
