@@ -14,12 +14,12 @@ MODULES: Final = (".py", ".so", ".pyd")
 
 
 def split_commit(text: str) -> tuple[str, str]:
-    """``git:REV:TARGET`` as revision and target; the revision is empty where none is named."""
+    """``git:REV:MODEL`` as revision and model; the revision is empty where none is named."""
     if not text.startswith(PREFIX):
         return "", text
     revision, colon, target = text.removeprefix(PREFIX).partition(":")
     if not revision or not colon or not target or Path(target.removeprefix("hf:")).is_absolute():
-        raise InvalidConfig(f"{text!r} names no commit and target", fix="write git:REV:TARGET, TARGET relative to here")
+        raise InvalidConfig(f"{text!r} names no commit and target", fix="write git:REV:MODEL, MODEL relative to here")
     return revision, target
 
 

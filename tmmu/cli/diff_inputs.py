@@ -1,4 +1,4 @@
-"""The two sides of a comparison: a plan in a file, or a TARGET that is planned for it in a process of its own.
+"""The two sides of a comparison: a plan in a file, or a MODEL that is planned for it in a process of its own.
 
 Two versions of one model cannot be traced in one process: the second would find the modules of the first.
 """

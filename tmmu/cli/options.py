@@ -121,7 +121,7 @@ class PlanningOptions(OptionGroup):
     preset: Annotated[
         Preset | None,
         typer.Option(
-            help="Which of overwriting and recomputation is used. Default: inference in mode inference, else train_full."
+            help="Which of overwriting and recomputation is used. Default: inference, or train_full in training modes."
         ),
         AppliesTo(ANY, ""),
     ] = None
@@ -250,7 +250,7 @@ def _parameters(parameter: inspect.Parameter, hint: Any) -> Iterator[inspect.Par
         yield parameter.replace(kind=keyword, annotation=hint)
         return
     hints = _hints(hint)
-    for option in fields(hint):  # type: ignore[arg-type]
+    for option in fields(hint):
         yield inspect.Parameter(option.name, keyword, default=option.default, annotation=hints[option.name])
     for spelling, name in hint.HIDDEN.items():
         kind = Annotated[get_args(hints[name])[0], typer.Option(spelling, hidden=True)]  # type: ignore[valid-type]

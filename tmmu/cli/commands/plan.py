@@ -232,7 +232,7 @@ def capture_request(model: ModelArgument, settings: CaptureSettings) -> "Capture
     """The request that these settings make. Imports torch."""
     from tmmu.passes.capture.request import CaptureRequest
 
-    return CaptureRequest(target=model.text, **{name: getattr(settings, name) for name in CaptureSettings.__slots__})
+    return CaptureRequest(model=model.text, **{name: getattr(settings, name) for name in CaptureSettings.__slots__})
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 Hooks at positions of the launch plan leave and enter visits, so copies are issued by the thread that launches kernels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -16,7 +17,6 @@ from tmmu.ir.ring import Ring
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.execute.bind import BindRequest, bind_program
 from tmmu.runtime.execute.executor import BoundProgram, Executor
-from tmmu.runtime.kernels.code import Runnable
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.fences import FenceFilter, all_fences
 from tmmu.runtime.ring.host_image import HostImage, HostImageOptions
@@ -46,7 +46,7 @@ class StreamedExecutor(Executor):
     def __init__(
         self, bound: BoundProgram, loop: StreamingLoop, image: HostImage, *, replay: bool, owns_device: bool
     ) -> None:
-        super().__init__(bound, replay=replay, hooks=_hooks(loop, len(bound.steps)))
+        super().__init__(bound, replay=replay, hooks=_VisitHooks(loop, len(bound.steps)).by_position)
         self.loop, self.image, self._owns_device = loop, image, owns_device
 
     @property
@@ -106,9 +106,7 @@ def bind_ring(request: BindRequest, device: MemoryDevice, options: RingOptions |
 
 def _require_ring(graph: Graph, plan: Plan) -> Ring:
     if plan.ring is None:
-        raise InvalidConfig(
-            "the plan has no ring", fix="plan with a budget for weights: tmmu ring TARGET --budget SIZE"
-        )
+        raise InvalidConfig("the plan has no ring", fix="plan with a budget for weights: tmmu ring MODEL --budget SIZE")
     members = _members(plan.ring)
     weights = frozenset(_weight_buffers(graph))
     for value in graph.outputs:
@@ -144,42 +142,30 @@ def _sources(graph: Graph, ring: Ring, weights: Mapping[str, Weight]) -> dict[in
     return {buffer: source for buffer, source in sources.items() if buffer in members}
 
 
-def _hooks(loop: StreamingLoop, steps: int) -> Hooks:
-    """By position: leave the visits that end before it, then enter those that begin there."""
-    leaves: dict[int, list[int]] = {}
-    enters: dict[int, list[int]] = {}
-    for index, visit in enumerate(loop.ring.visits):
-        enters.setdefault(visit.first, []).append(index)
-        leaves.setdefault(visit.last + 1, []).append(index)
-    run = _RunState(loop)
-    hooks: dict[int, Runnable] = {}
-    for position in sorted({0, steps, *enters, *leaves}):
-        hooks[position] = run.hook(
-            leaves.get(position, ()), enters.get(position, ()), begins=position == 0, ends=position == steps
-        )
-    return hooks
+class _VisitHooks:
+    """Per position: leaves the visits that end before it, then enters those that begin there.
 
+    A run that is under way when the next one begins broke off: its pass is forgotten.
+    """
 
-class _RunState:
-    """Whether a run is under way. One that is at the beginning of the next broke off: its pass is forgotten."""
+    def __init__(self, loop: StreamingLoop, steps: int) -> None:
+        self._loop, self._steps, self._under_way = loop, steps, False
+        self._enters: dict[int, list[int]] = {}
+        self._leaves: dict[int, list[int]] = {}
+        for index, visit in enumerate(loop.ring.visits):
+            self._enters.setdefault(visit.first, []).append(index)
+            self._leaves.setdefault(visit.last + 1, []).append(index)
+        positions = sorted({0, steps, *self._enters, *self._leaves})
+        self.by_position: Hooks = {position: partial(self._run, position) for position in positions}
 
-    def __init__(self, loop: StreamingLoop) -> None:
-        self._loop, self._under_way = loop, False
-
-    def hook(self, leaves: Sequence[int], enters: Sequence[int], *, begins: bool, ends: bool) -> Runnable:
-        """What runs before the step at a position."""
-        loop = self._loop
-
-        def run() -> None:
-            if begins:
-                if self._under_way:
-                    loop.restart()
-                self._under_way = True
-            for visit in leaves:
-                loop.leave(visit)
-            for visit in enters:
-                loop.enter(visit)
-            if ends:
-                self._under_way = False
-
-        return run
+    def _run(self, position: int) -> None:
+        if position == 0:
+            if self._under_way:
+                self._loop.restart()
+            self._under_way = True
+        for visit in self._leaves.get(position, ()):
+            self._loop.leave(visit)
+        for visit in self._enters.get(position, ()):
+            self._loop.enter(visit)
+        if position == self._steps:
+            self._under_way = False
