@@ -48,7 +48,7 @@ class RingContext:
         return reads
 
     @cached_property
-    def needed_after(self) -> frozenset[BufferId]:
+    def live_out(self) -> frozenset[BufferId]:
         """Buffers that the caller or a gradient reads after the last op."""
         late = [value for _, value in saved_values(self.graph, self.plan.order, self.plan.mode, self.plan.preset)]
         return frozenset(self.graph.values.buffer[value] for value in (*self.graph.outputs, *late))
@@ -147,7 +147,7 @@ def resident(context: RingContext) -> Iterator[Fault]:
         if not block.resident and len(set(stages)) < len(stages):
             yield _fault("resident", f"block {index} streams, and is read at several places")
         for member in block.members:
-            if not block.resident and member.buffer in context.needed_after:
+            if not block.resident and member.buffer in context.live_out:
                 message = f"block {index} streams, and buffer {member.buffer} is read later"
                 yield Fault(rule="ring-resident", what=message, buffer=member.buffer)
 

@@ -15,14 +15,14 @@ from tmmu.ir.windows import same_window, writers
 class Spans:
     """Per buffer of the graph, ``[birth, death)`` in positions; ``placed`` are the buffers that a plan places, by id.
 
-    ``needed_after`` are those that the caller or a gradient reads after the last op.
+    ``live_out`` are those that the caller or a gradient reads after the last op of the order.
     """
 
     timeline: int
     birth: tuple[int, ...]
     death: tuple[int, ...]
     placed: tuple[BufferId, ...]
-    needed_after: frozenset[BufferId]
+    live_out: frozenset[BufferId]
 
 
 def ops_of_mode(graph: Graph, mode: str) -> list[OpId]:
@@ -71,7 +71,7 @@ def spans(graph: Graph, order: Sequence[OpId], mode: str, preset: str) -> Spans:
         birth=tuple(birth),
         death=tuple(death),
         placed=tuple(placed),
-        needed_after=frozenset(buffer for buffer, _ in needed),
+        live_out=frozenset(buffer for buffer, _ in needed),
     )
 
 
@@ -98,7 +98,7 @@ def takeover_objections(graph: Graph, spans: Spans, op: OpId, t: int, pair: tupl
     if spans.death[read] != t + 1:
         yield f"buffer {read} lives on to {spans.death[read]}"
     # Death at T does not say so: everything alive at the end dies there, read afterwards or not.
-    if read in spans.needed_after:
+    if read in spans.live_out:
         yield f"buffer {read} is read after the last op"
     if role[read] in PERSISTENT_ROLES or role[written] in PERSISTENT_ROLES:
         yield "one of them persists"
