@@ -1,6 +1,6 @@
 """Plan every architecture of the corpus, for inference and for a training step, and print what came of it.
 
-    python benchmarks/corpus.py [--only TEXT] [--mode inference|backward] [--device cuda|cpu]
+    python -m benchmarks.corpus [--only TEXT] [--mode inference|backward] [--device cuda|cpu]
 
 One line each: ops, seconds by stage, peak / bound, slots / most live, proven; or the exact reason of a failure.
 Every plan is judged. Exits 1 unless at least 95 % were captured, every plan is sound, peak / bound is at most 1.01
@@ -42,7 +42,7 @@ def plan(architecture: Architecture, mode: str, device: str) -> Row:
         try:
             config_of(architecture).save_pretrained(folder)
             capture = CaptureRequest(
-                target=f"hf:{folder}", device=device, mode=mode, seq=architecture.seq, dtype=architecture.dtype
+                model=f"hf:{folder}", device=device, mode=mode, seq=architecture.seq, dtype=architecture.dtype
             )
             request = PlanRequest(
                 mode=mode,
@@ -57,7 +57,7 @@ def plan(architecture: Architecture, mode: str, device: str) -> Row:
 
 def ratio(result: Compiled) -> float:
     """Of the stack, peak / bound. Text and data are one buffer after another: always 1."""
-    peak, bound = (result.plan.metrics[f"{what}_bytes.stack"] for what in ("peak", "bound"))
+    peak, bound = (result.plan.metrics[f"{figure}_bytes.stack"] for figure in ("peak", "bound"))
     return peak / bound if bound else 1.0
 
 
@@ -66,8 +66,7 @@ def line(row: Row) -> str:
         return f"{row.name:20} {row.mode:9} {row.reason[:160]}"
     arenas, metrics, seconds = row.result.plan.arenas, row.result.plan.metrics, row.result.seconds
     stack = metrics["peak_bytes.stack"]
-    capture = seconds["build"] + seconds["capture"]
-    stages = " ".join(f"{taken:6.2f}" for taken in (capture, *(seconds[s] for s in ("lower", "plan", "judge"))))
+    stages = " ".join(f"{seconds[stage]:6.2f}" for stage in ("capture", "lower", "plan", "judge"))
     return (
         f"{row.name:20} {row.mode:9} {len(row.result.graph.ops):6} {stages} {stack / 2**30:9.3f} "
         f"{ratio(row.result):8.5f} {metrics['peak_logical_slots']:6}/{metrics['max_live']:<6} {all(arenas.proven)}"

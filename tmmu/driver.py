@@ -156,7 +156,7 @@ def run_model(
         names=weight_names(captured),
         forms=meta_weights(captured),
         constants=constant_values(captured),
-        stored=stored_weights(capture_request.target),
+        stored=stored_weights(capture_request.model),
         seed=run_request.seed,
         weights=run_request.weights,
         check=run_request.check,

@@ -1,4 +1,4 @@
-"""An independent witness: what a real run on the CPU allocates and touches, call by call."""
+"""A witness independent of capture: what a real run on the CPU allocates and touches, call by call."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass
 class Call:
-    """One operator call of a real run: storages (by number) that it made, with sizes, and that it touched."""
+    """One operator call of a real run: bytes of the storages that it made, and the numbers of those that it touched."""
 
     name: str
-    made: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
     touched: set[int] = field(default_factory=set)
     changed: set[int] = field(default_factory=set)
 
@@ -20,38 +20,38 @@ class Call:
 class Witness(TorchDispatchMode):
     """Watches real tensors; a storage is made by the call that first returns it."""
 
-    def __init__(self, known: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self.calls: list[Call] = []
-        self.kept: list[Any] = []
+        self.storages: list[Any] = []
         self.number: dict[int, int] = {}
-        for tensor in known:
+        for tensor in tensors:
             self.storage(tensor)
 
     def storage(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.number:
             self.number[storage._cdata] = len(self.number)
-            self.kept.append(storage)
+            self.storages.append(storage)
         return self.number[storage._cdata]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **kwargs)
-        given = _tensors((args, kwargs))
-        held = [t.detach().clone() for t in given]
+        arguments = _tensors((args, kwargs))
+        copies = [t.detach().clone() for t in arguments]
         result = func(*args, **kwargs)
         call = Call(name=str(func))
-        call.touched.update(self.storage(t) for t in given)
-        call.changed.update(self.storage(t) for t, old in zip(given, held, strict=True) if not _same(t, old))
+        call.touched.update(self.storage(t) for t in arguments)
+        call.changed.update(self.storage(t) for t, old in zip(arguments, copies, strict=True) if not _same(t, old))
         for tensor in _tensors(result):
-            fresh = tensor.untyped_storage()._cdata not in self.number
+            is_new = tensor.untyped_storage()._cdata not in self.number
             number = self.storage(tensor)
-            if fresh:
-                call.made[number] = tensor.untyped_storage().nbytes()
+            if is_new:
+                call.sizes[number] = tensor.untyped_storage().nbytes()
             call.touched.add(number)
-        if call.made or call.changed or call.name.split(".")[1].endswith("_"):
+        if call.sizes or call.changed or call.name.split(".")[1].endswith("_"):
             self.calls.append(call)
         return result
 

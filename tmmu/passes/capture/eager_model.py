@@ -25,8 +25,8 @@ class EagerModel:
 
     def __init__(self, request: CaptureRequest) -> None:
         self._request = request
-        self._folder = targets.source_folder(request.target)
-        self._import_folder = targets.import_folder(request.target)
+        self._folder = targets.source_folder(request.model)
+        self._import_folder = targets.import_folder(request.model)
         with self._user_code(), torch.device(request.device):
             self._workload = _load_workload(request)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
@@ -115,18 +115,18 @@ class _Optimizer:
         return self.state[name]
 
 
-def stored_weights(target: str) -> dict[str, torch.Tensor]:
-    """The weights in an exported program, by the names of a graph's buffers; none for other targets."""
-    if not target.endswith(".pt2"):
+def stored_weights(model: str) -> dict[str, torch.Tensor]:
+    """The weights in an exported program, by the names of a graph's buffers; none for other models."""
+    if not model.endswith(".pt2"):
         return {}
-    exported = torch.export.load(Path(target))
+    exported = torch.export.load(Path(model))
     return {**exported.state_dict, **{n: t for n, t in exported.constants.items() if isinstance(t, torch.Tensor)}}
 
 
 def _load_workload(request: CaptureRequest) -> Workload:
-    if not request.target.endswith(".pt2"):
+    if not request.model.endswith(".pt2"):
         return targets.load(request, None)
-    exported = torch.export.load(Path(request.target))
+    exported = torch.export.load(Path(request.model))
     module = exported.module()
     args, kwargs = exported.example_inputs or ((), {})
     return Workload(name="exported", folder="", run=module, module=module, args=tuple(args), kwargs=dict(kwargs))

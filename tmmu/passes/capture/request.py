@@ -10,13 +10,13 @@ Progress: TypeAlias = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest:
-    """One model, one workload. ``target`` is the command line's MODEL; ``device`` is whose kernels to model.
+    """One model, one workload. ``model`` is the command line's MODEL; ``device`` is whose kernels to model.
 
     ``settings`` are ``--set`` pairs as text; ``inputs`` are ``--input`` texts such as ``ids=int64[1,1024]``.
     ``batch``, ``seq``, ``dtype``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
     """
 
-    target: str
+    model: str
     device: str = "cuda"
     mode: str = "inference"
     optimizer: str | None = None

@@ -38,8 +38,8 @@ _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> CapturedProgram:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
-    folder = targets.source_folder(request.target)
-    importable = importable_from(targets.import_folder(request.target))
+    folder = targets.source_folder(request.model)
+    importable = importable_from(targets.import_folder(request.model))
     with importable, forget_fake_imports(), fake_environment(request.device) as fake:
         progress("building", 0)
         with translate_errors(folder), Recorder(folder=folder), quick_initialization():

@@ -39,7 +39,7 @@ def model():
 
 def test_buffers_and_constants_of_numbers_have_values(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
-    program = capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu"))
+    program = capture(CaptureRequest(model=str(tmp_path / "net.py"), device="cpu"))
     values = constant_values(program)
     assert values["scale"].equal(torch.arange(4) / 3)
     assert values["ramp"].tolist() == [1, 2, 2, 2]
@@ -54,7 +54,7 @@ def test_model_of_another_default_dtype_has_values_of_that_dtype(tmp_path: Path)
     before = torch.get_default_dtype()
     text = NET.replace("model = Net", WIDE)
     (tmp_path / "net.py").write_text(text.replace("torch.zeros(2, 4)", "torch.zeros(2, 4, dtype=torch.float64)"))
-    values = constant_values(capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu")))
+    values = constant_values(capture(CaptureRequest(model=str(tmp_path / "net.py"), device="cpu")))
     assert values["scale"].equal(torch.arange(4, dtype=torch.float64) / 3)
     assert torch.get_default_dtype() == before
 
@@ -62,7 +62,7 @@ def test_model_of_another_default_dtype_has_values_of_that_dtype(tmp_path: Path)
 def test_meta_weights_have_the_declared_shape_and_stride(tmp_path: Path) -> None:
     turned = NET.replace("torch.ones(4))", "torch.ones(4))\n        self.x = nn.Parameter(torch.zeros(2, 4).t())")
     (tmp_path / "net.py").write_text(turned.replace("return self.line(x)", "return self.x.sum() + self.line(x)"))
-    forms = meta_weights(capture(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu")))
+    forms = meta_weights(capture(CaptureRequest(model=str(tmp_path / "net.py"), device="cpu")))
     assert {"noise", "line.weight", "scale", "count", "ramp", "x"} <= set(forms)
     assert (forms["x"].shape, forms["x"].stride(), forms["x"].dtype) == ((4, 2), (1, 4), torch.float32)
     assert all(form.is_meta for form in forms.values())

@@ -47,7 +47,7 @@ def graph_of(name: str, mode: str) -> Graph:
         workload = Workload(
             name=name, folder="", run=model, module=model, args=tuple(example(*i) for i in inputs), loss=loss
         )
-        request = CaptureRequest(target=name, device="cpu", mode=mode)
+        request = CaptureRequest(model=name, device="cpu", mode=mode)
         return lower(trace(workload, request, no_progress)).graph
 
 
@@ -71,7 +71,7 @@ def spans_of_run(witness: Witness, before: int) -> list[tuple[int, int, int, str
     last: dict[int, int] = {}
     makers: dict[int, tuple[int, int, str]] = {}
     for position, call in enumerate(witness.calls):
-        for number, size in call.made.items():
+        for number, size in call.sizes.items():
             makers[number] = (size, position, call.name)
         for number in call.touched:
             last[number] = position

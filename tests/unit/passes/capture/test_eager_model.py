@@ -30,7 +30,7 @@ INPUTS = {"x": torch.zeros(0, 2, 3), "y": torch.zeros(0, 2, 3)}
 @pytest.fixture
 def model(tmp_path: Path) -> EagerModel:
     (tmp_path / "net.py").write_text(NET)
-    return EagerModel(CaptureRequest(target=str(tmp_path / "net.py"), device="cpu"))
+    return EagerModel(CaptureRequest(model=str(tmp_path / "net.py"), device="cpu"))
 
 
 def test_empty_tensors_of_two_storages_are_two_inputs(model: EagerModel) -> None:

@@ -29,7 +29,7 @@ LOSS = "def loss(model, x):\n    return model(x).square().mean()\n"
 def step(folder: Path, text: str = NET + LOSS, **options: object) -> Graph:
     path = folder / "net.py"
     path.write_text(text)
-    return lower_program(capture(CaptureRequest(target=str(path), **{"mode": "backward", **options}))).graph  # type: ignore[arg-type]
+    return lower_program(capture(CaptureRequest(model=str(path), **{"mode": "backward", **options}))).graph  # type: ignore[arg-type]
 
 
 def names(graph: Graph, role: str) -> list[str]:

@@ -20,7 +20,7 @@ def program_of(make: Callable[[], torch.nn.Module], *shapes: tuple[tuple[int, ..
         module = make()
         inputs = tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
         work = Workload(name="m", folder="", run=module, module=module, args=inputs)
-        return lower_program(trace(work, CaptureRequest(target="m", device="cpu"), no_progress))
+        return lower_program(trace(work, CaptureRequest(model="m", device="cpu"), no_progress))
 
 
 class Memory:
@@ -103,6 +103,6 @@ def test_calls_stand_beside_the_ops_of_the_same_graph() -> None:
     with fake_environment("cpu"):
         model = models.Decoder()
         work = Workload(name="m", folder="", run=model, module=model, args=(torch.empty(1, 4, dtype=torch.int64),))
-        traced = trace(work, CaptureRequest(target="m", device="cpu"), no_progress)
+        traced = trace(work, CaptureRequest(model="m", device="cpu"), no_progress)
     program = lower_program(traced)
     assert [str(call.operator) for call in program.calls] == list(program.graph.ops.target)

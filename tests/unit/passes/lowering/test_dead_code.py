@@ -24,7 +24,7 @@ from tmmu.passes.pipeline import lower_program
 def lowered(run: Callable[..., Any], module: nn.Module | None = None) -> Program:
     with fake_environment("cpu"):
         work = Workload(name="f", folder="", run=module or run, module=module, args=(torch.empty(4, 8),))
-        return lower_program(trace(work, CaptureRequest(target="f", device="cpu"), no_progress))
+        return lower_program(trace(work, CaptureRequest(model="f", device="cpu"), no_progress))
 
 
 def targets(run: Callable[..., Any]) -> list[str]:

@@ -14,7 +14,7 @@ from tmmu.passes.pipeline import lower_program
 def graph_of(run: object, *shapes: tuple[int, ...]) -> Graph:
     with fake_environment("cpu"):
         work = Workload(name="f", folder="", run=run, args=tuple(map(torch.empty, shapes)))  # type: ignore[arg-type]
-        return lower_program(trace(work, CaptureRequest(target="f", device="cpu"), no_progress)).graph
+        return lower_program(trace(work, CaptureRequest(model="f", device="cpu"), no_progress)).graph
 
 
 def spans(graph: Graph, value: int) -> bool:

@@ -6,7 +6,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.huggingface import load_huggingface
 from tmmu.passes.capture.targets.named_module import load_named, source_root, split_name
-from tmmu.passes.capture.targets.pyfile import load_file, split_target
+from tmmu.passes.capture.targets.pyfile import load_file, split_file
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import FakeTensorMode
 
@@ -15,40 +15,40 @@ _HUGGINGFACE = "hf:"
 
 def load(request: CaptureRequest, fake: FakeTensorMode | None) -> Workload:
     """The workload that the request names; of real tensors where no fake mode is on."""
-    target = request.target
-    if target.startswith(_HUGGINGFACE):
-        return load_huggingface(request, Path(target.removeprefix(_HUGGINGFACE)))
-    if target.endswith(".pt2"):
+    model = request.model
+    if model.startswith(_HUGGINGFACE):
+        return load_huggingface(request, Path(model.removeprefix(_HUGGINGFACE)))
+    if model.endswith(".pt2"):
         from tmmu.passes.capture.targets.exported import load_exported  # noqa: PLC0415 - torch's compiler, 0.7 s to import
 
-        return load_exported(request, Path(target), fake or FakeTensorMode())
-    if split_target(target)[0].suffix == ".py":
+        return load_exported(request, Path(model), fake or FakeTensorMode())
+    if split_file(model)[0].suffix == ".py":
         return load_file(request)
-    named = _named_object(target)
+    named = _named_object(model)
     if named is None:
         kinds = "FILE.py, FILE.py:NAME, package.module:NAME, hf:PATH or FILE.pt2"
-        raise InvalidConfig(f"{target!r} is no target", fix=f"give {kinds}")
+        raise InvalidConfig(f"{model!r} is no target", fix=f"give {kinds}")
     return load_named(request, *named)
 
 
-def source_folder(target: str) -> str:
-    """The folder that source lines are relative to; empty where the target has no code of the user's."""
-    named = _named_object(target)
+def source_folder(model: str) -> str:
+    """The folder that source lines are relative to; empty where the model has no code of the user's."""
+    named = _named_object(model)
     if named is not None:
         return source_root(named[0])
-    return "" if target.startswith(_HUGGINGFACE) or target.endswith(".pt2") else _folder_of_file(target)
+    return "" if model.startswith(_HUGGINGFACE) or model.endswith(".pt2") else _folder_of_file(model)
 
 
-def import_folder(target: str) -> str:
+def import_folder(model: str) -> str:
     """The folder from which its code may import what lies beside it; empty where there is none."""
-    return str(Path.cwd()) if _named_object(target) is not None else source_folder(target)
+    return str(Path.cwd()) if _named_object(model) is not None else source_folder(model)
 
 
-def _named_object(target: str) -> tuple[str, str] | None:
-    """Module and name, where the target is an importable object and neither ``hf:PATH`` nor ``FILE.py:NAME``."""
-    is_other = target.startswith(_HUGGINGFACE) or split_target(target)[1] is not None
-    return None if is_other else split_name(target)
+def _named_object(model: str) -> tuple[str, str] | None:
+    """Module and name, where the text names an importable object and neither ``hf:PATH`` nor ``FILE.py:NAME``."""
+    is_other = model.startswith(_HUGGINGFACE) or split_file(model)[1] is not None
+    return None if is_other else split_name(model)
 
 
-def _folder_of_file(target: str) -> str:
-    return str(split_target(target)[0].resolve().parent)
+def _folder_of_file(model: str) -> str:
+    return str(split_file(model)[0].resolve().parent)

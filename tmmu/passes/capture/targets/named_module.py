@@ -1,4 +1,4 @@
-"""An importable object as a target: ``package.module:Name``, from the current folder or the environment.
+"""An importable object as the model: ``package.module:Name``, from the current folder or the environment.
 
 The module is imported as ``python -m`` would: the current folder comes first. Its source lines are relative to the
 folder that holds the top-level package, so that they read ``package/module.py:12`` wherever that is installed.
@@ -17,9 +17,9 @@ from tmmu.passes.capture.targets.python_object import workload_of_object
 from tmmu.passes.capture.workload import Workload
 
 
-def split_name(target: str) -> tuple[str, str] | None:
-    """The module and the name in it, or ``None`` where the target is no ``package.module:Name``."""
-    path, _, name = target.rpartition(":")
+def split_name(model: str) -> tuple[str, str] | None:
+    """The module and the name in it, or ``None`` where the text is no ``package.module:Name``."""
+    path, _, name = model.rpartition(":")
     return (path, name) if all(part.isidentifier() for part in (*path.split("."), name)) else None
 
 
@@ -30,9 +30,9 @@ def load_named(request: CaptureRequest, path: str, name: str) -> Workload:
         kind, fix = "module", "name a class or function of the module"
         if hasattr(module, "__path__"):
             kind, fix = "package", f"name the module that has it: {path}.MODULE:{name}"
-        raise InvalidConfig(f"{request.target}: no {name!r} in the {kind}", fix=fix)
+        raise InvalidConfig(f"{request.model}: no {name!r} in the {kind}", fix=fix)
     if isinstance(getattr(module, name), ModuleType):
-        raise InvalidConfig(f"{request.target} is a module", fix=f"name an object in it: {path}.{name}:NAME")
+        raise InvalidConfig(f"{request.model} is a module", fix=f"name an object in it: {path}.{name}:NAME")
     return workload_of_object(module, name, request, source_root(path))
 
 

@@ -1,4 +1,4 @@
-"""A Python file as a target: ``model.py``, or ``model.py:Name`` for an object in it."""
+"""A Python file as the model: ``model.py``, or ``model.py:Name`` for an object in it."""
 
 import importlib
 import importlib.util
@@ -12,15 +12,15 @@ from tmmu.passes.capture.targets.python_object import workload_of_module, worklo
 from tmmu.passes.capture.workload import Workload
 
 
-def split_target(target: str) -> tuple[Path, str | None]:
+def split_file(model: str) -> tuple[Path, str | None]:
     """The file and, after a colon, the name inside it."""
-    head, colon, name = target.rpartition(":")
-    return (Path(head), name) if colon and head.endswith(".py") else (Path(target), None)
+    head, colon, name = model.rpartition(":")
+    return (Path(head), name) if colon and head.endswith(".py") else (Path(model), None)
 
 
 def load_file(request: CaptureRequest) -> Workload:
     """The workload of ``model.py`` or ``model.py:Name``."""
-    path, name = split_target(request.target)
+    path, name = split_file(request.model)
     if not path.is_file():
         raise InvalidConfig(f"no file {str(path)!r}", fix="check the path")
     module = _import_file(path.resolve())
@@ -28,7 +28,7 @@ def load_file(request: CaptureRequest) -> Workload:
     if name is None:
         return workload_of_module(module, request, folder)
     if not hasattr(module, name):
-        raise InvalidConfig(f"{request.target}: no {name!r} in the file", fix="name a class or function of the file")
+        raise InvalidConfig(f"{request.model}: no {name!r} in the file", fix="name a class or function of the file")
     return workload_of_object(module, name, request, folder)
 
 

@@ -24,7 +24,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
     settings = _settings_of(request)
     if not hasattr(module, "model"):
         raise CaptureFailed(
-            f"{request.target} defines no `model`", fix="define model and inputs, or name an object: FILE.py:NAME"
+            f"{request.model} defines no `model`", fix="define model and inputs, or name an object: FILE.py:NAME"
         )
     used: set[str] = set()
     maker = module.model
@@ -38,7 +38,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
     makers = [m for m in (maker, getattr(module, "inputs", None)) if not isinstance(m, torch.nn.Module)]
     _refuse_unknown(settings, used, *makers)
     return Workload(
-        name=Path(request.target).stem,
+        name=Path(request.model).stem,
         folder=folder,
         run=run,
         module=module_of(run),
@@ -93,7 +93,7 @@ def _inputs(
         return (), _inputs_of_options(request, run)
     if not hasattr(module, "inputs"):
         raise CaptureFailed(
-            f"{request.target} defines no `inputs`", fix="define inputs in the file, or give --input name=dtype[shape]"
+            f"{request.model} defines no `inputs`", fix="define inputs in the file, or give --input name=dtype[shape]"
         )
     inputs = module.inputs
     value = _call_maker(inputs, settings, used) if callable(inputs) else inputs

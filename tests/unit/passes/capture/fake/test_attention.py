@@ -74,7 +74,7 @@ def attention_graph(
     with fake_environment(device):
         inputs = tuple(torch.empty(1, 4, 256, 64, dtype=dtype, requires_grad=training) for _ in range(3))
         workload = Workload(name="attend", folder="", run=run, args=inputs, loss=lambda f, *a: f(*a).float().sum())
-        request = CaptureRequest(target="attend", device=device, mode="backward" if training else "inference")
+        request = CaptureRequest(model="attend", device=device, mode="backward" if training else "inference")
         return lower_program(trace(workload, request, no_progress)).graph
 
 
@@ -123,7 +123,7 @@ def test_dropout_on_cuda_keeps_a_boolean_mask_and_on_the_cpu_a_scaled_one() -> N
                 loss=lambda f, x: f(x).sum(),
             )
             return lower_program(
-                trace(work, CaptureRequest(target="d", device=device, mode="backward"), no_progress)
+                trace(work, CaptureRequest(model="d", device=device, mode="backward"), no_progress)
             ).graph
 
     cuda, cpu = graph_of("cuda"), graph_of("cpu")
@@ -151,5 +151,5 @@ def test_fused_attention_modules_reach_the_rule_too(tmp_path: Path) -> None:
     )
     from tmmu.passes.capture.trace import capture  # noqa: PLC0415
 
-    graph = lower_program(capture(CaptureRequest(target=str(path), device="cuda"))).graph
+    graph = lower_program(capture(CaptureRequest(model=str(path), device="cuda"))).graph
     assert "aten._scaled_dot_product_flash_attention.default" in graph.ops.target

@@ -18,7 +18,7 @@ def graph_of(device: str, region: str, dtype: torch.dtype | None = torch.bfloat1
     with fake_environment(device):
         inputs = (torch.empty(4, 8), torch.empty(8, 8))
         work = Workload(name="cast", folder="", run=run, args=inputs)
-        return lower_program(trace(work, CaptureRequest(target="cast", device=device), no_progress)).graph
+        return lower_program(trace(work, CaptureRequest(model="cast", device=device), no_progress)).graph
 
 
 def result_types(graph: Graph) -> dict[str, str]:
@@ -70,7 +70,7 @@ def test_softmax_to_single_precision_is_one_operator_on_cuda(
 
     with fake_environment(device):
         work = Workload(name="soft", folder="", run=run, args=(torch.empty(4, 8, dtype=torch.bfloat16),))
-        graph = lower_program(trace(work, CaptureRequest(target="soft", device=device), no_progress)).graph
+        graph = lower_program(trace(work, CaptureRequest(model="soft", device=device), no_progress)).graph
     assert list(graph.ops.target) == ops
     assert graph.values.dtype[graph.outputs[0]] == ("float32" if region or dtype else "bfloat16")
 
@@ -81,5 +81,5 @@ def test_layer_norm_in_half_precision_keeps_its_statistics_as_the_kernel_does(de
         x, w = torch.empty(4, 8, dtype=torch.bfloat16), torch.empty(8, dtype=torch.bfloat16)
         run = lambda x, w: torch.native_layer_norm(x, (8,), w, w, 1e-5)  # noqa: E731
         work = Workload(name="norm", folder="", run=run, args=(x, w))
-        graph = lower_program(trace(work, CaptureRequest(target="norm", device=device), no_progress)).graph
+        graph = lower_program(trace(work, CaptureRequest(model="norm", device=device), no_progress)).graph
     assert [graph.values.dtype[v] for v in graph.outputs] == ["bfloat16", statistics, statistics]

@@ -35,7 +35,7 @@ def export_to(folder: Path, module: torch.nn.Module, *inputs: torch.Tensor, deco
 @pytest.mark.parametrize("decompose", [False, True])
 def test_roles_names_and_mutation_survive_export(tmp_path: Path, decompose: bool) -> None:
     graph = lower_program(
-        capture(CaptureRequest(target=export_to(tmp_path, Tied(), torch.zeros(2, 8), decompose=decompose)))
+        capture(CaptureRequest(model=export_to(tmp_path, Tied(), torch.zeros(2, 8), decompose=decompose)))
     ).graph
     roles = dict(zip(graph.notes.buffers, graph.buffers.role, strict=True))
     assert roles["a.weight"] == "parameter"
@@ -46,7 +46,7 @@ def test_roles_names_and_mutation_survive_export(tmp_path: Path, decompose: bool
 
 def test_batch_statistics_in_training_mode_are_state(tmp_path: Path) -> None:
     path = export_to(tmp_path, Convolutional().train(), torch.zeros(2, 3, 8, 8))
-    graph = lower_program(capture(CaptureRequest(target=path, device="cpu"))).graph
+    graph = lower_program(capture(CaptureRequest(model=path, device="cpu"))).graph
     roles = dict(zip(graph.notes.buffers, graph.buffers.role, strict=True))
     assert roles["norm.running_mean"] == roles["norm.running_var"] == roles["calls"] == "state"
 
@@ -54,7 +54,7 @@ def test_batch_statistics_in_training_mode_are_state(tmp_path: Path) -> None:
 def test_options_that_an_exported_program_cannot_take_are_refused(tmp_path: Path) -> None:
     path = export_to(tmp_path, Tied(), torch.zeros(2, 8))
     with pytest.raises(InvalidConfig):
-        capture(CaptureRequest(target=path, mode="backward"))
+        capture(CaptureRequest(model=path, mode="backward"))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not really", b"hello"])
@@ -62,11 +62,11 @@ def test_file_that_is_no_exported_program_is_refused(tmp_path: Path, data: bytes
     path = tmp_path / "bad.pt2"
     path.write_bytes(data)
     with pytest.raises(InvalidConfig):
-        capture(CaptureRequest(target=str(path)))
+        capture(CaptureRequest(model=str(path)))
 
 
 def test_truncated_program_is_refused(tmp_path: Path) -> None:
     path = Path(export_to(tmp_path, Tied(), torch.zeros(2, 8)))
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(InvalidConfig):
-        capture(CaptureRequest(target=str(path)))
+        capture(CaptureRequest(model=str(path)))

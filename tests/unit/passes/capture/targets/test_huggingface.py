@@ -30,7 +30,7 @@ T5: dict[str, Any] = {
 
 def graph_of(folder: Path, config: dict[str, Any] = LLAMA, **options: Any) -> Graph:
     (folder / "config.json").write_text(json.dumps(config))
-    return lower_program(capture(CaptureRequest(target=f"hf:{folder}", **options))).graph
+    return lower_program(capture(CaptureRequest(model=f"hf:{folder}", **options))).graph
 
 
 def test_llama_at_8192_tokens_on_cuda_holds_no_scores(tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_vision_model_gets_pixels_of_its_size(tmp_path: Path) -> None:
 def test_options_that_contradict_are_refused(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InvalidConfig) as caught:
-        capture(CaptureRequest(target=f"hf:{tmp_path}", **options))
+        capture(CaptureRequest(model=f"hf:{tmp_path}", **options))
     assert "\n" not in str(caught.value)
 
 
 def test_missing_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TmmuError, match="no config"):
-        capture(CaptureRequest(target=f"hf:{tmp_path}"))
+        capture(CaptureRequest(model=f"hf:{tmp_path}"))
 
 
 def test_decode_step_of_an_encoder_decoder_is_refused(tmp_path: Path) -> None:

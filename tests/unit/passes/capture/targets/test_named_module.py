@@ -49,7 +49,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def graph_of(target: str, **options: object) -> Graph:
-    return lower_program(capture(CaptureRequest(target=target, device="cpu", **options))).graph  # type: ignore[arg-type]
+    return lower_program(capture(CaptureRequest(model=target, device="cpu", **options))).graph  # type: ignore[arg-type]
 
 
 def refusal_of(target: str) -> TmmuError:
@@ -131,6 +131,6 @@ def test_files_and_configurations_are_no_modules() -> None:
 @pytest.mark.parametrize("form", ["{}.net:Net", "{}/net.py:Net", "neighbour.py:Net"])
 def test_tensors_made_at_import_are_real_in_a_real_run(package: str, form: str) -> None:
     Path("neighbour.py").write_text(f"from {package}.net import Net, inputs\n")
-    request = CaptureRequest(target=form.format(package), device="cpu")
+    request = CaptureRequest(model=form.format(package), device="cpu")
     capture(request)
     assert type(EagerModel(request).run()[0]) is torch.Tensor

@@ -29,7 +29,7 @@ def graph_of(folder: Path, text: str, name: str | None = None, **options: object
     path = folder / "net.py"
     path.write_text(text)
     target = f"{path}:{name}" if name else str(path)
-    return lower_program(capture(CaptureRequest(target=target, **options))).graph  # type: ignore[arg-type]
+    return lower_program(capture(CaptureRequest(model=target, **options))).graph  # type: ignore[arg-type]
 
 
 def refusal_of(folder: Path, text: str, name: str | None = None, **options: object) -> TmmuError:
@@ -89,7 +89,7 @@ def test_file_inside_a_package_may_import_its_neighbours(tmp_path: Path) -> None
     (package / "__init__.py").write_text("")
     (package / "parts.py").write_text(LINEAR)
     (package / "net.py").write_text("from .parts import Net\nimport torch\nmodel = Net\ninputs = torch.zeros(2, 4)\n")
-    graph = lower_program(capture(CaptureRequest(target=str(package / "net.py")))).graph
+    graph = lower_program(capture(CaptureRequest(model=str(package / "net.py")))).graph
     assert graph.notes.ops.source == ("parts.py:9",)
 
 
@@ -337,7 +337,7 @@ def test_frozen_parts_stay_frozen_in_training(tmp_path: Path) -> None:
 
 def test_missing_file_and_missing_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig):
-        capture(CaptureRequest(target=str(tmp_path / "none.py")))
+        capture(CaptureRequest(model=str(tmp_path / "none.py")))
     assert isinstance(refusal_of(tmp_path, LINEAR, "Nat", inputs=("x=float32[1]",)), InvalidConfig)
     with pytest.raises(InvalidConfig):
-        capture(CaptureRequest(target="model.onnx"))
+        capture(CaptureRequest(model="model.onnx"))
