@@ -57,7 +57,7 @@ class Stack(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RingVariant:
     """One way to stream: its name, policy, and options of the loop."""
 
     name: str
@@ -66,11 +66,11 @@ class Way:
     poison: bool = False
 
 
-WAYS = (
-    Way(name="cyclic"),
-    Way(name="double", policy="double"),
-    Way(name="no prefetch", prefetch=False),
-    Way(name="poisoned", poison=True),
+VARIANTS = (
+    RingVariant(name="cyclic"),
+    RingVariant(name="double", policy="double"),
+    RingVariant(name="no prefetch", prefetch=False),
+    RingVariant(name="poisoned", poison=True),
 )
 
 
@@ -110,7 +110,7 @@ def ring_of(module: nn.Module, policy: str) -> tuple[Ring, Graph]:
         alignment=ALIGNMENT,
     )
     ring = plan_ring(problem, RingRequest(capacity=sum(total) // SHARE, policy=policy, depth=1))
-    return ring, _naming([name for name, _ in named], sizes)
+    return ring, _weights_graph([name for name, _ in named], sizes)
 
 
 def _members(row: list[int], padded: list[int]) -> tuple[Member, ...]:
@@ -119,7 +119,7 @@ def _members(row: list[int], padded: list[int]) -> tuple[Member, ...]:
     )
 
 
-def _naming(names: list[str], sizes: list[int]) -> Graph:
+def _weights_graph(names: list[str], sizes: list[int]) -> Graph:
     """A graph that holds weights and their names, and no op."""
     nothing: tuple[Any, ...] = ()
     ops = Ops(**dict.fromkeys(Ops.__slots__, nothing))
@@ -141,28 +141,28 @@ class Subject:
 
     plain: nn.Module
     x: torch.Tensor
-    wanted: torch.Tensor
+    expected: torch.Tensor
     passes: int
     rate: int
 
 
-def row_of(way: Way, subject: Subject) -> Row:
-    plain, x, wanted, passes = subject.plain, subject.x, subject.wanted, subject.passes
+def row_of(variant: RingVariant, subject: Subject) -> Row:
+    plain, x, expected, passes = subject.plain, subject.x, subject.expected, subject.passes
     module = deepcopy(plain)
-    ring, graph = ring_of(module, way.policy)
+    ring, graph = ring_of(module, variant.policy)
     recording = CommandRecorder()
-    device = memory_device(x.device, (recording,) if way.poison else ())
+    device = memory_device(x.device, (recording,) if variant.poison else ())
     try:
-        options = StreamOptions(prefetch=way.prefetch, poison=way.poison)
+        options = StreamOptions(prefetch=variant.prefetch, poison=variant.poison)
         with stream_module(module, ring, graph, device, options) as stream:
-            wrong = sum(not module(x).equal(wanted) for _ in range(passes))
-            ns = _timed(module, x, device, passes)
+            wrong = sum(not module(x).equal(expected) for _ in range(passes))
+            ns = _time_passes(module, x, device, passes)
             pinned = stream.image.pinning.pinned_bytes == stream.image.size
     finally:
         device.close()
     speed = ring.bytes_per_pass * passes * 10**9 // ns
     return Row(
-        name=way.name,
+        name=variant.name,
         pass_bytes=ring.bytes_per_pass,
         passes=passes,
         ns=ns,
@@ -174,7 +174,7 @@ def row_of(way: Way, subject: Subject) -> Row:
     )
 
 
-def _timed(module: nn.Module, x: torch.Tensor, device: MemoryDevice, passes: int) -> int:
+def _time_passes(module: nn.Module, x: torch.Tensor, device: MemoryDevice, passes: int) -> int:
     device.synchronize()
     start = perf_counter_ns()
     for _ in range(passes):
@@ -209,11 +209,11 @@ def main() -> int:
         plain = Stack(layers, width).to(dtype).eval()
         x = torch.randn(4, width, dtype=dtype, device=options.device)
         resident = deepcopy(plain).to(options.device)
-        wanted = resident(x)
+        expected = resident(x)
         del resident
         rate = measure_bandwidth(options.device, size, 5).rates[0].bytes_per_second
-        subject = Subject(plain=plain, x=x, wanted=wanted, passes=passes, rate=rate)
-        rows = [row_of(way, subject) for way in WAYS]
+        subject = Subject(plain=plain, x=x, expected=expected, passes=passes, rate=rate)
+        rows = [row_of(way, subject) for way in VARIANTS]
     if options.json:
         print(json.dumps({"bytes_per_second": rate, "rows": [asdict(row) for row in rows]}))
     else:

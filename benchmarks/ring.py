@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from torch._C import _autograd, _profiler
 
-from tests.runtime.streamed import Streamed, ring_in, streamed
+from tests.runtime.streamed import StreamedCase, plan_streamed, ring_in
 from tmmu.runtime.device.threads import ThreadsDevice
 from tmmu.runtime.ring.modules import StreamOptions, stream_module
 
@@ -84,62 +84,62 @@ class Contestant:
     copied: Callable[[], tuple[int, int]]
 
 
-class Group:
+class GroupOffload:
     """Group offloading, restated: a layer's tensors are new copies while it runs."""
 
     def __init__(self, module: nn.Module, *, ahead: bool) -> None:
         self.layers = list(module.layers)  # type: ignore[arg-type]
-        self.home = [[tensor.data for tensor in layer.parameters()] for layer in self.layers]
+        self.host_tensors = [[tensor.data for tensor in layer.parameters()] for layer in self.layers]
         self.pool = ThreadPoolExecutor(1) if ahead else None
-        self.coming: dict[int, Future[list[torch.Tensor]]] = {}
+        self.pending: dict[int, Future[list[torch.Tensor]]] = {}
         self.copies = self.moved = 0
 
-    def hooked(self) -> None:
+    def install_hooks(self) -> None:
         for n, layer in enumerate(self.layers):
             layer.register_forward_pre_hook(partial(self.load, n))
             layer.register_forward_hook(partial(self.drop, n))
 
-    def bring(self, n: int) -> list[torch.Tensor]:
-        return [tensor.clone() for tensor in self.home[n]]
+    def copy_tensors(self, n: int) -> list[torch.Tensor]:
+        return [tensor.clone() for tensor in self.host_tensors[n]]
 
     def load(self, n: int, *_: Any) -> None:
         if self.pool is None:
-            there = self.bring(n)
+            tensors = self.copy_tensors(n)
         else:
-            there = (self.coming.pop(n, None) or self.pool.submit(self.bring, n)).result()
+            tensors = (self.pending.pop(n, None) or self.pool.submit(self.copy_tensors, n)).result()
             after = (n + 1) % len(self.layers)
-            self.coming[after] = self.pool.submit(self.bring, after)
-        for parameter, tensor in zip(self.layers[n].parameters(), there, strict=True):
+            self.pending[after] = self.pool.submit(self.copy_tensors, after)
+        for parameter, tensor in zip(self.layers[n].parameters(), tensors, strict=True):
             parameter.data = tensor
-        self.copies += len(there)
-        self.moved += sum(tensor.nbytes for tensor in there)
+        self.copies += len(tensors)
+        self.moved += sum(tensor.nbytes for tensor in tensors)
 
     def drop(self, n: int, *_: Any) -> None:
-        for parameter, tensor in zip(self.layers[n].parameters(), self.home[n], strict=True):
+        for parameter, tensor in zip(self.layers[n].parameters(), self.host_tensors[n], strict=True):
             parameter.data = tensor
 
 
-def contestants(plain: nn.Module, found: Streamed, stack: ExitStack) -> Iterator[Contestant]:
+def contestants(plain: nn.Module, case: StreamedCase, stack: ExitStack) -> Iterator[Contestant]:
     nothing = lambda: (0, 0)  # noqa: E731
     yield Contestant(name="resident", module=plain, copied=nothing)
     if find_spec("accelerate") is None:
         print("accelerate is not installed and left out: pip install '.[bench]'")
     else:
-        yield Contestant(name="accelerate", module=offloaded(deepcopy(plain)), copied=nothing)
+        yield Contestant(name="accelerate", module=offload(deepcopy(plain)), copied=nothing)
     for ahead in (False, True):
         module = deepcopy(plain)
-        group = Group(module, ahead=ahead)
-        group.hooked()
+        group = GroupOffload(module, ahead=ahead)
+        group.install_hooks()
         if group.pool is not None:
             stack.callback(group.pool.shutdown)
         name = "group ahead" if ahead else "group"
         yield Contestant(name=name, module=module, copied=lambda group=group: (group.copies, group.moved))
     for name, policy, prefetch in OURS:
         module = deepcopy(plain)
-        ring = found.ring if policy == "cyclic" else ring_in(found.program, found.weights // SHARE, policy)
+        ring = case.ring if policy == "cyclic" else ring_in(case.program, case.weights // SHARE, policy)
         device = stack.enter_context(closing_device())
         options = StreamOptions(prefetch=prefetch)
-        stream = stack.enter_context(stream_module(module, ring, found.program.graph, device, options))
+        stream = stack.enter_context(stream_module(module, ring, case.program.graph, device, options))
         yield Contestant(
             name=name,
             module=module,
@@ -156,24 +156,24 @@ def closing_device() -> Iterator[ThreadsDevice]:
         device.close()
 
 
-def offloaded(module: nn.Module) -> nn.Module:
+def offload(module: nn.Module) -> nn.Module:
     from accelerate import cpu_offload  # noqa: PLC0415 - an extra
 
     cpu_offload(module, execution_device=torch.device("cpu"))
     return module
 
 
-def run(one: Contestant, x: torch.Tensor) -> int:
+def run(contestant: Contestant, x: torch.Tensor) -> int:
     start = perf_counter_ns()
-    one.module(x)
+    contestant.module(x)
     return perf_counter_ns() - start
 
 
-def allocations(one: Contestant, x: torch.Tensor) -> int:
+def allocations(contestant: Contestant, x: torch.Tensor) -> int:
     """How often the calling thread asks torch's allocator for memory in a pass."""
     options = (_profiler.ProfilerState.CPU, False, True, False, False, False, _profiler._ExperimentalConfig())
     _autograd._enable_profiler_legacy(_profiler.ProfilerConfig(*options))
-    one.module(x)
+    contestant.module(x)
     threads = _autograd._disable_profiler_legacy()
     return sum(
         event.kind() == "memory_alloc" and event.cpu_memory_usage() > 0 for events in threads for event in events
@@ -185,11 +185,11 @@ def measure(case: Case, rounds: int) -> bool:
     torch.manual_seed(0)
     plain = Stack(case.layers, case.width).eval()
     x = torch.randn(case.rows, case.width)
-    found = streamed(lambda: Stack(case.layers, case.width), {"x": x}, share=SHARE)
+    streamed_case = plan_streamed(lambda: Stack(case.layers, case.width), {"x": x}, share=SHARE)
     with ExitStack() as stack, torch.no_grad():
-        row = list(contestants(plain, found, stack))
-        wanted = plain(x)
-        same = all(one.module(x).equal(wanted) for one in row)
+        row = list(contestants(plain, streamed_case, stack))
+        expected = plain(x)
+        same = all(one.module(x).equal(expected) for one in row)
         best: dict[str, int] = {}
         for _ in range(rounds):
             for one in row:
@@ -221,8 +221,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     rounds = max(1, parser.parse_args().rounds)
     torch.set_num_threads(1)
-    said = [measure(case, rounds) for case in CASES]
-    return 0 if all(said) else 1
+    agree = [measure(case, rounds) for case in CASES]
+    return 0 if all(agree) else 1
 
 
 if __name__ == "__main__":

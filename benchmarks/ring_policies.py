@@ -40,28 +40,30 @@ def models(only: str) -> Iterator[tuple[str, int, list[str]]]:
             row = plan(architecture, "inference", "cuda")
             if row.result is None:
                 sys.exit(f"{architecture.name}: {row.reason}")
-            graph, made = row.result.graph, row.result.plan
-            problem = problem_of(graph, made, Profile())
+            graph, plain = row.result.graph, row.result.plan
+            problem = problem_of(graph, plain, Profile())
             for budget in budgets(architecture.name, sum(problem.bytes)):
-                found: dict[str, tuple[int, Figures, float]] = {}
+                figures_by_policy: dict[str, tuple[int, Figures, float]] = {}
                 for policy in POLICIES:
                     for depth in (0, 2) if policy == "cyclic" else (0,):
                         start = time.perf_counter()
                         try:
-                            ringed = prepare_ring(graph, made, RingRequest(capacity=budget, policy=policy, depth=depth))
+                            ringed = prepare_ring(
+                                graph, plain, RingRequest(capacity=budget, policy=policy, depth=depth)
+                            )
                         except ArenaTooSmall:
                             continue
                         seconds = time.perf_counter() - start
                         judge(graph, ringed, token=token_from_seed(0))
                         assert ringed.ring
                         name = f"{policy} {depth or ''}".strip()
-                        found[name] = (ringed.ring.depth, figures_of(problem, ringed.ring), seconds)
-                yield architecture.name, budget, list(rows(found))
+                        figures_by_policy[name] = (ringed.ring.depth, figures_of(problem, ringed.ring), seconds)
+                yield architecture.name, budget, list(rows(figures_by_policy))
 
 
-def rows(found: dict[str, tuple[int, Figures, float]]) -> Iterator[str]:
-    pure = found["skip_end"][1].bandwidth if "skip_end" in found else 0
-    for name, (depth, figures, seconds) in found.items():
+def rows(figures_by_policy: dict[str, tuple[int, Figures, float]]) -> Iterator[str]:
+    pure = figures_by_policy["skip_end"][1].bandwidth if "skip_end" in figures_by_policy else 0
+    for name, (depth, figures, seconds) in figures_by_policy.items():
         times = f"{figures.bandwidth / pure:14.2f}" if pure else " " * 13 + "-"
         yield (
             f"{name:9}{depth:5}{figures.pass_ns / GB:12.4f}{figures.utilization_ppm / 10_000:10.2f}%"
@@ -76,9 +78,9 @@ def sequences(count: int) -> Iterator[str]:
         room = pick.randint(max(problem.bytes), sum(problem.bytes))
         ours = POLICY["cyclic"](problem, room, 0)
         for policy in POLICIES:
-            other = POLICY[policy](problem, room, 0)
-            if other and ours and ours.pass_time.ns:
-                slower[policy].append(other.pass_time.ns / ours.pass_time.ns)
+            candidate = POLICY[policy](problem, room, 0)
+            if candidate and ours and ours.pass_time.ns:
+                slower[policy].append(candidate.pass_time.ns / ours.pass_time.ns)
     for policy, ratios in slower.items():
         worse, faster = sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios)
         yield (
@@ -91,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose name has it; none for '-'")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="random sequences of layers")
-    given = parser.parse_args(arguments)
-    for name, budget, table in models(given.only):
+    options = parser.parse_args(arguments)
+    for name, budget, table in models(options.only):
         print(
             f"{name} in {budget / GB:.2f} GB, link 24 GB/s, 10 us per copy", HEADING, *table, "", sep="\n", flush=True
         )
-    for line in sequences(given.random) if given.random else ():
+    for line in sequences(options.random) if options.random else ():
         print(line)
 
 

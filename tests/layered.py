@@ -1,4 +1,4 @@
-"""Graphs of layers: who streams, written out by hand, and problems of the ring's planner without a graph."""
+"""Graphs of layers for the ring planner, and ring problems without a graph."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,11 +15,11 @@ from tmmu.planner.token import token_from_seed
 FLOATS = 4
 
 
-def layered(sizes: Sequence[int], *, tied: int = 0, backward: bool = False, unread: int = 0) -> Graph:
+def layered_graph(sizes: Sequence[int], *, tied: int = 0, backward: bool = False, unread: int = 0) -> Graph:
     """A chain of layers of two ops, each of which reads half of its layer's ``sizes`` bytes of weights.
 
-    ``tied`` bytes are read by the first op and by one behind the last layer; ``unread`` by none. With ``backward``
-    every layer is read once more, in the reverse order.
+    ``tied`` bytes are read by an op before the first layer and by one after the last; ``unread`` bytes by none. With
+    ``backward`` every layer is read once more, in the reverse order.
     """
     b = Builder()
     modules: list[str] = []
@@ -28,15 +28,15 @@ def layered(sizes: Sequence[int], *, tied: int = 0, backward: bool = False, unre
 
     def op(module: str, weights: Sequence[int], stage: str = "forward") -> None:
         nonlocal x
-        made = b.buffer("activation" if stage == "forward" else "gradient", (8,))
-        b.op([x, *weights], [made], stage=stage)
+        result = b.buffer("activation" if stage == "forward" else "gradient", (8,))
+        b.op([x, *weights], [result], stage=stage)
         modules.append(module)
-        x = made
+        x = result
 
     def weight(name: str, size: int) -> int:
-        made = b.buffer("parameter", (size // FLOATS,))
-        names[made] = name
-        return made
+        buffer = b.buffer("parameter", (size // FLOATS,))
+        names[buffer] = name
+        return buffer
 
     embed = weight("embed.weight", tied) if tied else None
     if unread:
@@ -44,31 +44,31 @@ def layered(sizes: Sequence[int], *, tied: int = 0, backward: bool = False, unre
     if embed is not None:
         op("embed", [embed])
     layers = [(weight(f"h.{i}.a.weight", n // 2), weight(f"h.{i}.b.weight", n - n // 2)) for i, n in enumerate(sizes)]
-    for i, (one, other) in enumerate(layers):
-        op(f"h.{i}.a", [one])
-        op(f"h.{i}.b", [other])
+    for i, (first, second) in enumerate(layers):
+        op(f"h.{i}.a", [first])
+        op(f"h.{i}.b", [second])
     if embed is not None:
         op("head", [embed])
-    for i, (one, other) in reversed(list(enumerate(layers)) if backward else []):
-        op(f"h.{i}.b", [other], "backward")
-        op(f"h.{i}.a", [one], "backward")
+    for i, (first, second) in reversed(list(enumerate(layers)) if backward else []):
+        op(f"h.{i}.b", [second], "backward")
+        op(f"h.{i}.a", [first], "backward")
     graph = b.build([x], name="layered")
     ops = replace(graph.notes.ops, module=tuple(modules), flops=tuple(range(1000, 1000 + len(modules))))
     buffers = tuple(names.get(buffer, "") for buffer in range(len(graph.buffers)))
     return replace(graph, notes=replace(graph.notes, name="layered", buffers=buffers, ops=ops))
 
 
-def planned(graph: Graph, mode: str = "inference", alignment: int = 64) -> Plan:
+def plan_graph(graph: Graph, mode: str = "inference", alignment: int = 64) -> Plan:
     preset = "inference" if mode == "inference" else "train_full"
     return prepare_memory(
         graph, mode=mode, preset=preset, token=token_from_seed(0), arenas=default_arenas(alignment=alignment)
     )
 
 
-def layers(
+def layer_problem(
     sizes: Sequence[int], compute: Sequence[int], copy: Sequence[int], pinned: Sequence[bool] = ()
 ) -> RingProblem:
-    """One op per block, in order."""
+    """A problem of one op per block, in order."""
     count = len(sizes)
     return RingProblem(
         names=tuple(f"h.{i}" for i in range(count)),

@@ -1,4 +1,4 @@
-"""Rings from hostile files: refused, or judged to the end."""
+"""Rings from hostile files are refused or judged to the end."""
 
 import random
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import cbor2
 from blake3 import blake3
 
-from tests.layered import layered, planned
+from tests.layered import layered_graph, plan_graph
 from tmmu.codec.read import read_plan
 from tmmu.errors import PlanCorrupt
 from tmmu.ir import cbor
@@ -14,8 +14,8 @@ from tmmu.ir.plan import encode_plan
 from tmmu.judge.check import check_plan
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
-GRAPH = layered((512, 1024, 512, 768, 512, 1024), tied=256)
-DATA = encode_plan(prepare_ring(GRAPH, planned(GRAPH), RingRequest(capacity=2304, policy="skip_end")))
+GRAPH = layered_graph((512, 1024, 512, 768, 512, 1024), tied=256)
+DATA = encode_plan(prepare_ring(GRAPH, plan_graph(GRAPH), RingRequest(capacity=2304, policy="skip_end")))
 NUMBERS = (0, 1, 2, 3, 7, 64, 256, 512, 4096, 2**32, 2**63, 2**64 - 1)
 
 
@@ -25,24 +25,24 @@ def scramble(value: Any, pick: random.Random) -> Any:
         key = pick.choice(sorted(value))
         return {**value, key: scramble(value[key], pick)}
     if isinstance(value, list) and value:
-        at = pick.randrange(len(value))
+        index = pick.randrange(len(value))
         act = pick.randrange(8)
         if act == 0:
-            return value[:at] + value[at + 1 :]
+            return value[:index] + value[index + 1 :]
         if act == 1:
-            return value[:at] + value[at : at + 1] * 2 + value[at + 1 :]
-        return [*value[:at], scramble(value[at], pick), *value[at + 1 :]]
+            return value[:index] + value[index : index + 1] * 2 + value[index + 1 :]
+        return [*value[:index], scramble(value[index], pick), *value[index + 1 :]]
     if isinstance(value, bool):
         return not value
     return pick.choice(NUMBERS) if isinstance(value, int) else value
 
 
-def signed(top: dict[str, Any]) -> bytes:
+def sign(top: dict[str, Any]) -> bytes:
     top = {key: value for key, value in top.items() if key != "digest"}
     return cbor.encode(top | {"digest": blake3(cbor.encode(top)).digest()})
 
 
-def test_a_scrambled_ring_is_refused_or_judged() -> None:
+def test_scrambled_ring_is_refused_or_judged() -> None:
     pick, sound = random.Random(1), cbor2.loads(DATA)
     outcomes = {"refused": 0, "judged": 0, "sound": 0}
     for _ in range(1500):
@@ -50,7 +50,7 @@ def test_a_scrambled_ring_is_refused_or_judged() -> None:
         for _ in range(pick.randint(1, 3)):
             ring = scramble(ring, pick)
         try:
-            plan = read_plan(signed({**sound, "ring": ring}))
+            plan = read_plan(sign({**sound, "ring": ring}))
         except PlanCorrupt:
             outcomes["refused"] += 1
             continue

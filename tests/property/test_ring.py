@@ -1,4 +1,4 @@
-"""Rings of random layers: never worse than another policy, never worse with more room, sound, and as good as can be."""
+"""Rings of random layers: sound, never worse than another policy or with more room, and optimal where that is known."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.layered import layered, layers, planned
+from tests.layered import layer_problem, layered_graph, plan_graph
 from tmmu.codec.read import read_plan
 from tmmu.errors import ArenaTooSmall
 from tmmu.ir.plan import encode_plan
@@ -24,11 +24,11 @@ from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_bloc
 from tmmu.planner.ring.residency import residency_candidates
 
 FEW, MANY = 200, 10_000
-OTHERS = tuple(policy for policy in POLICIES if policy != "cyclic")
+BASELINES = tuple(policy for policy in POLICIES if policy != "cyclic")
 
 
 def random_layers(seed: int) -> RingProblem:
-    """Up to twelve layers: alike, of two kinds or all different; fast or slow to compute; some that must stay."""
+    """Up to twelve layers: equal, of two kinds or all different; fast or slow to compute; some pinned."""
     pick = random.Random(seed)
     count = pick.randint(1, 12)
     kind = pick.randint(0, 3)
@@ -37,11 +37,11 @@ def random_layers(seed: int) -> RingProblem:
     scale = pick.choice((1, 5, 20, 50))
     copy = [2 * size + pick.choice((0, 0, 3)) for size in sizes]
     compute = [pick.randint(0, 2 * scale) for _ in sizes]
-    return layers(sizes, compute, copy, [pick.random() < 0.08 for _ in sizes])
+    return layer_problem(sizes, compute, copy, [pick.random() < 0.08 for _ in sizes])
 
 
-def there_and_back(seed: int) -> RingProblem:
-    """Up to seven layers read in order and then in the reverse order: some once, some all the way in between."""
+def forward_backward_layers(seed: int) -> RingProblem:
+    """Up to seven layers read in order and then in reverse: some once, some held from the first to the second read."""
     pick = random.Random(seed)
     count = pick.randint(1, 7)
     sizes = [pick.randint(1, 12) for _ in range(count)]
@@ -52,48 +52,48 @@ def there_and_back(seed: int) -> RingProblem:
         if kind >= 0.3:
             visits.append(Visit(block=i, first=back, last=back))
     return replace(
-        layers(sizes, [pick.randint(0, 12) for _ in range(2 * count)], [2 * size + 1 for size in sizes]),
+        layer_problem(sizes, [pick.randint(0, 12) for _ in range(2 * count)], [2 * size + 1 for size in sizes]),
         pinned=tuple(pick.random() < 0.1 for _ in sizes),
         visits=tuple(sorted(visits, key=lambda visit: (visit.first, visit.last, visit.block))),
     )
 
 
-def hold(seed: int, problem: RingProblem) -> None:
-    """Three budgets, in order: no other policy is faster or fits where ours does not, and no step makes it slower."""
+def require_best(seed: int, problem: RingProblem) -> None:
+    """In three ascending budgets: not slower than another policy or a smaller budget; fits where any policy fits."""
     pick = random.Random(-seed)
     before: Candidate | None = None
     for room in sorted(pick.randint(max(problem.bytes), sum(problem.bytes) + 2) for _ in range(3)):
-        ours = choose_cyclic(problem, room, 0)
-        for policy in OTHERS:
-            other = POLICY[policy](problem, room, 0)
-            assert other is None or (ours and ours.pass_time.ns <= other.pass_time.ns), (seed, room, policy)
-        assert before is None or (ours and ours.pass_time.ns <= before.pass_time.ns), (seed, room)
-        before = ours or before
+        cyclic = choose_cyclic(problem, room, 0)
+        for policy in BASELINES:
+            candidate = POLICY[policy](problem, room, 0)
+            assert candidate is None or (cyclic and cyclic.pass_time.ns <= candidate.pass_time.ns), (seed, room, policy)
+        assert before is None or (cyclic and cyclic.pass_time.ns <= before.pass_time.ns), (seed, room)
+        before = cyclic or before
 
 
-def test_never_worse_than_another_policy_or_than_with_less_room() -> None:
+def test_cyclic_is_never_worse_than_another_policy_or_with_more_room() -> None:
     for seed in range(FEW):
-        hold(seed, random_layers(seed))
-        hold(seed, there_and_back(seed))
+        require_best(seed, random_layers(seed))
+        require_best(seed, forward_backward_layers(seed))
 
 
 @pytest.mark.slow
-def test_never_worse_over_many_sequences() -> None:
+def test_cyclic_is_never_worse_over_many_sequences() -> None:
     for seed in range(FEW, MANY):
-        hold(seed, random_layers(seed))
-        hold(seed, there_and_back(seed))
+        require_best(seed, random_layers(seed))
+        require_best(seed, forward_backward_layers(seed))
 
 
-def shortest(problem: RingProblem, room: int) -> int | None:
-    """The least time per pass over all sets that stay and all addresses of the others."""
+def exhaustive_pass_ns(problem: RingProblem, room: int) -> int | None:
+    """The least ns of a pass over all resident sets and all addresses of the others."""
     best: int | None = None
-    for streamed in product((False, True), repeat=len(problem.bytes)):
-        stream = streamed_blocks(problem, streamed)
-        left = room - stream.resident_bytes
-        if left >= stream.largest_bytes and (best is None or stream.floor_ns < best):
-            for address in product(*(range(left - problem.bytes[block] + 1) for block in stream.blocks)):
-                found = evaluate_addresses(stream, address)
-                best = found.pass_time.ns if found and (best is None or found.pass_time.ns < best) else best
+    for is_streamed in product((False, True), repeat=len(problem.bytes)):
+        streamed = streamed_blocks(problem, is_streamed)
+        left = room - streamed.resident_bytes
+        if left >= streamed.largest_bytes and (best is None or streamed.floor_ns < best):
+            for address in product(*(range(left - problem.bytes[block] + 1) for block in streamed.blocks)):
+                candidate = evaluate_addresses(streamed, address)
+                best = candidate.pass_time.ns if candidate and (best is None or candidate.pass_time.ns < best) else best
     return best
 
 
@@ -103,92 +103,92 @@ def test_small_rings_are_as_fast_as_any_addresses_allow(seed: int) -> None:
     count, alike = pick.randint(2, 5), seed % 2
     sizes = [pick.randint(1, 2)] * count if alike else [pick.randint(1, 4) for _ in range(count)]
     compute = [pick.randint(0, 12)] * count if alike else [pick.randint(0, 12) for _ in range(count)]
-    problem = layers(sizes, compute, [3 * size + 1 for size in sizes])
+    problem = layer_problem(sizes, compute, [3 * size + 1 for size in sizes])
     room = pick.randint(max(sizes), min(sum(sizes), max(sizes) + 6))
-    ours = choose_cyclic(problem, room, 0)
-    assert ours
-    assert ours.pass_time.ns == shortest(problem, room)
+    cyclic = choose_cyclic(problem, room, 0)
+    assert cyclic
+    assert cyclic.pass_time.ns == exhaustive_pass_ns(problem, room)
 
 
 @pytest.mark.parametrize("count", [5, 12, 33, 80])
 @pytest.mark.parametrize(("compute", "copy"), [(2, 10), (10, 10), (30, 10)])
 def test_equal_layers_move_what_does_not_fit_and_no_more(count: int, compute: int, copy: int) -> None:
-    """Two slots for what moves, and one layer more or one gap where its number is odd: no copy waits for room."""
-    problem = layers([1] * count, [compute] * count, [copy] * count)
+    """Two slots suffice for what moves; if its number is odd, one layer more moves or there is one gap."""
+    problem = layer_problem([1] * count, [compute] * count, [copy] * count)
     for slots in range(2, count):
-        ours = choose_cyclic(problem, slots, 0)
-        assert ours
+        cyclic = choose_cyclic(problem, slots, 0)
+        assert cyclic
         moved = count - slots + 2
         pairs = moved + moved % 2
         even = max(copy * pairs, compute * count) if pairs <= count else sys.maxsize
         odd = max(copy * moved, compute * count) + min(compute, copy)
-        assert max(copy * (moved - 1), compute * count) <= ours.pass_time.ns <= min(even, odd)
+        assert max(copy * (moved - 1), compute * count) <= cyclic.pass_time.ns <= min(even, odd)
 
 
-def whole_stream(seed: int) -> tuple[StreamedBlocks, tuple[int, ...]]:
-    """All layers of a random sequence, at random addresses."""
+def random_addresses(seed: int) -> tuple[StreamedBlocks, tuple[int, ...]]:
+    """All layers of a random problem streamed, at random addresses."""
     problem, pick = random_layers(seed), random.Random(-seed)
     room = pick.randint(max(problem.bytes), sum(problem.bytes))
-    stream = streamed_blocks(problem, [True] * len(problem.bytes))
-    return stream, tuple(pick.randint(0, room - size) for size in problem.bytes)
+    streamed = streamed_blocks(problem, [True] * len(problem.bytes))
+    return streamed, tuple(pick.randint(0, room - size) for size in problem.bytes)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_time_of_a_pass_is_what_passes_come_to(seed: int) -> None:
-    stream, address = whole_stream(seed)
-    choice = evaluate_addresses(stream, address)
-    assert choice
-    problem = replace(stream.problem, pinned=(False,) * len(address))
-    ring = assemble(problem, choice, policy="cyclic", capacity=sum(problem.bytes) * 2)
-    passes, count = 40, len(stream.visits)
-    starts = [turn.start for turn in simulate(problem, ring, passes)]
+def test_simulated_passes_converge_to_the_predicted_time(seed: int) -> None:
+    streamed, address = random_addresses(seed)
+    candidate = evaluate_addresses(streamed, address)
+    assert candidate
+    problem = replace(streamed.problem, pinned=(False,) * len(address))
+    ring = assemble(problem, candidate, policy="cyclic", capacity=sum(problem.bytes) * 2)
+    passes, count = 40, len(streamed.visits)
+    starts = [timing.start for timing in simulate(problem, ring, passes)]
     ends = starts[count - 1 :: count]
-    assert ends[-1] - ends[-2] == choice.pass_time.ns
-    assert all(later - earlier <= choice.pass_time.ns for earlier, later in pairwise(ends))
+    assert ends[-1] - ends[-2] == candidate.pass_time.ns
+    assert all(later - earlier <= candidate.pass_time.ns for earlier, later in pairwise(ends))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_time_of_a_step_there_and_back_is_what_steps_come_to(seed: int) -> None:
-    problem = there_and_back(seed)
-    choice = choose_cyclic(problem, max(problem.bytes) + sum(problem.bytes) // 2, 0)
-    if choice and choice.streamed.visits:
+def test_simulated_training_steps_converge_to_the_predicted_time(seed: int) -> None:
+    problem = forward_backward_layers(seed)
+    candidate = choose_cyclic(problem, max(problem.bytes) + sum(problem.bytes) // 2, 0)
+    if candidate and candidate.streamed.visits:
         ring, count = (
-            assemble(problem, choice, policy="cyclic", capacity=sum(problem.bytes)),
-            len(choice.streamed.visits),
+            assemble(problem, candidate, policy="cyclic", capacity=sum(problem.bytes)),
+            len(candidate.streamed.visits),
         )
-        ends = [turn.start for turn in simulate(problem, ring, 40)][count - 1 :: count]
-        assert ends[-1] - ends[-2] == choice.pass_time.ns
+        ends = [timing.start for timing in simulate(problem, ring, 40)][count - 1 :: count]
+        assert ends[-1] - ends[-2] == candidate.pass_time.ns
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_addresses_beat_the_bound(seed: int) -> None:
-    stream, address = whole_stream(seed)
-    choice = evaluate_addresses(stream, address)
-    room = max(at + size for at, size in zip(address, stream.problem.bytes, strict=True))
-    bound = pass_time_bound(stream, room)
-    assert choice
+def test_pass_time_bound_holds_for_random_addresses(seed: int) -> None:
+    streamed, address = random_addresses(seed)
+    candidate = evaluate_addresses(streamed, address)
+    room = max(start + size for start, size in zip(address, streamed.problem.bytes, strict=True))
+    bound = pass_time_bound(streamed, room)
+    assert candidate
     assert bound is not None
-    assert bound <= choice.pass_time.ns
+    assert bound <= candidate.pass_time.ns
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_sets_to_try_depend_on_no_budget_and_hold_the_extremes(seed: int) -> None:
+def test_residency_candidates_are_distinct_and_hold_the_extremes(seed: int) -> None:
     problem = random_layers(seed)
-    found = [stream.blocks for stream in residency_candidates(problem)]
-    assert len(set(found)) == len(found)
-    assert () in found
-    assert tuple(block for block, pinned in enumerate(problem.pinned) if not pinned) in found
-    assert all(not problem.pinned[block] for blocks in found for block in blocks)
+    candidates = [streamed.blocks for streamed in residency_candidates(problem)]
+    assert len(set(candidates)) == len(candidates)
+    assert () in candidates
+    assert tuple(block for block, pinned in enumerate(problem.pinned) if not pinned) in candidates
+    assert all(not problem.pinned[block] for blocks in candidates for block in blocks)
 
 
-def test_many_layers_of_many_sizes_are_tried_in_few_sets() -> None:
+def test_residency_candidates_of_many_sizes_are_few_and_dense() -> None:
     pick = random.Random(0)
     sizes = [pick.randint(5, 60) * 1000 for _ in range(60)]
     sizes.append(1)
-    found = residency_candidates(layers(sizes, [1] * 61, sizes))
-    assert tuple(range(61)) in [stream.blocks for stream in found]
-    resident = sorted(stream.resident_bytes for stream in found)
-    assert len(found) <= 4096
+    candidates = residency_candidates(layer_problem(sizes, [1] * 61, sizes))
+    assert tuple(range(61)) in [streamed.blocks for streamed in candidates]
+    resident = sorted(streamed.resident_bytes for streamed in candidates)
+    assert len(candidates) <= 4096
     assert max(later - before for before, later in pairwise(resident)) <= sum(sizes) // 100
 
 
@@ -201,17 +201,17 @@ def test_many_layers_of_many_sizes_are_tried_in_few_sets() -> None:
     policy=st.sampled_from(POLICIES),
     depth=st.integers(0, 3),
 )
-def test_every_ring_is_sound_and_survives_its_file(
+def test_rings_are_sound_and_survive_their_file(
     sizes: list[int], tied: int, backward: bool, room: int, policy: str, depth: int
 ) -> None:
-    graph = layered(sizes, tied=tied, backward=backward)
-    plan = planned(graph, "backward" if backward else "inference")
+    graph = layered_graph(sizes, tied=tied, backward=backward)
+    plan = plan_graph(graph, "backward" if backward else "inference")
     capacity = max(sizes) + tied + (sum(sizes) - max(sizes)) * room // 100
     try:
-        made = prepare_ring(graph, plan, RingRequest(capacity=capacity, policy=policy, depth=depth))
+        ringed = prepare_ring(graph, plan, RingRequest(capacity=capacity, policy=policy, depth=depth))
     except ArenaTooSmall:
         return
-    assert check_plan(graph, made) == ()
-    assert read_plan(encode_plan(made)) == made
-    assert made.ring
-    assert made.ring.bytes <= capacity
+    assert check_plan(graph, ringed) == ()
+    assert read_plan(encode_plan(ringed)) == ringed
+    assert ringed.ring
+    assert ringed.ring.bytes <= capacity

@@ -1,4 +1,4 @@
-"""Every sound schedule is right in every interleaving, and with any one fence gone some interleaving is wrong."""
+"""Sound schedules are right in every interleaving; with any one fence removed some interleaving is wrong."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rings import Placed, Point, assignments, compute, in_slots, issued, lacking, points_of, ring_at, without
+from tests.rings import (
+    FencePoint,
+    fence_points,
+    issue_passes,
+    ring_at,
+    slot_assignments,
+    slot_spans,
+    submit_read,
+    without,
+)
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.explorer import ExplorerDevice
 from tmmu.runtime.device.races import races
@@ -24,7 +33,7 @@ Check = Callable[[ExplorerDevice], bool]
 
 def slot_rings(layers: Sequence[int]) -> Iterator[Ring]:
     for count, depth in product(layers, DEPTHS):
-        yield from (ring_at(in_slots(slots), depth=depth) for slots in assignments(count, 4))
+        yield from (ring_at(slot_spans(slots), depth=depth) for slots in slot_assignments(count, 4))
 
 
 def interval_rings(layers: int, units: int) -> Iterator[Ring]:
@@ -34,99 +43,100 @@ def interval_rings(layers: int, units: int) -> Iterator[Ring]:
         yield ring_at(row, depth=depth)
 
 
-def tags_find(device: ExplorerDevice) -> bool:
+def content_oracle_fails(device: ExplorerDevice) -> bool:
     return bool(device.explore(first_only=True).counterexamples)
 
 
-def order_finds(device: ExplorerDevice) -> bool:
+def order_oracle_fails(device: ExplorerDevice) -> bool:
     return bool(races(device.log))
 
 
 def require_sound(device: ExplorerDevice) -> int:
-    """No interleaving is wrong and none is stuck; how many states that took."""
-    found = device.explore()
-    assert found.complete
-    assert not found.counterexamples, found.counterexamples[0]
-    assert not found.deadlocked
+    """No interleaving is wrong or deadlocked; returns the number of states."""
+    exploration = device.explore()
+    assert exploration.complete
+    assert not exploration.counterexamples, exploration.counterexamples[0]
+    assert not exploration.deadlocked
     assert not races(device.log), races(device.log)[0]
-    return found.states
+    return exploration.states
 
 
-def test_every_schedule_of_up_to_six_layers_on_up_to_four_slots_is_right_in_all_interleavings() -> None:
-    states = [require_sound(issued(ring)) for ring in slot_rings(range(1, 7))]
+def test_schedules_of_six_layers_on_four_slots_are_right_in_all_interleavings() -> None:
+    states = [require_sound(issue_passes(ring)) for ring in slot_rings(range(1, 7))]
     assert len(states) == 3 * 261
     assert sum(states) > 100_000
 
 
-def test_so_is_every_schedule_of_three_blocks_of_any_sizes() -> None:
-    assert sum(1 for ring in interval_rings(3, 4) if require_sound(issued(ring))) == 2 * 10**3
+def test_schedules_of_three_blocks_of_any_sizes_are_right_in_all_interleavings() -> None:
+    assert sum(1 for ring in interval_rings(3, 4) if require_sound(issue_passes(ring))) == 2 * 10**3
 
 
 @pytest.mark.parametrize("options", [{"prefetch": False}, {"poison": True}, {"piece": 1}], ids=str)
-def test_so_is_each_of_them_without_prefetch_with_poison_and_in_pieces(options: dict[str, Any]) -> None:
+def test_schedules_without_prefetch_with_poison_and_in_pieces_are_right(options: dict[str, Any]) -> None:
     for ring in slot_rings(range(1, 5)):
-        require_sound(issued(ring, **options))
+        require_sound(issue_passes(ring, **options))
     for ring in interval_rings(2, 3):
-        require_sound(issued(ring, **options))
+        require_sound(issue_passes(ring, **options))
 
 
-def test_a_copy_that_the_schedule_would_issue_too_early_is_held_back() -> None:
-    for slots in assignments(5, 3):
-        require_sound(issued(ring_at(in_slots(slots), ahead=3)))
+def test_copies_due_too_early_are_held_back() -> None:
+    for slots in slot_assignments(5, 3):
+        require_sound(issue_passes(ring_at(slot_spans(slots), early=3)))
 
 
 @given(st.data())
-def test_so_are_longer_ones_with_blocks_that_stay_and_blocks_that_come_twice(data: st.DataObject) -> None:
+def test_schedules_with_resident_and_repeated_blocks_are_right(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 6))
     slots = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
     order = [*range(count), *data.draw(st.lists(st.integers(0, count - 1), max_size=4))]
     resident = [n for n in range(count) if slots.count(slots[n]) == 1]
-    ring = ring_at(in_slots(slots), order=order, depth=data.draw(st.integers(1, 9)), resident=resident[:1])
-    require_sound(issued(ring))
+    ring = ring_at(slot_spans(slots), order=order, depth=data.draw(st.integers(1, 9)), resident=resident[:1])
+    require_sound(issue_passes(ring))
 
 
-def gate(ring: Ring, passes: int = 3, kinds: frozenset[Fence] = SINGLE) -> Iterator[tuple[Point, ExplorerDevice]]:
-    """The ring without each single fence in turn; the last pass is left out, after which nobody reads."""
-    for point in points_of(ring, passes):
-        if point[0] in kinds and point[2] < passes - 1:
-            yield point, issued(ring, passes, fence_filter=without(point))
+def without_each_fence(ring: Ring, passes: int = 3) -> Iterator[tuple[FencePoint, ExplorerDevice]]:
+    """The ring without each single fence in turn, except in the last pass, after which nothing is read."""
+    for point in fence_points(ring, passes):
+        if point[0] in SINGLE and point[2] < passes - 1:
+            yield point, issue_passes(ring, passes, fence_filter=without(point))
 
 
-def missed(rings: Iterator[Ring]) -> int:
-    """Both oracles find something wrong without each fence; how many that were."""
+def require_detected(rings: Iterator[Ring]) -> int:
+    """Both oracles find a fault without each single fence; returns the number of fences."""
     count = 0
     for ring in rings:
-        for point, device in gate(ring):
-            assert order_finds(device), (point, ring)
-            assert tags_find(device), (point, ring)
+        for point, device in without_each_fence(ring):
+            assert order_oracle_fails(device), (point, ring)
+            assert content_oracle_fails(device), (point, ring)
             count += 1
     return count
 
 
-def test_both_oracles_notice_when_any_single_fence_is_gone() -> None:
-    assert missed(slot_rings(range(1, 6))) > 3_000
+def test_both_oracles_notice_each_single_fence_removed() -> None:
+    assert require_detected(slot_rings(range(1, 6))) > 3_000
 
 
 @pytest.mark.slow
-def test_they_do_in_larger_schedules() -> None:
-    assert missed(slot_rings((5, 6))) > 10_000
-    assert missed(interval_rings(3, 4)) > 10_000
+def test_both_oracles_notice_each_single_fence_removed_in_larger_schedules() -> None:
+    assert require_detected(slot_rings((5, 6))) > 10_000
+    assert require_detected(interval_rings(3, 4)) > 10_000
 
 
-STAYS = ring_at(((0, 1), (1, 2), (1, 2)), resident=[0])
-OVER_TWO: tuple[Placed, ...] = ((0, 1), (1, 2), (0, 2))
+THREE = ring_at(slot_spans((0, 1, 0)))
+ONE_RESIDENT = ring_at(((0, 1), (1, 2), (1, 2)), resident=[0])
+OVER_TWO = ring_at(((0, 1), (1, 2), (0, 2)))
 
 
-def handed_over(loop: StreamingLoop, turn: int, visit: int) -> None:
-    """The caller goes on on another stream in the middle of the second pass."""
+def switch_caller(loop: StreamingLoop, turn: int, visit: int) -> None:
+    """The caller changes its stream in the middle of the second pass."""
     if (turn, visit) == (1, 1):
         loop.device.set_caller_stream(loop.device.create_stream("another"))  # type: ignore[attr-defined]
 
 
-def closed(**options: Any) -> ExplorerDevice:
-    """A ring that is closed with copies for the next pass under way."""
+def closed_loop(**options: Any) -> ExplorerDevice:
+    """A loop that is closed while copies for the next pass are under way."""
     device = ExplorerDevice()
-    ring = ring_at(in_slots((0, 1)))
+    ring = ring_at(slot_spans((0, 1)))
     loop = StreamingLoop(device, ring, PlaceholderBlocks(ring), declare=True, **options)
     for visit in (0, 1, 0, 1):
         loop.enter(visit)
@@ -136,28 +146,28 @@ def closed(**options: Any) -> ExplorerDevice:
 
 
 GATE: dict[Fence, Callable[..., ExplorerDevice]] = {
-    Fence.ARENA_CLEARED: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
-    Fence.RESIDENT_LOADED: lambda **options: issued(STAYS, **options),
-    Fence.COPY_LANDED: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
-    Fence.LAST_PIECE: lambda **options: issued(ring_at(((0, 2), (0, 2))), piece=1, **options),
-    Fence.READERS_DONE: lambda **options: issued(ring_at(in_slots((0, 1, 0))), **options),
-    Fence.NEWEST_READER: lambda **options: issued(ring_at(OVER_TWO), **options),
-    Fence.READERS_ISSUED: lambda **options: issued(ring_at(in_slots((0, 1, 0, 1, 0)), ahead=2), **options),
-    Fence.CALLER_SWITCH: lambda **options: issued(ring_at(in_slots((0, 1, 0))), before=handed_over, **options),
-    Fence.DRAIN: closed,
+    Fence.ARENA_CLEARED: lambda **options: issue_passes(THREE, **options),
+    Fence.RESIDENT_LOADED: lambda **options: issue_passes(ONE_RESIDENT, **options),
+    Fence.COPY_LANDED: lambda **options: issue_passes(THREE, **options),
+    Fence.LAST_PIECE: lambda **options: issue_passes(ring_at(((0, 2), (0, 2))), piece=1, **options),
+    Fence.READERS_DONE: lambda **options: issue_passes(THREE, **options),
+    Fence.NEWEST_READER: lambda **options: issue_passes(OVER_TWO, **options),
+    Fence.READERS_ISSUED: lambda **options: issue_passes(ring_at(slot_spans((0, 1, 0, 1, 0)), early=2), **options),
+    Fence.CALLER_SWITCH: lambda **options: issue_passes(THREE, before=switch_caller, **options),
+    Fence.DRAIN: closed_loop,
 }
 
 
 @pytest.mark.parametrize("fence", Fence)
-def test_both_oracles_notice_when_a_kind_of_fence_is_gone(fence: Fence) -> None:
+def test_both_oracles_notice_each_kind_of_fence_removed(fence: Fence) -> None:
     require_sound(GATE[fence]())
-    device = GATE[fence](fence_filter=lacking(fence))
-    assert order_finds(device)
-    assert fence is Fence.DRAIN or tags_find(device)  # nobody reads what is given back
+    device = GATE[fence](fence_filter=without(fence))
+    assert order_oracle_fails(device)
+    assert fence is Fence.DRAIN or content_oracle_fails(device)  # nobody reads what is given back
 
 
-def draining(loop: StreamingLoop, turn: int, visit: int) -> None:
-    """The consumer waits for all that the link was given, not for its own copy alone."""
+def drain_link(loop: StreamingLoop, turn: int, visit: int) -> None:
+    """The consumer waits for all copies issued so far, not for its visit's alone."""
     del turn, visit
     event = loop.device.create_event()
     loop.device.record(event, loop.copy_stream)
@@ -166,59 +176,59 @@ def draining(loop: StreamingLoop, turn: int, visit: int) -> None:
 
 @pytest.mark.parametrize("layers", range(3, 10))
 @pytest.mark.parametrize("slots", [2, 3, 4])
-def test_slots_that_belong_to_nobody_go_wrong_when_layers_are_no_multiple_of_them(layers: int, slots: int) -> None:
+def test_slots_without_owners_go_wrong_when_layers_are_no_multiple_of_them(layers: int, slots: int) -> None:
     """Layer ``i`` in slot ``i % slots``, fetched ``slots`` visits ahead: the fault of vLLM #54975."""
-    ring = ring_at(in_slots([layer % slots for layer in range(layers)]), ahead=slots - 1)
-    require_sound(issued(ring))
+    ring = ring_at(slot_spans([layer % slots for layer in range(layers)]), early=slots - 1)
+    require_sound(issue_passes(ring))
     uneven = layers % slots != 0 and layers > slots
-    device = issued(ring, fence_filter=lacking(Fence.READERS_ISSUED))
-    assert (tags_find(device), order_finds(device)) == (uneven, uneven)
+    device = issue_passes(ring, fence_filter=without(Fence.READERS_ISSUED))
+    assert (content_oracle_fails(device), order_oracle_fails(device)) == (uneven, uneven)
 
 
 @pytest.mark.parametrize(("layers", "slots"), [(3, 2), (5, 2), (5, 3), (7, 3), (6, 4)])
-def test_they_go_wrong_without_a_race_when_the_consumer_drains_the_link(layers: int, slots: int) -> None:
-    """Nothing is unordered any more, and the wrong blocks are read: only the second oracle sees it."""
-    ring = ring_at(in_slots([layer % slots for layer in range(layers)]), ahead=slots - 1)
+def test_slots_without_owners_go_wrong_without_a_race_when_the_link_is_drained(layers: int, slots: int) -> None:
+    """Everything is ordered, and the wrong blocks are read: only the content oracle notices."""
+    ring = ring_at(slot_spans([layer % slots for layer in range(layers)]), early=slots - 1)
     device = ExplorerDevice()
-    loop = StreamingLoop(device, ring, PlaceholderBlocks(ring), fence_filter=lacking(Fence.READERS_ISSUED))
+    loop = StreamingLoop(device, ring, PlaceholderBlocks(ring), fence_filter=without(Fence.READERS_ISSUED))
     for turn, visit in product(range(3), range(layers)):
         loop.enter(visit)
-        draining(loop, turn, visit)
-        compute(loop, turn, visit)
+        drain_link(loop, turn, visit)
+        submit_read(loop, turn, visit)
         loop.leave(visit)
-        settle_link(loop)
-    assert not order_finds(device)
-    assert tags_find(device)
+        order_link_after_caller(loop)
+    assert not order_oracle_fails(device)
+    assert content_oracle_fails(device)
 
 
-def settle_link(loop: StreamingLoop) -> None:
-    """The link waits for the consumer's last step, as one that is drained does for whoever drains it."""
+def order_link_after_caller(loop: StreamingLoop) -> None:
+    """The link waits for the consumer's last task, as a link that is drained waits for who drains it."""
     event = loop.device.create_event()
     loop.device.record(event, loop.device.caller_stream())
     loop.device.wait(loop.copy_stream, event)
 
 
 @pytest.mark.parametrize("fence", [Fence.COPY_LANDED, Fence.READERS_DONE])
-def test_virtual_time_sees_what_goes_wrong_at_its_speeds(fence: Fence) -> None:
-    ring = ring_at(in_slots((0, 1, 0, 1)))
+def test_virtual_time_sees_mismatches_at_its_speeds(fence: Fence) -> None:
+    ring = ring_at(slot_spans((0, 1, 0, 1)))
 
     def run(**options: Any) -> VirtualDevice:
-        found: VirtualDevice = issued(ring, device=VirtualDevice(LinkSpeed(10**9)), cost=3, **options)
-        return found
+        device: VirtualDevice = issue_passes(ring, device=VirtualDevice(LinkSpeed(10**9)), cost=3, **options)
+        return device
 
     assert not run().mismatches()
-    assert run(fence_filter=lacking(fence)).mismatches()
+    assert run(fence_filter=without(fence)).mismatches()
 
 
-def test_a_pass_that_broke_off_leaves_nothing_behind() -> None:
-    ring = ring_at(in_slots((0, 1, 0, 1, 0)))
+def test_restart_after_a_broken_pass_leaves_nothing_behind() -> None:
+    ring = ring_at(slot_spans((0, 1, 0, 1, 0)))
     for stop in range(6):
         device = ExplorerDevice()
         loop = StreamingLoop(device, ring, PlaceholderBlocks(ring))
         for turn, visits in enumerate((5, stop, 5)):
             for visit in range(visits):
                 loop.enter(visit)
-                compute(loop, turn, visit)
+                submit_read(loop, turn, visit)
                 loop.leave(visit)
             if turn == 1:
                 loop.restart()

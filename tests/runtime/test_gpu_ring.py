@@ -21,7 +21,7 @@ def test_every_way_has_the_bits_of_the_module() -> None:
     done = run("--device", "cpu", "--small", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [row["name"] for row in rows] == [way.name for way in gpu_ring.WAYS]
+    assert [row["name"] for row in rows] == [way.name for way in gpu_ring.VARIANTS]
     assert all(row["wrong"] == row["races"] == 0 and row["share_ppm"] > 0 for row in rows)
     moved = {row["name"]: row["pass_bytes"] for row in rows}
     assert moved["cyclic"] < moved["double"]

@@ -1,4 +1,4 @@
-"""The comparison with peers runs, and every contestant says what the module says."""
+"""The comparison with peers runs, and every contestant equals the module."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from benchmarks.ring import Case, measure
 
 
-def test_every_contestant_says_what_the_module_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_contestants_agree_with_the_module(capsys: pytest.CaptureFixture[str]) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from tests.rings import without_kinds
+from tests.rings import without
 from tests.runtime.harness import TOKEN, Tensors, capture_program, plan_of, randomize, same_bits, weights_of
 from tests.runtime.test_ring_models import blank, model, tokens
 from tmmu.errors import InvalidConfig, PlanMismatch
@@ -204,7 +204,7 @@ def test_broken_run_spoils_no_later_one(stack: tuple[Program, Plan, nn.Module]) 
 def test_executor_without_a_fence_is_wrong_and_both_oracles_notice(stack: tuple[Program, Plan, nn.Module]) -> None:
     tags, recording = TagChecker(), CommandRecorder()
     device = ThreadsDevice((tags, recording), jitter=Jitter(seed=2, max_seconds=0.02))
-    executor = bind_stack(stack, device, fence_filter=without_kinds(Fence.COPY_LANDED))
+    executor = bind_stack(stack, device, fence_filter=without(Fence.COPY_LANDED))
     with torch.no_grad():
         expected = stack[2](**INPUTS)
     assert not all(same_bits(executor(**INPUTS)[0], expected) for _ in range(5))

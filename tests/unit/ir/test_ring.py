@@ -8,7 +8,7 @@ import cbor2
 import pytest
 from blake3 import blake3
 
-from tests.layered import layered, planned
+from tests.layered import layered_graph, plan_graph
 from tmmu.codec.read import read_plan
 from tmmu.codec.text import print_plan
 from tmmu.errors import PlanCorrupt
@@ -17,8 +17,8 @@ from tmmu.ir.plan import Plan, encode_plan
 from tmmu.ir.ring import Ring, ring_map
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
-GRAPH = layered((512, 1024, 512, 768, 512, 1024), tied=256)
-PLAIN = planned(GRAPH)
+GRAPH = layered_graph((512, 1024, 512, 768, 512, 1024), tied=256)
+PLAIN = plan_graph(GRAPH)
 PLAN = prepare_ring(GRAPH, PLAIN, RingRequest(capacity=2304))
 
 

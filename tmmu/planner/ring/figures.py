@@ -8,7 +8,7 @@ from tmmu.errors import InternalError
 from tmmu.ir.ring import Ring
 from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
 from tmmu.planner.ring.profile import NS_PER_SECOND
-from tmmu.planner.ring.timing import PassTime, Wait, steady_pass_time
+from tmmu.planner.ring.timing import Wait, steady_pass_time
 
 PPM: Final = 1_000_000
 
@@ -56,7 +56,7 @@ class VisitTiming:
 def figures_of(problem: RingProblem, ring: Ring) -> Figures:
     """The figures of ``ring``, a sound schedule of ``problem``."""
     streamed, waits = streamed_part(problem, ring)
-    time: PassTime | None = steady_pass_time(streamed, [row[0] for row in waits])
+    time = steady_pass_time(streamed, [row[0] for row in waits])
     if time is None:
         raise InternalError("a ring that was judged sound waits for itself")
     return Figures(
@@ -79,27 +79,20 @@ def streamed_part(problem: RingProblem, ring: Ring) -> tuple[StreamedBlocks, lis
 def simulate(problem: RingProblem, ring: Ring, passes: int) -> tuple[VisitTiming, ...]:
     """The first ``passes`` passes: only resident blocks are loaded at 0, every event is as early as its waits allow."""
     streamed, waits = streamed_part(problem, ring)
-    visits, before = [problem.visits[visit] for visit in streamed.visits], problem.compute_before_ns
-    link_free = visit_start = previous = 0
+    ids, before, count = streamed.visits, problem.compute_before_ns, len(streamed.visits)
+    landed = start = previous = 0
     timings: list[VisitTiming] = []
-    for number, i in product(range(passes), range(len(visits))):
-        visit, first = visits[i], number * len(visits)
-        ready = [_visit_end(streamed, timings, first - lag * len(visits), r) for r, lag in waits[i] if lag <= number]
-        begin = max([link_free, *ready])
-        link_free = begin + problem.copy_ns[visit.block]
+    for number, i in product(range(passes), range(count)):
+        visit, first = problem.visits[ids[i]], number * count
+        ready = [_visit_end(streamed, timings, first - lag * count, r) for r, lag in waits[i] if lag <= number]
+        begin = max([landed, *ready])
+        landed = begin + problem.copy_ns[visit.block]
         # Compute time since the previous visit started is at least what the ops between the two take.
         position = number * problem.compute_ns + before[visit.first]
-        visit_start, previous = max(visit_start + position - previous, link_free), position
-        end = visit_start + before[visit.last + 1] - before[visit.first]
+        start, previous = max(start + position - previous, landed), position
+        end = start + before[visit.last + 1] - before[visit.first]
         timings.append(
-            VisitTiming(
-                pass_index=number,
-                visit=streamed.visits[i],
-                copy_start=begin,
-                copy_end=link_free,
-                start=visit_start,
-                end=end,
-            )
+            VisitTiming(pass_index=number, visit=ids[i], copy_start=begin, copy_end=landed, start=start, end=end)
         )
     return tuple(timings)
 
@@ -115,5 +108,5 @@ def first_pass_ns(problem: RingProblem, ring: Ring) -> int:
     timings = simulate(problem, ring, 1)
     if not timings:
         return problem.compute_ns
-    first = problem.visits[timings[-1].visit].first
-    return timings[-1].start + problem.compute_ns - problem.compute_before_ns[first]
+    last = timings[-1]
+    return last.start + problem.compute_ns - problem.compute_before_ns[problem.visits[last.visit].first]

@@ -117,8 +117,7 @@ def _numbered_prefixes(path: str) -> list[str]:
 def _layer_of(path: str, size: Mapping[str, int]) -> str:
     """The outermost numbered prefix that is not large, else the innermost one; without any the path itself."""
     prefixes = _numbered_prefixes(path)
-    small = (prefix for prefix in prefixes if size[prefix] * LARGE_FRACTION <= size[""])
-    return next(small, (prefixes or [path])[-1])
+    return next((p for p in prefixes if size[p] * LARGE_FRACTION <= size[""]), (prefixes or [path])[-1])
 
 
 def _total_bytes(graph: Graph, buffers: Iterable[int]) -> int:
@@ -171,8 +170,7 @@ def _visits(uses: Sequence[_LayerUse], groups: Sequence[_Group]) -> tuple[Visit,
     visits = []
     for block, (row, buffers) in enumerate(groups):
         for index in row:
-            reads = uses[index].reads
-            positions = [read.position for read in reads if any(buffer in read.weights for buffer in buffers)]
+            positions = [read.position for read in uses[index].reads if not set(buffers).isdisjoint(read.weights)]
             visits.append(Visit(block=block, first=positions[0], last=positions[-1]))
     return tuple(sorted(visits, key=lambda visit: (visit.first, visit.last, visit.block)))
 
@@ -186,7 +184,7 @@ def _merge_close_visits(visits: Sequence[Visit], sizes: Sequence[int], pinned: S
     for block in range(len(sizes)):
         for visit in (candidate for candidate in visits if candidate.block == block):
             before = merged[-1] if merged and merged[-1].block == block and not pinned[block] else None
-            if before and _bytes_between(visits, before, visit, sizes, pinned) < sizes[block]:
+            if before and _bytes_between(visits, before.last, visit.first, sizes, pinned) < sizes[block]:
                 merged[-1] = Visit(block=block, first=before.first, last=visit.last)
             else:
                 merged.append(visit)
@@ -194,10 +192,10 @@ def _merge_close_visits(visits: Sequence[Visit], sizes: Sequence[int], pinned: S
 
 
 def _bytes_between(
-    visits: Sequence[Visit], before: Visit, after: Visit, sizes: Sequence[int], pinned: Sequence[bool]
+    visits: Sequence[Visit], after: int, before: int, sizes: Sequence[int], pinned: Sequence[bool]
 ) -> int:
-    """The bytes of streamable blocks that are visited after ``before`` and before ``after``."""
-    blocks = {visit.block for visit in visits if before.last < visit.first < after.first and not pinned[visit.block]}
+    """The bytes of streamable blocks whose visits start after one position and before another."""
+    blocks = {visit.block for visit in visits if after < visit.first < before and not pinned[visit.block]}
     return sum(sizes[block] for block in sorted(blocks))
 
 

@@ -29,9 +29,7 @@ def choose_double(problem: RingProblem, capacity: int, depth: int) -> Candidate 
     """Double buffering: all blocks stream through two slots of the largest block, in turn."""
     streamed, sizes = _all_streamable(problem)
     room = capacity - streamed.resident_bytes
-    if 2 * streamed.largest_bytes > room:
-        return None
-    return _if_fits(streamed, in_slots(sizes, 2), room, depth)
+    return _if_fits(streamed, in_slots(sizes, 2), room, depth) if 2 * streamed.largest_bytes <= room else None
 
 
 def _all_streamable(problem: RingProblem) -> tuple[StreamedBlocks, list[int]]:

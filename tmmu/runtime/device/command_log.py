@@ -54,7 +54,7 @@ class CommandLog:
         return 1 + max((c.stream for c in self.commands if not isinstance(c, Synchronize)), default=-1)
 
 
-class CommandRecorder:
+class CommandRecorder(Observer):
     """An observer that keeps every command; it works with any backend."""
 
     def __init__(self) -> None:
@@ -75,12 +75,6 @@ class CommandRecorder:
     def on_synchronize(self) -> None:
         """Appends a ``Synchronize``."""
         self._commands.append(Synchronize())
-
-    def on_begin(self, number: int) -> None:
-        """No command."""
-
-    def on_end(self, number: int) -> None:
-        """No command."""
 
     @property
     def log(self) -> CommandLog:

@@ -22,7 +22,7 @@ there. The device does not need that; observers do: they judge from it whether t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
@@ -98,10 +98,10 @@ class Event:
     number: int
 
 
-class Observer(Protocol):
+class Observer:
     """Is told of every command in the host's order; and of begins and ends by backends that can tell, from any thread.
 
-    Tasks are numbered from 0 in the order of submission.
+    Tasks are numbered from 0 in the order of submission. Each method does nothing unless it is overridden.
     """
 
     def on_submit(self, number: int, stream: Stream, task: Task) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, TypeAlias
 
-from tmmu.runtime.device.interface import ANY, ByteRange, Content, Event, Stream, Task
+from tmmu.runtime.device.interface import ANY, ByteRange, Content, Observer, Stream, Task
 from tmmu.runtime.device.shadow import ShadowMemory
 
 Tag: TypeAlias = int
@@ -69,7 +69,7 @@ def describe_tag(tag: Tag, names: dict[int, str]) -> str:
     return {NEVER: "nothing", TORN: "something half written"}.get(tag) or f"{names.get(tag, '?')!r}"
 
 
-class TagChecker:
+class TagChecker(Observer):
     """An observer that keeps the tag of every byte, and every mismatch, for backends that tell begins and ends.
 
     Begins and ends come from several threads, so a lock covers each.
@@ -94,15 +94,6 @@ class TagChecker:
         with self._lock:
             self._names[number] = task.name
             self._pending[number] = self._intended.tags_of(number, task)
-
-    def on_record(self, event: Event, stream: Stream) -> None:
-        """Does not concern contents."""
-
-    def on_wait(self, stream: Stream, event: Event) -> None:
-        """Does not concern contents."""
-
-    def on_synchronize(self) -> None:
-        """Does not concern contents."""
 
     def on_begin(self, number: int) -> None:
         """Checks what the task reads; what it writes is torn until it ends."""

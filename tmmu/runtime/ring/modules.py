@@ -84,9 +84,8 @@ def _start_streaming(  # noqa: PLR0913, PLR0917 - as above
     """Sets everything up until the stack unwinds, which it does in the reverse order: hooks, views, loop, image."""
     tensors = named_tensors(module)
     buffers = streamed_buffers(ring, graph, tensors)
-    image_options = options.image or HostImageOptions(node=device.node)
-    sources = _sources(buffers, tensors, options.weights)
-    image = HostImage(ring, sources, image_options, options.registrar or device.registrar)
+    sources, registrar = _sources(buffers, tensors, options.weights), options.registrar or device.registrar
+    image = HostImage(ring, sources, options.image or HostImageOptions(node=device.node), registrar)
     stack.callback(image.close)
     loop = StreamingLoop(
         device,

@@ -1,6 +1,6 @@
-"""Whom a copy waits for, and when it may be issued, worked out by hand."""
+"""Waits and issue points of copies, worked out by hand."""
 
-from tests.layered import layers
+from tests.layered import layer_problem
 from tmmu.ir.ring import Copy, Visit, VisitRef
 from tmmu.planner.ring.copies import derive_copies, max_prefetch_distances, overwritten_visits, prefetch_distances
 from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
@@ -8,14 +8,14 @@ from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_bloc
 SIZES = (4, 4, 3, 2, 5)
 
 
-def stream() -> StreamedBlocks:
-    return streamed_blocks(layers(SIZES, [1] * 5, [1] * 5), [True] * 5)
+def streamed_example() -> StreamedBlocks:
+    return streamed_blocks(layer_problem(SIZES, [1] * 5, [1] * 5), [True] * 5)
 
 
-def test_a_copy_waits_for_all_whose_bytes_it_overwrites_newest_first() -> None:
-    """A skip-end ring of 11: the fourth lands on the first, the fifth on the rest of that and on the second."""
+def test_copy_waits_for_all_visits_that_it_overwrites_newest_first() -> None:
+    """A skip-end ring of 11: the fourth block overwrites the first, the fifth what is left of it and the second."""
     address = (0, 4, 8, 0, 2)
-    assert overwritten_visits(stream(), address) == (
+    assert overwritten_visits(streamed_example(), address) == (
         ((4, 1), (3, 1)),
         ((4, 1), (1, 1)),
         ((2, 1),),
@@ -24,13 +24,13 @@ def test_a_copy_waits_for_all_whose_bytes_it_overwrites_newest_first() -> None:
     )
 
 
-def test_blocks_apart_wait_for_their_own_readers_alone() -> None:
-    assert overwritten_visits(stream(), (0, 4, 8, 11, 13)) == tuple(((i, 1),) for i in range(5))
+def test_disjoint_blocks_wait_for_their_own_readers_only() -> None:
+    assert overwritten_visits(streamed_example(), (0, 4, 8, 11, 13)) == tuple(((i, 1),) for i in range(5))
 
 
-def test_a_copy_is_issued_at_the_visit_after_its_readers_and_in_turn() -> None:
-    made = stream()
-    copies = derive_copies(made, overwritten_visits(made, (0, 4, 8, 0, 2)))
+def test_copy_is_issued_at_the_visit_after_its_readers_in_link_order() -> None:
+    blocks = streamed_example()
+    copies = derive_copies(blocks, overwritten_visits(blocks, (0, 4, 8, 0, 2)))
     assert [copy.start for copy in copies] == [
         VisitRef(visit=0, lag=0),
         VisitRef(visit=0, lag=0),
@@ -38,30 +38,30 @@ def test_a_copy_is_issued_at_the_visit_after_its_readers_and_in_turn() -> None:
         VisitRef(visit=1, lag=0),
         VisitRef(visit=2, lag=0),
     ]
-    assert prefetch_distances(made, copies) == [0, 1, 2, 2, 2]
+    assert prefetch_distances(blocks, copies) == [0, 1, 2, 2, 2]
 
 
-def test_a_start_in_the_pass_before_has_a_lag() -> None:
-    made = streamed_blocks(layers([1] * 4, [1] * 4, [1] * 4), [True] * 4)
-    copies = derive_copies(made, overwritten_visits(made, (0, 1, 0, 1)))
+def test_start_in_the_pass_before_has_a_lag() -> None:
+    blocks = streamed_blocks(layer_problem([1] * 4, [1] * 4, [1] * 4), [True] * 4)
+    copies = derive_copies(blocks, overwritten_visits(blocks, (0, 1, 0, 1)))
     assert copies == (
         Copy(visit=0, start=VisitRef(visit=3, lag=1), waits=(VisitRef(visit=2, lag=1),)),
         Copy(visit=1, start=VisitRef(visit=0, lag=0), waits=(VisitRef(visit=3, lag=1),)),
         Copy(visit=2, start=VisitRef(visit=1, lag=0), waits=(VisitRef(visit=0, lag=0),)),
         Copy(visit=3, start=VisitRef(visit=2, lag=0), waits=(VisitRef(visit=1, lag=0),)),
     )
-    assert prefetch_distances(made, copies) == [1, 1, 1, 1]
+    assert prefetch_distances(blocks, copies) == [1, 1, 1, 1]
 
 
-def test_visits_of_what_stays_count_as_starts_and_not_as_depth() -> None:
-    """The one streamed layer is issued as soon as it has been read: at the visit of the next, which stays."""
-    made = streamed_blocks(layers([1] * 3, [1] * 3, [1] * 3), [False, True, False])
-    copies = derive_copies(made, overwritten_visits(made, (0, 0, 0)))
+def test_visits_of_resident_blocks_count_as_starts_and_not_as_depth() -> None:
+    """The only streamed layer is issued as soon as it has been read: at the visit of the next, resident layer."""
+    blocks = streamed_blocks(layer_problem([1] * 3, [1] * 3, [1] * 3), [False, True, False])
+    copies = derive_copies(blocks, overwritten_visits(blocks, (0, 0, 0)))
     assert copies == (Copy(visit=1, start=VisitRef(visit=2, lag=1), waits=(VisitRef(visit=1, lag=1),)),)
-    assert prefetch_distances(made, copies) == [0]
+    assert prefetch_distances(blocks, copies) == [0]
 
 
-def test_a_start_skips_visits_that_begin_before_the_reader_ends() -> None:
+def test_start_skips_visits_that_begin_before_the_reader_ends() -> None:
     problem = RingProblem(
         names=("a", "b", "c"),
         bytes=(1, 1, 1),
@@ -72,16 +72,16 @@ def test_a_start_skips_visits_that_begin_before_the_reader_ends() -> None:
         copy_ns=(1,) * 3,
         alignment=1,
     )
-    made = streamed_blocks(problem, [True] * 3)
-    assert overwritten_visits(made, (0, 1, 0)) == (((2, 1),), ((1, 1),), ((0, 0),))
-    assert derive_copies(made, overwritten_visits(made, (0, 1, 0)))[2].start == VisitRef(visit=2, lag=0)
-    assert max_prefetch_distances(made) == [1, 2, 2]
+    blocks = streamed_blocks(problem, [True] * 3)
+    assert overwritten_visits(blocks, (0, 1, 0)) == (((2, 1),), ((1, 1),), ((0, 0),))
+    assert derive_copies(blocks, overwritten_visits(blocks, (0, 1, 0)))[2].start == VisitRef(visit=2, lag=0)
+    assert max_prefetch_distances(blocks) == [1, 2, 2]
 
 
-def test_a_block_read_twice_waits_for_its_visit_before() -> None:
-    problem = layers([1, 1], [1, 1, 1], [1, 1])
+def test_block_read_twice_waits_for_its_previous_visit() -> None:
+    problem = layer_problem([1, 1], [1, 1, 1], [1, 1])
     visits = (Visit(block=0, first=0, last=0), Visit(block=1, first=1, last=1), Visit(block=0, first=2, last=2))
     twice = RingProblem(**{name: getattr(problem, name) for name in vars(problem) if name != "visits"}, visits=visits)
-    made = streamed_blocks(twice, [True, True])
-    assert overwritten_visits(made, (0, 1)) == (((2, 1),), ((1, 1),), ((0, 0),))
-    assert max_prefetch_distances(made) == [0, 2, 1]
+    blocks = streamed_blocks(twice, [True, True])
+    assert overwritten_visits(blocks, (0, 1)) == (((2, 1),), ((1, 1),), ((0, 0),))
+    assert max_prefetch_distances(blocks) == [0, 2, 1]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.layered import layers
+from tests.layered import layer_problem
 from tmmu.planner.ring.arcs import (
     Arcs,
     alap_arcs,
@@ -21,13 +21,13 @@ from tmmu.planner.ring.layouts import candidate_layouts, extent, in_slots, skip_
 from tmmu.planner.ring.problem import StreamedBlocks, streamed_blocks
 
 
-def stream(sizes: list[int], compute: list[int] | None = None, copy: list[int] | None = None) -> StreamedBlocks:
+def all_streamed(sizes: list[int], compute: list[int] | None = None, copy: list[int] | None = None) -> StreamedBlocks:
     ones = [1] * len(sizes)
-    return streamed_blocks(layers(sizes, compute or ones, copy or ones), [True] * len(sizes))
+    return streamed_blocks(layer_problem(sizes, compute or ones, copy or ones), [True] * len(sizes))
 
 
 @pytest.mark.parametrize(
-    ("ring", "wanted"),
+    ("ring", "expected"),
     [
         (10, (0, 4, 0, 7, 0)),
         (12, (0, 4, 0, 7, 0)),
@@ -36,68 +36,68 @@ def stream(sizes: list[int], compute: list[int] | None = None, copy: list[int] |
         (99, (0, 4, 8, 15, 17)),
     ],
 )
-def test_skip_end_starts_at_0_where_a_layer_would_cross(ring: int, wanted: tuple[int, ...]) -> None:
-    assert skip_end([4, 4, 7, 2, 9], ring) == wanted
+def test_skip_end_starts_at_0_where_a_layer_would_cross(ring: int, expected: tuple[int, ...]) -> None:
+    assert skip_end([4, 4, 7, 2, 9], ring) == expected
 
 
 def test_skip_end_fills_a_ring_to_its_last_byte() -> None:
     assert skip_end([4, 4, 4], 8) == (0, 4, 0)
 
 
-def test_slots_are_dealt_in_turn() -> None:
+def test_slots_are_taken_in_turn() -> None:
     assert in_slots([4, 2, 7, 1], 2) == (0, 7, 0, 7)
     assert in_slots([4, 2, 7, 1], 3) == (0, 7, 14, 0)
     assert extent([4, 2, 7, 1], (0, 7, 0, 7)) == 9
 
 
 def test_arcs_reach_back_over_the_start_of_the_pass() -> None:
-    assert lookahead_arcs(stream([1] * 4), 2).spans == ((-2, 1), (-1, 2), (0, 3), (1, 4))
-    assert lookahead_arcs(stream([1] * 4), 2, cut=1).spans == ((-2, 1), (1, 2), (1, 3), (1, 4))
+    assert lookahead_arcs(all_streamed([1] * 4), 2).spans == ((-2, 1), (-1, 2), (0, 3), (1, 4))
+    assert lookahead_arcs(all_streamed([1] * 4), 2, cut=1).spans == ((-2, 1), (1, 2), (1, 3), (1, 4))
 
 
 def test_arcs_fill_what_fits_together() -> None:
-    made = stream([3, 1, 2, 2])
-    assert nearest_conflicts(made, 4) == [-1, -1, 0, 1]
-    assert capacity_arcs(made, 4).spans == ((0, 1), (0, 2), (1, 3), (2, 4))
-    assert nearest_conflicts(made, 99) == [-4, -3, -2, -1]
+    blocks = all_streamed([3, 1, 2, 2])
+    assert nearest_conflicts(blocks, 4) == [-1, -1, 0, 1]
+    assert capacity_arcs(blocks, 4).spans == ((0, 1), (0, 2), (1, 3), (2, 4))
+    assert nearest_conflicts(blocks, 99) == [-4, -3, -2, -1]
 
 
-def test_the_shortest_arcs_of_a_pace_copy_as_late_as_they_can() -> None:
-    """Four layers of 5 to compute and 3 to copy, at the lane's pace of 20: a copy ends where its visit starts."""
-    spans = alap_arcs(stream([1] * 4, [5] * 4, [3] * 4), 20).spans
+def test_alap_arcs_copy_as_late_as_the_pass_time_allows() -> None:
+    """Four layers, 5 ns to compute and 3 to copy, in a pass of 20 (limit: compute): copies end where visits start."""
+    spans = alap_arcs(all_streamed([1] * 4, [5] * 4, [3] * 4), 20).spans
     assert [end - start for start, end in spans] == [8] * 4
     assert [after[1] - before[1] for before, after in pairwise(spans)] == [5] * 3
 
 
-def test_held_blocks_add_up_where_arcs_meet() -> None:
-    made = stream([3, 5, 7])
-    held = occupancy_masks(made, Arcs(length=3, spans=((-1, 1), (0, 2), (1, 3))))
-    assert peak_occupancy(made, held) == 12
-    assert held[0] & held[1]
-    assert held[0] & held[2]
-    assert held[1] & held[2]
-    apart = occupancy_masks(made, Arcs(length=6, spans=((0, 2), (2, 4), (4, 6))))
-    assert peak_occupancy(made, apart) == 7
+def test_occupancy_adds_up_where_arcs_meet() -> None:
+    blocks = all_streamed([3, 5, 7])
+    masks = occupancy_masks(blocks, Arcs(length=3, spans=((-1, 1), (0, 2), (1, 3))))
+    assert peak_occupancy(blocks, masks) == 12
+    assert masks[0] & masks[1]
+    assert masks[0] & masks[2]
+    assert masks[1] & masks[2]
+    apart = occupancy_masks(blocks, Arcs(length=6, spans=((0, 2), (2, 4), (4, 6))))
+    assert peak_occupancy(blocks, apart) == 7
     assert not apart[0] & apart[1]
-    whole = occupancy_masks(made, Arcs(length=3, spans=((0, 3), (-1, 5), (1, 2))))
-    assert peak_occupancy(made, whole) == 15
+    whole = occupancy_masks(blocks, Arcs(length=3, spans=((0, 3), (-1, 5), (1, 2))))
+    assert peak_occupancy(blocks, whole) == 15
 
 
 def test_first_fit_takes_the_lowest_gap() -> None:
-    made = stream([2, 4, 2, 3])
-    assert first_fit(made, (1, 1, 1, 1), (0, 1, 2, 3)) == (0, 2, 6, 8)
-    assert first_fit(made, (1, 3, 2, 2), (1, 0, 2, 3)) == (4, 0, 4, 6)
+    blocks = all_streamed([2, 4, 2, 3])
+    assert first_fit(blocks, (1, 1, 1, 1), (0, 1, 2, 3)) == (0, 2, 6, 8)
+    assert first_fit(blocks, (1, 3, 2, 2), (1, 0, 2, 3)) == (4, 0, 4, 6)
 
 
-def test_an_odd_circle_of_equal_layers_takes_three_slots_and_a_cut_one_two() -> None:
-    made = stream([1] * 5)
+def test_odd_circle_of_equal_layers_takes_three_slots_and_a_cut_one_two() -> None:
+    blocks = all_streamed([1] * 5)
     closed = {
-        extent([1] * 5, first_fit(made, occupancy_masks(made, lookahead_arcs(made, 1)), order))
-        for order in placement_orders(made, 1)
+        extent([1] * 5, first_fit(blocks, occupancy_masks(blocks, lookahead_arcs(blocks, 1)), order))
+        for order in placement_orders(blocks, 1)
     }
-    cut = occupancy_masks(made, lookahead_arcs(made, 1, cut=0))
+    cut = occupancy_masks(blocks, lookahead_arcs(blocks, 1, cut=0))
     assert min(closed) == 3
-    assert min(extent([1] * 5, first_fit(made, cut, order)) for order in placement_orders(made, 1)) == 2
+    assert min(extent([1] * 5, first_fit(blocks, cut, order)) for order in placement_orders(blocks, 1)) == 2
 
 
 @pytest.mark.parametrize("count", range(2, 14))
@@ -105,21 +105,21 @@ def test_an_odd_circle_of_equal_layers_takes_three_slots_and_a_cut_one_two() -> 
 def test_equal_layers_take_as_few_slots_as_a_circle_allows(count: int, depth: int) -> None:
     """At most ``count // (depth + 1)`` arcs of ``depth + 1`` visits share an address."""
     if depth < count:
-        made = stream([1] * count)
-        held = occupancy_masks(made, lookahead_arcs(made, depth))
-        found = min(extent([1] * count, first_fit(made, held, order)) for order in placement_orders(made, depth))
-        assert found == -(-count // (count // (depth + 1)))
+        blocks = all_streamed([1] * count)
+        masks = occupancy_masks(blocks, lookahead_arcs(blocks, depth))
+        slots = min(extent([1] * count, first_fit(blocks, masks, order)) for order in placement_orders(blocks, depth))
+        assert slots == -(-count // (count // (depth + 1)))
 
 
 def test_candidates_of_a_smaller_room_are_among_those_of_a_larger() -> None:
-    made = stream([3, 1, 4, 1, 5, 2])
+    blocks = all_streamed([3, 1, 4, 1, 5, 2])
     before: set[tuple[int, ...]] = set()
     for room in range(5, 17):
-        found = list(candidate_layouts(made, room, all_stream=True))
-        assert len(set(found)) == len(found)
-        assert all(extent([3, 1, 4, 1, 5, 2], address) <= room for address in found)
-        assert before <= set(found)
-        before = set(found)
+        candidates = list(candidate_layouts(blocks, room, all_stream=True))
+        assert len(set(candidates)) == len(candidates)
+        assert all(extent([3, 1, 4, 1, 5, 2], address) <= room for address in candidates)
+        assert before <= set(candidates)
+        before = set(candidates)
     assert {skip_end([3, 1, 4, 1, 5, 2], ring) for ring in range(5, 17)} <= before
     assert {in_slots([3, 1, 4, 1, 5, 2], slots) for slots in (1, 2, 3)} <= before
 
@@ -136,6 +136,6 @@ def test_candidates_of_a_smaller_room_are_among_those_of_a_larger() -> None:
 def test_each_kind_of_arcs_is_the_best_somewhere(
     sizes: tuple[int, ...], compute: tuple[int, ...], room: int, time: int
 ) -> None:
-    found = choose_cyclic(layers(sizes, compute, [3 * size for size in sizes]), room, 0)
-    assert found
-    assert found.pass_time.ns == time
+    best = choose_cyclic(layer_problem(sizes, compute, [3 * size for size in sizes]), room, 0)
+    assert best
+    assert best.pass_time.ns == time

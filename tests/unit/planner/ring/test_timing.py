@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.layered import layers
+from tests.layered import layer_problem
 from tmmu.ir.ring import Visit
 from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
 from tmmu.planner.ring.timing import CAPACITY, COMPUTE, LINK, PassTime, steady_pass_time
 
 
-def whole(problem: RingProblem) -> StreamedBlocks:
+def all_streamed(problem: RingProblem) -> StreamedBlocks:
     return streamed_blocks(problem, [True] * len(problem.bytes))
 
 
-def in_turn(count: int, slots: int) -> list[tuple[int, int]]:
-    """Each copy waits for the visit that its slot, one of so many in turn, held before."""
+def slot_waits(count: int, slots: int) -> list[tuple[int, int]]:
+    """Waits of layers in slots, round robin: each copy waits for the visit that had its slot before."""
     last: dict[int, int] = {}
     waits = []
     for turn in range(2 * count):
@@ -26,11 +26,11 @@ def in_turn(count: int, slots: int) -> list[tuple[int, int]]:
 
 
 def uniform(count: int, compute: int, copy: int) -> StreamedBlocks:
-    return whole(layers([1] * count, [compute] * count, [copy] * count))
+    return all_streamed(layer_problem([1] * count, [compute] * count, [copy] * count))
 
 
 @pytest.mark.parametrize(
-    ("count", "compute", "copy", "slots", "wanted"),
+    ("count", "compute", "copy", "slots", "expected"),
     [
         (1, 3, 7, 1, PassTime(ns=10, limit=CAPACITY)),
         (4, 3, 7, 1, PassTime(ns=40, limit=CAPACITY)),
@@ -50,18 +50,20 @@ def uniform(count: int, compute: int, copy: int) -> StreamedBlocks:
         "odd in three",
     ],
 )
-def test_equal_layers_in_slots(count: int, compute: int, copy: int, slots: int, wanted: PassTime) -> None:
-    assert steady_pass_time(uniform(count, compute, copy), in_turn(count, slots)) == wanted
+def test_pass_time_of_equal_layers_in_slots(
+    count: int, compute: int, copy: int, slots: int, expected: PassTime
+) -> None:
+    assert steady_pass_time(uniform(count, compute, copy), slot_waits(count, slots)) == expected
 
 
 def test_layers_of_two_kinds_need_a_third_slot() -> None:
-    """Small and large ones in turn: in two slots the large ones load while little is computed, in three they do not."""
-    stream = whole(layers([1] * 6, [1, 9] * 3, [1, 9] * 3))
-    assert steady_pass_time(stream, in_turn(6, 2)) == PassTime(ns=54, limit=CAPACITY)
-    assert steady_pass_time(stream, in_turn(6, 3)) == PassTime(ns=30, limit=COMPUTE)
+    """Small and large layers alternate: in two slots the large ones load while little is computed."""
+    stream = all_streamed(layer_problem([1] * 6, [1, 9] * 3, [1, 9] * 3))
+    assert steady_pass_time(stream, slot_waits(6, 2)) == PassTime(ns=54, limit=CAPACITY)
+    assert steady_pass_time(stream, slot_waits(6, 3)) == PassTime(ns=30, limit=COMPUTE)
 
 
-def test_ops_between_visits_count() -> None:
+def test_pass_time_counts_ops_between_visits() -> None:
     problem = RingProblem(
         names=("a", "b"),
         bytes=(1, 1),
@@ -72,11 +74,11 @@ def test_ops_between_visits_count() -> None:
         copy_ns=(5, 5),
         alignment=1,
     )
-    assert steady_pass_time(whole(problem), [(1, 1), (0, 0)]) == PassTime(ns=67, limit=COMPUTE)
+    assert steady_pass_time(all_streamed(problem), [(1, 1), (0, 0)]) == PassTime(ns=67, limit=COMPUTE)
     assert steady_pass_time(streamed_blocks(problem, [False, False]), []) == PassTime(ns=67, limit=COMPUTE)
 
 
-def test_a_visit_inside_another_ends_before_it() -> None:
+def test_visit_inside_another_ends_before_it() -> None:
     """The long visit ends 6 after the short one inside it starts."""
     problem = RingProblem(
         names=("a", "b"),
@@ -88,10 +90,10 @@ def test_a_visit_inside_another_ends_before_it() -> None:
         copy_ns=(5, 50),
         alignment=1,
     )
-    stream = whole(problem)
+    stream = all_streamed(problem)
     assert stream.visit_ends == ((1, 6), (1, 2))
     assert steady_pass_time(stream, [(0, 1), (1, 1)]) == PassTime(ns=61, limit=CAPACITY)
 
 
-def test_what_waits_for_itself_has_no_pace() -> None:
+def test_copy_that_waits_for_its_own_visit_has_no_pass_time() -> None:
     assert steady_pass_time(uniform(3, 1, 1), [(0, 0), (0, 0), (1, 0)]) is None

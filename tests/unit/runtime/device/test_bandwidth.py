@@ -1,4 +1,4 @@
-"""The best of the tries, of the copies that were asked for; on a GPU both ways, pinned as a host image is."""
+"""Bandwidth: the best of several tries; on a GPU both ways, pinned as a host image is."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,25 +15,25 @@ from tmmu.runtime.device.cuda import CudaDevice
 from tmmu.runtime.memory.slab import Slab
 
 
-def test_the_best_of_the_tries_after_one_that_is_not_counted() -> None:
+def test_best_time_ignores_the_warm_up_run() -> None:
     runs: list[int] = []
     times = iter([0, 7, 10, 14, 20, 25])
     assert best_time(lambda: runs.append(1), 3, clock=lambda: next(times)) == 4
     assert len(runs) == 4
 
 
-def test_a_rate_is_bytes_by_time() -> None:
+def test_copy_rate_is_bytes_by_time() -> None:
     rate = CopyRate(source="a", target="b", bytes=24, best_ns=1, small_ns=0)
     assert rate.bytes_per_second == 24 * 10**9
     assert CopyRate(source="a", target="b", bytes=24, best_ns=0, small_ns=0).bytes_per_second == 24 * 10**9
 
 
-def test_the_host_is_measured_with_one_thread_and_with_all() -> None:
+def test_host_is_measured_with_one_thread_and_with_all() -> None:
     before = torch.get_num_threads()
-    found = measure_bandwidth("cpu", 1 << 14, 1)
-    assert found.rates[0].target == "host, 1 thread"
-    assert len(found.rates) == (2 if before > 1 else 1)
-    assert found.link is None
+    bandwidth = measure_bandwidth("cpu", 1 << 14, 1)
+    assert bandwidth.rates[0].target == "host, 1 thread"
+    assert len(bandwidth.rates) == (2 if before > 1 else 1)
+    assert bandwidth.link is None
 
 
 @pytest.fixture
@@ -65,16 +65,16 @@ PROPERTIES: Any = SimpleNamespace(
 @pytest.mark.parametrize(
     ("why", "kinds"), [("", ["pinned", "pageable"]), ("no room", ["pageable"])], ids=["pinned", "refused"]
 )
-def test_a_gpu_is_measured_both_ways_and_nothing_stays_registered(gpu: CudaDevice, why: str, kinds: list[str]) -> None:
+def test_gpu_is_measured_both_ways_and_nothing_stays_pinned(gpu: CudaDevice, why: str, kinds: list[str]) -> None:
     registering = Registering(why)
     gpu.registrar = registering
-    found = measure_gpu(gpu, 1 << 14, 1, PROPERTIES)
+    bandwidth = measure_gpu(gpu, 1 << 14, 1, PROPERTIES)
     ways = [way for kind in kinds for way in ((kind, "device"), ("device", kind))]
-    assert [(rate.source, rate.target) for rate in found.rates] == ways
-    assert (found.name, found.unpinned, registering.held) == ("a GPU", why, [])
+    assert [(rate.source, rate.target) for rate in bandwidth.rates] == ways
+    assert (bandwidth.name, bandwidth.unpinned, registering.held) == ("a GPU", why, [])
 
 
-def test_the_link_is_what_the_system_says_or_nothing(tmp_path: Path) -> None:
+def test_pci_link_is_what_the_system_says_or_nothing(tmp_path: Path) -> None:
     assert pci_link("0000:01:02.0", tmp_path) is None
     folder = tmp_path / "0000:01:02.0"
     folder.mkdir()
@@ -83,8 +83,8 @@ def test_the_link_is_what_the_system_says_or_nothing(tmp_path: Path) -> None:
     assert pci_link("0000:01:02.0", tmp_path) is None
     (folder / "max_link_speed").write_text("32.0 GT/s PCIe\n")
     (folder / "max_link_width").write_text("16\n")
-    found = pci_link("0000:01:02.0", tmp_path)
-    assert found is not None
-    assert (found.speed, found.width, found.max_speed, found.max_width) == (
+    link = pci_link("0000:01:02.0", tmp_path)
+    assert link is not None
+    assert (link.speed, link.width, link.max_speed, link.max_width) == (
         "16.0 GT/s PCIe", "8", "32.0 GT/s PCIe", "16"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the GPU is told, on a stand-in for torch's module; without a GPU the device says so."""
+"""Calls of CUDA, on a stand-in for ``torch.cuda``; without a GPU the device is refused."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.rings import drive, ring_at
+from tests.rings import ring_at, run_passes
 from tmmu.errors import DeviceMissing
 from tmmu.runtime.device import cuda
 from tmmu.runtime.device.cuda import CudaDevice, pci_address
@@ -35,7 +35,7 @@ class FakeEvent:
 
 
 class FakeCuda:
-    """Keeps what ``torch.cuda`` is asked."""
+    """Logs the calls of ``torch.cuda``."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -85,30 +85,30 @@ class FakeCuda:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    """Arenas are in host memory."""
+    """A stand-in whose arenas are in host memory."""
     monkeypatch.setattr(cuda, "Slab", lambda size, alignment, device: Slab(size, alignment, torch.device("cpu")))
     return FakeCuda()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so() -> None:
+def test_cuda_device_without_a_gpu_is_refused() -> None:
     with pytest.raises(DeviceMissing, match="there is no cuda:0") as caught:
         CudaDevice()
     assert caught.value.code == "DEVICE_MISSING"
 
 
-def test_it_knows_where_it_is_attached_and_who_pins_for_it(fake: FakeCuda) -> None:
+def test_cuda_device_knows_its_pci_address_and_registrar(fake: FakeCuda) -> None:
     assert pci_address(fake.get_device_properties(0)) == "0000:3b:00.0"
     assert pci_address(SimpleNamespace(pci_bus_id=1)) == ""
     assert CudaDevice(cuda=fake).registrar is not None
 
 
-def test_an_index_that_no_gpu_has_is_refused(fake: FakeCuda) -> None:
+def test_index_of_no_gpu_is_refused(fake: FakeCuda) -> None:
     with pytest.raises(DeviceMissing, match="cuda:1"):
         CudaDevice(1, cuda=fake)
 
 
-def test_copies_go_to_an_urgent_stream_and_the_caller_s_is_torch_s_own(fake: FakeCuda) -> None:
+def test_copies_run_on_an_urgent_stream_and_kernels_on_torch_s_current_one(fake: FakeCuda) -> None:
     device = CudaDevice(cuda=fake)
     link = device.create_stream("weights", urgent=True)
     assert fake.log == ["stream of priority -1"]
@@ -119,7 +119,7 @@ def test_copies_go_to_an_urgent_stream_and_the_caller_s_is_torch_s_own(fake: Fak
     assert fake.log[1:] == ["on side 1", "on main"]
 
 
-def test_another_current_stream_is_another_caller(fake: FakeCuda) -> None:
+def test_each_current_stream_is_adopted_once(fake: FakeCuda) -> None:
     device = CudaDevice(cuda=fake)
     first = device.caller_stream()
     fake.current = FakeStream(fake.log, "other", 7)
@@ -139,7 +139,7 @@ def test_events_are_recorded_and_waited_for_on_streams_never_on_the_host(fake: F
     assert fake.log[-1] == "synchronize"
 
 
-def test_the_loop_never_makes_the_host_wait(fake: FakeCuda) -> None:
+def test_loop_never_makes_the_host_wait(fake: FakeCuda) -> None:
     ring = ring_at([(slot * 512, slot * 512 + 512) for slot in (0, 1, 0)])
 
     class Image:
@@ -148,7 +148,7 @@ def test_the_loop_never_makes_the_host_wait(fake: FakeCuda) -> None:
 
     device = CudaDevice(cuda=fake)
     loop = StreamingLoop(device, ring, Image())  # type: ignore[arg-type]
-    drive(loop, 3)
+    run_passes(loop, 3)
     assert "synchronize" not in fake.log
     assert device.memory(loop.arena).bytes(512, 512).eq(1).all()
     loop.close()
@@ -156,22 +156,22 @@ def test_the_loop_never_makes_the_host_wait(fake: FakeCuda) -> None:
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_only_pinned_memory_is_copied_without_waiting(fake: FakeCuda, pinned: bool) -> None:
+def test_copies_are_asynchronous_from_pinned_memory_only(fake: FakeCuda, pinned: bool) -> None:
     device = CudaDevice(cuda=fake)
     arena = device.allocate(64)
-    asked: list[bool] = []
+    queries: list[bool] = []
 
     class Source:
         def is_pinned(self) -> bool:
-            asked.append(True)
+            queries.append(True)
             return pinned
 
     run: Any = device.make_copy(Source(), ByteRange(arena.number, 0, 64))  # type: ignore[arg-type]
-    assert asked == [True]
+    assert queries == [True]
     assert run.keywords == {"non_blocking": pinned}
 
 
-def test_closing_waits_and_lets_go(fake: FakeCuda) -> None:
+def test_close_synchronizes_once(fake: FakeCuda) -> None:
     device = CudaDevice(cuda=fake)
     device.allocate(64)
     device.close()

@@ -1,4 +1,4 @@
-"""Pages come from the node of the GPU where that is known, else from all in turn, and from anywhere if there is one."""
+"""Pages come from the GPU's node if it is known, else from all nodes in turn; on one node from anywhere."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ def machine(root: Path, nodes: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-3,8\n", (0, 1, 2, 3, 8)), ("", ()), ("\n", ()), ("7", (7,)), ("0-0", (0,))]
 )
-def test_a_list_of_cpus_is_read(text: str, cpus: tuple[int, ...]) -> None:
+def test_cpu_list_is_parsed(text: str, cpus: tuple[int, ...]) -> None:
     assert parse_cpus(text) == cpus
 
 
@@ -29,31 +29,31 @@ def test_nodes_without_cpus_are_left_out_and_order_is_by_number(tmp_path: Path) 
     assert list(node_cpus(root).items()) == [(2, (0, 1)), (10, (4, 5))]
 
 
-def test_what_cannot_be_read_is_no_node(tmp_path: Path) -> None:
+def test_unreadable_nodes_are_no_nodes(tmp_path: Path) -> None:
     assert node_cpus(tmp_path / "none") == {}
     assert node_cpus(machine(tmp_path, {"node0": "0-x"})) == {}
 
 
-def test_this_machine_s_nodes_hold_this_process() -> None:
+def test_nodes_of_this_machine_hold_this_process() -> None:
     nodes = node_cpus()
     assert not nodes or os.sched_getaffinity(0) <= {cpu for cpus in nodes.values() for cpu in cpus}
 
 
-def test_the_node_of_a_device_is_its_own_or_unknown(tmp_path: Path) -> None:
+def test_node_of_a_device_is_its_own_or_unknown(tmp_path: Path) -> None:
     (tmp_path / "0000:3b:00.0").mkdir()
     (tmp_path / "0000:3b:00.0" / "numa_node").write_text("1\n")
     assert device_node("0000:3B:00.0", tmp_path) == 1
     assert device_node("0000:3c:00.0", tmp_path) == -1
 
 
-def test_workers_touch_on_the_node_that_is_asked_for_or_in_turn() -> None:
+def test_workers_touch_on_the_given_node_or_on_all_in_turn() -> None:
     assert [first_touch_cpus(n, TWO, 2) for n in range(3)] == [(4, 5)] * 3
     assert [first_touch_cpus(n, TWO, -1) for n in range(3)] == [(0, 1), (4, 5), (0, 1)]
     assert [first_touch_cpus(n, TWO, 1) for n in range(2)] == [(0, 1), (4, 5)]
     assert first_touch_cpus(0, {0: (0, 1)}, 0) == ()
 
 
-def test_a_thread_stays_where_it_may() -> None:
+def test_thread_is_bound_to_allowed_cpus_only() -> None:
     allowed = sorted(os.sched_getaffinity(0))
     try:
         assert bind_thread(allowed[:1])

@@ -1,4 +1,4 @@
-"""A shadow is an array of bytes, whatever it is cut into."""
+"""Shadow memory equals an array of one value per byte."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,20 +13,20 @@ RANGES = st.tuples(st.integers(0, 1), st.integers(0, SIZE), st.integers(0, SIZE)
 
 
 @given(st.lists(st.tuples(RANGES, st.integers(0, 3))), RANGES)
-def test_it_holds_what_an_array_would(writes: list[tuple[ByteRange, int]], asked: ByteRange) -> None:
+def test_shadow_memory_holds_what_an_array_would(writes: list[tuple[ByteRange, int]], query: ByteRange) -> None:
     shadow: ShadowMemory[int] = ShadowMemory(-1)
     arrays = {0: [-1] * SIZE, 1: [-1] * SIZE}
     for place, value in writes:
         shadow.assign(place, value)
         arrays[place.arena][place.begin : place.end] = [value] * (place.end - place.begin)
-    pieces = list(shadow.pieces(asked))
-    assert [value for place, value in pieces for _ in range(place.begin, place.end)] == arrays[asked.arena][
-        asked.begin : asked.end
+    pieces = list(shadow.pieces(query))
+    assert [value for place, value in pieces for _ in range(place.begin, place.end)] == arrays[query.arena][
+        query.begin : query.end
     ]
-    assert all(place.begin < place.end and place.arena == asked.arena for place, _ in pieces)
+    assert all(place.begin < place.end and place.arena == query.arena for place, _ in pieces)
 
 
-def test_what_was_cut_does_not_pile_up() -> None:
+def test_pieces_of_shadow_memory_do_not_pile_up() -> None:
     shadow: ShadowMemory[int] = ShadowMemory(-1)
     for turn in range(100):
         for low in range(4):

@@ -1,14 +1,14 @@
-"""Time by the rules: one link, streams in order, waits for records."""
+"""Simulated time: one link, streams in order, waits for records."""
 
 import pytest
 
-from tests.unit.runtime.device.programs import HERE, THERE, Script
+from tests.unit.runtime.device.programs import HIGH, LOW, Script
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.device.virtual import LinkSpeed, VirtualDevice
 
 
-class Timed(Script):
-    """A script on a link of four bytes a second, each copy after one more."""
+class TimedScript(Script):
+    """A script on a link of four bytes a second plus one second for each copy."""
 
     def __init__(self) -> None:
         super().__init__(VirtualDevice(LinkSpeed(4, overhead_ns=10**9)))  # type: ignore[arg-type]
@@ -18,7 +18,7 @@ class Timed(Script):
         return [(work.begin // 10**9, work.end // 10**9) for work in self.device.timeline().tasks]
 
 
-def test_a_copy_takes_its_bytes_and_its_own_cost() -> None:
+def test_copy_takes_its_bytes_and_its_overhead() -> None:
     link = LinkSpeed(24 * 10**9, overhead_ns=10)
     assert link.copy_ns(24) == 11
     assert link.copy_ns(25) == 12
@@ -26,55 +26,55 @@ def test_a_copy_takes_its_bytes_and_its_own_cost() -> None:
 
 
 def test_copies_share_one_link_in_the_order_of_issue() -> None:
-    script = Timed()
+    script = TimedScript()
     script.write(script.a)
-    script.write(script.b, THERE)
+    script.write(script.b, HIGH)
     assert script.times() == [(0, 2), (2, 4)]
 
 
-def test_computing_goes_on_beside_a_copy() -> None:
-    script = Timed()
+def test_compute_runs_beside_a_copy() -> None:
+    script = TimedScript()
     script.write(script.b)
-    script.read(script.a, THERE)
+    script.read(script.a, HIGH)
     assert script.times() == [(0, 2), (0, 0)]
 
 
-def test_a_wait_holds_a_stream_until_the_record() -> None:
-    script = Timed()
+def test_wait_delays_a_stream_until_the_record() -> None:
+    script = TimedScript()
     script.write(script.b)
     script.order(script.b, script.a)
     script.read(script.a)
     assert [begin for begin, _ in script.times()] == [0, 2]
 
 
-def test_settling_holds_every_stream() -> None:
-    script = Timed()
+def test_synchronize_delays_every_stream() -> None:
+    script = TimedScript()
     script.write(script.b)
     script.device.synchronize()
-    script.read(script.a, THERE)
+    script.read(script.a, HIGH)
     assert [begin for begin, _ in script.times()] == [0, 2]
 
 
-def test_totals_are_of_the_whole_and_of_the_link() -> None:
+def test_timeline_totals_all_tasks_and_the_link() -> None:
     device = VirtualDevice(LinkSpeed(4))
     script = Script(device)  # type: ignore[arg-type]
     script.write(script.b)
     script.order(script.b, script.a)
     script.read(script.a)
-    found = device.timeline()
-    assert (found.total_ns, found.link_busy_ns) == (10**9 + 1, 10**9)
+    timeline = device.timeline()
+    assert (timeline.total_ns, timeline.link_busy_ns) == (10**9 + 1, 10**9)
     assert not device.mismatches()
 
 
-def test_a_reader_at_the_wrong_time_is_seen() -> None:
+def test_reader_at_the_wrong_time_mismatches() -> None:
     device = VirtualDevice(LinkSpeed(4))
     script = Script(device)  # type: ignore[arg-type]
-    script.write(script.b, HERE)
-    script.read(script.a, HERE)
+    script.write(script.b, LOW)
+    script.read(script.a, LOW)
     assert device.mismatches()
 
 
 @pytest.mark.parametrize("link", [LinkSpeed(0), LinkSpeed(-1), LinkSpeed(1, -1)])
-def test_a_link_that_moves_nothing_is_refused(link: LinkSpeed) -> None:
+def test_link_without_bandwidth_is_refused(link: LinkSpeed) -> None:
     with pytest.raises(InvalidConfig, match="a link of"):
         VirtualDevice(link)

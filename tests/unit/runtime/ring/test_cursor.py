@@ -1,10 +1,10 @@
-"""Whatever is needed is there; visits are entered and left in the order of the schedule, each once in a pass."""
+"""The visit cursor: blocks that are needed are entered; visits come in schedule order, each once in a pass."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.rings import in_slots, ring_at
+from tests.rings import ring_at, slot_spans
 from tmmu.errors import InvalidConfig
 from tmmu.ir.ring import Ring, Visit
 from tmmu.runtime.device.command_log import DryRunDevice
@@ -12,8 +12,8 @@ from tmmu.runtime.ring.cursor import VisitCursor
 from tmmu.runtime.ring.loop import PlaceholderBlocks, StreamingLoop
 
 
-class Told(StreamingLoop):
-    """Keeps what it was told."""
+class LoggingLoop(StreamingLoop):
+    """Logs ``enter`` as +visit and ``leave`` as -visit."""
 
     def __init__(self, ring: Ring) -> None:
         self.log: list[str] = []
@@ -28,17 +28,17 @@ class Told(StreamingLoop):
         super().leave(visit)
 
 
-def walk(ring: Ring) -> tuple[VisitCursor, Told]:
-    loop = Told(ring)
+def logged_cursor(ring: Ring) -> tuple[VisitCursor, LoggingLoop]:
+    loop = LoggingLoop(ring)
     return VisitCursor(loop), loop
 
 
-def once(walked: VisitCursor, block: int) -> None:
-    walked.begin(block)
-    walked.end(block)
+def use(cursor: VisitCursor, block: int) -> None:
+    cursor.begin(block)
+    cursor.end(block)
 
 
-def spans(ring: Ring, *rows: tuple[int, int]) -> Ring:
+def with_positions(ring: Ring, *rows: tuple[int, int]) -> Ring:
     """The ring with its visits at these positions."""
     visits = zip(ring.visits, rows, strict=True)
     return replace(
@@ -46,86 +46,86 @@ def spans(ring: Ring, *rows: tuple[int, int]) -> Ring:
     )
 
 
-SLOTS = ring_at(in_slots((0, 1, 0)))
+SLOTS = ring_at(slot_spans((0, 1, 0)))
 
 
-def test_in_order_each_is_left_when_the_next_begins() -> None:
-    walked, loop = walk(SLOTS)
+def test_visits_in_order_are_left_when_the_next_begins() -> None:
+    cursor, loop = logged_cursor(SLOTS)
     for block in range(3):
-        once(walked, block)
-    walked.finish()
-    once(walked, 0)
+        use(cursor, block)
+    cursor.finish()
+    use(cursor, 0)
     assert " ".join(loop.log) == "+0 -0 +1 -1 +2 -2 +0"
-    assert walked.skipped == 0
+    assert cursor.skipped == 0
 
 
-def test_again_while_it_is_open_is_no_new_visit() -> None:
-    walked, loop = walk(SLOTS)
+def test_repeated_use_within_a_visit_is_no_new_visit() -> None:
+    cursor, loop = logged_cursor(SLOTS)
     for block in (0, 0, 1, 1):
-        once(walked, block)
+        use(cursor, block)
     assert " ".join(loop.log) == "+0 -0 +1"
 
 
-def test_visits_that_overlap_stay_open_together() -> None:
-    ring = spans(ring_at(in_slots((0, 1, 2))), (0, 5), (2, 3), (6, 7))
-    walked, loop = walk(ring)
+def test_overlapping_visits_are_entered_together() -> None:
+    ring = with_positions(ring_at(slot_spans((0, 1, 2))), (0, 5), (2, 3), (6, 7))
+    cursor, loop = logged_cursor(ring)
     for block in (0, 1, 0, 2):
-        once(walked, block)
+        use(cursor, block)
     assert " ".join(loop.log) == "+0 +1 -0 -1 +2"
 
 
-def test_a_layer_left_out_is_passed_over_and_counted() -> None:
-    walked, loop = walk(SLOTS)
-    once(walked, 0)
-    once(walked, 2)
+def test_skipped_layer_is_copied_and_counted() -> None:
+    cursor, loop = logged_cursor(SLOTS)
+    use(cursor, 0)
+    use(cursor, 2)
     assert " ".join(loop.log) == "+0 -0 +1 -1 +2"
-    assert walked.skipped == 1
-    walked.finish()
-    walked.finish()
-    assert walked.skipped == 4
+    assert cursor.skipped == 1
+    cursor.finish()
+    cursor.finish()
+    assert cursor.skipped == 4
 
 
 def test_going_back_ends_the_pass() -> None:
-    walked, loop = walk(SLOTS)
-    once(walked, 1)
-    once(walked, 0)
+    cursor, loop = logged_cursor(SLOTS)
+    use(cursor, 1)
+    use(cursor, 0)
     assert " ".join(loop.log) == "+0 -0 +1 -1 +2 -2 +0"
-    assert walked.skipped == 2
+    assert cursor.skipped == 2
 
 
-def test_a_block_that_would_go_while_it_is_used_is_refused() -> None:
-    walked, _ = walk(SLOTS)
-    walked.begin(0)
+def test_block_overwritten_while_in_use_is_refused() -> None:
+    cursor, _ = logged_cursor(SLOTS)
+    cursor.begin(0)
     with pytest.raises(InvalidConfig, match="layer 0 is still running where the schedule is done with it"):
-        walked.begin(1)
+        cursor.begin(1)
 
 
-def test_one_that_stays_may_be_used_at_any_time() -> None:
+def test_resident_block_may_be_used_at_any_time() -> None:
     ring = ring_at(((0, 1), (1, 2), (1, 2)), resident=[0])
-    walked, loop = walk(ring)
-    walked.begin(0)
-    once(walked, 1)
-    walked.end(0)
+    cursor, loop = logged_cursor(ring)
+    cursor.begin(0)
+    use(cursor, 1)
+    cursor.end(0)
     assert " ".join(loop.log) == "+0 -0 +1"
 
 
-def test_one_that_stays_moves_the_schedule_on_only_where_nothing_streams_between() -> None:
+def test_resident_block_advances_the_schedule_only_where_nothing_streams_between() -> None:
     ring = ring_at(((0, 1), (1, 2), (1, 2), (2, 3)), order=(0, 1, 2, 0, 3), resident=[0, 3])
-    walked, loop = walk(ring)
-    once(walked, 1)
-    once(walked, 0)
-    once(walked, 3)
+    cursor, loop = logged_cursor(ring)
+    use(cursor, 1)
+    use(cursor, 0)
+    use(cursor, 3)
     assert " ".join(loop.log) == "+0 -0 +1"
-    once(walked, 2)
-    once(walked, 3)
+    use(cursor, 2)
+    use(cursor, 3)
     assert " ".join(loop.log) == "+0 -0 +1 -1 +2 -2 +3 -3 +4"
-    assert walked.skipped == 0
+    assert cursor.skipped == 0
 
 
-def test_after_a_restart_nothing_is_open_or_in_use() -> None:
-    walked, loop = walk(SLOTS)
-    walked.begin(0)
-    walked.restart()
-    once(walked, 0)
-    once(walked, 1)
+def test_restart_leaves_nothing_entered_or_in_use() -> None:
+    cursor, loop = logged_cursor(SLOTS)
+    cursor.begin(0)
+    cursor.restart()
+    use(cursor, 0)
+    use(cursor, 1)
     assert " ".join(loop.log) == "+0 +0 -0 +1"

@@ -1,4 +1,4 @@
-"""The image holds every byte of every weight where the ring says, within its budget, pinned or said not to be."""
+"""The host image: every byte of every weight at its offset, within the budget, pinned or with a reason."""
 
 import os
 import warnings
@@ -23,14 +23,14 @@ PAGE = 4096
 
 
 def ring_of(*blocks: tuple[int, list[tuple[int, int]]]) -> Ring:
-    """Blocks of so many bytes, each with (buffer, offset) members."""
+    """Blocks given as (bytes, members), members as (buffer, offset)."""
     filled = [
         Block(
             name=f"layer {n}",
             bytes=size,
             resident=True,
             address=0,
-            members=tuple(Member(buffer=buffer, offset=at) for buffer, at in members),
+            members=tuple(Member(buffer=buffer, offset=offset) for buffer, offset in members),
         )
         for n, (size, members) in enumerate(blocks)
     ]
@@ -42,7 +42,7 @@ def bytes_of(*values: int) -> TensorSource:
 
 
 class FakeRegistrar:
-    """Registers up to a limit, as a system with little memory to lock."""
+    """Pins up to a limit, as a system with little lockable memory does."""
 
     def __init__(self, limit: int = 1 << 60) -> None:
         self.limit, self.held = limit, dict[int, int]()
@@ -66,24 +66,24 @@ def test_blocks_lie_one_after_another_with_zeros_between_members() -> None:
     assert image.bytes(2).tolist() == []
 
 
-def test_it_is_one_mapping_of_just_its_size() -> None:
+def test_image_is_one_mapping_of_just_its_size() -> None:
     size = 5 * PAGE
     image = HostImage(ring_of((size, [])), {})
     assert image.bytes(0).untyped_storage().nbytes() == size
 
 
-def test_no_weights_are_an_image_too() -> None:
+def test_image_of_no_weights_is_empty() -> None:
     assert HostImage(ring_at([]), {}).size == 0
 
 
 def test_large_weights_are_read_in_chunks_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "CHUNK", 1000)
-    given = torch.arange(5 * 2500).to(torch.uint8)
+    weights = torch.arange(5 * 2500).to(torch.uint8)
     ring = ring_of(*((2500, [(n, 0)]) for n in range(5)))
     image = HostImage(
-        ring, {n: TensorSource(given[n * 2500 : n * 2500 + 2500]) for n in range(5)}, HostImageOptions(workers=3)
+        ring, {n: TensorSource(weights[n * 2500 : n * 2500 + 2500]) for n in range(5)}, HostImageOptions(workers=3)
     )
-    assert torch.cat([image.bytes(n) for n in range(5)]).equal(given)
+    assert torch.cat([image.bytes(n) for n in range(5)]).equal(weights)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_members_that_do_not_fit_are_refused(members: Any, sources: Any, reason:
         HostImage(ring_of((8, members)), sources)
 
 
-def test_more_than_the_budget_is_refused_before_it_is_read() -> None:
+def test_image_beyond_the_budget_is_refused_before_it_is_read() -> None:
     with pytest.raises(DeviceMemory, match="take 8 bytes of the host, and it may use 7") as caught:
         HostImage(ring_of((8, [(0, 0)])), {}, HostImageOptions(budget=7))
     assert caught.value.fields["bytes"] == 8
@@ -107,7 +107,7 @@ def test_more_than_the_budget_is_refused_before_it_is_read() -> None:
         HostImage(ring_of((1 << 60, [])), {})
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_the_file_s_fault(tmp_path: Path) -> None:
+def test_file_truncated_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file({"a": torch.ones(PAGE, dtype=torch.uint8)}, path)
     source = file_source(stored_tensors(path)["a"], PAGE)
@@ -116,7 +116,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_the_file_s_fault(tmp_path: Path)
         HostImage(ring_of((PAGE, [(0, 0)])), {0: source})
 
 
-def test_it_is_registered_in_segments_of_whole_pages_and_a_copy_spans_none() -> None:
+def test_image_is_pinned_in_segments_of_whole_pages_and_no_copy_spans_two() -> None:
     registrar = FakeRegistrar()
     ring = ring_of((3 * PAGE // 2, []), (PAGE, []), (3 * PAGE, []))
     image = HostImage(ring, {}, HostImageOptions(segment=PAGE + 1), registrar)
@@ -127,8 +127,9 @@ def test_it_is_registered_in_segments_of_whole_pages_and_a_copy_spans_none() -> 
     assert image.pinning.pinned_bytes == image.size
     for block, row in enumerate(ring.blocks):
         pieces = image.pieces(block)
-        assert [at for at, _, _ in pieces] == [sum(size for _, _, size in pieces[:n]) for n in range(len(pieces))]
-        assert sum(size for _, _, size in pieces) == row.bytes
+        sizes = [size for _, _, size in pieces]
+        assert [offset for offset, _, _ in pieces] == [sum(sizes[:n]) for n in range(len(pieces))]
+        assert sum(sizes) == row.bytes
         for _, source, size in pieces:
             assert source is not None
             assert source.numel() == size
@@ -138,53 +139,53 @@ def test_it_is_registered_in_segments_of_whole_pages_and_a_copy_spans_none() -> 
     assert registrar.held == {}
 
 
-def test_a_refusal_is_loud_leaves_nothing_registered_and_the_image_works() -> None:
+def test_refused_pinning_warns_and_leaves_a_pageable_image() -> None:
     registrar = FakeRegistrar(limit=2 * PAGE)
     ring = ring_of((4 * PAGE, [(0, 0)]))
     with pytest.warns(PinningRefused, match=r"not pinned \(out of memory\)"):
         image = HostImage(ring, {0: bytes_of(1, 2)}, HostImageOptions(segment=PAGE), registrar)
     assert (image.pinning.pinned_bytes, image.pinning.refusal) == (0, "out of memory")
     assert registrar.held == {}
-    ((at, source, size),) = image.pieces(0)
-    assert (at, size) == (0, 4 * PAGE)
+    ((offset, source, size),) = image.pieces(0)
+    assert (offset, size) == (0, 4 * PAGE)
     assert source is not None
     assert source[:2].tolist() == [1, 2]
     image.close()
 
 
-def test_without_a_gpu_nothing_is_pinned_and_nothing_is_said() -> None:
+def test_image_without_a_gpu_is_not_pinned_and_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         image = HostImage(ring_of((8, [])), {})
     assert (image.pinning.pinned_bytes, image.pinning.refusal) == (0, "no GPU is to read it")
 
 
-def test_cuda_registers_and_says_what_it_returns() -> None:
-    asked: list[Any] = []
+def test_cuda_registrar_reports_error_codes_and_clears_them() -> None:
+    calls: list[Any] = []
 
     class Runtime:
         code = 0
 
         def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
-            asked.append((address, size, flags))
+            calls.append((address, size, flags))
             return self.code
 
         def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
-            asked.append(address)
+            calls.append(address)
             return 0
 
     runtime, forgotten = Runtime(), list[int]()
     registrar = CudaRegistrar(runtime, lambda: forgotten.append(1))
-    found = pin(100, [0, 8, 12], registrar)
-    assert (found.pinned_bytes, found.segments) == (12, (100, 108))
-    assert asked == [(100, 8, 0), (108, 4, 0)]
+    pinning = pin(100, [0, 8, 12], registrar)
+    assert (pinning.pinned_bytes, pinning.segments) == (12, (100, 108))
+    assert calls == [(100, 8, 0), (108, 4, 0)]
     assert forgotten == []
     runtime.code = 2
     assert pin(100, [0, 8], registrar).refusal == "cudaHostRegister returns 2"
     assert forgotten == [1]
 
 
-def test_a_tensor_is_its_storage_or_its_own_elements() -> None:
+def test_tensor_source_is_the_storage_or_its_own_elements() -> None:
     whole = torch.arange(8, dtype=torch.int16)
     assert tensor_source("w", whole.view(2, 4).t(), 16).image.view(torch.int16).equal(whole)
     assert tensor_source("w", whole[2:4], 4).image.view(torch.int16).tolist() == [2, 3]
@@ -194,28 +195,28 @@ def test_a_tensor_is_its_storage_or_its_own_elements() -> None:
         tensor_source("w", whole[::2], 8)
 
 
-def test_a_file_s_tensor_is_laid_out_as_the_module_wants_it(tmp_path: Path) -> None:
-    given = torch.arange(6, dtype=torch.int16).view(2, 3)
-    save_file({"a": given}, tmp_path / "w.safetensors")
+def test_file_source_is_laid_out_as_the_tensor_of_the_module(tmp_path: Path) -> None:
+    value = torch.arange(6, dtype=torch.int16).view(2, 3)
+    save_file({"a": value}, tmp_path / "w.safetensors")
     stored = stored_tensors(tmp_path / "w.safetensors")["a"]
     turned = torch.empty(3, 2, dtype=torch.int16).t()
     source = file_source(stored, 12, turned)
     assert not source.is_divisible
     target = torch.empty(12, dtype=torch.uint8)
     source.read(target, 0)
-    assert target.view(torch.int16).as_strided((2, 3), turned.stride()).equal(given)
+    assert target.view(torch.int16).as_strided((2, 3), turned.stride()).equal(value)
     assert file_source(stored, 12, torch.empty(2, 3, dtype=torch.int16)) == FileSource(stored)
-    for other in (torch.empty(3, 2, dtype=torch.int16), torch.empty(2, 3, dtype=torch.float16)):
+    for like in (torch.empty(3, 2, dtype=torch.int16), torch.empty(2, 3, dtype=torch.float16)):
         with pytest.raises(InvalidConfig, match=r"a is int16\[2,3\] in w.safetensors, and"):
-            file_source(stored, 12, other)
-    for other in (torch.empty(1, dtype=torch.int16).expand(2, 3), torch.empty(2, 4, dtype=torch.int16)[:, :3]):
+            file_source(stored, 12, like)
+    for like in (torch.empty(1, dtype=torch.int16).expand(2, 3), torch.empty(2, 4, dtype=torch.int16)[:, :3]):
         with pytest.raises(InvalidConfig, match="a is a part of a tensor in the model"):
-            file_source(stored, 12, other)
+            file_source(stored, 12, like)
     with pytest.raises(InvalidConfig, match=r"a in w.safetensors has 12 bytes, and its place in the plan 14"):
         file_source(stored, 14)
 
 
-def test_pairs_in_a_file_are_complex_numbers_in_any_order_of_memory(tmp_path: Path) -> None:
+def test_file_source_reads_pairs_as_complex_numbers_in_any_memory_order(tmp_path: Path) -> None:
     value = torch.randn(2, 3, dtype=torch.complex128)
     save_file({"a": torch.view_as_real(value).contiguous()}, tmp_path / "w.safetensors")
     stored = stored_tensors(tmp_path / "w.safetensors")["a"]
@@ -223,6 +224,6 @@ def test_pairs_in_a_file_are_complex_numbers_in_any_order_of_memory(tmp_path: Pa
     target = torch.empty(96, dtype=torch.uint8)
     file_source(stored, 96, turned).read(target, 0)
     assert target.view(torch.complex128).as_strided((2, 3), turned.stride()).equal(value)
-    for other in (torch.empty(2, 3, dtype=torch.complex64), torch.empty(3, 2, dtype=torch.complex128)):
+    for like in (torch.empty(2, 3, dtype=torch.complex64), torch.empty(3, 2, dtype=torch.complex128)):
         with pytest.raises(InvalidConfig, match=r"a is float64\[2,3,2\] in w.safetensors, and complex"):
-            file_source(stored, 96, other)
+            file_source(stored, 96, like)

@@ -1,4 +1,4 @@
-"""A weight's window is its own part of the buffer; what is put elsewhere for a while comes back as it is then."""
+"""Tensors on the ring keep shape, strides and sharing; tensors moved elsewhere come back with their latest values."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.streamed import by_hand
+from tests.runtime.streamed import ring_by_hand
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring import module_tensors as windows
@@ -24,10 +24,10 @@ class Pair(nn.Module):
         self.first, self.second = nn.Parameter(first), nn.Parameter(second)
 
 
-def test_views_of_one_storage_lie_as_they_lay() -> None:
+def test_views_of_one_storage_keep_their_offsets() -> None:
     whole = torch.arange(12.0).view(3, 4)
     module = Pair(whole, whole[1:, 1:3])
-    ring, graph = by_hand(module, ["first"], slots=1)
+    ring, graph = ring_by_hand(module, ["first"], slots=1)
     slab = Slab(ring.bytes, 64, CPU)
     slab.bytes(0, 48).view(torch.float32).copy_(torch.arange(12.0) * 2)
     tensors = named_tensors(module)
@@ -39,10 +39,10 @@ def test_views_of_one_storage_lie_as_they_lay() -> None:
     assert module.second.data_ptr() == whole[1:, 1:].data_ptr()
 
 
-def test_a_tensor_that_reaches_beyond_the_buffer_is_refused() -> None:
+def test_tensor_that_reaches_beyond_the_buffer_is_refused() -> None:
     whole = torch.arange(12.0)
     module = Pair(whole[:4], whole[2:8])
-    ring, graph = by_hand(module, ["first"], slots=1)
+    ring, graph = ring_by_hand(module, ["first"], slots=1)
     graph = replace(graph, buffers=replace(graph.buffers, bytes=(16,)))
     tensors = named_tensors(module)
     with (
@@ -57,12 +57,12 @@ def test_a_tensor_that_reaches_beyond_the_buffer_is_refused() -> None:
     [(lambda: torch.zeros(3, 4), 48), (lambda: torch.zeros(8)[::2], 28), (lambda: torch.zeros(0, 3), 0),
      (lambda: torch.zeros(1).expand(9), 4), (lambda: torch.zeros(()), 4)],
 )  # fmt: skip
-def test_a_tensor_reaches_to_the_end_of_its_last_element(make: Callable[[], torch.Tensor], bytes_: int) -> None:
+def test_extent_reaches_to_the_end_of_the_last_element(make: Callable[[], torch.Tensor], bytes_: int) -> None:
     assert extent_bytes(make()) == bytes_
 
 
-def test_what_moves_to_the_device_comes_back_with_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here the device is the same one by another name, and moving is copying."""
+def test_tensor_moved_to_the_device_comes_back_with_its_latest_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is the CPU by another name, and moving is cloning."""
     monkeypatch.setattr(windows, "_move_to_device", lambda name, tensor, device: tensor.clone())
     module = nn.BatchNorm1d(2)
     before = {name: tensor.data_ptr() for name, tensor in named_tensors(module).items()}
@@ -75,7 +75,7 @@ def test_what_moves_to_the_device_comes_back_with_what_was_written(monkeypatch: 
     assert module.num_batches_tracked == 1
 
 
-def test_what_has_no_value_cannot_move() -> None:
+def test_tensor_without_value_cannot_move() -> None:
     module = nn.Linear(2, 2, device="meta")
     with (
         pytest.raises(InvalidConfig, match="weight has no value, and is not in the ring"),
