@@ -1,10 +1,9 @@
-"""What finding a plan costs beside making it: ``python -m benchmarks.cache`` from the repository root.
+"""The cost of finding a plan beside making it: ``python -m benchmarks.cache`` from the repository root.
 
-One run, one machine, GPT-2 (124M parameters, 1,024 tokens): the median of each level by the wall, its mean in processor
-time (where others use the machine, the wall shows them too), and how many times as long a cold plan takes. Lookups are
-of a key that is there; the key of a step is what a decode loop pays to name one: its inputs are padded to a bucket and
-put in place. Commands are whole processes, the import of torch included where there is one. Exits 1 unless both bounds
-hold.
+GPT-2 (124M parameters, 1,024 tokens). For each level: the median wall time, the mean processor time (which other
+processes do not disturb), and how many times as long a cold plan takes. Lookups are of stored keys. The key of a step
+is what a decode loop pays for one: its inputs are padded to a bucket and replace a part of the key. Commands are whole
+processes, with the import of torch where there is one. Exits 1 unless both bounds hold.
 """
 
 import json
@@ -31,59 +30,59 @@ from tmmu.planner.token import token_from_seed
 MODEL = Path(__file__).parents[1] / "examples" / "gpt2.py"
 CONFIG = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
 TABLE_US, DISK_MS = 20, 5
-"""The most that a lookup in the table and one on disk may take, at the median."""
+"""Bounds of a lookup in the table and on disk, at the median."""
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Seconds: the median by the wall, the mean in processor time, whose clock is coarse."""
+class Duration:
+    """Seconds: median of the wall time, mean of the processor time, whose clock is coarse."""
 
     wall: float
     processor: float
 
 
-def median(step: Callable[[], object], times: int) -> Taken:
+def median_duration(step: Callable[[], object], times: int) -> Duration:
     wall, processor = [], []
     for _ in range(times):
         start, used = perf_counter(), process_time()
         step()
         wall.append(perf_counter() - start)
         processor.append(process_time() - used)
-    return Taken(statistics.median(wall), statistics.fmean(processor))
+    return Duration(statistics.median(wall), statistics.fmean(processor))
 
 
-def never() -> None:
+def fail() -> None:
     raise AssertionError("the plan is there")
 
 
-def lookups(folder: Path) -> bool:
-    """One line for each level; whether the two bounds hold."""
-    capture = CaptureRequest(target=str(MODEL))
+def measure_lookups(folder: Path) -> bool:
+    """Prints one line for each level; returns whether both bounds hold."""
+    capture = CaptureRequest(model=str(MODEL))
     request = PlanRequest(
         mode="inference", preset="inference", token=token_from_seed(0), arenas=default_arenas(alignment=256)
     )
-    cold = median(lambda: compile_model(capture, request, no_progress), 5)
-    made = compile_model(capture, request, no_progress)
-    look = median(lambda: key_of_graph(made.graph, request), 9)
-    key = key_of_graph(made.graph, request)
-    size = len(encode_graph(made.graph)) + len(encode_plan(made.plan))
+    cold = median_duration(lambda: compile_model(capture, request, no_progress), 5)
+    compiled = compile_model(capture, request, no_progress)
+    graph_key = median_duration(lambda: key_of_graph(compiled.graph, request), 9)
+    key = key_of_graph(compiled.graph, request)
+    size = len(encode_graph(compiled.graph)) + len(encode_plan(compiled.plan))
     cache = PlanCache(folder)
-    cache.get_or_make(key, lambda: (made.graph, made.plan))
-    judged = partial(judge, token=request.token)
-    table = median(lambda: cache.get_or_make(key, never), 10_000)
-    disk = median(lambda: PlanCache(folder).get_or_make(key, never), 200)
-    doubted = median(lambda: PlanCache(folder, reverify=True).get_or_make(key, never, judged), 200)
+    cache.get_or_make(key, lambda: (compiled.graph, compiled.plan))
+    judge_plan = partial(judge, token=request.token)
+    table = median_duration(lambda: cache.get_or_make(key, fail), 10_000)
+    disk = median_duration(lambda: PlanCache(folder).get_or_make(key, fail), 200)
+    reverified = median_duration(lambda: PlanCache(folder, reverify=True).get_or_make(key, fail, judge_plan), 200)
     buckets = Buckets(lengths=(128, 256, 512, 1024), axes={"ids": (1,)})
     ids = (InputShape(name="ids", dtype="int64", shape=(1, 200)),)
-    named = median(lambda: key.with_parts(inputs_part(pad_inputs(ids, buckets).inputs)).digest, 2_000)
-    print(f"{len(made.graph.ops)} ops, {len(made.graph.buffers)} buffers, {size} bytes of graph and plan")
+    step_key = median_duration(lambda: key.with_parts(inputs_part(pad_inputs(ids, buckets).inputs)).digest, 2_000)
+    print(f"{len(compiled.graph.ops)} ops, {len(compiled.graph.buffers)} buffers, {size} bytes of graph and plan")
     print(f"{'':38} {'wall ms':>10} {'processor':>10}  cold / this")
     print(f"{'cold: build, trace, lower, plan, judge':38} {1e3 * cold.wall:10.4f} {1e3 * cold.processor:10.4f}")
     for name, taken in (
-        ("key of a traced graph", look),
-        ("disk, judged again", doubted),
+        ("key of a traced graph", graph_key),
+        ("disk, judged again", reverified),
         ("disk", disk),
-        ("key of a step", named),
+        ("key of a step", step_key),
         ("table", table),
     ):
         ratio = cold.wall / taken.wall
@@ -92,8 +91,8 @@ def lookups(folder: Path) -> bool:
     return table.wall <= TABLE_US / 1e6 and disk.wall <= DISK_MS / 1e3
 
 
-def commands(folder: Path) -> None:
-    """Whole processes, first without anything kept, then with."""
+def measure_commands(folder: Path) -> None:
+    """Times whole processes with an empty cache, then with a filled one."""
     (folder / "gpt2").mkdir()
     (folder / "gpt2" / "config.json").write_text(json.dumps(CONFIG))
     env = os.environ | {"TMMU_CACHE_DIR": str(folder / "cache")}
@@ -101,15 +100,15 @@ def commands(folder: Path) -> None:
     for target in (str(MODEL), "hf:gpt2"):
         command = [sys.executable, "-c", program, "plan", target, "-o", "x.plan.cbor"]
         run = partial(subprocess.run, command, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
-        cold, warm = median(run, 1).wall, median(run, 3).wall
+        cold, warm = median_duration(run, 1).wall, median_duration(run, 3).wall
         print(f"tmmu plan {Path(target).name:14} cold {cold:6.2f} s, warm {warm:6.2f} s: {cold / warm:.1f} times")
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        held = lookups(Path(folder) / "plans")
-        commands(Path(folder))
-    return 0 if held else 1
+        is_within_bounds = measure_lookups(Path(folder) / "plans")
+        measure_commands(Path(folder))
+    return 0 if is_within_bounds else 1
 
 
 if __name__ == "__main__":

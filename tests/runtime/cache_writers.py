@@ -1,9 +1,9 @@
-"""Writers of one cache, killed at random: run as a program, prints what it found as JSON.
+"""Writers of one cache, killed at random: a program that prints a report as JSON.
 
     python -m tests.runtime.cache_writers FOLDER KILLS [LIMIT]
 
-Four processes plan and keep programs under ever new keys, and say so through a pipe when a plan is kept. Again and
-again one of them is killed with SIGKILL, whatever it is doing, and another takes its place, while this process reads.
+Four processes store plans under ever new keys, and write the number of each stored one to a pipe. Again and again one
+of them is killed with SIGKILL, whatever it is doing, and another is started, while this process reads the folder.
 """
 
 import json
@@ -24,12 +24,12 @@ from tmmu.cache.plans import MAX_FOLDER_BYTES
 
 WRITERS = 4
 LONGEST = 0.02
-"""Seconds that a writer lives at most: a few writes."""
+"""Seconds, at most, until the next kill: a few writes."""
 
 
 @dataclass
 class Writer:
-    """A process that writes, and the end of the pipe that says what it has kept."""
+    """A process that writes, and the reading end of the pipe with the numbers that it has stored."""
 
     process: int
     pipe: int
@@ -56,7 +56,7 @@ def write_until_killed(folder: Path, first: int, pipe: int, limit: int) -> NoRet
 
 
 def kill(writer: Writer) -> list[int]:
-    """The writer is gone; the numbers that it had kept."""
+    """Kills the writer; returns the numbers that it had stored."""
     os.kill(writer.process, signal.SIGKILL)
     os.waitpid(writer.process, 0)
     data = b""
@@ -67,51 +67,51 @@ def kill(writer: Writer) -> list[int]:
 
 
 def faults_of(folder: Path, numbers: list[int], *, evicted: bool) -> list[str]:
-    """What is wrong with the entries of these numbers."""
-    found = []
+    """Faults of the entries of these numbers; with ``evicted`` an entry may be absent."""
+    faults = []
     for number in numbers:
         entry = store.load(folder, key(number))
         if isinstance(entry, Miss):
             if not (evicted and entry.reason is MissReason.ABSENT):
-                found.append(f"{number}: {entry}")
+                faults.append(f"{number}: {entry}")
         elif open_entry(entry) != program():
-            found.append(f"{number}: another program")
-    return found
+            faults.append(f"{number}: another program")
+    return faults
 
 
-def unreadable(folder: Path) -> list[str]:
-    """Entries of the folder that are not whole."""
-    found = []
+def damaged_entries(folder: Path) -> list[str]:
+    """Faults of all entries of the folder."""
+    faults = []
     for stored in store.entries(folder):
         try:
             store.read_matching_entry(stored.path)
         except EntryRefused as error:
             if error.miss.reason is not MissReason.ABSENT:
-                found.append(f"{stored.path.name}: {error.miss}")
-    return found
+                faults.append(f"{stored.path.name}: {error.miss}")
+    return faults
 
 
 def main(folder: Path, kills: int, limit: int) -> dict[str, object]:
-    chance, faults, kept = random.Random(7), [], []
+    chance, faults, stored_numbers = random.Random(7), [], []
     evicted = limit < MAX_FOLDER_BYTES
     program()
     writers = [start(folder, n << 40, limit) for n in range(WRITERS)]
     for n in range(kills):
         sleep(chance.uniform(0, LONGEST))
-        at = chance.randrange(WRITERS)
-        numbers = kill(writers[at])
-        writers[at] = start(folder, (WRITERS + n) << 40, limit)
+        index = chance.randrange(WRITERS)
+        numbers = kill(writers[index])
+        writers[index] = start(folder, (WRITERS + n) << 40, limit)
         faults += faults_of(folder, numbers, evicted=evicted)
-        kept += numbers
+        stored_numbers += numbers
     for writer in writers:
-        kept += kill(writer)
-    faults += faults_of(folder, kept, evicted=evicted) + unreadable(folder)
+        stored_numbers += kill(writer)
+    faults += faults_of(folder, stored_numbers, evicted=evicted) + damaged_entries(folder)
     names = sorted(path.name for path in folder.iterdir())
     orphans = [name for name in names if name.endswith(".tmp")]
     strangers = [name for name in names if not name.endswith((".tmp", ".entry"))]
     return {
         "kills": kills,
-        "kept": len(kept),
+        "kept": len(stored_numbers),
         "entries": len(names) - len(orphans),
         "bytes": sum(stored.bytes for stored in store.entries(folder)),
         "unfinished": len(orphans),
@@ -121,5 +121,9 @@ def main(folder: Path, kills: int, limit: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    print(json.dumps(main(Path(given[0]), int(given[1]), int(given[2]) if len(given) > 2 else MAX_FOLDER_BYTES)))
+    arguments = sys.argv[1:]
+    print(
+        json.dumps(
+            main(Path(arguments[0]), int(arguments[1]), int(arguments[2]) if len(arguments) > 2 else MAX_FOLDER_BYTES)
+        )
+    )

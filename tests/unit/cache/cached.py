@@ -24,7 +24,7 @@ def key(number: int = 0, **parts: object) -> Key:
 
 
 class CountingMaker:
-    """Counts how often it is asked."""
+    """A ``make`` that counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0

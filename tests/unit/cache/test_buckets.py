@@ -17,40 +17,41 @@ def mask(length: int) -> InputShape:
 BUCKETS = Buckets(lengths=(16, 64), axes={"ids": (1,), "mask": (2, 3)})
 
 
-def test_inputs_grow_to_the_least_length_that_holds_them() -> None:
+def test_inputs_are_padded_to_the_least_bucket_that_holds_them() -> None:
     padded = pad_inputs((ids(17), mask(17)), BUCKETS)
     assert padded.inputs == (ids(64), mask(64))
     assert (padded.length, padded.padded_length) == (17, 64)
 
 
-@pytest.mark.parametrize(("length", "wanted"), [(1, 16), (16, 16), (17, 64), (64, 64), (65, 65), (1000, 1000)])
-def test_a_length_in_the_list_stays_and_one_past_it_is_planned_as_it_is(length: int, wanted: int) -> None:
-    assert pad_inputs((ids(length), mask(length)), BUCKETS).padded_length == wanted
+@pytest.mark.parametrize(("length", "padded_length"), [(1, 16), (16, 16), (17, 64), (64, 64), (65, 65), (1000, 1000)])
+def test_length_of_a_bucket_or_past_the_last_stays(length: int, padded_length: int) -> None:
+    assert pad_inputs((ids(length), mask(length)), BUCKETS).padded_length == padded_length
 
 
-def test_other_axes_and_other_inputs_stay() -> None:
-    other = InputShape(name="other", dtype="float32", shape=(7,))
-    padded = pad_inputs((ids(3, batch=5), other), Buckets(lengths=(8,), axes={"ids": (1,)}))
-    assert padded.inputs == (ids(8, batch=5), other)
+def test_axes_and_inputs_without_buckets_stay() -> None:
+    unpadded = InputShape(name="other", dtype="float32", shape=(7,))
+    padded = pad_inputs((ids(3, batch=5), unpadded), Buckets(lengths=(8,), axes={"ids": (1,)}))
+    assert padded.inputs == (ids(8, batch=5), unpadded)
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
-def test_two_lengths_share_a_plan_exactly_where_they_share_a_bucket(one: int, other: int) -> None:
-    parts = [inputs_part(pad_inputs((ids(n), mask(n)), BUCKETS).inputs) for n in (one, other)]
+def test_lengths_share_a_part_exactly_where_they_share_a_bucket(first: int, second: int) -> None:
+    parts = [inputs_part(pad_inputs((ids(n), mask(n)), BUCKETS).inputs) for n in (first, second)]
     same_bucket = (
-        pad_inputs((ids(one), mask(one)), BUCKETS).padded_length == pad_inputs((ids(other), mask(other)), BUCKETS).padded_length
+        pad_inputs((ids(first), mask(first)), BUCKETS).padded_length
+        == pad_inputs((ids(second), mask(second)), BUCKETS).padded_length
     )
     assert (parts[0].digest == parts[1].digest) is same_bucket
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (4, 4), (8, 4), (-1, 4)])
-def test_lengths_that_do_not_rise_are_refused(lengths: tuple[int, ...]) -> None:
+def test_bucket_lengths_must_ascend(lengths: tuple[int, ...]) -> None:
     with pytest.raises(InvalidConfig, match="do not rise"):
         Buckets(lengths=lengths, axes={"ids": (1,)})
 
 
 @pytest.mark.parametrize(
-    ("inputs", "axes", "said"),
+    ("inputs", "axes", "message"),
     [
         ((ids(3), mask(4)), {"ids": (1,), "mask": (2, 3)}, "lengths"),
         ((ids(3),), {"idz": (1,)}, "no input 'idz'"),
@@ -59,21 +60,21 @@ def test_lengths_that_do_not_rise_are_refused(lengths: tuple[int, ...]) -> None:
         ((ids(3),), {}, "lengths"),
     ],
 )
-def test_axes_that_fit_no_input_are_refused(
-    inputs: tuple[InputShape, ...], axes: dict[str, tuple[int, ...]], said: str
+def test_bucket_axes_must_fit_the_inputs(
+    inputs: tuple[InputShape, ...], axes: dict[str, tuple[int, ...]], message: str
 ) -> None:
-    with pytest.raises(InvalidConfig, match=said):
+    with pytest.raises(InvalidConfig, match=message):
         pad_inputs(inputs, Buckets(lengths=(16,), axes=axes))
 
 
-def test_name_type_and_shape_of_an_input_decide_the_part() -> None:
-    one = ids(3)
+def test_inputs_part_covers_name_dtype_and_shape() -> None:
+    base = ids(3)
     others = [
         (InputShape(name="idz", dtype="int64", shape=(1, 3)),),
         (InputShape(name="ids", dtype="int32", shape=(1, 3)),),
         (InputShape(name="ids", dtype="int64", shape=(3, 1)),),
-        (one, one),
+        (base, base),
         (),
     ]
-    assert len({inputs_part(inputs).digest for inputs in ((one,), *others)}) == 6
-    assert inputs_part((one,)).text == "ids int64[1,3]"
+    assert len({inputs_part(inputs).digest for inputs in ((base,), *others)}) == 6
+    assert inputs_part((base,)).text == "ids int64[1,3]"

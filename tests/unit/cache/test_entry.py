@@ -15,7 +15,7 @@ DATA = encode_entry(key(), *program())
 
 
 def sealed(body: object) -> bytes:
-    """An entry of this body, with a digest that is right: what malice could write."""
+    """An entry file of this body under the right digest, as a forger could write it."""
     data = body if isinstance(body, bytes) else cbor.encode(body)
     start = DATA[:13] + len(data).to_bytes(8, "little")
     return start + blake3(start + data).digest() + data
@@ -27,21 +27,21 @@ def reason(data: bytes) -> MissReason:
     return caught.value.miss.reason
 
 
-def test_an_entry_gives_back_what_was_put_in() -> None:
+def test_entry_round_trips() -> None:
     entry = decode_entry(DATA)
     assert entry.key == key()
     assert open_entry(entry) == program()
 
 
-def test_the_text_of_a_part_is_kept() -> None:
+def test_text_of_a_part_round_trips() -> None:
     assert decode_entry(DATA).key.parts[0].text == "0"
 
 
-def test_one_program_under_one_key_is_one_file() -> None:
+def test_entry_bytes_are_deterministic() -> None:
     assert encode_entry(key(), *program()) == DATA
 
 
-def test_every_bit_that_is_flipped_is_found() -> None:
+def test_flipped_bit_is_refused() -> None:
     for bit in range(8 * len(DATA)):
         broken = bytearray(DATA)
         broken[bit // 8] ^= 1 << bit % 8
@@ -49,16 +49,16 @@ def test_every_bit_that_is_flipped_is_found() -> None:
             decode_entry(bytes(broken))
 
 
-def test_every_cut_is_found() -> None:
+def test_truncation_anywhere_is_refused() -> None:
     assert {reason(DATA[:length]) for length in range(len(DATA))} == {MissReason.CUT_OFF}
 
 
-def test_what_follows_the_end_is_found() -> None:
+def test_trailing_byte_is_refused() -> None:
     assert reason(DATA + b"\0") is MissReason.DAMAGED
 
 
 @pytest.mark.parametrize(
-    ("data", "wanted"),
+    ("data", "expected"),
     [
         (b"not ours at all, but long enough to have a head and a digest and more", MissReason.FOREIGN),
         (encode_plan(program()[1]), MissReason.FOREIGN),
@@ -67,8 +67,8 @@ def test_what_follows_the_end_is_found() -> None:
         (DATA[:HEADER_BYTES] + DATA[HEADER_BYTES:][::-1], MissReason.DAMAGED),
     ],
 )
-def test_other_files_say_what_they_are(data: bytes, wanted: MissReason) -> None:
-    assert reason(data) is wanted
+def test_header_tells_foreign_files_and_versions(data: bytes, expected: MissReason) -> None:
+    assert reason(data) is expected
 
 
 def body(change: Callable[[dict[str, object]], object]) -> bytes:
@@ -78,7 +78,7 @@ def body(change: Callable[[dict[str, object]], object]) -> bytes:
     return sealed(whole)
 
 
-def test_a_sealed_body_that_is_right_is_an_entry() -> None:
+def test_sealed_body_that_is_right_is_an_entry() -> None:
     assert decode_entry(body(lambda whole: None)).key.parts[0].name == "a"
 
 
@@ -102,13 +102,13 @@ def test_a_sealed_body_that_is_right_is_an_entry() -> None:
         body(lambda whole: whole.update(key=[["a", bytes(32), ""], ["a", bytes(32), ""]])),
     ],
 )
-def test_a_right_digest_over_a_wrong_body_does_not_help(data: bytes) -> None:
+def test_malformed_body_under_a_right_digest_is_refused(data: bytes) -> None:
     assert reason(data) is MissReason.DAMAGED
 
 
-def test_the_plan_of_another_graph_is_refused() -> None:
+def test_plan_of_another_graph_is_refused() -> None:
     graph, plan = program()
-    other = encode_plan(plan).replace(plan.ir_hash, bytes(32))
-    assert reason(body(lambda whole: whole.update(plan=other))) is MissReason.DAMAGED
+    foreign_plan = encode_plan(plan).replace(plan.ir_hash, bytes(32))
+    assert reason(body(lambda whole: whole.update(plan=foreign_plan))) is MissReason.DAMAGED
     moved = replace(plan, ir_hash=bytes(32))
     assert reason(encode_entry(key(), graph, moved)) is MissReason.DAMAGED

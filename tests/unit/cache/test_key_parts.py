@@ -38,13 +38,13 @@ REQUEST: dict[str, Any] = {
 WORKLOAD: dict[str, object] = {"batch": 1, "seq": None, "dtype": None, "decode": False, "cache_len": None}
 
 
-def named(found: tuple[Part, ...] | NoKey) -> Key:
-    assert not isinstance(found, NoKey), found.reason
-    return key_of(found)
+def key_of_parts(key_parts: tuple[Part, ...] | NoKey) -> Key:
+    assert not isinstance(key_parts, NoKey), key_parts.reason
+    return key_of(key_parts)
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
+def clear_memoized_parts() -> Iterator[None]:
     yield
     parts._cached_library_part.cache_clear()
     installed_part.cache_clear()
@@ -66,18 +66,18 @@ def nothing_remembered() -> Iterator[None]:
         ("nodes", {"search_nodes": 1}),
     ],
 )
-def test_each_thing_that_is_asked_is_a_part(part: str, change: dict[str, Any]) -> None:
-    base, other = key_of(request_parts(**REQUEST)), key_of(request_parts(**REQUEST | change))
-    assert base.differences(other) == (part,)
+def test_request_parts_cover_every_option(part: str, change: dict[str, Any]) -> None:
+    base, changed = key_of(request_parts(**REQUEST)), key_of(request_parts(**REQUEST | change))
+    assert base.differences(changed) == (part,)
 
 
-def test_a_token_is_not_kept() -> None:
+def test_token_text_is_its_first_bytes() -> None:
     shown = [part.text for part in request_parts(**REQUEST)]
     assert TOKEN[:8].hex() + "…" in shown
     assert not any(TOKEN[:9].hex() in text for text in shown)
 
 
-def test_switches_of_libraries_count_and_other_variables_do_not() -> None:
+def test_environment_part_covers_switches_of_libraries_alone() -> None:
     base = key_of(program_parts({"PATH": "/bin", "HOME": "/root"}))
     assert base.digest == key_of(program_parts({"HOME": "/home"})).digest
     for name in ("TORCH_X", "PYTORCH_X", "TRANSFORMERS_X", "ATEN_X"):
@@ -85,21 +85,21 @@ def test_switches_of_libraries_count_and_other_variables_do_not() -> None:
         assert base.differences(on) == on.differences(off) == ("environment",)
 
 
-def test_secrets_in_switches_are_not_kept() -> None:
+def test_environment_text_holds_no_values() -> None:
     assert not any("secret" in part.text for part in program_parts({"TORCH_TOKEN": "secret"}))
 
 
 @pytest.mark.parametrize(
-    ("what", "value"),
+    ("function", "value"),
     [("python_version", "3.99.0"), ("python_implementation", "Other"), ("machine", "riscv64")],
 )
-def test_another_python_is_another_part(monkeypatch: pytest.MonkeyPatch, what: str, value: str) -> None:
+def test_python_part_covers_version_and_machine(monkeypatch: pytest.MonkeyPatch, function: str, value: str) -> None:
     base = key_of(program_parts({}))
-    monkeypatch.setattr(parts.platform, what, lambda: value)
+    monkeypatch.setattr(parts.platform, function, lambda: value)
     assert base.differences(key_of(program_parts({}))) == ("python",)
 
 
-def test_our_own_code_is_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tmmu_part_covers_our_planning_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def planning(text: str) -> bytes:
         for name in ("driver.py", "errors.py", "torch_private.py", "__init__.py"):
             (tmp_path / name).write_text("")
@@ -110,14 +110,14 @@ def test_our_own_code_is_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     monkeypatch.setattr(parts.tmmu, "__file__", str(tmp_path / "__init__.py"))
     assert planning("a = 1") == planning("a = 1") != planning("a = 2")
-    one = planning("a = 1")
+    before_move = planning("a = 1")
     (tmp_path / "planner" / "pack" / "best.py").rename(tmp_path / "ir" / "best.py")
     (tmp_path / "planner" / "pack" / "best.py").write_text("")
-    assert planning("a = 1") != one
+    assert planning("a = 1") != before_move
     (tmp_path / "cli").mkdir()
-    two = planning("a = 1")
+    before_output_code = planning("a = 1")
     (tmp_path / "cli" / "app.py").write_text("what is printed decides no plan")
-    assert planning("a = 1") == two
+    assert planning("a = 1") == before_output_code
 
 
 # -- libraries
@@ -136,12 +136,12 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def digest_of(name: str) -> bytes:
     parts._cached_library_part.cache_clear()
-    found = library_part(name)
-    assert isinstance(found, Part)
-    return found.digest
+    part = library_part(name)
+    assert isinstance(part, Part)
+    return part.digest
 
 
-def test_a_library_is_its_code_files(library: Path) -> None:
+def test_library_part_covers_code_files_alone(library: Path) -> None:
     before = digest_of("shelf")
     assert digest_of("shelf") == before
     (library / "inner" / "notes.txt").write_text("no code")
@@ -153,7 +153,7 @@ def test_a_library_is_its_code_files(library: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["__init__.py", "inner/code.py"])
-def test_an_edit_in_place_is_another_library(library: Path, file: str) -> None:
+def test_library_part_covers_modification_times(library: Path, file: str) -> None:
     before = digest_of("shelf")
     about = (library / file).stat()
     (library / file).write_text("b = 2")
@@ -161,26 +161,25 @@ def test_an_edit_in_place_is_another_library(library: Path, file: str) -> None:
     assert digest_of("shelf") != before
 
 
-def test_a_library_of_one_file(library: Path) -> None:
+def test_library_may_be_one_file(library: Path) -> None:
     (library.parent / "leaf.py").write_text("a = 1")
     assert digest_of("leaf") != digest_of("shelf")
 
 
-def why_none(*names: str) -> str:
+def reason_for_no_key(*names: str) -> str:
     parts._cached_library_part.cache_clear()
-    found = library_parts(names)
-    assert isinstance(found, NoKey)
-    return found.reason
+    no_key = library_parts(names)
+    assert isinstance(no_key, NoKey)
+    return no_key.reason
 
 
-def test_a_library_of_which_no_code_is_found_has_no_key(library: Path) -> None:
-    """What it says could not be told from what it will say."""
-    assert why_none("shelf", "gone", "torch") == "the library gone: no code of it is found"
+def test_library_without_code_has_no_key(library: Path) -> None:
+    assert reason_for_no_key("shelf", "gone", "torch") == "the library gone: no code of it is found"
     (library.parent / "empty").mkdir()
-    assert why_none("empty") == "the library empty: no code of it is found"
+    assert reason_for_no_key("empty") == "the library empty: no code of it is found"
 
 
-def test_folders_behind_links_are_a_librarys_too_and_circles_end(library: Path, tmp_path: Path) -> None:
+def test_library_part_follows_links_once(library: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "code.py").write_text("c = 1")
     (library / "linked").symlink_to(tmp_path / "elsewhere")
@@ -192,16 +191,16 @@ def test_folders_behind_links_are_a_librarys_too_and_circles_end(library: Path, 
     assert digest_of("shelf") != before
 
 
-def test_compiled_files_without_source_are_code(library: Path) -> None:
+def test_library_part_covers_compiled_files_without_source(library: Path) -> None:
     before = digest_of("shelf")
     (library / "inner" / "net.pyc").write_bytes(b"code")
     assert digest_of("shelf") != before
 
 
-def test_what_else_is_installed_counts_for_libraries_that_look_for_it(library: Path) -> None:
+def test_installed_part_is_left_out_for_torch_alone(library: Path) -> None:
     def listed(*names: str) -> set[str]:
         installed_part.cache_clear()
-        return {part.name for part in named(library_parts(names)).parts}
+        return {part.name for part in key_of_parts(library_parts(names)).parts}
 
     assert listed("torch") == {"library.torch"}
     assert listed("torch", "shelf") == {"library.torch", "library.shelf", "installed"}
@@ -220,30 +219,30 @@ def configuration(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_a_configuration_is_its_files_and_its_workload(tmp_path: Path) -> None:
+def test_configuration_parts_cover_files_folder_and_workload(tmp_path: Path) -> None:
     folder = configuration(tmp_path / "net")
-    base = named(configuration_parts(folder, WORKLOAD))
-    assert base == named(configuration_parts(folder / "config.json", WORKLOAD))
-    assert base.differences(named(configuration_parts(folder, WORKLOAD | {"batch": 2}))) == ("workload",)
+    base = key_of_parts(configuration_parts(folder, WORKLOAD))
+    assert base == key_of_parts(configuration_parts(folder / "config.json", WORKLOAD))
+    assert base.differences(key_of_parts(configuration_parts(folder, WORKLOAD | {"batch": 2}))) == ("workload",)
     (folder / "weights.bin").write_bytes(b"1")
-    assert base == named(configuration_parts(folder, WORKLOAD))
+    assert base == key_of_parts(configuration_parts(folder, WORKLOAD))
     (folder / "config.4.0.json").write_text("{}")
-    assert base.differences(named(configuration_parts(folder, WORKLOAD))) == ("model",)
+    assert base.differences(key_of_parts(configuration_parts(folder, WORKLOAD))) == ("model",)
     (folder / "config.4.0.json").unlink()
     configuration(folder, width=5)
-    assert base.differences(named(configuration_parts(folder, WORKLOAD))) == ("model",)
+    assert base.differences(key_of_parts(configuration_parts(folder, WORKLOAD))) == ("model",)
     configuration(tmp_path / "other")
-    assert base.differences(named(configuration_parts(tmp_path / "other", WORKLOAD))) == ("model",)
+    assert base.differences(key_of_parts(configuration_parts(tmp_path / "other", WORKLOAD))) == ("model",)
 
 
-def test_a_configuration_says_what_it_is(tmp_path: Path) -> None:
-    found = configuration_parts(configuration(tmp_path / "net"), WORKLOAD)
-    assert not isinstance(found, NoKey)
-    assert found[0].text == "net A"
+def test_configuration_text_names_the_architecture(tmp_path: Path) -> None:
+    key_parts = configuration_parts(configuration(tmp_path / "net"), WORKLOAD)
+    assert not isinstance(key_parts, NoKey)
+    assert key_parts[0].text == "net A"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\ud800"])
-def test_a_configuration_that_says_nothing_is_no_error(tmp_path: Path, text: str) -> None:
+def test_configuration_without_content_is_no_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     configuration_parts(tmp_path, WORKLOAD)
     configuration_parts(tmp_path / "none", WORKLOAD)
@@ -262,9 +261,9 @@ def archive(path: Path, **changes: bytes) -> Path:
     return path
 
 
-def test_an_exported_program_is_all_but_its_weights(tmp_path: Path) -> None:
-    base = named(exported_parts(archive(tmp_path / "net.pt2")))
-    weights = named(exported_parts(archive(tmp_path / "net.pt2", **{"net/data/weights/weight_0": b"5678"})))
+def test_exported_parts_cover_all_but_the_bytes_of_weights(tmp_path: Path) -> None:
+    base = key_of_parts(exported_parts(archive(tmp_path / "net.pt2")))
+    weights = key_of_parts(exported_parts(archive(tmp_path / "net.pt2", **{"net/data/weights/weight_0": b"5678"})))
     assert base == weights
     for name, data in (
         ("net/models/model.json", b"grape"),
@@ -273,32 +272,32 @@ def test_an_exported_program_is_all_but_its_weights(tmp_path: Path) -> None:
         ("net/data/constants/tensor_0", b"2"),
         ("net/more", b""),
     ):
-        other = named(exported_parts(archive(tmp_path / "net.pt2", **{name: data})))
-        assert base.differences(other) == ("model",), name
-    assert base.differences(named(exported_parts(archive(tmp_path / "other.pt2")))) == ("model",)
+        changed = key_of_parts(exported_parts(archive(tmp_path / "net.pt2", **{name: data})))
+        assert base.differences(changed) == ("model",), name
+    assert base.differences(key_of_parts(exported_parts(archive(tmp_path / "other.pt2")))) == ("model",)
 
 
 @pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04"])
-def test_a_broken_program_has_no_key(tmp_path: Path, data: bytes) -> None:
+def test_exported_program_that_is_broken_has_no_key(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "net.pt2").write_bytes(data)
     assert isinstance(exported_parts(tmp_path / "net.pt2"), NoKey)
     assert isinstance(exported_parts(tmp_path / "none.pt2"), NoKey)
 
 
-def test_a_graph_is_its_bytes() -> None:
+def test_graph_parts_cover_the_bytes_of_the_file() -> None:
     assert graph_parts(b"a", "net") != graph_parts(b"b", "net")
     assert graph_parts(b"a", "net")[0].text == "net, graph of 1 bytes"
 
 
-def test_a_traced_program_is_told_by_its_graph_and_names_decide_nothing() -> None:
+def test_traced_parts_cover_the_graph_without_names() -> None:
     graph = small()
     model, inputs = traced_parts(graph)
     assert model.text == f"small, 5 ops, {graph.ir_hash.hex()}"
     assert (inputs.name, inputs.text) == ("model.inputs", "x float32[4,256]")
     names = ("y", *graph.notes.buffers[1:])
-    other = replace(graph, notes=replace(graph.notes, name="a name that goes on " * 9, buffers=names))
-    assert key_of(traced_parts(other)).digest == key_of((model, inputs)).digest
-    assert traced_parts(other)[0].text.endswith(f", {graph.ir_hash.hex()}"), "however long the name is"
-    assert traced_parts(other)[1].text == "y float32[4,256]"
+    renamed = replace(graph, notes=replace(graph.notes, name="a name that goes on " * 9, buffers=names))
+    assert key_of(traced_parts(renamed)).digest == key_of((model, inputs)).digest
+    assert traced_parts(renamed)[0].text.endswith(f", {graph.ir_hash.hex()}"), "however long the name is"
+    assert traced_parts(renamed)[1].text == "y float32[4,256]"
     more = replace(graph, ops=replace(graph.ops, target=("aten.bmm", *graph.ops.target[1:])))
     assert traced_parts(more)[0].digest != model.digest

@@ -1,7 +1,7 @@
 from tmmu.cache.table import LruTable
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_table_drops_the_least_recently_used() -> None:
     table: LruTable[str] = LruTable(max_rows=2, max_cost=100)
     table.put(b"a", "A", 1)
     table.put(b"b", "B", 1)
@@ -10,7 +10,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert (table.get(b"a"), table.get(b"b"), table.get(b"c")) == ("A", None, "C")
 
 
-def test_costs_are_bounded_together() -> None:
+def test_table_bounds_the_sum_of_costs() -> None:
     table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     for name, cost in ((b"a", 4), (b"b", 4), (b"c", 4)):
         table.put(name, name.decode(), cost)
@@ -18,14 +18,14 @@ def test_costs_are_bounded_together() -> None:
     assert table.get(b"a") is None
 
 
-def test_what_is_larger_than_the_table_is_not_held_and_moves_nothing_out() -> None:
+def test_item_larger_than_the_table_is_not_put() -> None:
     table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     table.put(b"a", "A", 10)
     table.put(b"b", "B", 11)
     assert (table.get(b"a"), table.get(b"b")) == ("A", None)
 
 
-def test_a_row_that_is_replaced_costs_once() -> None:
+def test_replaced_item_costs_once() -> None:
     table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     for text in ("one", "two", "three"):
         table.put(b"a", text, 6)
@@ -33,7 +33,7 @@ def test_a_row_that_is_replaced_costs_once() -> None:
     assert (table.get(b"a"), table.get(b"b")) == ("three", "B")
 
 
-def test_a_row_replaced_by_what_does_not_fit_is_gone() -> None:
+def test_item_replaced_by_one_that_does_not_fit_is_dropped() -> None:
     table: LruTable[str] = LruTable(max_rows=10, max_cost=10)
     table.put(b"a", "old", 1)
     table.put(b"a", "new", 11)

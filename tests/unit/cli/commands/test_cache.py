@@ -73,7 +73,7 @@ def net(shell: Shell) -> Shell:
 
 @pytest.fixture
 def untraced(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From when it is called, tracing a model fails."""
+    """A function after whose call tracing a model fails the test."""
 
     def forbid() -> None:
         module = import_module("tmmu.passes.capture.trace")
@@ -106,7 +106,7 @@ def test_warm_plan_packs_nothing_and_has_the_same_bytes(net: Shell, monkeypatch:
     assert {name: (net.folder / name).read_bytes() for name in files} == files
 
 
-def test_a_plan_says_where_it_came_from(net: Shell) -> None:
+def test_plan_says_where_it_came_from(net: Shell) -> None:
     assert plan(net)["cache"] == {"origin": "cold", "miss": "nothing is stored under this key", "unkept": ""}
     warm = plan(net)
     assert warm["cache"] == {"origin": "disk", "miss": "", "unkept": ""}
@@ -114,7 +114,7 @@ def test_a_plan_says_where_it_came_from(net: Shell) -> None:
     assert {"capture", "judge"} <= set(warm["seconds"])
 
 
-def test_no_cache_neither_looks_nor_keeps(net: Shell) -> None:
+def test_no_cache_neither_looks_nor_stores(net: Shell) -> None:
     assert plan(net, "--no-cache")["cache"] is None
     assert store.entries(cache_folder()) == ()
     plan(net)
@@ -122,7 +122,7 @@ def test_no_cache_neither_looks_nor_keeps(net: Shell) -> None:
     assert origin(net) == "disk"
 
 
-def test_another_folder_and_another_output_are_the_same_plan(net: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_and_output_do_not_decide_a_plan(net: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(net)
     (net.folder / "moved").mkdir()
     (net.folder / "moved" / "net.py").write_text(NET)
@@ -144,7 +144,7 @@ OPTIONS = [
 ]
 
 
-def test_each_option_that_decides_a_plan_is_another_plan(net: Shell) -> None:
+def test_options_that_decide_a_plan_are_in_its_key(net: Shell) -> None:
     plan(net)
     for options in OPTIONS:
         assert origin(net, *options) == "cold", options
@@ -153,10 +153,10 @@ def test_each_option_that_decides_a_plan_is_another_plan(net: Shell) -> None:
 
 
 AGAIN = [("--seed", "1"), ("--preset", "train_full"), ("--arena", "activations=capacity:1GiB"), ("--nodes", "5")]
-"""Options that say how a graph is planned."""
+"""Options of planning alone, which leave the graph as it is."""
 
 
-def test_kept_graph_of_a_configuration_is_planned_again_without_a_trace(
+def test_stored_graph_of_a_configuration_is_planned_again_without_a_trace(
     shell: Shell, untraced: Callable[[], None]
 ) -> None:
     (shell.folder / "gpt2").mkdir()
@@ -190,24 +190,24 @@ EDITS = {
 
 
 @pytest.mark.parametrize("mode", ["inference", "backward"])
-def test_kept_plan_is_that_of_the_edited_model(net: Shell, mode: str) -> None:
-    """Every plan from the cache is that of the same file without one, and so is the graph beside it."""
+def test_stored_plan_is_that_of_the_edited_model(net: Shell, mode: str) -> None:
+    """A plan from the cache and the graph written beside it equal those of the same file with ``--no-cache``."""
     try:
         plan(net, "--mode", mode)
         for name, (before, after) in EDITS.items():
             (net.folder / "net.py").write_text(NET.replace(before, after))
             cached = [plan(net, "--mode", mode) for _ in range(2)]
-            kept = (net.folder / "net.ir.cbor").read_bytes()
+            graph_bytes = (net.folder / "net.ir.cbor").read_bytes()
             fresh = plan(net, "--mode", mode, "--no-cache")
             assert [record["digest"] for record in cached] == [fresh["digest"]] * 2, name
             assert cached[1]["cache"]["origin"] == "disk", name
-            assert (net.folder / "net.ir.cbor").read_bytes() == kept, name
+            assert (net.folder / "net.ir.cbor").read_bytes() == graph_bytes, name
             torch.backends.cuda.enable_flash_sdp(True)
     finally:
         torch.backends.cuda.enable_flash_sdp(True)
 
 
-def test_a_model_that_cannot_be_traced_is_not_remembered(net: Shell) -> None:
+def test_model_that_cannot_be_traced_is_not_remembered(net: Shell) -> None:
     (net.folder / "net.py").write_text(NET.replace("return self.second(x)", "raise ValueError('no')"))
     for _ in range(2):
         assert net.tmmu("plan", "net.py").code == 2
@@ -215,7 +215,7 @@ def test_a_model_that_cannot_be_traced_is_not_remembered(net: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "why"),
+    ("spoil", "reason"),
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "shorter than it says"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\0"), "not what was written"),
@@ -223,36 +223,36 @@ def test_a_model_that_cannot_be_traced_is_not_remembered(net: Shell) -> None:
         (lambda path: path.unlink(), "nothing is stored"),
     ],
 )
-def test_a_spoilt_entry_is_made_again(net: Shell, spoil: Callable[[Path], Any], why: str) -> None:
+def test_damaged_entry_is_planned_again(net: Shell, spoil: Callable[[Path], Any], reason: str) -> None:
     digest = plan(net)["digest"]
-    (one,) = store.entries(cache_folder())
-    spoil(one.path)
+    (entry_file,) = store.entries(cache_folder())
+    spoil(entry_file.path)
     again = plan(net)
     assert (again["digest"], again["cache"]["origin"]) == (digest, "cold")
-    assert why in again["cache"]["miss"]
+    assert reason in again["cache"]["miss"]
     assert origin(net) == "disk"
 
 
-def test_a_plan_that_somebody_forged_is_judged(net: Shell) -> None:
-    """Its entry has every digest right, and its plan says that two buffers may lie on one another."""
-    wanted = plan(net)
-    (one,) = store.entries(cache_folder())
-    entry = store.read_entry(one.path)
+def test_forged_plan_is_judged(net: Shell) -> None:
+    """Every digest of the entry is right, and all buffers of the plan have one offset."""
+    original = plan(net)
+    (entry_file,) = store.entries(cache_folder())
+    entry = store.read_entry(entry_file.path)
     graph, sound = read_graph(entry.graph), read_plan(entry.plan)
     forged = replace(sound, buffers=replace(sound.buffers, offset=(0,) * len(sound.buffers)))
-    one.path.write_bytes(encode_entry(entry.key, graph, forged))
-    found = plan(net)
-    assert found["digest"] == wanted["digest"]
-    assert "the judge refused the stored plan" in found["cache"]["miss"]
+    entry_file.path.write_bytes(encode_entry(entry.key, graph, forged))
+    replanned = plan(net)
+    assert replanned["digest"] == original["digest"]
+    assert "the judge refused the stored plan" in replanned["cache"]["miss"]
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_stops_nobody(net: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_written_is_reported_and_no_error(net: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     (net.folder / "file").touch()
     monkeypatch.setenv("TMMU_CACHE_DIR", str(net.folder / "file"))
     assert "file" in plan(net)["cache"]["unkept"]
 
 
-def test_the_folder_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMMU_CACHE_DIR", str(tmp_path))
     assert cache_folder() == tmp_path / "plans"
     monkeypatch.chdir(tmp_path.parent)
@@ -269,8 +269,8 @@ def test_the_folder_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatc
 # -- targets whose files say all
 
 
-def alone(*arguments: str, torch: bool = False) -> Any:
-    """The record of a command that runs in a process of its own, and imports torch or does not."""
+def run_in_process(*arguments: str, torch: bool = False) -> Any:
+    """The JSON of a command in a process of its own, which must import torch or must not."""
     program = (
         f"import sys; from tmmu.cli.app import run; code = run({list(arguments)}); "
         f"sys.exit(code or ('torch' in sys.modules) is not {torch})"
@@ -280,25 +280,25 @@ def alone(*arguments: str, torch: bool = False) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_warm_configuration_needs_no_torch(shell: Shell) -> None:
+def test_warm_configuration_needs_no_torch(shell: Shell) -> None:
     folder = shell.folder / "tiny"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    cold = alone("plan", "hf:tiny", "--batch", "2", "--json", torch=True)
+    cold = run_in_process("plan", "hf:tiny", "--batch", "2", "--json", torch=True)
     files = {name: (shell.folder / name).read_bytes() for name in ("tiny.plan.cbor", "tiny.ir.cbor")}
-    warm = alone("plan", "hf:tiny", "--batch", "2", "--json")
+    warm = run_in_process("plan", "hf:tiny", "--batch", "2", "--json")
     assert (cold["cache"]["origin"], warm["cache"]["origin"]) == ("cold", "disk")
     assert warm["digest"] == cold["digest"]
     assert {name: (shell.folder / name).read_bytes() for name in files} == files
-    assert alone("cache", "why", "hf:tiny", "--batch", "2", "--json")["kept"] is True
-    again = alone("plan", "hf:tiny", "--batch", "2", "--seed", "9", "--json")
+    assert run_in_process("cache", "why", "hf:tiny", "--batch", "2", "--json")["kept"] is True
+    again = run_in_process("plan", "hf:tiny", "--batch", "2", "--seed", "9", "--json")
     assert (again["ir_hash"], again["cache"]["origin"]) == (cold["ir_hash"], "cold")
     assert again["digest"] != cold["digest"]
-    found = alone("cache", "why", "hf:tiny/config.json", "--batch", "3", "--json")
-    assert {"workload": ["batch 3", "batch 2"]} in [one["parts"] for one in found["nearest"]]
+    answer = run_in_process("cache", "why", "hf:tiny/config.json", "--batch", "3", "--json")
+    assert {"workload": ["batch 3", "batch 2"]} in [entry["parts"] for entry in answer["nearest"]]
     (folder / "config.json").write_text(json.dumps(CONFIG | {"n_head": 4}))
-    found = alone("cache", "why", "hf:tiny", "--batch", "2", "--json")
-    assert list(found["nearest"][0]["parts"]) == ["model"]
+    answer = run_in_process("cache", "why", "hf:tiny", "--batch", "2", "--json")
+    assert list(answer["nearest"][0]["parts"]) == ["model"]
 
 
 class Exported(nn.Module):
@@ -311,43 +311,43 @@ class Exported(nn.Module):
         return self.layer(x) * self.factor
 
 
-def test_a_warm_exported_program_needs_no_torch_and_no_weights(shell: Shell) -> None:
+def test_warm_exported_program_needs_no_torch_and_no_weights(shell: Shell) -> None:
     def export(factor: float) -> None:
         torch.export.save(torch.export.export(Exported(factor), (torch.zeros(2, 4),)), "net.pt2")
 
     export(2.0)
-    cold = alone("plan", "net.pt2", "--json", torch=True)
-    warm = alone("plan", "net.pt2", "--json")
+    cold = run_in_process("plan", "net.pt2", "--json", torch=True)
+    warm = run_in_process("plan", "net.pt2", "--json")
     assert (warm["digest"], warm["cache"]["origin"]) == (cold["digest"], "disk")
     export(2.0)  # other random weights
-    assert alone("cache", "why", "net.pt2", "--json")["kept"] is True
+    assert run_in_process("cache", "why", "net.pt2", "--json")["kept"] is True
     export(3.0)
-    assert list(alone("cache", "why", "net.pt2", "--json")["nearest"][0]["parts"]) == ["model"]
+    assert list(run_in_process("cache", "why", "net.pt2", "--json")["nearest"][0]["parts"]) == ["model"]
 
 
-def test_a_graph_file_is_planned_once(shell: Shell) -> None:
+def test_graph_file_is_planned_once(shell: Shell) -> None:
     shell.graph(small())
     assert [origin(shell, "-o", "x.plan.cbor", target="small.ir.cbor") for _ in range(2)] == ["cold", "disk"]
     assert origin(shell, "-o", "x.plan.cbor", "--nodes", 9, target="small.ir.cbor") == "cold"
     graph = small()
-    other = replace(graph, notes=replace(graph.notes, name="other"))
-    Path("small.ir.cbor").write_bytes(encode_graph(other))
-    found = plan(shell, "-o", "x.plan.cbor", target="small.ir.cbor")
-    assert (found["cache"]["origin"], found["model"]) == ("cold", "other")
+    renamed = replace(graph, notes=replace(graph.notes, name="other"))
+    Path("small.ir.cbor").write_bytes(encode_graph(renamed))
+    record = plan(shell, "-o", "x.plan.cbor", target="small.ir.cbor")
+    assert (record["cache"]["origin"], record["model"]) == ("cold", "other")
 
 
 # -- another process
 
 
-def test_processes_with_other_hash_seeds_agree_on_the_key(net: Shell) -> None:
+def test_key_is_the_same_under_other_hash_seeds(net: Shell) -> None:
     program = "from tmmu.cli.app import run; run(['cache', 'why', 'net.py', '--json'])"
-    found = set()
+    keys = set()
     for seed in ("0", "1"):
         env = os.environ | {"PYTHONHASHSEED": seed}
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
-        found.add(json.loads(done.stdout)["key"])
-    assert len(found) == 1
-    assert None not in found
+        keys.add(json.loads(done.stdout)["key"])
+    assert len(keys) == 1
+    assert None not in keys
 
 
 # -- ls, why, verify, prune
@@ -359,7 +359,7 @@ def fill(shell: Shell, *seeds: int) -> None:
         assert shell.tmmu("plan", "small.ir.cbor", "-o", "x.plan.cbor", "--seed", seed).code == 0
 
 
-def test_an_empty_cache(shell: Shell) -> None:
+def test_empty_cache_is_listed_verified_and_pruned(shell: Shell) -> None:
     folder = cache_folder()
     assert shell.tmmu("cache", "ls").out == f"0 entries, 0 B, in {folder}\n"
     assert shell.tmmu("cache", "verify").out == f"sound: 0 entries in {folder}\n"
@@ -367,7 +367,7 @@ def test_an_empty_cache(shell: Shell) -> None:
     assert shell.tmmu("cache", "ls", "--json").record == {"folder": str(folder), "bytes": 0, "entries": []}
 
 
-def test_ls_lists_what_was_used_last_first(shell: Shell) -> None:
+def test_ls_lists_the_most_recently_used_first(shell: Shell) -> None:
     fill(shell, 1, 2)
     newest, oldest = reversed(store.entries(cache_folder()))
     os.utime(oldest.path, ns=(1, 1))
@@ -387,26 +387,26 @@ def test_ls_shows_what_cannot_be_served(shell: Shell) -> None:
     assert "the file is no entry of a plan cache" in shell.tmmu("cache", "ls").out
 
 
-def test_why_names_the_parts_that_missed(shell: Shell) -> None:
+def test_why_names_the_parts_that_differ(shell: Shell) -> None:
     fill(shell, 1)
-    (kept,) = store.entries(cache_folder())
-    assert shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 1).out == f"found: {kept.key[:12]}\n"
+    (stored,) = store.entries(cache_folder())
+    assert shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 1).out == f"found: {stored.key[:12]}\n"
     done = shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 2, "--preset", "train_full")
     assert done.code == 0
     lines = done.out.splitlines()
     assert lines[0].startswith("not found: ")
     assert lines[2:] == [
-        f"{kept.key[:12]} differs in 2 parts:",
+        f"{stored.key[:12]} differs in 2 parts:",
         "part    asked for          kept",
         "preset  train_full         inference",
         *[line for line in lines if line.startswith("token")],
     ]
 
 
-def test_why_compares_with_the_nearest(shell: Shell) -> None:
+def test_why_compares_with_the_nearest_entries(shell: Shell) -> None:
     fill(shell, 1, 2, 3, 4, 5)
     record = shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 9, "--nodes", 3, "--json").record
-    assert [set(one["parts"]) for one in record["nearest"]] == [{"token", "nodes"}] * 3
+    assert [set(entry["parts"]) for entry in record["nearest"]] == [{"token", "nodes"}] * 3
     shell.tmmu("plan", "small.ir.cbor", "-o", "x.plan.cbor", "--seed", 9)
     record = shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 9, "--nodes", 3, "--json").record
     assert record["nearest"][0]["parts"] == {"nodes": ["3", "0"]}
@@ -419,23 +419,23 @@ def test_why_names_another_torch(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
     plan(shell, target="hf:gpt2")
     real = parts.library_part
     monkeypatch.setattr(parts, "library_part", lambda name: replace(real(name), digest=bytes(32), text="9.9"))
-    found = shell.tmmu("cache", "why", "hf:gpt2", "--json").record["nearest"][0]["parts"]
-    assert found["library.torch"] == ["9.9", torch.__version__]
-    assert set(found) == {name for name in found if name.startswith("library.")}
+    parts_of_nearest = shell.tmmu("cache", "why", "hf:gpt2", "--json").record["nearest"][0]["parts"]
+    assert parts_of_nearest["library.torch"] == ["9.9", torch.__version__]
+    assert set(parts_of_nearest) == {name for name in parts_of_nearest if name.startswith("library.")}
     assert origin(shell, target="hf:gpt2") == "cold"
 
 
-def test_why_of_a_model_names_its_subject(net: Shell) -> None:
+def test_why_of_a_python_file_names_its_graph(net: Shell) -> None:
     plan(net)
     (net.folder / "net.py").write_text(NET.replace("torch.relu", "torch.sigmoid"))
-    (near,) = net.tmmu("cache", "why", "net.py", "--json").record["nearest"]
-    assert set(near["parts"]) == {"model"}
+    (nearest,) = net.tmmu("cache", "why", "net.py", "--json").record["nearest"]
+    assert set(nearest["parts"]) == {"model"}
 
 
-def test_why_touches_nothing(shell: Shell) -> None:
+def test_commands_that_read_do_not_count_as_use(shell: Shell) -> None:
     fill(shell, 1)
-    (one,) = store.entries(cache_folder())
-    os.utime(one.path, ns=(1, 1))
+    (entry_file,) = store.entries(cache_folder())
+    os.utime(entry_file.path, ns=(1, 1))
     shell.tmmu("cache", "why", "small.ir.cbor", "--seed", 1)
     shell.tmmu("cache", "ls")
     shell.tmmu("cache", "verify")
@@ -443,7 +443,7 @@ def test_why_touches_nothing(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "Missing argument"),
         (("small.ir.cbor", "-o", "x"), "--output"),
@@ -455,11 +455,11 @@ def test_why_touches_nothing(shell: Shell) -> None:
         (("missing.py",), "missing.py"),
     ],
 )
-def test_why_refuses_as_plan_does(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+def test_why_refuses_as_plan_does(shell: Shell, arguments: tuple[str, ...], message: str) -> None:
     shell.graph(small())
     done = shell.tmmu("cache", "why", *arguments)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
 
 
@@ -467,23 +467,23 @@ def test_verify_judges_every_entry(shell: Shell) -> None:
     fill(shell, 1, 2, 3)
     folder = cache_folder()
     assert shell.tmmu("cache", "verify").out == f"sound: 3 entries in {folder}\n"
-    one, other, _ = store.entries(folder)
-    entry = store.read_entry(one.path)
+    forged_file, renamed_file, _ = store.entries(folder)
+    entry = store.read_entry(forged_file.path)
     graph, sound = read_graph(entry.graph), read_plan(entry.plan)
     forged = replace(sound, buffers=replace(sound.buffers, offset=(0,) * len(sound.buffers)))
-    one.path.write_bytes(encode_entry(entry.key, graph, forged))
-    other.path.write_bytes(encode_entry(key(), graph, sound))
+    forged_file.path.write_bytes(encode_entry(entry.key, graph, forged))
+    renamed_file.path.write_bytes(encode_entry(key(), graph, sound))
     done = shell.tmmu("cache", "verify")
     assert done.code == 3
     assert "2 of 3 entries" in done.err
     assert "PLAN_CORRUPT" in done.err
     lines = sorted(done.out.splitlines())
     assert len(lines) == 2
-    assert any(one.key[:12] in line and "the judge refused" in line for line in lines)
-    assert any(other.key[:12] in line and "another key's" in line for line in lines)
+    assert any(forged_file.key[:12] in line and "the judge refused" in line for line in lines)
+    assert any(renamed_file.key[:12] in line and "another key's" in line for line in lines)
     done = shell.tmmu("cache", "verify", "--json")
     assert done.code == 3
-    assert set(done.record["faults"]) == {one.key, other.key}
+    assert set(done.record["faults"]) == {forged_file.key, renamed_file.key}
 
 
 def test_prune_removes_what_cannot_be_served_and_makes_room(shell: Shell) -> None:
@@ -498,7 +498,7 @@ def test_prune_removes_what_cannot_be_served_and_makes_room(shell: Shell) -> Non
     assert (done["removed"], done["unfinished"], done["kept"]) == (1, 1, 2)
     done = shell.tmmu("cache", "prune", "--limit", str(third.bytes)).out
     assert done.startswith("removed 1 entry, ")
-    assert [one.path for one in store.entries(folder)] == [third.path]
+    assert [file.path for file in store.entries(folder)] == [third.path]
     done = shell.tmmu("cache", "prune", "--all", "--json").record
     assert (done["removed"], done["unfinished"], done["kept"]) == (1, 1, 0)
     assert list(folder.iterdir()) == []

@@ -1,4 +1,4 @@
-"""``tmmu cache ls`` and ``why`` for a person: names that can be read, times, and exit codes."""
+"""``tmmu cache`` as text: shortened digests, local times, one-line errors and exit codes."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def net(shell: Shell) -> Shell:
 
 @pytest.fixture
 def paris(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The clock of a place that is two hours ahead in summer."""
+    """A time zone two hours ahead of UTC in summer."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield
@@ -36,23 +36,23 @@ def paris(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("paris")
-def test_ls_says_when_an_entry_was_used_last_by_the_clock_of_this_place(shell: Shell) -> None:
+def test_ls_shows_the_last_use_in_local_time(shell: Shell) -> None:
     fill(shell, 1)
-    (one,) = store.entries(cache_folder())
-    os.utime(one.path, (1_750_000_000, 1_750_000_000))
+    (entry_file,) = store.entries(cache_folder())
+    os.utime(entry_file.path, (1_750_000_000, 1_750_000_000))
     row = shell.tmmu("cache", "ls").out.splitlines()[1]
-    assert row.split()[:3] == [one.key[:12], "2025-06-15", "17:06"]
+    assert row.split()[:3] == [entry_file.key[:12], "2025-06-15", "17:06"]
     assert shell.tmmu("plan", "small.ir.cbor", "-o", "x.plan.cbor", "--seed", 1).code == 0
     assert "2025-06-15" not in shell.tmmu("cache", "ls").out, "it was served"
-    assert shell.tmmu("cache", "ls", "--json").record["entries"][0]["used_ns"] > one.used_ns
+    assert shell.tmmu("cache", "ls", "--json").record["entries"][0]["used_ns"] > entry_file.used_ns
 
 
-def test_a_time_that_no_calendar_has_is_left_out() -> None:
+def test_time_outside_the_calendar_is_left_out() -> None:
     assert _format_time(10**30) == ""
 
 
-def test_ls_names_programs_that_were_traced_to_run(net: Shell) -> None:
-    """The whole hash stands in the record; a person is told what it is, and enough of it to tell two apart."""
+def test_ls_names_traced_programs(net: Shell) -> None:
+    """JSON has the whole hash; the table has its first digits."""
     assert net.tmmu("run", "net.py").code == 0
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     torch.compile(module, backend="tmmu")(torch.zeros(2, 4))
@@ -66,7 +66,7 @@ def test_ls_names_programs_that_were_traced_to_run(net: Shell) -> None:
     assert lines[1].endswith("x float32[2,8]")
 
 
-def test_why_shortens_digests_for_a_person_alone(net: Shell) -> None:
+def test_why_shortens_digests_outside_json(net: Shell) -> None:
     assert net.tmmu("run", "net.py").code == 0
     (model,) = [row["parts"]["model"] for row in net.tmmu("cache", "ls", "--json").record["entries"]]
     net.graph(small())
@@ -75,55 +75,53 @@ def test_why_shortens_digests_for_a_person_alone(net: Shell) -> None:
     assert _shorten_digests(f"graph {model}") == f"graph {model[:-52]}…"
 
 
-def test_why_exits_with_0_whether_it_is_kept_or_not(net: Shell) -> None:
-    """What is kept is no error; a script reads ``kept``."""
+def test_why_exits_with_0_on_hit_and_miss(net: Shell) -> None:
+    """A miss is no error; a script reads ``kept``."""
     assert net.tmmu("cache", "why", "net.py").code == 0
     plan(net)
-    found = net.tmmu("cache", "why", "net.py", "--json")
-    assert (found.code, found.record["kept"]) == (0, True)
+    hit = net.tmmu("cache", "why", "net.py", "--json")
+    assert (hit.code, hit.record["kept"]) == (0, True)
     store.entries(cache_folder())[0].path.write_bytes(b"x")
-    spoilt = net.tmmu("cache", "why", "net.py", "--json")
-    assert (spoilt.code, spoilt.record["kept"]) == (0, False)
+    miss = net.tmmu("cache", "why", "net.py", "--json")
+    assert (miss.code, miss.record["kept"]) == (0, False)
 
 
-def test_why_exits_as_plan_does_where_there_is_nothing_to_look_for(net: Shell) -> None:
+def test_why_exits_as_plan_does_for_a_broken_target(net: Shell) -> None:
     (net.folder / "net.py").write_text("model = 1 +\n")
     (net.folder / "cut.ir.cbor").write_bytes(b"\xa1")
-    for target, code, said in (("net.py", 2, "CAPTURE_FAILED"), ("cut.ir.cbor", 3, "PLAN_CORRUPT")):
+    for target, code, error_code in (("net.py", 2, "CAPTURE_FAILED"), ("cut.ir.cbor", 3, "PLAN_CORRUPT")):
         for command in (("plan",), ("cache", "why")):
             done = net.tmmu(*command, target)
             assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
-            assert said in done.err
+            assert error_code in done.err
 
 
-def test_an_entry_that_goes_while_it_is_looked_for_is_no_fault(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a prune."""
+def test_entry_removed_meanwhile_is_no_fault(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a ``prune`` in another process."""
     fill(shell, 1, 2)
-    one, other = store.entries(cache_folder())
-    monkeypatch.setattr(store, "entries", lambda folder: (one, other))
-    one.path.unlink()
+    removed, remaining = store.entries(cache_folder())
+    monkeypatch.setattr(store, "entries", lambda folder: (removed, remaining))
+    removed.path.unlink()
     done = shell.tmmu("cache", "verify")
     assert (done.code, done.out) == (0, f"sound: 1 entry in {cache_folder()}\n")
-    assert [row["key"] for row in shell.tmmu("cache", "ls", "--json").record["entries"]] == [other.key]
+    assert [row["key"] for row in shell.tmmu("cache", "ls", "--json").record["entries"]] == [remaining.key]
 
 
 def test_prune_says_what_it_cannot_remove(shell: Shell) -> None:
     fill(shell, 1, 2)
-    one, _ = store.entries(cache_folder())
-    one.path.unlink()
-    one.path.mkdir()
+    entry_file, _ = store.entries(cache_folder())
+    entry_file.path.unlink()
+    entry_file.path.mkdir()
     for arguments in (("prune",), ("prune", "--all")):
         done = shell.tmmu("cache", *arguments)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert done.err.startswith(f"tmmu: INVALID_CONFIG: {one.path} should go and cannot be removed: ")
-    assert shell.tmmu("cache", "prune", "--json").record["stuck"] == {one.path.name: "Is a directory"}
-    assert [stored.path for stored in store.entries(cache_folder())] == [one.path]
+        assert done.err.startswith(f"tmmu: INVALID_CONFIG: {entry_file.path} should go and cannot be removed: ")
+    assert shell.tmmu("cache", "prune", "--json").record["stuck"] == {entry_file.path.name: "Is a directory"}
+    assert [stored.path for stored in store.entries(cache_folder())] == [entry_file.path]
 
 
 @pytest.mark.parametrize("option", ["--all", "--limit=0"])
-def test_prune_says_that_a_folder_may_not_be_written(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
+def test_prune_says_that_the_folder_is_read_only(shell: Shell, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     fill(shell, 1, 2)
 
     def refuse(path: Path, *, missing_ok: bool = False) -> None:
@@ -137,7 +135,9 @@ def test_prune_says_that_a_folder_may_not_be_written(
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "prune"])
-def test_a_cache_that_is_a_file_is_one_clear_line(shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_cache_folder_that_is_a_file_is_one_clear_line(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     (shell.folder / "file").write_text("")
     monkeypatch.setenv("TMMU_CACHE_DIR", str(shell.folder / "file"))
     done = shell.tmmu("cache", command)
