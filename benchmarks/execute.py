@@ -1,4 +1,4 @@
-"""Run every architecture of the corpus, small, inside its plan on the CPU, and hold every bit against two other runs.
+"""Runs every architecture of the corpus, small, in its plan on the CPU, and compares every bit with two other runs.
 
     python -m benchmarks.execute [--only TEXT] [--train | --inference]
 
@@ -64,14 +64,14 @@ PIXELS = (
 
 
 def row_of(architecture: Architecture, *, training: bool) -> Row:
-    """Run twice, on two batches, so that what the first leaves behind would show in the second."""
+    """Two runs, on two batches, so that what the first leaves behind would show in the second."""
     subject = Subject(workload(architecture, training=training))
     try:
         executor = subject.executor()
     except TmmuError as error:
         return Row(name=architecture.name, training=training, reason=str(error))
-    plain = ReferenceExecutor(subject.program, subject.weights)
-    rows = [_count_differences(subject, executor, plain, subject.inputs(seed)) for seed in (0, 1)]
+    reference = ReferenceExecutor(subject.program, subject.weights)
+    rows = [_count_differences(subject, executor, reference, subject.inputs(seed)) for seed in (0, 1)]
     from_program, from_module, distance = (max(column) for column in zip(*rows, strict=True))
     return Row(
         name=architecture.name,
@@ -86,30 +86,30 @@ def row_of(architecture: Architecture, *, training: bool) -> Row:
 
 
 def _count_differences(
-    subject: Subject, executor: Executor, plain: ReferenceExecutor, inputs: Tensors
+    subject: Subject, executor: Executor, reference: ReferenceExecutor, inputs: Tensors
 ) -> tuple[int, int, float]:
+    """(results unlike the program's, results unlike the module's, the largest distance of the latter)."""
     torch.manual_seed(5)
     planned = executor.run(inputs)
     torch.manual_seed(5)
-    plain.run(executor.order, inputs)
+    reference.run(executor.order, inputs)
     torch.manual_seed(5)
     eager = subject.call(inputs)
     if len(eager) != len(planned) or not all(t.isfinite().all() for t in eager if t.is_floating_point()):
         raise RuntimeError(f"{subject.work.model}: {len(planned)} results, {len(eager)} wanted, or not finite")
-    from_program = sum(
-        not same_bits(result, plain.value(v)) for result, v in zip(planned, executor.outputs, strict=True)
-    )
+    expected = map(reference.value, executor.outputs)
+    from_program = sum(not same_bits(a, b) for a, b in zip(planned, expected, strict=True))
     differing = [(a, b) for a, b in zip(planned, eager, strict=True) if not same_bits(a, b)]
     return from_program, len(differing), max((distance(a, b) for a, b in differing), default=0.0)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    alike = a.shape == b.shape and a.dtype == b.dtype
-    return alike and a.contiguous().view(-1).view(torch.uint8).equal(b.contiguous().view(-1).view(torch.uint8))
+    is_same_type = a.shape == b.shape and a.dtype == b.dtype
+    return is_same_type and a.contiguous().view(-1).view(torch.uint8).equal(b.contiguous().view(-1).view(torch.uint8))
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference, by the largest magnitude; infinite where there is nothing to subtract."""
+    """The largest difference as a fraction of the largest magnitude; infinite for tensors of other shapes."""
     if a.shape != b.shape:
         return float("inf")
     return float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-300))
@@ -119,10 +119,9 @@ def line(row: Row) -> str:
     mode = "training" if row.training else "inference"
     if not row.ops:
         return f"{row.name:20} {mode:9} {row.reason[:90]}"
-    apart = f"{row.distance:9.1e}" if row.module else f"{'':9}"
-    return (
-        f"{row.name:20} {mode:9} {row.ops:6} {row.results:7} {row.plain:7} {row.module:7} {apart} {row.reason}".rstrip()
-    )
+    distance = f"{row.distance:9.1e}" if row.module else f"{'':9}"
+    columns = f"{row.ops:6} {row.results:7} {row.plain:7} {row.module:7} {distance}"
+    return f"{row.name:20} {mode:9} {columns} {row.reason}".rstrip()
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:

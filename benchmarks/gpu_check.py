@@ -26,7 +26,7 @@ from tmmu.runtime.compare.bench import CALLS, EAGER, PLANNED, Measurement
 
 MODELS = Path(__file__).with_name("gpu_models.py")
 SECONDS = 200.0
-"""Rows that begin later than this are left out, and said so: the whole must end in four minutes."""
+"""Rows that would begin later are left out, with that as their fault: all must end in four minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One model on one device. Times in milliseconds; ``fault`` is empty where all is as it should be."""
+    """One model on one device; ``fault`` is empty where all holds. The names of the fields are keys of ``--json``."""
 
     name: str
     fault: str = ""
@@ -77,7 +77,7 @@ class Row:
 
 
 def row_of(case: Case, device: str, *, small: bool) -> Row:
-    """The row of a case; a fault is part of it."""
+    """The row of a case, its fault included."""
     try:
         return _measure(case, device, small=small)
     except TmmuError as error:
@@ -136,7 +136,7 @@ COLUMNS = (
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """The rows as a person reads them."""
+    """The rows as a table of text."""
     cells = [COLUMNS, *map(_cells, rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
     for row in cells:
@@ -158,7 +158,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def card(device: str) -> str:
-    """What the rows were measured on."""
+    """The card, or the CPU, and the versions."""
     if device == "cuda":
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
     return f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -48,7 +48,7 @@ class Language(nn.Module):
 
 
 class Gated(Language):
-    """The same with gates and root-mean-square norms, in bfloat16."""
+    """``Language`` with gated activations and RMS norms, in bfloat16."""
 
     def __init__(self, width: int = 512, layers: int = 8) -> None:
         super().__init__(width=width, layers=layers, gated=True)
@@ -56,7 +56,7 @@ class Gated(Language):
 
 
 class Recomputed(Language):
-    """The same with dropout, each block computed again in the backward: the random state must be as it was."""
+    """``Language`` with dropout, each block checkpointed: its recomputation must restore the random state."""
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
@@ -69,7 +69,7 @@ class Recomputed(Language):
 
 
 class Decode(nn.Module):
-    """One token against a cache that stays where it is."""
+    """One token against a key-value cache in buffers, updated in place."""
 
     def __init__(self, width: int = 512, layers: int = 8, heads: int = 8, length: int = 512) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Decode(nn.Module):
 
 
 class Vision(nn.Module):
-    """Patches of an image, and a class."""
+    """A vision transformer: patches of an image in, logits of classes out."""
 
     def __init__(self, width: int = 384, layers: int = 6, heads: int = 6, patch: int = 16) -> None:
         super().__init__()
@@ -114,5 +114,5 @@ class Vision(nn.Module):
 
 
 def loss(model: nn.Module, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
-    """Something of a loss's shape: every output counts."""
+    """A scalar on which every output has an effect."""
     return model(*inputs, **named).float().logsumexp(-1).mean()

@@ -1,4 +1,4 @@
-"""The bytes of a plan beside the most that eager holds, for the same module, weights and inputs.
+"""Bytes of a plan beside the peak of eager, for the same module, weights and inputs.
 
     python -m benchmarks.peaks [--only TEXT] [--small]
 
@@ -28,7 +28,7 @@ from tmmu.runtime.steps.unplanned import count_allocations
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """Bytes. ``stack`` is the part of ``plan`` that a step fills anew."""
+    """Bytes of one workload. ``stack`` is the activations' part of ``plan``, ``beside`` what operators allocate."""
 
     name: str
     training: bool
@@ -43,7 +43,7 @@ class Peak:
 
 
 def peak_of(name: str, work: Workload) -> Peak:
-    """Both sides of one workload. Eager goes first, with gradients as an optimizer leaves them: none."""
+    """Both sides of one workload. Eager goes first, without gradients, as an optimizer leaves them."""
     subject = Subject(work)
     inputs = subject.inputs(0)
     eager = eager_peak(subject, inputs)
@@ -55,7 +55,7 @@ def peak_of(name: str, work: Workload) -> Peak:
 
 
 def eager_peak(subject: Subject, inputs: Tensors) -> int:
-    """What is held before a step, and the most that the step adds; a step before that lets lazy caches fill."""
+    """Bytes before a step, and the most that it adds. An earlier step fills lazy caches."""
     subject.call(inputs)
     subject.module.zero_grad(set_to_none=True)
     with count_allocations() as counter:
@@ -66,7 +66,7 @@ def eager_peak(subject: Subject, inputs: Tensors) -> int:
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """The bytes of the storages behind them, each once."""
+    """Bytes of the tensors' storages, each counted once."""
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 

@@ -1,4 +1,4 @@
-"""Products of one row and a matrix: the library's call, and ours in parts for all threads; time, and bits that differ.
+"""Products of one row and a matrix: the library's call beside ours, cut for all threads; time, and bits that differ.
 
     python -m benchmarks.products [--rounds 30] [--threads 2]
 
@@ -26,14 +26,14 @@ aten = torch.ops.aten
 
 
 def matrices(rows: int, columns: int, *, turned: bool) -> list[torch.Tensor]:
-    """Stored by rows, or ``turned``, as ``nn.Linear`` stores them."""
+    """Stored by rows, or, ``turned``, by columns, as ``nn.Linear`` stores them."""
     count = max(1, TOTAL_BYTES // (4 * rows * columns))
     shape = (columns, rows) if turned else (rows, columns)
     return [torch.randn(shape).t() if turned else torch.randn(shape) for _ in range(count)]
 
 
 def steps_of(rows: int, columns: int, *, turned: bool) -> tuple[dict[str, Step], int]:
-    """What to time, and the bytes that each reads."""
+    """(steps to time by name, bytes that each reads)."""
     row, out = torch.randn(1, rows), torch.empty(1, columns)
     weights = matrices(rows, columns, turned=turned)
     library, ours = [], []
@@ -58,7 +58,7 @@ def _read(weights: list[torch.Tensor]) -> None:
 
 
 def count_differences() -> tuple[int, int]:
-    """Products whose bits are not the library's, and how many were cut."""
+    """(cut products whose bits are not the library's, cut products)."""
     differ = cut = 0
     for rows, columns, turned, threads in pairs(
         (64, 300, 768, 1023), (256, 1000, 1003, 5003), (False, True), (2, 3, 7, 16)

@@ -79,7 +79,7 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
 
 
 def bind_step(case: Case, module: Any) -> tuple[Any, Any]:
-    """The step bound inside its plan: handed over as a whole, and call by call."""
+    """Executors of the step in its plan: one that captures it, one that makes each call from Python."""
     from tmmu.passes.capture.constants import constant_values  # noqa: PLC0415
     from tmmu.passes.capture.request import CaptureRequest, no_progress  # noqa: PLC0415
     from tmmu.passes.capture.trace import capture  # noqa: PLC0415
@@ -102,7 +102,7 @@ def bind_step(case: Case, module: Any) -> tuple[Any, Any]:
 
 
 def step_times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> dict[str, float]:
-    """Milliseconds: the median over rounds in which each step has its turn, the fastest of a few runs."""
+    """Milliseconds by name: the median over rounds of the fastest of five runs in the round; steps alternate."""
     samples: dict[str, list[float]] = {name: [] for name in steps}
     with torch.no_grad():
         for step in steps.values():
@@ -121,7 +121,7 @@ def step_times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]
 
 
 def measure(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float], int]:
-    """Milliseconds of each way, and the bytes of the weights."""
+    """(milliseconds by variant, bytes of the weights)."""
     module, arguments = module_of(case)
     executors = bind_step(case, module)
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
@@ -133,7 +133,7 @@ def measure(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float
         steps["inductor"] = lambda: compiled(**arguments)
 
     def reset() -> None:
-        """A cache begins at its first position again."""
+        """Caches begin at their first position again."""
         if case.decode:
             arguments["past_key_values"].reset()
         for executor in executors:
@@ -153,15 +153,12 @@ def main() -> None:
     print(f"{'':24}{'eager':>10}{'calls':>10}{'tmmu':>10}{'inductor':>10}   eager/tmmu  inductor/tmmu  weights")
     for case in cases():
         if options.only in case.name:
-            milliseconds, weight_bytes = measure(case, inductor=not options.no_inductor, rounds=options.rounds)
-            inductor = milliseconds.get("inductor", float("nan"))
-            columns = "".join(
-                f"{milliseconds.get(name, inductor):8.3f}ms" for name in ("eager", "calls", "tmmu", "inductor")
-            )
-            rate = f"{weight_bytes / milliseconds['tmmu'] / 1e6:6.1f} GB/s"
-            print(
-                f"{case.name:24}{columns}{milliseconds['eager'] / milliseconds['tmmu']:12.2f}{inductor / milliseconds['tmmu']:14.2f}{rate}"
-            )
+            times, weight_bytes = measure(case, inductor=not options.no_inductor, rounds=options.rounds)
+            eager, calls, planned = (times[name] for name in ("eager", "calls", "tmmu"))
+            inductor = times.get("inductor", float("nan"))
+            columns = "".join(f"{ms:8.3f}ms" for ms in (eager, calls, planned, inductor))
+            rate = f"{weight_bytes / planned / 1e6:6.1f} GB/s"
+            print(f"{case.name:24}{columns}{eager / planned:12.2f}{inductor / planned:14.2f}{rate}")
 
 
 if __name__ == "__main__":

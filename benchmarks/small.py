@@ -11,7 +11,7 @@ VOCABULARY: Final = 128
 SEQUENCE: Final = 16
 BATCH: Final = 2
 IMAGE_TOKEN: Final = 120
-"""Stands for a patch of an image in a text."""
+"""The token that stands for a patch of an image."""
 
 SIZES: Final[Mapping[str, int]] = {
     "hidden_size": 64, "n_embd": 64, "d_model": 64, "dim": 64, "embed_dim": 16, "word_embed_proj_dim": 64,
@@ -31,7 +31,7 @@ SIZES: Final[Mapping[str, int]] = {
     "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4, "state_size": 8, "time_step_rank": 8,
     "classifier_proj_size": 32, "num_feat_extract_layers": 7,
 }  # fmt: skip
-"""What a configuration is given for each size that it has."""
+"""By the name of a configuration's size, its small value."""
 
 OVERRIDES: Final[Mapping[str, Mapping[str, Any]]] = {
     "Llama 3.1 70B": {"num_key_value_heads": 1},
@@ -65,11 +65,11 @@ OVERRIDES: Final[Mapping[str, Mapping[str, Any]]] = {
     "Wav2Vec2 base": {"conv_dim": [32] * 7},
     "HuBERT base": {"conv_dim": [32] * 7},
 }  # fmt: skip
-"""What one architecture is given instead."""
+"""By architecture, values that replace those above."""
 
 
 def small_config(architecture: Architecture) -> Any:
-    """The configuration, small; published options that are no sizes stay."""
+    """The configuration with small sizes; published options that are not sizes stay."""
     kind = getattr(transformers, architecture.config)
     return kind(
         **(architecture.sizes | small_sizes_of(kind, architecture.sizes) | OVERRIDES.get(architecture.name, {}))
@@ -77,7 +77,7 @@ def small_config(architecture: Architecture) -> Any:
 
 
 def small_sizes_of(kind: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes that a class of configurations has, made small, within its parts too."""
+    """Small values for all sizes of a class of configurations, nested configurations included."""
     default = kind(**sizes)
     own = default.to_dict()
     small_sizes: dict[str, Any] = {name: size for name, size in SIZES.items() if type(own.get(name)) is int}

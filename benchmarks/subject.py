@@ -1,4 +1,4 @@
-"""One architecture ready to be run twice: the module with random weights, and its program, bound inside a plan."""
+"""One architecture to run in two ways: the module with random weights, and its program bound in a plan."""
 
 import inspect
 import tempfile
@@ -32,7 +32,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is run: a class of transformers, its configuration, and the shape of a call."""
+    """A class of transformers, its configuration, and the shape of a call."""
 
     model: str
     config: Any
@@ -43,7 +43,7 @@ class Workload:
 
 
 class Subject:
-    """The module of a workload, and the program that was captured of it, each made when first asked for."""
+    """The module of a workload, its captured program and its plan, each made when first used."""
 
     def __init__(self, work: Workload) -> None:
         self.work = work
@@ -84,7 +84,7 @@ class Subject:
 
     @cached_property
     def module(self) -> Any:
-        """Every parameter drawn by its name: initialization leaves zeros, ones, and some as memory happens to be."""
+        """The module with random parameters: initialization leaves zeros, ones, and some memory as it happens to be."""
         model = getattr(transformers, self.work.model)._from_config(self.work.config, dtype=self.dtype)
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -97,7 +97,7 @@ class Subject:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """What a binding is given: what the trace made of numbers, and the module's own."""
+        """Weights to bind: constants of the trace, and the module's own."""
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         return self._capture[1] | {name: tensor.detach() for name, tensor in named}
 
@@ -105,7 +105,7 @@ class Subject:
         return bind(self.program, self.plan, token=TOKEN, weights=self.weights, **options)
 
     def inputs(self, seed: int) -> dict[str, torch.Tensor]:
-        """Values that the architecture takes, for each input of the program."""
+        """Random values that the architecture accepts, by input."""
         generator = torch.Generator().manual_seed(seed)
         specs = input_specs(self.program.graph, torch.device("cpu"))
         return {spec.name: self._draw(spec, generator) for spec in specs}
@@ -120,7 +120,7 @@ class Subject:
         return drawn
 
     def _classes(self, spec: InputSpec) -> int:
-        """How many values a whole number may have: of tokens all that stand for no image."""
+        """The exclusive upper bound of an integral input: for tokens, those that do not stand for an image."""
         if spec.name == "labels" and len(spec.shape) != 2:
             return int(self.work.config.num_labels)
         return min(int(self.work.config.get_text_config(decoder=True).vocab_size), IMAGE_TOKEN)
@@ -130,7 +130,7 @@ class Subject:
         return int((vision.image_size // vision.patch_size) ** 2)
 
     def call(self, inputs: Tensors) -> list[torch.Tensor]:
-        """What the module itself returns for them: outputs, or the loss and the gradients; its call is eager's."""
+        """What the module returns in eager: outputs, or, to train, the loss and the gradients."""
         extra: dict[str, Any] = {}
         names = inspect.signature(self.module.forward).parameters
         if "use_cache" in names:
@@ -148,5 +148,5 @@ class Subject:
 
 
 def distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Windows that coincide once, as a graph lists its outputs."""
+    """The tensors, views that coincide only once, as a graph lists its outputs."""
     return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors}.values())

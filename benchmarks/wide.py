@@ -17,7 +17,7 @@ WHISPER_SMALL: Final[dict[str, Any]] = {
 
 
 def wide_workload(name: str, *, training: bool) -> Workload:
-    """The workload of that name: two or four layers, so that it runs in seconds."""
+    """A workload of ``WIDE``, with two or four layers, so that it runs in seconds."""
     model, config, batch, sequence = _model_and_shape(name)
     return Workload(model=model, config=config, dtype="float32", batch=batch, sequence=sequence, training=training)
 

@@ -1,4 +1,4 @@
-"""Real runs with the kernels that captured models name."""
+"""Contexts for runs of real kernels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """The same kernels on both sides: without oneDNN, as models are captured."""
+    """Without oneDNN, as models are captured, so that eager and planned runs use the same kernels."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -19,7 +19,7 @@ def plain_kernels() -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Small kernels gain nothing from a second thread, and wait for it where others want the processor."""
+    """One thread: small kernels gain nothing from a second one, and wait for it on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""A module planned, bound and run beside the module itself."""
+"""Helpers that plan and bind a module, and run it beside the module itself."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ Tensors = dict[str, torch.Tensor]
 def capture_program(
     make: Make, inputs: Mapping[str, torch.Tensor], *, mode: str = "inference", **options: Any
 ) -> tuple[Program, Tensors]:
-    """The module's program on these inputs, and the constants that the trace met."""
+    """The module's program on these inputs, and the values of its constants."""
     with fake_environment("cpu"):
         with Recorder(), quick_initialization():
             module = make()
@@ -70,7 +70,7 @@ def bind_module(
 
 
 def run_eager(real: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """What the module returns, windows that coincide once, as a graph lists them."""
+    """What the module returns, views that coincide only once, as a graph lists its outputs."""
     with torch.no_grad():
         tensors = [tensor for _, tensor in named_tensors(real(**inputs))]
     return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors}.values())
@@ -85,7 +85,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def randomize(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Every floating parameter drawn anew, so that no zero or one hides a mistake."""
+    """Random floating parameters, so that no zero or one hides a mistake."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():

@@ -1,6 +1,6 @@
 """Random operators inside ``torch.utils.checkpoint`` draw, when a captured graph is run, what eager draws."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -190,7 +190,7 @@ def executor_of(make: Make, real: nn.Module, *, preset: str, replay: bool = True
 @pytest.mark.parametrize("replay", [True, False])
 @pytest.mark.parametrize("preset", ["train_full", "inference", "remat_enabled"])
 @pytest.mark.parametrize("make", WAYS, ids=lambda way: way.__name__)
-def test_steps_of_one_seed_are_those_of_the_module(make: type[Blocks], preset: str, replay: bool) -> None:
+def test_checkpointed_steps_have_the_bits_of_eager(make: type[Blocks], preset: str, replay: bool) -> None:
     real = randomize(make()).train()
     with plain_kernels():
         executor = executor_of(make, real, preset=preset, replay=replay)
@@ -207,7 +207,7 @@ def test_steps_of_one_seed_are_those_of_the_module(make: type[Blocks], preset: s
 
 
 @pytest.mark.parametrize("make", [Blocks, Nested, Seeded, Foreign], ids=lambda way: way.__name__)
-def test_the_sanitizer_and_a_run_without_a_plan_agree(make: type[Blocks]) -> None:
+def test_sanitizer_and_reference_agree_with_eager(make: type[Blocks]) -> None:
     real = randomize(make()).train()
     with plain_kernels():
         torch.manual_seed(3)
@@ -226,21 +226,21 @@ def test_the_sanitizer_and_a_run_without_a_plan_agree(make: type[Blocks]) -> Non
     assert all(map(same_bits, [plain.value(value) for value in program.graph.outputs], expected))
 
 
-def test_binding_leaves_the_generator_where_it_was() -> None:
+def test_binding_restores_the_random_state() -> None:
     real = randomize(Seeded())
     before = torch.manual_seed(11).get_state()
     executor_of(Seeded, real, preset="inference").close()
     assert torch.get_rng_state().equal(before)
 
 
-def test_a_step_on_a_cpu_is_one_piece() -> None:
+def test_checkpointed_step_on_a_cpu_is_one_launch() -> None:
     executor = executor_of(Blocks, randomize(Blocks()), preset="inference")
     assert executor.launch_count == 1
     executor.close()
 
 
 @pytest.mark.parametrize("make", [Blocks, Between, Nested, Reentrant, LastWord], ids=lambda way: way.__name__)
-def test_each_step_that_puts_a_state_back_is_needed(make: type[Blocks]) -> None:
+def test_ops_that_restore_a_random_state_are_all_needed(make: type[Blocks]) -> None:
     """One left out is another step, or leaves another state behind."""
     real = randomize(make()).train()
     with plain_kernels():
@@ -299,16 +299,6 @@ def test_gpt2_with_gradient_checkpointing_trains_as_eager_does() -> None:
     executor.close()
 
 
-@pytest.fixture
-def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No graph of another test is reported, and kernels are those of eager."""
-    torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
-    with plain_kernels():
-        yield
-    torch._dynamo.reset()
-
-
 def two_steps(model: Callable[..., Any], real: nn.Module, *, backwards: int = 1) -> list[torch.Tensor]:
     """Two steps with a draw of somebody else's between forward and backward; the state afterwards comes last."""
     results = []
@@ -324,10 +314,10 @@ def two_steps(model: Callable[..., Any], real: nn.Module, *, backwards: int = 1)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, about what it cannot compile as a whole
-@pytest.mark.usefixtures("compiling")
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("options", [{}, {"recompute": True}], ids=["saved", "recomputed"])
 @pytest.mark.parametrize("make", [Blocks, Between, Nested, Twice, Attending, Seeded], ids=lambda way: way.__name__)
-def test_a_compiled_checkpoint_draws_in_its_plan_as_eager_does(make: type[Blocks], options: dict[str, bool]) -> None:
+def test_compiled_checkpoints_draw_as_eager_does(make: type[Blocks], options: dict[str, bool]) -> None:
     real = randomize(make()).train()
     expected = two_steps(real, real)
     compiled = torch.compile(real, backend="tmmu", options=options)  # type: ignore[call-overload]
@@ -339,16 +329,16 @@ def test_a_compiled_checkpoint_draws_in_its_plan_as_eager_does(make: type[Blocks
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("compiling")
-def test_a_reentrant_checkpoint_is_compiled_as_torch_compiles_it() -> None:
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_reentrant_checkpoint_has_the_bits_of_aot_eager() -> None:
     real = randomize(Reentrant()).train()
     expected = two_steps(torch.compile(real, backend="aot_eager"), real)
     torch._dynamo.reset()
     assert all(map(same_bits, two_steps(torch.compile(real, backend="tmmu"), real), expected))
 
 
-@pytest.mark.usefixtures("compiling")
-def test_a_second_backward_without_a_plan_finds_the_state_that_the_plan_saved() -> None:
+@pytest.mark.usefixtures("fresh_compiler")
+def test_second_backward_without_a_plan_finds_the_random_state_that_the_plan_saved() -> None:
     real = randomize(Blocks()).train()
     expected = two_steps(real, real, backwards=3)
     planned = two_steps(torch.compile(real, backend="tmmu"), real, backwards=3)

@@ -5,7 +5,7 @@ import gc
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -15,23 +15,13 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.kernels import plain_kernels
 from tests.runtime.harness import same_bits
 from tmmu.backend import GraphReport, reports
 from tmmu.errors import InvalidConfig
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 F = nn.functional
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No graph of another test is reported, and kernels are those of eager."""
-    torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
-    torch.manual_seed(0)
-    with plain_kernels():
-        yield
-    torch._dynamo.reset()
 
 
 def compile_planned(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -94,7 +84,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW], ids=["sgd", "adamw"])
 @pytest.mark.parametrize("name", CASES)
-def test_five_steps_have_the_losses_and_the_weights_of_eager(name: str, kind: Any) -> None:
+def test_training_has_the_losses_and_weights_of_eager(name: str, kind: Any) -> None:
     make, shape = CASES[name]
     model = make()
     real = copy.deepcopy(model)
@@ -111,7 +101,7 @@ def test_five_steps_have_the_losses_and_the_weights_of_eager(name: str, kind: An
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("grad", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_inference_is_that_of_eager(name: str, grad: Any) -> None:
+def test_inference_has_the_bits_of_eager(name: str, grad: Any) -> None:
     make, shape = CASES[name]
     model = make().eval()
     run = compile_planned(model)
@@ -122,7 +112,7 @@ def test_inference_is_that_of_eager(name: str, grad: Any) -> None:
     assert all_planned()
 
 
-def test_results_stay_when_the_next_call_has_run() -> None:
+def test_results_outlive_the_next_call() -> None:
     model = Mlp().eval()
     run = compile_planned(model)
     with torch.no_grad():
@@ -132,7 +122,7 @@ def test_results_stay_when_the_next_call_has_run() -> None:
     assert all_planned()
 
 
-def test_weights_are_used_where_they_lie() -> None:
+def test_weights_are_used_in_place() -> None:
     """What an optimizer, or anyone, writes into them is seen, and nothing copies them."""
     model = nn.Linear(64, 64)
     run = compile_planned(model)
@@ -144,7 +134,7 @@ def test_weights_are_used_where_they_lie() -> None:
     assert max(the_report().stack_bytes) < model.weight.numel() * 4
 
 
-def test_weights_that_are_exchanged_are_seen() -> None:
+def test_exchanged_weights_bind_the_plan_again() -> None:
     model = Mlp().eval()
     run = compile_planned(model)
     x = torch.randn(4, 6)
@@ -157,7 +147,7 @@ def test_weights_that_are_exchanged_are_seen() -> None:
     assert all_planned()
 
 
-def test_many_forwards_before_the_backwards_do_not_disturb_each_other() -> None:
+def test_forwards_before_their_backwards_do_not_disturb_each_other() -> None:
     """Frames for the first few, torch for the rest; each backward finds what its own forward saved."""
     model = Mlp()
     real = copy.deepcopy(model)
@@ -177,7 +167,7 @@ def test_many_forwards_before_the_backwards_do_not_disturb_each_other() -> None:
     assert the_report().plain["more steps are under way than there are frames"] >= 3
 
 
-def test_a_forward_that_is_never_gone_back_gives_its_frame_back() -> None:
+def test_forward_without_a_backward_frees_its_memory() -> None:
     model = Mlp()
     run = compile_planned(model)
     for _ in range(9):
@@ -186,7 +176,7 @@ def test_a_forward_that_is_never_gone_back_gives_its_frame_back() -> None:
     assert all_planned()
 
 
-def test_going_back_twice_gives_the_gradient_twice() -> None:
+def test_retained_graph_gives_the_gradient_again() -> None:
     model = Mlp()
     real = copy.deepcopy(model)
     x = torch.randn(4, 6)
@@ -205,7 +195,7 @@ def test_going_back_twice_gives_the_gradient_twice() -> None:
 
 
 @pytest.mark.parametrize("weights", [True, False], ids=["weights too", "but weights"])
-def test_saved_tensors_may_be_taken_elsewhere_meanwhile(weights: bool) -> None:
+def test_saved_tensors_may_be_moved_by_hooks(weights: bool) -> None:
     """What comes back elsewhere is loaded into a frame; weights that come back elsewhere are torch's to run."""
     model = Mlp()
     real = copy.deepcopy(model)
@@ -224,14 +214,14 @@ def test_saved_tensors_may_be_taken_elsewhere_meanwhile(weights: bool) -> None:
     assert sum(the_report().plain.values()) == int(weights)
 
 
-def test_gradients_of_gradients_are_refused() -> None:
+def test_double_backward_is_refused() -> None:
     x = torch.randn(4, requires_grad=True)
     (gradient,) = torch.autograd.grad(compile_planned(lambda x: x.tanh().sum())(x), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         gradient.sum().backward()
 
 
-def test_inputs_get_gradients_and_the_weights_need_none() -> None:
+def test_inputs_get_gradients_where_weights_need_none() -> None:
     model = Mlp().requires_grad_(requires_grad=False)
     run = compile_planned(model)
     for _ in range(2):
@@ -245,7 +235,7 @@ def test_inputs_get_gradients_and_the_weights_need_none() -> None:
     assert all_planned()
 
 
-def test_only_what_is_saved_as_an_argument_still_finds_its_own() -> None:
+def test_residuals_that_are_only_arguments_find_their_own_step() -> None:
     """Nothing of the first half stays in the frame, so that the frame is free before the backward."""
     run = compile_planned(lambda x, y: x * y)
     pairs = [[torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)] for _ in range(3)]
@@ -364,7 +354,7 @@ LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_inputs_may_lie_in_any_way(name: str) -> None:
+def test_inputs_may_have_any_strides(name: str) -> None:
     run = compile_planned(lambda x: x.sin() * 2 + x)
     for _ in range(2):
         x = LAYOUTS[name]()
@@ -374,7 +364,7 @@ def test_inputs_may_lie_in_any_way(name: str) -> None:
     assert all_planned()
 
 
-def test_dropout_of_a_transposed_tensor_draws_as_eager_draws() -> None:
+def test_dropout_of_a_transposed_tensor_draws_as_eager_does() -> None:
     function = lambda x: F.dropout(x.transpose(0, 1), 0.15) * 2  # noqa: E731
     outcomes = []
     for run in (compile_planned(function), function):
@@ -389,7 +379,7 @@ def test_dropout_of_a_transposed_tensor_draws_as_eager_draws() -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_inputs_that_are_changed_are_changed_for_the_caller(name: str) -> None:
+def test_changed_inputs_are_changed_for_the_caller(name: str) -> None:
     function = CHANGES[name]
     run = compile_planned(function)
     for _ in range(2):
@@ -401,7 +391,7 @@ def test_inputs_that_are_changed_are_changed_for_the_caller(name: str) -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_a_changed_buffer_counts_as_changed(grad: bool) -> None:
+def test_changed_buffers_get_a_new_version(grad: bool) -> None:
     """Autograd must notice when something that it saved is not what it was."""
     model = nn.BatchNorm1d(4)
     run = compile_planned(model)
@@ -412,7 +402,7 @@ def test_a_changed_buffer_counts_as_changed(grad: bool) -> None:
     assert model.running_mean._version >= before + 2  # type: ignore[union-attr]
 
 
-def test_binding_leaves_buffers_as_they_were() -> None:
+def test_binding_leaves_buffers_unchanged() -> None:
     """The trial of each operator must not count as a batch."""
     model, real = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     run = compile_planned(model)
@@ -423,7 +413,7 @@ def test_binding_leaves_buffers_as_they_were() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_each_side_of_a_graph_break_has_its_own_plan() -> None:
+def test_graph_break_makes_two_plans() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = x.sin() + 1
         torch._dynamo.graph_break()
@@ -442,7 +432,7 @@ def test_each_side_of_a_graph_break_has_its_own_plan() -> None:
     assert all_planned()
 
 
-def test_three_shapes_are_three_plans_which_are_found_again() -> None:
+def test_plans_are_found_again_by_shape() -> None:
     model = Mlp().eval()
     shapes = (2, 5, 9)
     for origin in ("cold", "table"):
@@ -477,7 +467,7 @@ def test_dynamic_shapes_are_planned_one_by_one(grad: bool) -> None:
     assert all_planned()
 
 
-def test_of_many_forms_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specializations_beyond_the_limit_evict_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmmu.backend.MAX_SPECIALIZATIONS", 2)
     run = compile_planned(lambda x: x.sin() + 1, dynamic=True)
     for n in (3, 4, 5, 6, 3):
@@ -499,7 +489,7 @@ class CountingMode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_mode_sees_every_operator() -> None:
+def test_dispatch_mode_sees_every_operator() -> None:
     run = compile_planned(lambda x: x.sin() + 1)
     x = torch.randn(5)
     run(x)
@@ -509,7 +499,7 @@ def test_a_mode_sees_every_operator() -> None:
     assert "aten.sin.default" in mode.operators
 
 
-def test_sizes_and_numbers_that_change_are_results_too() -> None:
+def test_results_may_be_sizes_and_numbers() -> None:
     function = lambda x, k: (x * k, x.shape[0] * 2, x.view(x.shape[1], -1))  # noqa: E731
     run = compile_planned(function, dynamic=True)
     for n, k in ((4, 2), (6, 3), (8, 5)):
@@ -521,7 +511,7 @@ def test_sizes_and_numbers_that_change_are_results_too() -> None:
     assert all_planned()
 
 
-def test_two_models_at_once_keep_to_themselves() -> None:
+def test_two_models_do_not_disturb_each_other() -> None:
     models = [Mlp(), Mlp()]
     reals = copy.deepcopy(models)
     runs = [compile_planned(model) for model in models]
@@ -558,7 +548,7 @@ def test_threads_do_not_disturb_each_other() -> None:
     assert wrong == []
 
 
-def test_what_no_plan_can_stand_for_runs_without_one_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unplannable_graphs_run_without_a_plan_and_warn_once(caplog: pytest.LogCaptureFixture) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1
 
@@ -572,7 +562,7 @@ def test_what_no_plan_can_stand_for_runs_without_one_and_says_so_once(caplog: py
     assert sum(the_report().plain.values()) == 3
 
 
-def test_while_a_profiler_runs_nothing_is_bound() -> None:
+def test_nothing_is_bound_while_a_profiler_runs() -> None:
     run = compile_planned(lambda x: x.sin() + 1)
     x = torch.randn(5)
     with torch.autograd.profiler.profile():
@@ -594,7 +584,7 @@ def test_bad_indices_are_one_clear_error_and_the_next_call_is_right() -> None:
 @pytest.mark.parametrize(
     "options", [{"mode": "reduce-overhead"}, {"options": {"level": 3}}, {"options": {"recompute": 1}}]
 )
-def test_other_modes_and_options_are_refused(options: dict[str, Any]) -> None:
+def test_unknown_modes_and_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="INVALID_CONFIG: backend tmmu knows no mode"):
         compile_planned(lambda x: x + 1, **options)(torch.randn(3))
 
@@ -612,7 +602,7 @@ class Composed(nn.Module):
         return self.outer(F.dropout(y, 0.15))  # type: ignore[no-any-return]
 
 
-def test_recomputing_keeps_the_bits_and_takes_less() -> None:
+def test_recomputation_keeps_the_bits_and_takes_less_memory() -> None:
     model = Composed()
     reals = [copy.deepcopy(model) for _ in range(2)]
     batches = [torch.randn(64, 6) for _ in range(3)]
@@ -625,7 +615,7 @@ def test_recomputing_keeps_the_bits_and_takes_less() -> None:
     assert sizes[1] < sizes[0]
 
 
-def test_autocast_is_that_of_eager() -> None:
+def test_autocast_has_the_bits_of_eager() -> None:
     model = Mlp()
     real = copy.deepcopy(model)
     run = compile_planned(model)
@@ -640,7 +630,7 @@ def test_autocast_is_that_of_eager() -> None:
     assert all_planned()
 
 
-def test_the_memory_goes_with_the_model() -> None:
+def test_memory_is_freed_with_the_model() -> None:
     model = Mlp()
     compile_planned(model)(torch.randn(4, 6)).sum().backward()
     assert len(reports()) == 1
@@ -649,7 +639,7 @@ def test_the_memory_goes_with_the_model() -> None:
     assert reports() == ()
 
 
-def test_a_fresh_process_finds_the_backend_by_its_name(tmp_path: Path) -> None:
+def test_backend_is_found_by_name_in_a_fresh_process(tmp_path: Path) -> None:
     program = (
         "import sys, torch\n"
         "assert 'tmmu' in torch._dynamo.list_backends()\n"

@@ -1,28 +1,19 @@
 """Whose bits a compiled graph has: eager's, and in a few named places those of ``backend="aot_eager"``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.kernels import plain_kernels
 from tests.runtime.harness import same_bits
 from tmmu.backend import reports
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 F = nn.functional
 Function = Callable[..., torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
-    torch.manual_seed(0)
-    with plain_kernels():
-        yield
-    torch._dynamo.reset()
 
 
 def outcome(backend: str | None, function: Function, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
@@ -69,7 +60,7 @@ RULES: dict[str, tuple[Function, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_what_has_a_rule_in_python_has_the_bits_of_its_kernel(name: str) -> None:
+def test_operators_with_a_decomposition_have_the_bits_of_their_kernel(name: str) -> None:
     function, shape = RULES[name]
     x = torch.randn(shape)
     assert_same(outcome("tmmu", function, (x,)), outcome(None, function, (x,)))
@@ -94,7 +85,7 @@ SPLIT: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_where_autograd_splits_another_way_the_bits_are_those_of_its_split(name: str) -> None:
+def test_operators_that_aot_autograd_splits_otherwise_have_the_bits_of_its_split(name: str) -> None:
     inputs = torch.randn(8, 8), torch.randn(8, 8)
     planned = outcome("tmmu", SPLIT[name], inputs)
     assert_same(planned, outcome("aot_eager", SPLIT[name], inputs))

@@ -1,7 +1,7 @@
 """Models of the transformers library in ``torch.compile(backend="tmmu")``: five steps and inference, bit for bit."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,21 +9,12 @@ import torch
 import transformers
 from torch import nn
 
-from tests.kernels import plain_kernels
 from tests.runtime.harness import random_ids, same_bits
 from tmmu.backend import reports
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 Case = tuple[Callable[[], nn.Module], Callable[[int], dict[str, torch.Tensor]]]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
-    torch.manual_seed(0)
-    with plain_kernels():
-        yield
-    torch._dynamo.reset()
 
 
 def words(seed: int) -> dict[str, torch.Tensor]:
@@ -74,7 +65,7 @@ def train(run: Callable[..., Any], model: nn.Module, inputs: Callable[[int], dic
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_model_is_trained_and_run_as_in_eager(name: str) -> None:
+def test_models_train_and_run_as_in_eager(name: str) -> None:
     make, inputs = CASES[name]
     model = make().train()
     real = copy.deepcopy(model)
@@ -90,7 +81,7 @@ def test_a_model_is_trained_and_run_as_in_eager(name: str) -> None:
     assert not any(report.plain for report in reports())
 
 
-def test_a_model_that_takes_another_path_when_compiled_is_what_dynamo_saw() -> None:
+def test_model_with_another_path_under_dynamo_has_the_bits_of_that_path() -> None:
     """Llama's fused attention gets a mask only under Dynamo: the graph that torch itself then runs is the measure."""
     model = llama("sdpa").train()
     real = copy.deepcopy(model)
@@ -101,7 +92,7 @@ def test_a_model_that_takes_another_path_when_compiled_is_what_dynamo_saw() -> N
     assert not any(report.plain for report in reports())
 
 
-def test_a_decode_loop_of_fixed_shapes_is_one_plan() -> None:
+def test_decode_loop_of_fixed_shapes_is_one_plan() -> None:
     model = gpt2().eval()
     run: Any = torch.compile(model, backend="tmmu")
     with torch.no_grad():

@@ -1,29 +1,20 @@
 """A result that the backward needs, changed by the caller: autograd sees it as in eager, and nothing is kept alive."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tests.kernels import plain_kernels
 from tests.runtime.harness import same_bits
 from tmmu.backend import reports
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 Function = Callable[[torch.Tensor], Any]
 STALE = "modified by an inplace operation"
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    torch._dynamo.reset()
-    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
-    torch.manual_seed(0)
-    with plain_kernels():
-        yield
-    torch._dynamo.reset()
 
 
 def with_parts(y: torch.Tensor) -> torch.Tensor:
@@ -87,7 +78,7 @@ def gradient(backend: str | None, name: str, change: str) -> torch.Tensor | None
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_changed_result_is_noticed_where_its_split_notices_it(name: str, change: str) -> None:
+def test_changed_results_are_noticed_as_by_aot_eager(name: str, change: str) -> None:
     """Where the result is a view of what is saved, AOTAutograd hands out a tensor of another version."""
     planned = gradient("tmmu", name, change)
     for backend in ("aot_eager", None) if name not in VIEWS else ("aot_eager",):
@@ -101,7 +92,7 @@ INPUTS: dict[str, Callable[[torch.Tensor], object]] = CHANGES | {"a view of it":
 
 
 @pytest.mark.parametrize("change", INPUTS)
-def test_a_changed_input_is_noticed_where_eager_notices_it(change: str) -> None:
+def test_changed_inputs_are_noticed_as_by_eager(change: str) -> None:
     def gradient_of(backend: str | None) -> torch.Tensor | None:
         torch._dynamo.reset()
         layer = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3))
@@ -124,7 +115,7 @@ def test_a_changed_input_is_noticed_where_eager_notices_it(change: str) -> None:
     assert all(report.planned > 0 and not report.plain for report in reports())
 
 
-def test_going_back_twice_still_reads_the_result() -> None:
+def test_retained_graph_still_reads_the_result() -> None:
     x = torch.linspace(-1, 1, 12).requires_grad_()
     result = torch.compile(FUNCTIONS["saved"], backend="tmmu")(x)
     result.sum().backward(retain_graph=True)
@@ -137,7 +128,7 @@ def test_going_back_twice_still_reads_the_result() -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_result_that_is_dropped_is_gone(name: str) -> None:
+def test_dropped_results_are_freed(name: str) -> None:
     x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
     returned = torch.compile(FUNCTIONS[name], backend="tmmu")(x)
     result = returned[0] if isinstance(returned, tuple) else returned
@@ -152,7 +143,7 @@ def test_a_result_that_is_dropped_is_gone(name: str) -> None:
         gc.enable()
 
 
-def test_many_forwards_keep_their_results_apart() -> None:
+def test_forwards_keep_their_results_apart() -> None:
     run = torch.compile(FUNCTIONS["saved"], backend="tmmu")
     inputs = [torch.randn(3, 4, requires_grad=True) for _ in range(6)]
     results = [run(x) for x in inputs]

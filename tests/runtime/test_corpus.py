@@ -41,18 +41,18 @@ def cases(names: tuple[str, ...]) -> list[object]:
 
 
 @pytest.mark.parametrize(("architecture", "training"), cases(DOZEN))
-def test_results_are_those_of_the_program_and_of_the_module(architecture: Architecture, training: bool) -> None:
+def test_architectures_have_the_bits_of_program_and_module(architecture: Architecture, training: bool) -> None:
     demand_every_bit(architecture, training=training)
 
 
-def test_what_cannot_be_trained_says_why() -> None:
+def test_untrainable_architecture_says_why() -> None:
     (architecture,) = (candidate for candidate in ARCHITECTURES if candidate.name == UNTRAINED)
     row = row_of(architecture, training=True)
     assert row.ops == 0
     assert CaptureFailed.code in row.reason
 
 
-def test_a_difference_is_told_and_fails_the_corpus() -> None:
+def test_differences_are_reported_and_fail_the_corpus() -> None:
     equal = Row(name="one", training=False, ops=3, results=2)
     differing = Row(name="two", training=True, ops=3, results=2, plain=1, module=1, distance=0.5)
     assert has_succeeded([equal] * 19 + [differing])

@@ -23,7 +23,7 @@ CASES: dict[str, tuple[Make, tuple[Tensors, Tensors]]] = {
 
 @pytest.mark.parametrize("preset", ["inference", "train_full"])
 @pytest.mark.parametrize("name", CASES)
-def test_outputs_and_state_are_those_of_the_module(name: str, preset: str) -> None:
+def test_outputs_and_state_have_the_bits_of_eager(name: str, preset: str) -> None:
     make, batches = CASES[name]
     real = randomize(make()).eval()
     with plain_kernels():

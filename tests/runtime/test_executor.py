@@ -56,7 +56,7 @@ def differing_outputs(outputs: tuple[torch.Tensor, ...], expected: list[torch.Te
 
 @pytest.mark.parametrize("preset", ["inference", "train_full"])
 @pytest.mark.parametrize("name", ZOO)
-def test_every_kind_of_operator_gives_eager_bits(name: str, preset: str) -> None:
+def test_operators_of_every_kind_have_the_bits_of_eager(name: str, preset: str) -> None:
     make, inputs = ZOO[name]
     real = make()
     with plain_kernels():
@@ -70,7 +70,7 @@ def test_every_kind_of_operator_gives_eager_bits(name: str, preset: str) -> None
 
 @pytest.mark.parametrize("alignment", [16, 64, 4096])
 @pytest.mark.parametrize("layout", ["joint", "packed", "slots"])
-def test_every_layout_and_alignment_runs(layout: str, alignment: int) -> None:
+def test_layouts_and_alignments_all_run(layout: str, alignment: int) -> None:
     real = randomize(models.Decoder()).eval()
     inputs = {"ids": random_ids(2, 6, high=50)}
     specs = [replace(s, layout=layout if s.segment == "stack" else s.layout) for s in default_arenas(alignment)]
@@ -80,7 +80,7 @@ def test_every_layout_and_alignment_runs(layout: str, alignment: int) -> None:
     assert differing_outputs(executor(**inputs), run_eager(real, inputs)) == []
 
 
-def test_a_changed_input_is_the_callers_own() -> None:
+def test_changed_input_is_changed_for_the_caller() -> None:
     executor = bind_module(zoo.ChangesInput, zoo.ChangesInput(), {"x": X})
     planned_input, eager_input = X.clone(), X.clone()
     expected = run_eager(zoo.ChangesInput(), {"x": eager_input})
@@ -118,7 +118,7 @@ def test_wrong_inputs_are_refused_before_anything_changes(
     assert executor.state("keys").equal(before)
 
 
-def test_an_operator_that_refuses_its_input_is_named() -> None:
+def test_operator_that_raises_is_named() -> None:
     real = models.Decoder().eval()
     executor = bind_module(models.Decoder, real, {"ids": random_ids(2, 6, high=50)})
     with pytest.raises(InvalidConfig, match=r"op \d+ aten\.embedding"):
@@ -127,7 +127,7 @@ def test_an_operator_that_refuses_its_input_is_named() -> None:
     assert differing_outputs(executor(**inputs), run_eager(real, inputs)) == []
 
 
-def test_another_graph_token_target_or_program_is_a_mismatch() -> None:
+def test_plan_for_another_graph_token_target_or_program_is_a_mismatch() -> None:
     inputs = {"x": torch.zeros(1, 16)}
     program, _ = capture_program(models.Cached, inputs)
     recurrent, _ = capture_program(models.Recurrent, {"x": torch.zeros(2, 5, 8)})
@@ -142,7 +142,7 @@ def test_another_graph_token_target_or_program_is_a_mismatch() -> None:
         bind(cuda, plan_of(cuda), token=TOKEN, weights=weights)
 
 
-def test_an_unsound_plan_is_not_bound() -> None:
+def test_unsound_plan_is_not_bound() -> None:
     program, constants = capture_program(models.Decoder, {"ids": random_ids(2, 6, high=50)})
     plan = plan_of(program)
     moved = tuple(0 for _ in plan.buffers.offset)
@@ -155,7 +155,7 @@ def test_an_unsound_plan_is_not_bound() -> None:
         )
 
 
-def test_a_plan_that_the_device_cannot_hold_is_refused_before_it_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_larger_than_the_device_is_refused_before_it_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
     program, _ = capture_program(models.Cached, {"x": torch.zeros(1, 16)})
     plan, weights = plan_of(program), weights_of(models.Cached())
     need = sum(segment_bytes(plan.arenas, name) for name in ("text", "data", "stack"))
@@ -180,7 +180,7 @@ def test_missing_and_misshapen_weights_are_named() -> None:
             bind(program, plan, token=TOKEN, weights=changed)
 
 
-def test_state_that_is_not_given_starts_at_zero_and_can_be_set() -> None:
+def test_state_starts_at_zero_and_can_be_set() -> None:
     real = randomize(models.Cached()).eval()
     program, _ = capture_program(models.Cached, {"x": torch.zeros(1, 16)})
     weights = {k: v for k, v in weights_of(real).items() if k != "keys"}
@@ -197,7 +197,7 @@ def test_state_that_is_not_given_starts_at_zero_and_can_be_set() -> None:
         executor.state("nothing")
 
 
-def test_weights_may_lie_anywhere_and_are_not_touched() -> None:
+def test_weights_may_have_any_strides_and_are_not_changed() -> None:
     real = randomize(models.Cached()).eval()
     wide = torch.randn(20, 40)
     scattered = weights_of(real) | {"project.weight": wide[2:18, 3:19]}
@@ -222,7 +222,7 @@ def test_views_see_the_next_run_and_copies_do_not(cached_executor: tuple[Executo
 
 
 @pytest.mark.parametrize("name", ["decoder", "convolutional", "odd"])
-def test_a_step_allocates_what_is_declared_and_its_outputs_alone(name: str) -> None:
+def test_step_allocates_what_it_declares_and_its_outputs(name: str) -> None:
     cases: dict[str, tuple[Make, Tensors]] = {
         "decoder": (models.Decoder, {"ids": random_ids(2, 6, high=50)}),
         "convolutional": (models.Convolutional, {"pixels": torch.ones(2, 3, 8, 8)}),
@@ -239,7 +239,7 @@ def test_a_step_allocates_what_is_declared_and_its_outputs_alone(name: str) -> N
             assert declared <= sum(counter.total.values()) <= declared + outputs
 
 
-def test_what_is_allocated_inside_is_named_by_operator() -> None:
+def test_unplanned_allocations_are_named_by_operator() -> None:
     executor = bind_module(models.Decoder, models.Decoder().eval(), {"ids": random_ids(2, 6, high=50)})
     by_operator = {row.operator: row for row in executor.unplanned_allocations}
     norm = by_operator["aten.native_layer_norm.default"]
@@ -249,7 +249,7 @@ def test_what_is_allocated_inside_is_named_by_operator() -> None:
     assert not any(name.startswith(("aten.addmm", "aten.embedding", "aten.gelu")) for name in by_operator)
 
 
-def test_binding_leaves_the_generator_and_grad_mode_as_they_were() -> None:
+def test_binding_restores_random_state_and_grad_mode() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     bind_module(zoo.RandomOperators, zoo.RandomOperators(), {"x": X})
@@ -293,7 +293,7 @@ def test_threads_take_turns() -> None:
     assert wrong == []
 
 
-def test_a_call_from_inside_a_step_is_refused() -> None:
+def test_call_from_inside_a_step_is_refused() -> None:
     executor = bind_module(models.Cached, models.Cached().eval(), {"x": torch.zeros(1, 16)})
     errors: list[TmmuError] = []
     x = torch.zeros(1, 16)
@@ -326,7 +326,7 @@ def shared_segments(**sizes: int) -> Segments:
     return Segments(SegmentSizes(**{"text": 1 << 16, "data": 1 << 14, "stack": 1 << 16} | sizes))
 
 
-def test_one_copy_of_the_weights_a_stack_in_turn_and_a_state_of_each_session() -> None:
+def test_shared_segments_have_weights_once_and_state_by_session() -> None:
     real, second_model = randomize(models.Cached()).eval(), randomize(models.Cached(), seed=3).eval()
     x = torch.ones(1, 16)
     program, _ = capture_program(models.Cached, {"x": x})
@@ -352,7 +352,7 @@ def test_one_copy_of_the_weights_a_stack_in_turn_and_a_state_of_each_session() -
 
 
 @pytest.mark.parametrize("short", ["text", "data", "stack"])
-def test_a_segment_that_is_too_small_is_named_and_nothing_stays_taken(short: str) -> None:
+def test_segment_too_small_is_named_and_nothing_stays_reserved(short: str) -> None:
     program, _ = capture_program(models.Cached, {"x": torch.zeros(1, 16)})
     segments = shared_segments(**{short: 256})
     with pytest.raises(SegmentFull, match=short):
@@ -385,7 +385,7 @@ def test_adopted_weights_of_a_file_get_memory_of_their_own(tmp_path: Path) -> No
     assert executor(**inputs)[0].equal(run_eager(real, inputs)[0])
 
 
-def test_state_of_a_closed_executor_is_nobody_s_to_touch() -> None:
+def test_state_of_a_closed_executor_is_refused() -> None:
     executor = bind_module(models.Cached, randomize(models.Cached()).eval(), {"x": torch.zeros(1, 16)})
     assert executor.states
     executor.close()

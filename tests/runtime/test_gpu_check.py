@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_every_row_holds_on_the_cpu() -> None:
+def test_rows_all_hold_on_the_cpu() -> None:
     done = run("--device", "cpu", "--small", "--json")
     assert done.returncode == 0, done.stderr[-2000:]
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
@@ -37,7 +37,7 @@ def test_every_row_holds_on_the_cpu() -> None:
         assert min(row["replay_ms"], row["calls_ms"], row["eager_ms"]) > 0
 
 
-def test_a_row_with_a_fault_is_named_and_fails(
+def test_row_with_a_fault_is_named_and_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(case: gpu_check.Case, device: str, *, small: bool) -> gpu_check.Row:
@@ -53,7 +53,7 @@ def test_a_row_with_a_fault_is_named_and_fails(
     assert "decode" in out
 
 
-def test_rows_that_would_come_too_late_are_left_out(
+def test_rows_beyond_the_time_limit_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_check, "SECONDS", -1.0)
@@ -63,12 +63,12 @@ def test_rows_that_would_come_too_late_are_left_out(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so() -> None:
+def test_gpu_check_without_a_gpu_says_so() -> None:
     done = run()
     assert (done.returncode, "--device cpu runs the same rows there" in done.stderr) == (2, True)
 
 
-def test_the_script_needs_nothing_but_a_python() -> None:
+def test_script_needs_only_python() -> None:
     environment = os.environ | {"PYTHON": sys.executable}
     script = str(ROOT / "benchmarks" / "gpu_check.sh")
     done = subprocess.run(["sh", script, "--help"], capture_output=True, text=True, env=environment, check=False)

@@ -57,7 +57,7 @@ def blank(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_outputs_are_those_of_the_module(name: str) -> None:
+def test_outputs_have_the_bits_of_eager(name: str) -> None:
     real = randomize(model(name))
     make_inputs = CASES[name][3]
     with plain_kernels():
@@ -69,7 +69,7 @@ def test_outputs_are_those_of_the_module(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
-def test_a_training_step_is_that_of_the_module(name: str) -> None:
+def test_training_steps_have_the_bits_of_eager(name: str) -> None:
     real = randomize(model(name)).train()
     batches = [
         {"input_ids": random_ids(2, 16, high=100, seed=s), "labels": random_ids(2, 16, high=100, seed=s + 9)}

@@ -23,7 +23,7 @@ def demand_no_more_than_eager(peak: Peak, buffers: int) -> None:
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", ["Llama 3.1 8B", "GPT-2", "BERT base", "T5 base", "ConvNeXt tiny"])
-def test_a_small_plan_is_no_larger_than_what_eager_holds(name: str, training: bool) -> None:
+def test_small_plans_are_no_larger_than_the_peak_of_eager(name: str, training: bool) -> None:
     (architecture,) = (candidate for candidate in ARCHITECTURES if candidate.name == name)
     work = workload(architecture, training=training)
     with plain_kernels(), one_thread():
@@ -33,13 +33,13 @@ def test_a_small_plan_is_no_larger_than_what_eager_holds(name: str, training: bo
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", WIDE)
-def test_a_plan_at_real_widths_is_no_larger_than_what_eager_holds(name: str, training: bool) -> None:
+def test_plans_at_real_widths_are_no_larger_than_the_peak_of_eager(name: str, training: bool) -> None:
     work = wide_workload(name, training=training)
     with plain_kernels(), one_thread():
         demand_no_more_than_eager(peak_of(name, work), buffers=len(Subject(work).program.graph.buffers))
 
 
-def test_eager_is_what_it_starts_with_and_the_most_that_it_adds() -> None:
+def test_eager_peak_is_initial_bytes_plus_the_most_that_a_step_adds() -> None:
     class Stub:
         """A module of 400 bytes, whose call holds 800 more at once, and 400 when it ends."""
 
@@ -56,6 +56,6 @@ def test_eager_is_what_it_starts_with_and_the_most_that_it_adds() -> None:
     assert eager_peak(Stub(), inputs) == 400 + 400 + 800  # type: ignore[arg-type]
 
 
-def test_storage_is_counted_once() -> None:
+def test_storage_bytes_count_each_storage_once() -> None:
     x = torch.zeros(100)
     assert storage_bytes([x, x[3:], x.view(10, 10), torch.zeros(1)]) == 404

@@ -82,7 +82,7 @@ CLEAN: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, torch.Ten
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_sound_plan_is_clean_and_gives_what_it_gives(name: str) -> None:
+def test_sound_plans_are_clean_and_have_their_own_outputs(name: str) -> None:
     make, inputs_of = CLEAN[name]
     torch.manual_seed(1)
     inputs, real = inputs_of(), make()
@@ -100,7 +100,7 @@ def test_a_sound_plan_is_clean_and_gives_what_it_gives(name: str) -> None:
     assert len(executor.run(inputs)) == len(expected)  # its hooks are gone
 
 
-def test_every_offset_moved_by_one_alignment_unit_is_found_where_bytes_meet(broken: Broken) -> None:
+def test_offsets_moved_by_one_unit_are_found_where_bytes_overlap(broken: Broken) -> None:
     rows, arenas = broken.plan.buffers, broken.plan.arenas
     moved = [
         row
@@ -136,7 +136,7 @@ def overlaps_live_row(plan: Plan, row: int, offset: int) -> bool:
     )
 
 
-def test_every_lifetime_shortened_by_one_op_is_found(broken: Broken) -> None:
+def test_lifetimes_shortened_by_one_op_are_found(broken: Broken) -> None:
     rows, arenas = broken.plan.buffers, broken.plan.arenas
     detected = 0
     for row in range(len(rows)):
@@ -154,7 +154,7 @@ def test_every_lifetime_shortened_by_one_op_is_found(broken: Broken) -> None:
     assert detected >= 2
 
 
-def test_a_dropped_write_is_found_at_the_op_that_drops_it(broken: Broken) -> None:
+def test_dropped_write_is_found_at_its_op(broken: Broken) -> None:
     for position, op in enumerate(broken.plan.order):
         executor = broken.executor(broken.plan)
         steps = list(executor.bound.steps)
@@ -164,7 +164,7 @@ def test_a_dropped_write_is_found_at_the_op_that_drops_it(broken: Broken) -> Non
             broken.run(wrong)
 
 
-def test_a_wrong_takeover_is_found(broken: Broken) -> None:
+def test_wrong_takeover_is_found(broken: Broken) -> None:
     rows = broken.plan.buffers
     hidden, total = broken.row("aten.addmm.default"), broken.row("aten.mm.default")
     first = rows.id.index(
@@ -186,7 +186,7 @@ def test_a_wrong_takeover_is_found(broken: Broken) -> None:
     pytest.fail("no buffer outlives the one that takes it over")
 
 
-def test_a_write_between_buffers_is_found(broken: Broken) -> None:
+def test_write_between_buffers_is_found(broken: Broken) -> None:
     executor = broken.executor(broken.plan)
     slab, end = executor.segments.slabs["stack"], executor.bound.reservation.stack_bytes
     stray = instruction(aten.fill_.Scalar, slab.bytes(end - 1, 1), 77)
@@ -203,13 +203,13 @@ class Hollow(nn.Module):
         return empty * 2
 
 
-def test_a_model_that_reads_what_it_never_wrote_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_reads_unwritten_memory_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     hollow = Broken(monkeypatch, Hollow)
     with pytest.raises(InvalidConfig, match=r"aten\.mul.*the model makes empty and does not fill"):
         hollow.run(hollow.executor(hollow.plan))
 
 
-def test_an_order_that_reads_before_it_writes_is_found(broken: Broken) -> None:
+def test_order_that_reads_before_it_writes_is_found(broken: Broken) -> None:
     order = list(broken.plan.order)
     order[0], order[1] = order[1], order[0]
     with pytest.raises(PlanUnsound, match=r"which no op has written|other than"):

@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Make, Callable[[int], Tensors]]] = {
 
 @pytest.mark.parametrize("preset", ["train_full", "remat_enabled"])
 @pytest.mark.parametrize("name", CASES)
-def test_loss_and_gradients_are_those_of_the_module(name: str, preset: str) -> None:
+def test_loss_and_gradients_have_the_bits_of_eager(name: str, preset: str) -> None:
     make, inputs = CASES[name]
     real = randomize(make()).train()
     with plain_kernels():

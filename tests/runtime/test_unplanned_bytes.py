@@ -52,18 +52,18 @@ def demand_nothing_undeclared(name: str, *, training: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "ViT"])
-def test_a_steady_step_allocates_what_is_declared(name: str) -> None:
+def test_step_allocates_what_it_declares_at_real_widths(name: str) -> None:
     demand_nothing_undeclared(name, training=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", WIDE)
-def test_all_five_allocate_what_is_declared(name: str, training: bool) -> None:
+def test_steps_of_all_architectures_allocate_what_they_declare(name: str, training: bool) -> None:
     demand_nothing_undeclared(name, training=training)
 
 
-def test_the_profiler_sees_what_a_step_allocates() -> None:
+def test_profiler_sees_every_allocation() -> None:
     x = torch.zeros(100)
     with profiled_allocations() as sizes:
         x.neg()

@@ -30,7 +30,7 @@ def executor(**external: torch.Tensor) -> Executor:
     return bind(program, plan_of(program), token=TOKEN, weights=constants, external=external)
 
 
-def test_they_are_read_and_changed_where_they_are() -> None:
+def test_external_inputs_are_read_and_changed_in_place() -> None:
     inputs = tensors()
     run = executor(w=inputs["w"], n=inputs["n"])
     assert [spec.name for spec in run.inputs] == ["x"]
@@ -41,7 +41,7 @@ def test_they_are_read_and_changed_where_they_are() -> None:
         assert inputs["n"].item() == step
 
 
-def test_binding_changes_nothing_of_theirs() -> None:
+def test_external_inputs_are_unchanged_by_binding() -> None:
     inputs = tensors()
     before = {name: tensor.clone() for name, tensor in inputs.items()}
     executor(w=inputs["w"], n=inputs["n"])
@@ -57,19 +57,19 @@ def test_binding_changes_nothing_of_theirs() -> None:
         ({"w": torch.zeros(3, 3).t().double()}, "dtype"),
     ],
 )
-def test_what_does_not_fit_is_refused(external: dict[str, torch.Tensor], says: str) -> None:
+def test_external_inputs_that_do_not_fit_are_refused(external: dict[str, torch.Tensor], says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
         executor(**external)
 
 
-def test_an_external_input_is_given_to_no_call() -> None:
+def test_external_inputs_are_refused_by_calls() -> None:
     inputs = tensors()
     arguments: Any = inputs
     with pytest.raises(InvalidConfig, match="no input is called 'w'"):
         executor(w=inputs["w"])(**arguments)
 
 
-def test_a_slab_over_a_tensor_begins_with_its_first_element() -> None:
+def test_slab_over_a_tensor_begins_at_its_first_element() -> None:
     whole = torch.arange(12, dtype=torch.float32).view(3, 4)
     slab = Slab.over(whole[1])
     assert slab.size == 32

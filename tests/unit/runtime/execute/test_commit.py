@@ -14,12 +14,12 @@ def no_wait() -> None:
     return None
 
 
-def test_nothing_pending_is_the_same_state() -> None:
+def test_commit_with_nothing_pending_keeps_the_state() -> None:
     state = CommitState(digest=b"\x07" * 32, batch=3)
     assert commit_execution(state, DIGEST, []) is state
 
 
-def test_the_seal_covers_state_plan_and_batch() -> None:
+def test_seal_covers_state_plan_and_batch() -> None:
     state = CommitState(digest=b"\x07" * 32, batch=258)
     sealed = commit_execution(state, DIGEST, [Pending(arena=0, wait=no_wait)])
     assert sealed.digest == blake3(b"\x07" * 32 + DIGEST + bytes([2, 1, 0, 0, 0, 0, 0, 0])).digest()
@@ -27,7 +27,7 @@ def test_the_seal_covers_state_plan_and_batch() -> None:
     assert commit_execution(sealed, DIGEST, []) == sealed
 
 
-def test_waits_arena_by_arena() -> None:
+def test_commit_waits_arena_by_arena() -> None:
     order: list[str] = []
     work = [(3, "late"), (0, "first"), (2, "a"), (2, "b")]
     pending = [Pending(arena=arena, wait=partial(order.append, name)) for arena, name in work]
@@ -35,7 +35,7 @@ def test_waits_arena_by_arena() -> None:
     assert order == ["first", "a", "b", "late"]
 
 
-def test_the_history_is_in_the_state() -> None:
+def test_seal_depends_on_the_order_of_batches() -> None:
     pending = [Pending(arena=0, wait=no_wait)]
     second_digest = bytes(32)
     ab = commit_execution(commit_execution(CommitState(), DIGEST, pending), second_digest, pending)
@@ -44,7 +44,7 @@ def test_the_history_is_in_the_state() -> None:
     assert ab == commit_execution(commit_execution(CommitState(), DIGEST, pending), second_digest, pending)
 
 
-def test_a_failed_wait_seals_nothing() -> None:
+def test_failed_wait_seals_nothing() -> None:
     def fail() -> None:
         raise OSError("device lost")
 

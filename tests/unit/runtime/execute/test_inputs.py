@@ -38,7 +38,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_not_the_plans_is_one_clear_line(name: str) -> None:
+def test_wrong_inputs_are_one_clear_line(name: str) -> None:
     inputs, line = BAD[name]
     with pytest.raises(InvalidConfig, match=line) as caught:
         check_inputs(SPECS, inputs)
@@ -46,7 +46,7 @@ def test_what_is_not_the_plans_is_one_clear_line(name: str) -> None:
     assert len(str(caught.value)) < 200
 
 
-def test_inside_a_transform_there_is_no_tensor_to_copy() -> None:
+def test_inputs_inside_a_transform_are_refused() -> None:
     def check_one(x: torch.Tensor) -> torch.Tensor:
         return check_inputs(SPECS, {"x": x})[0]
 
@@ -54,7 +54,7 @@ def test_inside_a_transform_there_is_no_tensor_to_copy() -> None:
         torch.vmap(check_one)(torch.ones(5, 2, 3))
 
 
-def test_without_inputs_none_is_taken() -> None:
+def test_program_without_inputs_takes_none() -> None:
     assert check_inputs((), {}) == []
     with pytest.raises(InvalidConfig, match="there are no inputs"):
         check_inputs((), {"x": ones()})
@@ -63,7 +63,7 @@ def test_without_inputs_none_is_taken() -> None:
 @pytest.mark.parametrize(
     "tensor", [ones(), torch.nn.Parameter(ones()), torch.ones(3, 2).t(), torch.ones(2, 3, device="cpu:0")]
 )
-def test_tensors_of_that_form_are_taken_as_they_are(tensor: torch.Tensor) -> None:
+def test_tensors_that_fit_are_taken_as_they_are(tensor: torch.Tensor) -> None:
     (checked,) = check_inputs(SPECS, {"x": tensor})
     assert checked is tensor
     assert same_bits(checked.detach().contiguous(), ones())
@@ -73,12 +73,12 @@ def test_tensors_of_that_form_are_taken_as_they_are(tensor: torch.Tensor) -> Non
     ("spec", "device"),
     [("cpu", CPU), ("cpu:0", CPU), (CPU, CPU), ("cuda", torch.device("cuda")), ("cuda:1", torch.device("cuda", 1))],
 )
-def test_a_device_has_one_name(spec: Any, device: torch.device) -> None:
+def test_device_has_one_name(spec: Any, device: torch.device) -> None:
     assert device_of(spec) == device
 
 
 @pytest.mark.parametrize("spec", ["nope", "", "cpu:1", "cpu:x", "cuda:-1", "cuda:0:0", "meta", "mps", None, [1]])
-def test_what_is_no_device_to_run_on_is_one_clear_line(spec: Any) -> None:
+def test_bad_devices_are_one_clear_line(spec: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"device|there is no cpu:1") as caught:
         device_of(spec)
     assert "\n" not in str(caught.value)

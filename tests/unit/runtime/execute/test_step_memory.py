@@ -42,7 +42,7 @@ def sine_of_exp() -> StepMemories:
     return StepMemories(lambda x: x.exp().sin(), torch.randn(3, requires_grad=True))
 
 
-def test_a_memory_is_leased_while_any_residual_lives() -> None:
+def test_memory_is_leased_while_any_residual_lives() -> None:
     step = sine_of_exp()
     memory, outputs = step.forward()
     assert not memory.is_idle
@@ -53,7 +53,7 @@ def test_a_memory_is_leased_while_any_residual_lives() -> None:
     assert step.forward()[0] in (memory, second)
 
 
-def test_the_pool_has_a_limit() -> None:
+def test_pool_has_a_limit() -> None:
     step = sine_of_exp()
     leases = [step.forward() for _ in range(MAX_STEPS)]
     with step.pool.acquire_forward(step.args, step.make) as memory:

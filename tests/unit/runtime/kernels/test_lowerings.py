@@ -62,7 +62,7 @@ def lower(call: tuple[Any, tuple[Any, ...]], place: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_bits_are_the_operators_and_lie_where_they_belong(name: str) -> None:
+def test_lowerings_write_the_bits_of_the_operator_into_the_result(name: str) -> None:
     operator, args = CASES[name]
     whole = operator(*args)
     place = torch.full_like(whole, float("nan"))
@@ -77,6 +77,6 @@ def test_the_bits_are_the_operators_and_lie_where_they_belong(name: str) -> None
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_add_in_another_order_or_in_too_many_calls_is_left_to_the_operator(name: str) -> None:
+def test_lowerings_that_would_round_otherwise_or_take_too_many_calls_do_not_apply(name: str) -> None:
     operator, args = REFUSED[name]
     assert lower(REFUSED[name], torch.empty_like(operator(*args))) is None

@@ -119,7 +119,7 @@ def spare(whole: torch.Tensor | None) -> torch.Tensor | None:
 
 @pytest.mark.parametrize("scratch", [1 << 13, 1 << 15])
 @pytest.mark.parametrize("name", CASES)
-def test_parts_have_the_bits_of_the_whole_and_hold_less(name: str, scratch: int) -> None:
+def test_parts_have_the_bits_of_the_whole_and_allocate_less(name: str, scratch: int) -> None:
     with plain_kernels():
         call = CASES[name]()
         operator, args, kwargs = call
@@ -138,7 +138,7 @@ def test_parts_have_the_bits_of_the_whole_and_hold_less(name: str, scratch: int)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_nobody_reads_stays_where_it_is(name: str) -> None:
+def test_unread_results_are_not_copied(name: str) -> None:
     with plain_kernels():
         call = CASES[name]()
         operator, args, kwargs = call
@@ -156,7 +156,7 @@ def test_what_nobody_reads_stays_where_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_room_enough_for_the_whole_asks_for_the_whole(name: str) -> None:
+def test_calls_that_fit_in_scratch_run_whole(name: str) -> None:
     call = CASES[name]()
     operator, args, kwargs = call
     places = [spare(result) for result in leaves(operator(*args, **kwargs))]
@@ -167,11 +167,11 @@ def test_room_enough_for_the_whole_asks_for_the_whole(name: str) -> None:
     }
 
 
-def test_an_embedding_gradient_by_frequency_is_left_to_the_operator() -> None:
+def test_embedding_gradient_scaled_by_frequency_is_left_to_the_operator() -> None:
     assert in_parts(embedding_gradient(by_frequency=True), [torch.empty(1200, 32).bfloat16()], 1 << 12) is None
 
 
-def test_heads_that_do_not_fit_together_are_left_to_the_operator() -> None:
+def test_attention_with_unsupported_mask_is_left_to_the_operator() -> None:
     operator, args, kwargs = attention(mask=MASK[:, 0])
     assert in_parts((operator, args, kwargs), [rand(3, 4, 64, 16), None], 1 << 10) is None
 
@@ -179,7 +179,7 @@ def test_heads_that_do_not_fit_together_are_left_to_the_operator() -> None:
 @pytest.mark.parametrize(
     ("count", "total_bytes", "scratch"), [(10, 1000, 100), (7, 1000, 300), (3, 1 << 20, 1), (0, 0, 9)]
 )
-def test_cuts_cover_everything_once(count: int, total_bytes: int, scratch: int) -> None:
+def test_split_range_covers_every_index_once(count: int, total_bytes: int, scratch: int) -> None:
     runs = split_range(count, total_bytes, scratch)
     assert [i for low, high in runs for i in range(low, high)] == list(range(count))
     assert len(runs) <= MAX_PARTS
@@ -188,7 +188,7 @@ def test_cuts_cover_everything_once(count: int, total_bytes: int, scratch: int) 
 @pytest.mark.parametrize(
     ("outer", "inner", "total_bytes"), [(3, 4, 1 << 20), (100, 2, 1 << 20), (1, 9, 5000), (2, 1, 1 << 30)]
 )
-def test_blocks_cover_everything_once(outer: int, inner: int, total_bytes: int) -> None:
+def test_split_blocks_cover_every_pair_once(outer: int, inner: int, total_bytes: int) -> None:
     pairs = [
         (i, j)
         for run, heads in split_blocks(outer, inner, total_bytes, 1 << 12)

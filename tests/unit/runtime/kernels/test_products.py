@@ -42,7 +42,7 @@ def product_code(x: torch.Tensor, weight: torch.Tensor) -> Code | None:
 @pytest.mark.parametrize(
     ("rows", "columns", "calls"), [(256, 768, 1), (300, 1000, 2), (1023, 1003, 2), (768, 50257, 2), (512, 385, 2)]
 )
-def test_the_bits_are_those_of_the_whole(rows: int, columns: int, calls: int, turned: bool) -> None:
+def test_cut_products_have_the_bits_of_the_whole(rows: int, columns: int, calls: int, turned: bool) -> None:
     x, weight, added = row(rows), matrix(rows, columns, turned=turned), row(columns)[0]
     for operator, code_of, arguments in (
         (aten.mm.default, row_product, {"self": x, "mat2": weight}),
@@ -59,7 +59,7 @@ def test_the_bits_are_those_of_the_whole(rows: int, columns: int, calls: int, tu
         assert same_bits(whole, view)
 
 
-def test_no_part_is_smaller_than_a_kernel_and_none_is_worth_less_than_its_thread() -> None:
+def test_product_parts_are_worth_a_kernel_and_a_thread() -> None:
     cut_count = 0
     for columns in range(64, 1100, 37):
         code = product_code(row(512), matrix(512, columns, turned=True))
@@ -76,7 +76,7 @@ def test_no_part_is_smaller_than_a_kernel_and_none_is_worth_less_than_its_thread
     assert cut_count > 20
 
 
-def test_other_products_are_left_to_the_library() -> None:
+def test_unsupported_products_are_left_to_the_library() -> None:
     wide = matrix(256, 1024, turned=False)
     assert product_code(row(256), wide) is not None
     assert product_code(row(256).expand(2, 256), wide) is None
@@ -90,7 +90,7 @@ def test_other_products_are_left_to_the_library() -> None:
 
 
 @pytest.mark.parametrize("operator", [aten.mm.default, aten.addmm.default])
-def test_a_step_of_one_row_is_cut_and_one_thread_takes_it_whole(operator: Any) -> None:
+def test_steps_of_one_row_are_cut_unless_there_is_one_thread(operator: Any) -> None:
     row_, weight, added, out = row(256), matrix(256, 768, turned=True), row(768)[0], torch.empty(1, 768)
     values = [out, row_, weight] if operator is aten.mm.default else [out, added, row_, weight]
     args = tuple(ValueRef(value) for value in range(1, len(values)))

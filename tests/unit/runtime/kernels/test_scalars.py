@@ -24,7 +24,7 @@ SHAPES = ((3,), (), (2, 2))
 
 
 @pytest.mark.parametrize("operator", ["add", "mul", "div", "sub", "pow", "remainder", "maximum"])
-def test_results_have_the_bits_of_the_number(operator: str) -> None:
+def test_scalar_promotion_keeps_the_bits_of_the_number(operator: str) -> None:
     promoted = 0
     for dtype, number, shape in product(DTYPES, NUMBERS, SHAPES):
         x = (torch.rand(shape) * 50).to(dtype)
@@ -45,21 +45,21 @@ def test_results_have_the_bits_of_the_number(operator: str) -> None:
     assert promoted > 20 or operator not in ("add", "mul", "div", "sub")
 
 
-def test_a_number_stays_where_nothing_of_the_result_has_axes() -> None:
+def test_scalars_stay_numbers_where_no_tensor_of_the_result_dtype_has_axes() -> None:
     out = torch.empty(())
     assert instruction(aten.add.out, torch.ones(()), 2.5, out=out).args[1] == 2.5
     whole = torch.ones(3, dtype=torch.int64)
     assert instruction(aten.mul.out, whole, 2.5, out=torch.empty(3)).args[1] == 2.5
 
 
-def test_short_floats_keep_the_whole_number() -> None:
+def test_scalars_of_short_floats_keep_full_precision() -> None:
     x = torch.ones(3, dtype=torch.bfloat16)
     scalar = instruction(aten.mul.out, x, 0.1, out=torch.empty_like(x)).args[1]
     assert (scalar.dtype, scalar.item()) == (torch.float64, 0.1)
 
 
 @pytest.mark.parametrize("operator", ["add_", "mul_", "div_", "sub_", "remainder_"])
-def test_a_change_in_place_has_the_bits_of_the_number(operator: str) -> None:
+def test_in_place_calls_keep_the_bits_of_the_number(operator: str) -> None:
     promoted = 0
     overload = getattr(aten, operator).Tensor
     for dtype, number, shape in product(DTYPES, NUMBERS, SHAPES):
@@ -80,7 +80,7 @@ def test_a_change_in_place_has_the_bits_of_the_number(operator: str) -> None:
     assert promoted > 20
 
 
-def test_whole_numbers_without_axes_are_exact_either_way() -> None:
+def test_int64_scalars_become_tensors_without_axes() -> None:
     count = torch.tensor(5)
     step = instruction(aten.add_.Tensor, count, 1)
     assert isinstance(step.args[1], torch.Tensor)
@@ -90,7 +90,7 @@ def test_whole_numbers_without_axes_are_exact_either_way() -> None:
     assert instruction(aten.add_.Tensor, torch.tensor(5, dtype=torch.int32), 1).args[1] == 1
 
 
-def test_what_has_as_many_elements_has_the_results_shape() -> None:
+def test_arguments_with_as_many_elements_get_the_shape_of_the_result() -> None:
     x, weight, out = torch.rand(1, 1, 6), torch.rand(6), torch.empty(1, 1, 6)
     step = instruction(aten.mul.out, weight, x, out=out)
     assert step.args[0].shape == out.shape
@@ -105,7 +105,7 @@ def test_what_has_as_many_elements_has_the_results_shape() -> None:
         assert result.equal(tensor + number)
 
 
-def test_what_promotes_otherwise_or_lies_apart_keeps_its_shape() -> None:
+def test_arguments_that_promote_otherwise_or_have_gaps_keep_their_shape() -> None:
     short = torch.rand(1, 1).bfloat16()
     assert instruction(aten.mul.out, short, 0.1, out=torch.empty_like(short)).args[1].shape == ()
     assert instruction(aten.mul.out, short, torch.tensor(0.1), out=torch.empty_like(short)).args[1].shape == ()

@@ -195,7 +195,7 @@ TestStack = StackMachine.TestCase
 TestData.settings = TestText.settings = TestStack.settings = RUNS
 
 
-def test_a_gap_between_sessions_is_reused_and_neighbours_merge() -> None:
+def test_data_gaps_between_sessions_are_reused_and_merge() -> None:
     segment = DataSegment(4 * UNIT, alignment=UNIT)
     for name in "abcd":
         segment.reserve(name, UNIT)
@@ -205,7 +205,7 @@ def test_a_gap_between_sessions_is_reused_and_neighbours_merge() -> None:
     assert segment.reserve("e", 2 * UNIT) == UNIT
 
 
-def test_contents_of_one_key_have_one_size() -> None:
+def test_text_contents_of_one_key_have_one_size() -> None:
     segment = TextSegment(CAPACITY)
     with pytest.raises(SegmentFull, match="text"):
         segment.load(b"k", CAPACITY + 1, print)
@@ -216,24 +216,24 @@ def test_contents_of_one_key_have_one_size() -> None:
 
 
 @pytest.mark.parametrize("make", [TextSegment, DataSegment, StackSegment])
-def test_what_makes_no_sense_is_refused(make: type) -> None:
+def test_segments_refuse_bad_capacities_and_alignments(make: type) -> None:
     with pytest.raises(InvalidConfig):
         make(-1)
     with pytest.raises(AlignmentViolation):
         make(64, alignment=48)
 
 
-def test_sizes_are_shares_of_what_is_free_after_reserve_and_margin() -> None:
+def test_segment_sizes_are_shares_of_free_memory_less_reserve_and_margin() -> None:
     sizes = segment_sizes(free=43 * GIB, total=48 * GIB)
     assert (sizes.text, sizes.data, sizes.stack) == (20 * GIB, 14 * GIB, 6 * GIB)
 
 
-def test_the_reserve_is_never_shared_out() -> None:
+def test_segment_sizes_never_share_out_the_reserve() -> None:
     rules = Sizing(margin=0, minimum=0, text_ppm=10**6, data_ppm=0, stack_ppm=0)
     assert segment_sizes(free=50 * GIB, total=40 * GIB, sizing=rules).text == 38 * GIB
 
 
-def test_the_least_is_met_exactly_or_refused_with_the_numbers() -> None:
+def test_segment_sizes_meet_the_minimum_exactly_or_are_refused_with_the_numbers() -> None:
     segment_sizes(free=11 * GIB, total=80 * GIB)
     with pytest.raises(DeviceMemory) as caught:
         segment_sizes(free=11 * GIB - 1, total=80 * GIB)
@@ -241,14 +241,14 @@ def test_the_least_is_met_exactly_or_refused_with_the_numbers() -> None:
     assert (fields["free"], fields["usable"], fields["minimum"]) == (11 * GIB - 1, 8 * GIB - 1, 8 * GIB)
 
 
-def test_shares_may_not_exceed_the_whole() -> None:
+def test_segment_shares_above_the_whole_are_refused() -> None:
     with pytest.raises(InvalidConfig):
         segment_sizes(20 * GIB, 20 * GIB, Sizing(text_ppm=600_000, data_ppm=350_000))
     with pytest.raises(InvalidConfig):
         segment_sizes(20 * GIB, 20 * GIB, Sizing(margin=-1))
 
 
-def test_the_host_has_memory_and_other_devices_are_refused() -> None:
+def test_device_memory_is_known_of_the_host_and_refused_of_other_devices() -> None:
     free, total = device_memory(torch.device("cpu"))
     assert 0 < free <= total
     with pytest.raises(InvalidConfig, match="meta"):

@@ -24,14 +24,14 @@ def test_philox_gives_the_published_answers(counter: str, key: str, answer: str)
     assert [f"{int(word):08x}" for word in philox4x32(words, (k0, k1))[:, 0]] == answer.split()
 
 
-def test_blocks_are_independent_of_their_neighbors() -> None:
+def test_philox_blocks_are_independent_of_their_neighbors() -> None:
     words = np.array([[int(c.split()[i], 16) for c, _, _ in KNOWN] for i in range(4)], dtype=np.uint64)
     together = philox4x32(words, (7, 9))
     for column in range(len(KNOWN)):
         assert (together[:, [column]] == philox4x32(words[:, [column]], (7, 9))).all()
 
 
-def test_the_pattern_is_keyed_by_token_and_address_and_counted_by_block() -> None:
+def test_fill_pattern_is_keyed_by_token_and_address_and_counted_by_block() -> None:
     digest = blake3(TOKEN + b"tmmu_fill" + (4096).to_bytes(8, "little")).digest()
     key = (int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little"))
     third = philox4x32(np.array([[2], [0], [0], [0]], dtype=np.uint64), key)[:, 0]
@@ -42,7 +42,7 @@ def test_the_pattern_is_keyed_by_token_and_address_and_counted_by_block() -> Non
     assert fill_pattern(TOKEN, 4096, 16, first_block=2**32 + 5).tobytes() == want
 
 
-def test_other_token_or_address_another_pattern() -> None:
+def test_fill_pattern_differs_for_another_token_or_address() -> None:
     base = fill_pattern(TOKEN, 256, 64).tobytes()
     assert fill_pattern(TOKEN, 512, 64).tobytes() != base
     assert fill_pattern(TOKEN[::-1], 256, 64).tobytes() != base
@@ -50,7 +50,7 @@ def test_other_token_or_address_another_pattern() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.complex128])
-def test_a_tensor_is_filled_whole_and_alone(dtype: torch.dtype) -> None:
+def test_fill_tensor_fills_all_of_the_tensor_and_nothing_else(dtype: torch.dtype) -> None:
     arena = torch.zeros(512, dtype=torch.uint8)
     window = arena[64:192].view(dtype)
     fill_tensor(window, TOKEN, 256)
@@ -59,14 +59,14 @@ def test_a_tensor_is_filled_whole_and_alone(dtype: torch.dtype) -> None:
     assert not arena[192:].any()
 
 
-def test_chunks_continue_the_pattern() -> None:
+def test_fill_tensor_continues_the_pattern_over_chunks() -> None:
     length = CHUNK_BLOCKS * BLOCK_BYTES + 40
     tensor = torch.empty(length, dtype=torch.uint8)
     fill_tensor(tensor, TOKEN, 0)
     assert tensor.numpy().tobytes() == fill_pattern(TOKEN, 0, length).tobytes()
 
 
-def test_a_strided_view_leaves_what_lies_between() -> None:
+def test_fill_tensor_leaves_gaps_between_strided_elements() -> None:
     whole = torch.zeros(8, 8, dtype=torch.int32)
     fill_tensor(whole[:, ::2], TOKEN, 256)
     assert whole[:, ::2].contiguous().numpy().tobytes() == fill_pattern(TOKEN, 256, 128).tobytes()
@@ -74,20 +74,20 @@ def test_a_strided_view_leaves_what_lies_between() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 5), (4097,)])
-def test_zeroing_twice_is_zeroing(shape: tuple[int, ...]) -> None:
+def test_zero_tensor_is_idempotent(shape: tuple[int, ...]) -> None:
     tensor = torch.full(shape, 7.0)
     zero_tensor(tensor)
     zero_tensor(tensor)
     assert not tensor.any()
 
 
-def test_zeroing_a_window_leaves_the_rest() -> None:
+def test_zero_tensor_leaves_bytes_outside_the_view() -> None:
     whole = torch.ones(4, 6)
     zero_tensor(whole[1:3, ::2])
     assert whole.sum() == 24 - 6
 
 
-def test_zeroing_clears_what_is_not_a_number() -> None:
+def test_zero_tensor_clears_nans() -> None:
     tensor = torch.full((5,), float("nan"))
     zero_tensor(tensor)
     assert tensor.view(torch.uint8).sum() == 0

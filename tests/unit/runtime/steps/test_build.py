@@ -31,7 +31,7 @@ def grid(*rows: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Te
     return torch.tensor(rows, dtype=dtype)
 
 
-def test_a_product_into_its_own_argument_is_copied() -> None:
+def test_product_into_its_own_argument_is_copied() -> None:
     x = grid([1, 2], [3, 4])
     done = step(aten.mm.default, (ValueRef(0), ValueRef(0)), [x, x.detach()], 1)
     runnable_of(done.code)()
@@ -39,13 +39,13 @@ def test_a_product_into_its_own_argument_is_copied() -> None:
     assert done.code is done.fallback
 
 
-def test_a_mask_that_is_taken_over_is_read_first() -> None:
+def test_mask_that_the_result_takes_over_is_read_first() -> None:
     flags, mask = torch.tensor([True, False, False]), torch.tensor([False, True, False])
     runnable_of(step(aten.masked_fill.Scalar, (ValueRef(0), ValueRef(1), True), [flags, mask, mask.detach()], 2).code)()
     assert mask.equal(torch.tensor([True, True, False]))
 
 
-def test_elementwise_calls_run_where_their_argument_lies() -> None:
+def test_elementwise_calls_run_in_the_place_of_their_argument() -> None:
     x = grid([1.0, 4.0])
     done = step(aten.sqrt.default, (ValueRef(0),), [x, x.detach()], 1)
     assert done.code is not done.fallback
@@ -53,7 +53,7 @@ def test_elementwise_calls_run_where_their_argument_lies() -> None:
     assert x.equal(grid([1.0, 2.0]))
 
 
-def test_bytes_that_only_overlap_are_copied() -> None:
+def test_results_that_partly_overlap_an_argument_are_copied() -> None:
     base = torch.arange(5.0)
     done = step(aten.add.Tensor, (ValueRef(0), 7), [base[:4], base[1:]], 1)
     assert done.code is done.fallback
@@ -77,12 +77,12 @@ def test_bytes_that_only_overlap_are_copied() -> None:
         (aten._foreach_add.Scalar, None),
     ],
 )
-def test_the_overload_that_writes_takes_the_same_arguments(operator: Any, written: str | None) -> None:
+def test_out_overload_takes_the_same_arguments(operator: Any, written: str | None) -> None:
     overload = out_overload(operator)
     assert (overload and str(overload.operator)) == written
 
 
-def test_defaults_and_keywords_reach_the_overload() -> None:
+def test_out_overload_gets_defaults_and_keywords() -> None:
     x, out = grid([1, 2], [3, 4]), torch.empty(2, dtype=torch.float64)
     runnable_of(step(aten.sum.dim_IntList, (ValueRef(0), [1]), [x, out], 1, dtype=torch.float64).code)()
     assert out.tolist() == [3, 7]
@@ -92,7 +92,7 @@ def test_defaults_and_keywords_reach_the_overload() -> None:
     assert list(arguments) == ["self", "other", "alpha", "out"]
 
 
-def test_a_result_that_stands_still_and_one_that_is_none_are_right() -> None:
+def test_expanded_and_absent_results_are_right() -> None:
     x, still = grid([1.0, 2.0]), torch.zeros(1, 1).expand(1, 2)
     runnable_of(step(aten.mul.Tensor, (ValueRef(0), 3), [x[:, :1].expand(1, 2), still], 1).code)()
     assert still.tolist() == [[3, 3]]
@@ -102,13 +102,13 @@ def test_a_result_that_stands_still_and_one_that_is_none_are_right() -> None:
     assert grads[3].equal(torch.zeros(1, 1, 1))
 
 
-def test_another_number_of_results_is_our_fault() -> None:
+def test_wrong_number_of_results_is_an_internal_error() -> None:
     x = grid([1.0, 2.0])
     with pytest.raises(InternalError, match="2 results"):
         runnable_of(step(aten.aminmax.default, (ValueRef(0),), [x, torch.empty(())], 1).fallback)()
 
 
-def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back() -> None:
+def test_step_that_moves_its_result_falls_back_and_the_result_is_restored() -> None:
     slab = Slab(64, 64, torch.device("cpu"))
     place = slab.view(16, (4,), (1,), torch.float32)
     before = place.detach()
@@ -121,7 +121,7 @@ def test_a_step_that_moves_its_result_copies_from_then_on_and_the_result_is_back
     assert slab.view(16, (4,), (1,), torch.float32).tolist() == [3] * 4
 
 
-def test_a_step_that_fails_when_tried_copies_from_then_on() -> None:
+def test_step_that_fails_validation_falls_back() -> None:
     failing = (instruction(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3)),)
     copying = (instruction(aten.ones.default, [100]),)
     steps, unplanned = validate_steps([bare(failing, copying), bare(failing, failing)], no_values())
@@ -130,7 +130,7 @@ def test_a_step_that_fails_when_tried_copies_from_then_on() -> None:
     assert [(row.operator, row.calls, row.bytes) for row in unplanned] == [("m", 1, 400)]
 
 
-def test_copies_that_were_none_are_dropped() -> None:
+def test_copies_of_results_in_place_are_dropped() -> None:
     x, out = grid([1.0, 2.0]), grid([0.0, 0.0])
     aliasing = instruction(aten.view.default, x, [2, 1], into=(x.view(2, 1),))
     allocating = instruction(aten.neg.default, x, into=(out,))
@@ -170,7 +170,7 @@ def call(operator: Any, *args: Any, results: tuple[int | None, ...], **kwargs: A
     return Call(operator=operator, args=args, kwargs=tuple(kwargs.items()), results=results)
 
 
-def test_calls_of_one_form_are_tried_once() -> None:
+def test_calls_of_one_signature_are_validated_once() -> None:
     x = torch.randn(2, 3)
     values = ValuesInSlab(x, x, x, x.t().contiguous(), x.t().contiguous())
     calls = [call(aten.add.Tensor, ValueRef(a), 1.5, results=(b,)) for a, b in ((0, 1), (1, 2), (0, 2))]
@@ -181,7 +181,7 @@ def test_calls_of_one_form_are_tried_once() -> None:
     assert all(step.code is not step.fallback and step.is_settled for step in steps)
 
 
-def test_calls_of_one_form_whose_results_others_read_are_tried_again() -> None:
+def test_calls_with_other_unread_results_are_validated_again() -> None:
     x = torch.randn(4, 8)
     values = ValuesInSlab(x, x, torch.zeros(4, 1), torch.zeros(4, 1), x, torch.zeros(4, 1), torch.zeros(4, 1))
     norm = partial(call, aten.native_layer_norm.default, ValueRef(0), [8], None, None, 1e-5)
@@ -199,7 +199,7 @@ def test_calls_of_one_form_whose_results_others_read_are_tried_again() -> None:
     assert tries == norms
 
 
-def test_what_changes_a_bit_is_copied() -> None:
+def test_step_that_changes_a_bit_falls_back() -> None:
     values = ValuesInSlab(torch.randn(4), torch.zeros(4))
     double = call(aten.mul.Tensor, ValueRef(0), 2.0, results=(1,))
     inexact = call(aten.mul.Tensor, ValueRef(0), 2.0000002, results=(1,))
@@ -207,7 +207,7 @@ def test_what_changes_a_bit_is_copied() -> None:
     assert [instr.operator for instr in validated.code] == [aten.mul.Tensor]
 
 
-def test_what_writes_beyond_its_result_is_copied() -> None:
+def test_step_that_writes_beyond_its_result_falls_back() -> None:
     values = ValuesInSlab(torch.randn(4), torch.zeros(4))
 
     def wide(fill: Call, view: ViewOf) -> CompiledStep:
@@ -225,7 +225,7 @@ def test_what_writes_beyond_its_result_is_copied() -> None:
 @pytest.mark.parametrize(
     "loss", ["binary_cross_entropy", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"]
 )
-def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss: str) -> None:
+def test_reduced_losses_leave_neighbouring_buffers_alone(loss: str) -> None:
     x, target = torch.rand(64), torch.rand(64)
     values = ValuesInSlab(x, target, torch.zeros(()), torch.full((64,), 7.0))
     (validated,) = values.validate(
@@ -240,7 +240,7 @@ def test_a_loss_that_grows_before_it_is_reduced_leaves_its_neighbours_alone(loss
     assert values.slab.storage.nbytes() == (1 << 14) + 256
 
 
-def test_the_gradient_of_a_reduced_loss_goes_where_it_belongs() -> None:
+def test_gradient_of_a_reduced_loss_is_written_directly() -> None:
     logits, target = torch.randn(3, 5), torch.tensor([1, 4, 0])
     values = ValuesInSlab(torch.ones(()), logits, target, torch.full((), 3.0), torch.zeros(3, 5))
     backward = call(aten.nll_loss_backward.default, *map(ValueRef, range(3)), None, 1, -100, ValueRef(3), results=(4,))
@@ -248,7 +248,7 @@ def test_the_gradient_of_a_reduced_loss_goes_where_it_belongs() -> None:
     assert [instr.operator for instr in validated.code] == [aten.nll_loss_backward.grad_input]
 
 
-def test_a_kernel_that_minds_a_shared_storage_is_copied() -> None:
+def test_kernel_that_rejects_a_shared_storage_falls_back() -> None:
     x = torch.randn(4, 4)
     expected = torch.linalg.qr(x)
     values = ValuesInSlab(x, *expected)
@@ -258,7 +258,7 @@ def test_a_kernel_that_minds_a_shared_storage_is_copied() -> None:
     assert all(map(torch.equal, values.tensors[1:], expected))
 
 
-def test_a_kernel_with_other_bits_in_place_is_copied() -> None:
+def test_kernel_with_other_bits_in_place_falls_back() -> None:
     x, y = torch.randn(64, dtype=torch.complex64), torch.randn(64, dtype=torch.complex64)
     values = ValuesInSlab(x, y)
     values.tensors.append(values.tensors[0].detach())
@@ -269,7 +269,7 @@ def test_a_kernel_with_other_bits_in_place_is_copied() -> None:
     assert values.tensors[2].equal(x / y)
 
 
-def test_an_offset_counts_from_where_the_buffer_begins() -> None:
+def test_storage_offset_counts_from_the_start_of_the_buffer() -> None:
     x, out = torch.arange(16.0), torch.zeros(3)
     values = ValuesInSlab(out, x, out)
     strided = call(aten.as_strided_copy.default, ValueRef(1), [3], [2], 5, results=(2,))

@@ -122,7 +122,7 @@ def steps(count: int, marks: list[torch.Tensor]) -> list[CompiledStep]:
     return [step(instruction(aten.add_.Scalar, mark, 1)) for mark in marks[:count]]
 
 
-def test_a_run_comes_after_what_the_caller_issued_and_before_what_it_will() -> None:
+def test_run_is_ordered_with_the_work_of_the_caller() -> None:
     cuda = Cuda()
     stream = CudaExecutionStream(GPU, cuda=cuda)
     with stream.activate():
@@ -133,14 +133,14 @@ def test_a_run_comes_after_what_the_caller_issued_and_before_what_it_will() -> N
     ]  # fmt: skip
 
 
-def test_the_caller_waits_for_a_run_that_fails_too() -> None:
+def test_caller_waits_for_a_run_that_fails() -> None:
     cuda = Cuda()
     with pytest.raises(ValueError, match="no"), CudaExecutionStream(GPU, cuda=cuda).activate():
         raise ValueError("no")
     assert cuda.log[-1] == "caller waits for own"
 
 
-def test_a_whole_run_of_calls_is_one_graph() -> None:
+def test_capturable_run_is_one_graph() -> None:
     cuda = Cuda()
     marks = [torch.zeros(1) for _ in range(8)]
     (launch,) = launch_plan_of(steps(8, marks), CudaExecutionStream(GPU, cuda=cuda), replay=True)
@@ -150,7 +150,7 @@ def test_a_whole_run_of_calls_is_one_graph() -> None:
     assert all(mark.item() == 1 for mark in marks)  # while it was captured, and not by the stand-in's replay
 
 
-def test_what_cannot_be_captured_is_called_and_the_rest_is_graphs() -> None:
+def test_calls_that_cannot_be_captured_run_between_graphs() -> None:
     marks = [torch.zeros(1) for _ in range(16)]
     captured: list[float] = []
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_captured_is_called_and_the_rest_is_graphs() -> None:
 
 
 @pytest.mark.parametrize("call", [(RANDOM_STATE, "cuda"), (SET_RANDOM_STATE, torch.zeros(16, dtype=torch.uint8))])
-def test_the_random_state_is_read_and_set_between_graphs_and_never_tried_in_one(call: tuple[Any, ...]) -> None:
+def test_random_state_is_read_and_set_between_graphs(call: tuple[Any, ...]) -> None:
     marks = [torch.zeros(1) for _ in range(8)]
     cuda = Cuda()
     stream = CudaExecutionStream(GPU, cuda=cuda)
@@ -182,14 +182,14 @@ def test_the_random_state_is_read_and_set_between_graphs_and_never_tried_in_one(
     assert stream.capture_errors == []
 
 
-def test_graphs_that_need_more_than_the_scratch_are_refused_with_the_numbers() -> None:
+def test_graphs_that_allocate_more_than_scratch_are_refused_with_the_numbers() -> None:
     code: Code = (instruction(aten.zero_.default, torch.zeros(1)),)
     assert CudaExecutionStream(GPU, 4096, cuda=Cuda(reserved=4096)).capture(code) is not None
     with pytest.raises(DeviceMemory, match="allocate 4097 bytes beside the plan, and the scratch is 4096"):
         CudaExecutionStream(GPU, 4096, cuda=Cuda(reserved=4097)).capture(code)
 
 
-def test_the_allocator_of_a_gpu_is_read_around_each_step() -> None:
+def test_cuda_allocations_are_counted_by_step() -> None:
     cuda = Cuda()
     with CudaExecutionStream(GPU, cuda=cuda).count_allocations() as counter:
         for index, sizes in enumerate([(), (100, 50)]):
@@ -201,7 +201,7 @@ def test_the_allocator_of_a_gpu_is_read_around_each_step() -> None:
     assert (total.operator, total.calls, total.bytes, total.peak) == ("some", 1, 150, 150)
 
 
-def test_devices_that_are_not_there_are_refused() -> None:
+def test_missing_devices_are_refused() -> None:
     assert isinstance(execution_stream_of(torch.device("cpu")), CpuExecutionStream)
     with pytest.raises(InvalidConfig, match="plans are not run on meta"):
         execution_stream_of(torch.device("meta"))

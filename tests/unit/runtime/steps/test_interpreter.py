@@ -49,7 +49,7 @@ def every_argument_kind(
 
 
 @pytest.mark.parametrize("index", range(15))
-def test_a_call_does_what_python_makes_it_do(index: int) -> None:
+def test_graph_calls_do_what_python_calls_do(index: int) -> None:
     results = []
     for run_of in (_call, _run):
         code, changed = every_argument_kind(*tensors(0))[index]
@@ -69,7 +69,7 @@ def _run(code: Code) -> None:
     run()
 
 
-def test_order_is_kept_and_nothing_is_folded() -> None:
+def test_graph_keeps_order_and_folds_nothing() -> None:
     x, _, _, _ = tensors(1)
     filled, product = torch.zeros(3), torch.zeros(3)
     code = (
@@ -86,7 +86,7 @@ def test_order_is_kept_and_nothing_is_folded() -> None:
         assert product.tolist() == [11.0] * 3
 
 
-def test_what_it_cannot_say_it_leaves() -> None:
+def test_inexpressible_code_is_left_to_python() -> None:
     flags, out = torch.tensor([True, False]), torch.zeros(2)
     inexpressible: Sequence[Any] = [
         instruction(aten.masked_fill_.Scalar, flags, flags, True),
@@ -98,7 +98,7 @@ def test_what_it_cannot_say_it_leaves() -> None:
     assert build_function((instruction(aten.zero_.default, out), inexpressible[0])) is None
 
 
-def test_the_switch_is_this_threads_and_back_when_the_last_one_leaves() -> None:
+def test_optimization_is_off_in_this_thread_until_the_outermost_call_ends() -> None:
     states: list[bool] = []
 
     def look() -> None:
@@ -112,7 +112,7 @@ def test_the_switch_is_this_threads_and_back_when_the_last_one_leaves() -> None:
     assert torch._C._get_graph_executor_optimize()
 
 
-def test_graphs_are_run_as_written_while_another_thread_runs_one() -> None:
+def test_graphs_run_as_written_while_another_thread_runs_one() -> None:
     """Of two threads inside at once, neither folds what its tensors held when the graph was first run."""
     started, may_end = Event(), Event()
 
@@ -138,7 +138,7 @@ def test_graphs_are_run_as_written_while_another_thread_runs_one() -> None:
     assert results == [[number + 1.0] * 3 for number in range(4)]
 
 
-def test_the_switch_is_back_after_a_failure() -> None:
+def test_optimization_is_restored_after_a_failure() -> None:
     run = build_function((instruction(aten.index_select.out, torch.ones(2), 0, torch.tensor([5]), out=torch.ones(1)),))
     assert run is not None
     with pytest.raises(RuntimeError, match="index out of range"):

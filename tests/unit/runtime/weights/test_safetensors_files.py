@@ -29,7 +29,7 @@ def row(dtype: Any = "U8", shape: Any = (2,), low: Any = 0, high: Any = 2) -> di
     return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape, "data_offsets": [low, high]}
 
 
-def test_it_says_what_was_saved(tmp_path: Path) -> None:
+def test_stored_tensors_are_those_that_were_saved(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file(TENSORS, path, {"format": "pt"})
     stored = stored_tensors(path)
@@ -45,7 +45,7 @@ def test_it_says_what_was_saved(tmp_path: Path) -> None:
         assert part == data[2:5]
 
 
-def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
+def test_folder_has_the_tensors_of_all_its_files(tmp_path: Path) -> None:
     for name, tensor in TENSORS.items():
         save_file({name: tensor}, tmp_path / f"{name}.safetensors")
     assert set(stored_tensors(tmp_path)) == {"a", "b"}
@@ -54,7 +54,7 @@ def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
         stored_tensors(tmp_path)
 
 
-def test_every_dtype_of_the_format_is_known_by_torch_s_name(tmp_path: Path) -> None:
+def test_dtypes_of_the_format_are_all_known_by_torchs_names(tmp_path: Path) -> None:
     for dtype in _TYPES.values():
         save_file({"t": torch.zeros(4, dtype=dtype)}, tmp_path / "w.safetensors")
         assert stored_tensors(tmp_path / "w.safetensors")["t"].dtype == str(dtype)[6:]
@@ -88,19 +88,19 @@ def test_every_dtype_of_the_format_is_known_by_torch_s_name(tmp_path: Path) -> N
         (b'{"t": 1, "t": 2}', b"", "a name is there twice"),
     ],
 )  # fmt: skip
-def test_anything_odd_is_refused_with_the_reason(tmp_path: Path, header: Any, data: bytes, reason: str) -> None:
+def test_malformed_files_are_refused_with_the_reason(tmp_path: Path, header: Any, data: bytes, reason: str) -> None:
     with pytest.raises(InvalidConfig, match="is no whole safetensors file") as caught:
         stored_tensors(write_file(tmp_path / "w.safetensors", header, data))
     assert reason in caught.value.what
 
 
 @pytest.mark.parametrize("size", [1, 99, 1 << 40, (1 << 64) - 1])
-def test_a_header_that_is_longer_than_the_file_is_refused(tmp_path: Path, size: int) -> None:
+def test_header_longer_than_the_file_is_refused(tmp_path: Path, size: int) -> None:
     with pytest.raises(InvalidConfig, match=f"a header of {size} bytes in a file of 8"):
         stored_tensors(write_file(tmp_path / "w.safetensors", b"", size=size))
 
 
-def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
+def test_missing_and_irregular_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="cannot read"):
         stored_tensors(tmp_path / "none.safetensors")
     with pytest.raises(InvalidConfig, match="no safetensors file at"):
@@ -116,7 +116,7 @@ def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
         stored_tensors(tmp_path)
 
 
-def test_a_file_that_the_system_does_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -126,7 +126,7 @@ def test_a_file_that_the_system_does_not_read_is_refused(tmp_path: Path, monkeyp
         stored_tensors(path)
 
 
-def test_a_file_that_is_cut_after_it_was_opened_is_refused_where_it_ends(tmp_path: Path) -> None:
+def test_file_truncated_after_its_header_was_read_is_refused_at_its_end(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file(TENSORS, path)
     entry = stored_tensors(path)["a"]
@@ -151,7 +151,7 @@ def read_or_none(reader: Callable[[Path], Any], path: Path) -> Any:
 
 
 @given(st.data())
-def test_whatever_a_file_is_changed_to_is_read_inside_it_or_refused(
+def test_mutated_files_are_refused_or_read_within_bounds(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.safetensors"
