@@ -1,11 +1,11 @@
-"""What a link carries of what it can: weights that stream to a GPU, beside the rate measured for one plain copy.
+"""Link utilization of weights that stream to a GPU: their rate over that of a plain copy.
 
     python -m benchmarks.gpu_ring [--device cuda|cpu] [--small] [--json]
 
-A stack of layers whose weights are four times the room that they get. Per way to stream it: GB/s over all passes as a
-share of the best plain copy of pinned memory on this machine, in this run, and how many outputs had other bits than the
-module with its weights in place. ``poisoned`` spoils what a layer leaves, so that a missing wait shows; ``no prefetch``
-is the ablation. Needs torch, numpy, blake3 and cbor2. Exits 1 where a bit differs or a wait is missing.
+A stack of layers in a ring of a quarter of its weights. Per variant: GB/s over all passes, as a share of the best plain
+copy of pinned memory on this machine, in this run; and how many outputs differ from those of the resident module.
+``poisoned`` overwrites blocks that a visit leaves, so that a missing wait shows; ``no prefetch`` is the ablation. Needs
+torch, numpy, blake3 and cbor2. Exits 1 where a bit differs or a wait is missing.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Stack(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingVariant:
-    """One way to stream: its name, policy, and options of the loop."""
+    """A policy, and options of the loop."""
 
     name: str
     policy: str = "cyclic"
@@ -76,7 +76,7 @@ VARIANTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Bytes and ns of all passes; ``share`` of the plain copy's rate in parts per million; ``wrong`` outputs."""
+    """Bytes of a pass, ns of all passes, their rate and its share of a plain copy's, and the count of wrong outputs."""
 
     name: str
     pass_bytes: int
@@ -90,7 +90,7 @@ class Row:
 
 
 def ring_of(module: nn.Module, policy: str) -> tuple[Ring, Graph]:
-    """A block for each layer, in a quarter of the room for all of them."""
+    """A block for each layer, in a quarter of the bytes of all of them."""
     named = list(module.named_parameters())
     sizes = [tensor.nbytes for _, tensor in named]
     padded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
@@ -115,12 +115,12 @@ def ring_of(module: nn.Module, policy: str) -> tuple[Ring, Graph]:
 
 def _members(row: list[int], padded: list[int]) -> tuple[Member, ...]:
     return tuple(
-        Member(buffer=index, offset=sum(padded[other] for other in row[:place])) for place, index in enumerate(row)
+        Member(buffer=index, offset=sum(padded[before] for before in row[:place])) for place, index in enumerate(row)
     )
 
 
 def _weights_graph(names: list[str], sizes: list[int]) -> Graph:
-    """A graph that holds weights and their names, and no op."""
+    """A graph of weights and no op."""
     nothing: tuple[Any, ...] = ()
     ops = Ops(**dict.fromkeys(Ops.__slots__, nothing))
     notes = OpNotes(phase=nothing, modality=nothing, flops=nothing, module=nothing, source=nothing)
@@ -137,7 +137,7 @@ def _weights_graph(names: list[str], sizes: list[int]) -> Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A module, its input, what it says with its weights in place, and the rate of one plain copy."""
+    """A module, its input and output, and the rate of a plain copy in bytes per second."""
 
     plain: nn.Module
     x: torch.Tensor
@@ -213,7 +213,7 @@ def main() -> int:
         del resident
         rate = measure_bandwidth(options.device, size, 5).rates[0].bytes_per_second
         subject = Subject(plain=plain, x=x, expected=expected, passes=passes, rate=rate)
-        rows = [row_of(way, subject) for way in VARIANTS]
+        rows = [row_of(variant, subject) for variant in VARIANTS]
     if options.json:
         print(json.dumps({"bytes_per_second": rate, "rows": [asdict(row) for row in rows]}))
     else:

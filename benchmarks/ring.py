@@ -1,16 +1,16 @@
-"""Streaming beside its peers, on the CPU: ``python -m benchmarks.ring [--rounds N]``. Needs ``pip install '.[bench]'``.
+"""Weight streaming compared with its peers, on the CPU: ``python -m benchmarks.ring [--rounds N]``.
 
-One stack of layers, one budget of a quarter of its weights, one run. Per contestant: the time of a pass, the best of
-all (contestants take turns), by that of the module with all weights in place; what that is more for each layer; and per
-pass what the calling thread allocates beyond the resident run, the copies and the bytes that they move. All computing
-is on one thread, copies have another.
+Needs ``pip install '.[bench]'``. One stack of layers, one budget of a quarter of its weights, one run. Per contestant:
+the best time of a pass (contestants alternate), absolute, over that of the resident module, and the difference per
+layer; and per pass the allocations of the calling thread beyond the resident run, the copies and the bytes that they
+move. All computing is on one thread; copies have another.
 
-- ``accelerate``: ``cpu_offload``. Both sides are the host here, so it moves nothing: what is left is its hooks.
-- ``group``: group offloading as diffusers has it, restated: before a group runs, each of its tensors is copied to a new
-  one, afterwards dropped. ``group ahead``: the next group's on a thread meanwhile.
-- ``double``, ``cyclic``: ours, two buffers for all layers, or a part resident; ``no prefetch``: the ablation.
+- ``accelerate``: ``cpu_offload``. Both sides are the host here, so it moves nothing: this is the cost of its hooks.
+- ``group``: group offloading as in diffusers, restated: before a group runs, each of its tensors is copied to a new
+  one, which is dropped afterwards. ``group ahead``: with the next group's copies on a thread meanwhile.
+- ``double``, ``cyclic``: ours, double buffering for all layers, or a part resident; ``no prefetch``: the ablation.
 
-Every contestant must say what the module says, to the bit: exits 1 where one does not.
+Every contestant must equal the module, to the bit: exits 1 where one does not.
 """
 
 import argparse
@@ -77,7 +77,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """A module ready to be called, and what a pass of it copies, as (copies, bytes)."""
+    """A module ready to be called, and its copies so far, as (copies, bytes)."""
 
     name: str
     module: nn.Module
@@ -85,7 +85,7 @@ class Contestant:
 
 
 class GroupOffload:
-    """Group offloading, restated: a layer's tensors are new copies while it runs."""
+    """Group offloading, restated: a layer's parameters are new copies while it runs."""
 
     def __init__(self, module: nn.Module, *, ahead: bool) -> None:
         self.layers = list(module.layers)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ class GroupOffload:
             parameter.data = tensor
 
 
-def contestants(plain: nn.Module, case: StreamedCase, stack: ExitStack) -> Iterator[Contestant]:
+def make_contestants(plain: nn.Module, case: StreamedCase, stack: ExitStack) -> Iterator[Contestant]:
     nothing = lambda: (0, 0)  # noqa: E731
     yield Contestant(name="resident", module=plain, copied=nothing)
     if find_spec("accelerate") is None:
@@ -170,7 +170,7 @@ def run(contestant: Contestant, x: torch.Tensor) -> int:
 
 
 def allocations(contestant: Contestant, x: torch.Tensor) -> int:
-    """How often the calling thread asks torch's allocator for memory in a pass."""
+    """Allocations of the calling thread from torch's allocator in a pass."""
     options = (_profiler.ProfilerState.CPU, False, True, False, False, False, _profiler._ExperimentalConfig())
     _autograd._enable_profiler_legacy(_profiler.ProfilerConfig(*options))
     contestant.module(x)
@@ -181,37 +181,37 @@ def allocations(contestant: Contestant, x: torch.Tensor) -> int:
 
 
 def measure(case: Case, rounds: int) -> bool:
-    """The table of a case; whether all said the same."""
+    """Prints the table of a case; whether all outputs are equal."""
     torch.manual_seed(0)
     plain = Stack(case.layers, case.width).eval()
     x = torch.randn(case.rows, case.width)
     streamed_case = plan_streamed(lambda: Stack(case.layers, case.width), {"x": x}, share=SHARE)
     with ExitStack() as stack, torch.no_grad():
-        row = list(contestants(plain, streamed_case, stack))
+        row = list(make_contestants(plain, streamed_case, stack))
         expected = plain(x)
-        same = all(one.module(x).equal(expected) for one in row)
+        same = all(contestant.module(x).equal(expected) for contestant in row)
         best: dict[str, int] = {}
         for _ in range(rounds):
-            for one in row:
-                taken = min(run(one, x) for _ in range(case.passes))
-                best[one.name] = min(taken, best.get(one.name, taken))
+            for contestant in row:
+                taken = min(run(contestant, x) for _ in range(case.passes))
+                best[contestant.name] = min(taken, best.get(contestant.name, taken))
         report(case, row, best, x)
     return same
 
 
-def report(case: Case, row: list[Contestant], best: dict[str, int], x: torch.Tensor) -> None:
-    least, fewest = best["resident"], allocations(row[0], x)
+def report(case: Case, contestants: list[Contestant], best: dict[str, int], x: torch.Tensor) -> None:
+    least, fewest = best["resident"], allocations(contestants[0], x)
     print(f"\n{case.name}")
     print(f"{'':12}{'ms/pass':>9}{'ratio':>7}{'us/layer':>10}{'allocations':>13}{'copies':>8}{'MB':>8}")
-    for one in row:
-        copies, moved = one.copied()
-        one.module(x)
-        after, bytes_after = one.copied()
-        extra = allocations(one, x) - fewest
-        taken = best[one.name]
+    for contestant in contestants:
+        copies, moved = contestant.copied()
+        contestant.module(x)
+        after, bytes_after = contestant.copied()
+        extra = allocations(contestant, x) - fewest
+        taken = best[contestant.name]
         more = (taken - least) / 1e3 / case.layers
         print(
-            f"{one.name:12}{taken / 1e6:9.2f}{taken / least:7.2f}{more:10.1f}{extra:13}"
+            f"{contestant.name:12}{taken / 1e6:9.2f}{taken / least:7.2f}{more:10.1f}{extra:13}"
             f"{after - copies:8}{(bytes_after - moved) / 1e6:8.1f}"
         )
 

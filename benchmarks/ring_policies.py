@@ -1,8 +1,8 @@
 """Ring policies side by side, in predicted time: ``python -m benchmarks.ring_policies [--only TEXT] [--random N]``.
 
-Models of the corpus, captured without weights, in budgets that are parts of their weights; per policy the time of a
-pass, the share of it in which the link copies, and how many times the effective bandwidth is that of ``skip_end``.
-Then, with ``--random N``, so many random sequences of layers: how often each policy fits, and how it compares to ours.
+Models of the corpus, captured without weights, in budgets that are parts of their weights. Per policy: the time of a
+pass, the share of it in which the link copies, and the effective bandwidth over that of ``skip_end``. With ``--random
+N`` as many random problems: how often each policy fits, and how it compares with ``cyclic``.
 """
 
 import argparse
@@ -30,7 +30,7 @@ HEADING = "policy   depth  s per pass  link busy  GB/s  times skip_end  limit   
 
 
 def budgets(name: str, weights: int) -> tuple[int, ...]:
-    """For the largest model the ring of the evaluation plan, 48 GB; for the others parts of the weights."""
+    """48 GB for the largest model, as in the evaluation plan; a quarter and a half of the weights for the others."""
     return (48 * GB,) if name.endswith("70B") else (weights // 4, weights // 2)
 
 

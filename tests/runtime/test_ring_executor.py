@@ -1,6 +1,5 @@
 """The planned executor with a ring: equal to the resident one, bit for bit, in a quarter of the room for weights."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.weights.safetensors_files import stored_tensors
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, LAYERS = 16, 8
 X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
 
@@ -54,14 +54,6 @@ class Stack(nn.Module):
 
 
 INPUTS: Tensors = {"x": X, "pick": torch.tensor([0, 3, 1])}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def with_ring(program: Program, *, share: int = 4) -> Plan:

@@ -1,6 +1,5 @@
 """Models whose weights exceed the ring four times equal the resident model, bit for bit."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from tmmu.runtime.ring.modules import StreamOptions, stream_module
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.initialization")
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 RUNS = 100
 SPECIAL = {"bos_token_id": None, "eos_token_id": None}
 GPT2: dict[str, Any] = {"n_embd": 64, "n_layer": 12, "n_head": 4, "vocab_size": 100, "n_positions": 32}
@@ -50,15 +50,6 @@ def blank(name: str) -> nn.Module:
 
 def tokens(seed: int) -> Tensors:
     return {"input_ids": random_ids(2, 8, high=100, seed=seed)}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute threads would only compete with copy threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_generation_with_a_cache_gives_the_same_tokens() -> None:

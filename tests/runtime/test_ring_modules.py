@@ -27,18 +27,10 @@ from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.ring.host_image import HostImageOptions
 from tmmu.runtime.ring.modules import StreamedModule, StreamOptions, stream_module
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, LAYERS = 16, 6
 PARTS = [f"layers.{n}" for n in range(LAYERS)]
 X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute threads would only compete with copy threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Layer(nn.Module):

@@ -13,8 +13,8 @@ from tmmu.planner.ring.arcs import (
     lookahead_arcs,
     nearest_conflicts,
     occupancy_masks,
+    packings,
     peak_occupancy,
-    placement_orders,
 )
 from tmmu.planner.ring.cyclic import choose_cyclic
 from tmmu.planner.ring.layouts import candidate_layouts, extent, in_slots, skip_end
@@ -89,15 +89,15 @@ def test_first_fit_takes_the_lowest_gap() -> None:
     assert first_fit(blocks, (1, 3, 2, 2), (1, 0, 2, 3)) == (4, 0, 4, 6)
 
 
+def least_slots(count: int, arcs: Arcs, depth: int) -> int:
+    """The least extent of equal layers of one byte."""
+    return min(extent([1] * count, address) for address in packings(all_streamed([1] * count), arcs, depth, count))
+
+
 def test_odd_circle_of_equal_layers_takes_three_slots_and_a_cut_one_two() -> None:
     blocks = all_streamed([1] * 5)
-    closed = {
-        extent([1] * 5, first_fit(blocks, occupancy_masks(blocks, lookahead_arcs(blocks, 1)), order))
-        for order in placement_orders(blocks, 1)
-    }
-    cut = occupancy_masks(blocks, lookahead_arcs(blocks, 1, cut=0))
-    assert min(closed) == 3
-    assert min(extent([1] * 5, first_fit(blocks, cut, order)) for order in placement_orders(blocks, 1)) == 2
+    assert least_slots(5, lookahead_arcs(blocks, 1), 1) == 3
+    assert least_slots(5, lookahead_arcs(blocks, 1, cut=0), 1) == 2
 
 
 @pytest.mark.parametrize("count", range(2, 14))
@@ -105,10 +105,8 @@ def test_odd_circle_of_equal_layers_takes_three_slots_and_a_cut_one_two() -> Non
 def test_equal_layers_take_as_few_slots_as_a_circle_allows(count: int, depth: int) -> None:
     """At most ``count // (depth + 1)`` arcs of ``depth + 1`` visits share an address."""
     if depth < count:
-        blocks = all_streamed([1] * count)
-        masks = occupancy_masks(blocks, lookahead_arcs(blocks, depth))
-        slots = min(extent([1] * count, first_fit(blocks, masks, order)) for order in placement_orders(blocks, depth))
-        assert slots == -(-count // (count // (depth + 1)))
+        arcs = lookahead_arcs(all_streamed([1] * count), depth)
+        assert least_slots(count, arcs, depth) == -(-count // (count // (depth + 1)))
 
 
 def test_candidates_of_a_smaller_room_are_among_those_of_a_larger() -> None:

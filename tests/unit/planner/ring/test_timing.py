@@ -16,12 +16,12 @@ def slot_waits(count: int, slots: int) -> list[tuple[int, int]]:
     """Waits of layers in slots, round robin: each copy waits for the visit that had its slot before."""
     last: dict[int, int] = {}
     waits = []
-    for turn in range(2 * count):
-        i = turn % count
-        if turn >= count:
+    for occurrence in range(2 * count):
+        i = occurrence % count
+        if occurrence >= count:
             before = last[i % slots]
-            waits.append((before % count, turn // count - before // count))
-        last[i % slots] = turn
+            waits.append((before % count, occurrence // count - before // count))
+        last[i % slots] = occurrence
     return waits
 
 
@@ -50,17 +50,15 @@ def uniform(count: int, compute: int, copy: int) -> StreamedBlocks:
         "odd in three",
     ],
 )
-def test_pass_time_of_equal_layers_in_slots(
-    count: int, compute: int, copy: int, slots: int, expected: PassTime
-) -> None:
+def test_pass_time_of_layers_in_slots(count: int, compute: int, copy: int, slots: int, expected: PassTime) -> None:
     assert steady_pass_time(uniform(count, compute, copy), slot_waits(count, slots)) == expected
 
 
 def test_layers_of_two_kinds_need_a_third_slot() -> None:
     """Small and large layers alternate: in two slots the large ones load while little is computed."""
-    stream = all_streamed(layer_problem([1] * 6, [1, 9] * 3, [1, 9] * 3))
-    assert steady_pass_time(stream, slot_waits(6, 2)) == PassTime(ns=54, limit=CAPACITY)
-    assert steady_pass_time(stream, slot_waits(6, 3)) == PassTime(ns=30, limit=COMPUTE)
+    streamed = all_streamed(layer_problem([1] * 6, [1, 9] * 3, [1, 9] * 3))
+    assert steady_pass_time(streamed, slot_waits(6, 2)) == PassTime(ns=54, limit=CAPACITY)
+    assert steady_pass_time(streamed, slot_waits(6, 3)) == PassTime(ns=30, limit=COMPUTE)
 
 
 def test_pass_time_counts_ops_between_visits() -> None:
@@ -90,9 +88,9 @@ def test_visit_inside_another_ends_before_it() -> None:
         copy_ns=(5, 50),
         alignment=1,
     )
-    stream = all_streamed(problem)
-    assert stream.visit_ends == ((1, 6), (1, 2))
-    assert steady_pass_time(stream, [(0, 1), (1, 1)]) == PassTime(ns=61, limit=CAPACITY)
+    streamed = all_streamed(problem)
+    assert streamed.visit_ends == ((1, 6), (1, 2))
+    assert steady_pass_time(streamed, [(0, 1), (1, 1)]) == PassTime(ns=61, limit=CAPACITY)
 
 
 def test_copy_that_waits_for_its_own_visit_has_no_pass_time() -> None:

@@ -17,13 +17,6 @@ def test_tasks_of_one_stream_are_ordered() -> None:
     assert race_pairs(script) == []
 
 
-def test_tasks_of_two_streams_race() -> None:
-    script = Script()
-    script.write(script.a)
-    script.read(script.b)
-    assert race_pairs(script) == [(0, 1)]
-
-
 def test_all_pairs_but_two_reads_conflict() -> None:
     for first, second, wrong in (
         ("write", "write", 1),

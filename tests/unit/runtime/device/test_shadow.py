@@ -28,7 +28,7 @@ def test_shadow_memory_holds_what_an_array_would(writes: list[tuple[ByteRange, i
 
 def test_pieces_of_shadow_memory_do_not_pile_up() -> None:
     shadow: ShadowMemory[int] = ShadowMemory(-1)
-    for turn in range(100):
+    for value in range(100):
         for low in range(4):
-            shadow.assign(ByteRange(0, low, low + 3), turn)
+            shadow.assign(ByteRange(0, low, low + 3), value)
     assert len(list(shadow.pieces(ByteRange(0, 0, 99)))) <= 8
