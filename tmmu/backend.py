@@ -34,7 +34,7 @@ MAX_SPECIALIZATIONS: Final = 16
 _LOG: Final = logging.getLogger("tmmu")
 _INFERENCE: Final = PlanRequest(mode="inference", preset="inference", token=token_from_seed(0), arenas=default_arenas())
 _TRAINING: Final = replace(_INFERENCE, mode="backward", preset="remat_enabled")
-_GRAPHS: "Final[list[weakref.ref[PlannedGraph]]]" = []
+_GRAPHS: "Final[list[weakref.ref[CompiledGraph]]]" = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def backend(
         )
     from tmmu.passes.autograd.split import split_by_autograd
 
-    return split_by_autograd(graph, example_inputs, PlannedGraph, recompute=recompute)
+    return split_by_autograd(graph, example_inputs, CompiledGraph, recompute=recompute)
 
 
 def reports() -> tuple[GraphReport, ...]:
@@ -87,7 +87,7 @@ class _Specialization:
     memories: "StepMemoryPool"
 
 
-class PlannedGraph:
+class CompiledGraph:
     """The halves of one compiled graph, run in the memory of a plan, or by torch where there is none.
 
     State: by argument signature, a specialization, or the reason why there is none; and counts for the report. Both are
@@ -128,7 +128,7 @@ class PlannedGraph:
 
     def report(self) -> GraphReport:
         """How it has run so far."""
-        sizes = tuple(size for one in self._planned_specializations() for size in one.memories.stack_bytes)
+        sizes = tuple(size for entry in self._planned_specializations() for size in entry.memories.stack_bytes)
         with self._lock:
             return GraphReport(
                 trains=self._step.backward is not None,

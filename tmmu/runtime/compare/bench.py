@@ -37,7 +37,7 @@ class Measurement:
     failed: str = ""
 
 
-class EagerModel(Protocol):
+class ComparisonModel(Protocol):
     """A model in memory of its own, run by PyTorch."""
 
     @property
@@ -67,7 +67,7 @@ class EagerModel(Protocol):
 
 def measure_variants(
     executor: Executor,
-    model: EagerModel,
+    model: ComparisonModel,
     weights: Mapping[str, torch.Tensor],
     inputs: Mapping[str, torch.Tensor],
     *,
@@ -91,7 +91,7 @@ def measure_variants(
     return (*rows, *(Measurement(way=way, failed=why) for way, why in failed.items()))
 
 
-def _add_compiled(variants: dict[str, Callable[[], Any]], model: EagerModel) -> dict[str, str]:
+def _add_compiled(variants: dict[str, Callable[[], Any]], model: ComparisonModel) -> dict[str, str]:
     """Adds the variant of ``torch.compile``; by its name, why it cannot run where it cannot."""
     try:
         step = model.compile_step()

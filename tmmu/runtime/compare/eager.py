@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from tmmu.errors import CaptureFailed
-from tmmu.runtime.compare.bench import EagerModel
+from tmmu.runtime.compare.bench import ComparisonModel
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.slab import has_same_bits
 from tmmu.runtime.weights.load import LazyTensors, Weight
@@ -36,7 +36,7 @@ class PlannedRun:
     seed: int
 
 
-def compare_with_eager(model: EagerModel, run: PlannedRun) -> tuple[int, int]:
+def compare_with_eager(model: ComparisonModel, run: PlannedRun) -> tuple[int, int]:
     """(outputs and states with the bits of the eager ones, others that are close); ``CAPTURE_FAILED`` for any else.
 
     A plan of half a step is compared by the outputs that it has.

@@ -12,7 +12,7 @@ from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
-from tmmu.runtime.compare.bench import EagerModel, Measurement, measure_variants
+from tmmu.runtime.compare.bench import ComparisonModel, Measurement, measure_variants
 from tmmu.runtime.compare.eager import PlannedRun, compare_with_eager, format_type
 from tmmu.runtime.compare.random_tensors import random_inputs, random_weights
 from tmmu.runtime.compare.reference import ReferenceExecutor
@@ -92,7 +92,7 @@ class RunOptions:
     prefetch: bool = True
 
 
-def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callable[[], EagerModel]) -> RunReport:
+def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callable[[], ComparisonModel]) -> RunReport:
     """Binds the plan, runs it once, and checks and measures as the options ask.
 
     ``PLAN_UNSOUND`` where it differs from the reference or the sanitizer finds a fault, ``CAPTURE_FAILED`` where it

@@ -49,7 +49,7 @@ class StepMemory:
         self._inputs = _argument_views(joint.forward, views)
         self._tangents = _argument_views(joint.backward, views) if joint.backward is not None else ()
         written = _written_buffers(bound)
-        self._written_inputs = tuple((at, view) for at, view in self._inputs if self._buffer_of(at) in written)
+        self._written_inputs = tuple((argument, view) for argument, view in self._inputs if self._buffer_of(argument) in written)
         self._aliased_outputs = _aliased_outputs(joint, bound)
         self._stack_cdata = cpp_address(self._memory.untyped_storage())
         self._residuals = tuple(self._residual_views())

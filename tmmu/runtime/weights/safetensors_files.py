@@ -68,7 +68,7 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     for file in files:
         for name, stored in _read_header(file).items():
             if name in tensors:
-                raise _malformed(file, f"{name} is in {tensors[name].path.name} too")
+                raise _format_error(file, f"{name} is in {tensors[name].path.name} too")
             tensors[name] = stored
     return tensors
 
@@ -82,12 +82,12 @@ def read_stored(stored: StoredTensor, target: memoryview, skip: int = 0) -> None
             count = os.preadv(handle, [target[done:]], stored.offset + skip + done)
             if not count:
                 end = stored.offset + skip + done
-                raise _malformed(
+                raise _format_error(
                     stored.path, f"it ends at byte {end}, inside {stored.name}; it was longer when it was opened"
                 )
             done += count
     except OSError as error:
-        raise _malformed(stored.path, f"{stored.name} cannot be read: {error.strerror}") from error
+        raise _format_error(stored.path, f"{stored.name} cannot be read: {error.strerror}") from error
     finally:
         os.close(handle)
 
@@ -106,10 +106,10 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     for tensor in sorted(tensors.values(), key=lambda stored: (stored.offset, stored.size, stored.name)):
         if tensor.offset != end:
             gap = f"{tensor.name} starts at byte {tensor.offset}, and what comes before ends at {end}"
-            raise _malformed(path, gap)
+            raise _format_error(path, gap)
         end += tensor.size
     if end != length:
-        raise _malformed(path, f"its tensors end at byte {end}, and the file at {length}")
+        raise _format_error(path, f"its tensors end at byte {end}, and the file at {length}")
     return tensors
 
 
@@ -135,16 +135,16 @@ def _decode_header(path: Path, handle: int, length: int) -> tuple[int, dict[str,
     head = os.pread(handle, 8, 0)
     size = int.from_bytes(head, "little")
     if len(head) < 8 or size > min(HEADER_MAX, length - 8):
-        raise _malformed(
+        raise _format_error(
             path, f"a header of {size} bytes in a file of {length}" if len(head) == 8 else "it has no header"
         )
     text = os.pread(handle, size, 8)
     try:
         header = json.loads(text, object_pairs_hook=_unique_members)
     except (ValueError, RecursionError) as error:
-        raise _malformed(path, f"its header is no JSON of one spelling: {error}") from error
+        raise _format_error(path, f"its header is no JSON of one spelling: {error}") from error
     if not isinstance(header, dict):
-        raise _malformed(path, "its header is no map")
+        raise _format_error(path, "its header is no map")
     return 8 + size, header
 
 
@@ -157,17 +157,17 @@ def _unique_members(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 def _parse_row(path: Path, name: str, row: object, start: int) -> StoredTensor:
     if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
-        raise _malformed(path, f"{name} is not described by dtype, shape and data_offsets")
+        raise _format_error(path, f"{name} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise _malformed(path, f"{name} has dtype {dtype!r}, which is unknown")
+        raise _format_error(path, f"{name} has dtype {dtype!r}, which is unknown")
     if not _is_size_list(shape) or len(shape) > RANK_MAX or not _is_size_list(offsets) or len(offsets) != 2:
-        raise _malformed(path, f"{name} has shape {shape!r} and offsets {offsets!r}")
+        raise _format_error(path, f"{name} has shape {shape!r} and offsets {offsets!r}")
     size = DTYPE_BYTES[DTYPES[dtype]]
     for extent in shape:
         size *= extent
     if offsets[1] - offsets[0] != size:
-        raise _malformed(path, f"{name} has {offsets[1] - offsets[0]} bytes, and its shape and dtype make {size}")
+        raise _format_error(path, f"{name} has {offsets[1] - offsets[0]} bytes, and its shape and dtype make {size}")
     offset = start + offsets[0]
     return StoredTensor(path=path, name=name, dtype=DTYPES[dtype], shape=tuple(shape), offset=offset, size=size)
 
@@ -176,6 +176,6 @@ def _is_size_list(value: object) -> bool:
     return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
 
 
-def _malformed(path: Path, reason: str) -> InvalidConfig:
+def _format_error(path: Path, reason: str) -> InvalidConfig:
     shortened = " ".join(reason.split())[:300]
     return InvalidConfig(f"{path} is no whole safetensors file: {shortened}", fix="fetch it again", path=str(path))

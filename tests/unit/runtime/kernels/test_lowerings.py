@@ -69,11 +69,11 @@ def test_lowerings_write_the_bits_of_the_operator_into_the_result(name: str) -> 
     code = lower(CASES[name], place)
     assert code is not None
     run = runnable_of(code)
-    with count_allocations() as seen:
+    with count_allocations() as counter:
         run()
         run()
     assert same_bits(whole, place)
-    assert max(seen.peak.values(), default=0) < 64
+    assert max(counter.peak.values(), default=0) < 64
 
 
 @pytest.mark.parametrize("name", REFUSED)
