@@ -98,11 +98,13 @@ def ours(case: Case, nodes: int | None) -> Result:
         require_sound_packing(case.problem, placed.offset, peak=placed.peak, bound=placed.bound)
         proven = " proven" if placed.proven else ""
         return Result(method="tmmu", peak=placed.peak, seconds=seconds, note=f"{placed.method}{proven}")
-    found = pack(case.problem, nodes=nodes)
+    found = pack(case.problem, search_nodes=nodes)
     seconds = time.perf_counter() - start
     require_sound_packing(case.problem, found.offset, peak=found.peak, bound=found.bound)
     proven = " proven" if found.proven else ""
-    return Result(method="tmmu", peak=found.peak, seconds=seconds, note=f"{found.method}{proven} {found.nodes} nodes")
+    return Result(
+        method="tmmu", peak=found.peak, seconds=seconds, note=f"{found.method}{proven} {found.nodes_visited} nodes"
+    )
 
 
 def theirs(case: Case) -> Iterator[Result]:

@@ -13,7 +13,7 @@ from benchmarks.peers.inductor import allocation_tree
 from benchmarks.peers.program_order import first_fit_in_program_order
 from benchmarks.peers.size_best_fit import tflite, xla_spatial, xla_temporal
 from benchmarks.peers.tvm import greedy_by_conflicts, greedy_by_size, hill_climb
-from tmmu.planner.pack.instance import Column, Instance
+from tmmu.planner.pack.instance import Column, PackingInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Peer:
     """``most``: the items up to which it ends within a minute."""
 
     name: str
-    place: Callable[[Instance], Column]
+    place: Callable[[PackingInstance], Column]
     most: int = 1 << 62
 
 

@@ -7,10 +7,10 @@ all of it that does; otherwise it makes an object of its own. Objects lie one af
 import numpy as np
 
 from benchmarks.peers.gaps import by
-from tmmu.planner.pack.instance import Column, Instance
+from tmmu.planner.pack.instance import Column, PackingInstance
 
 
-def greedy_objects(instance: Instance) -> Column:
+def greedy_objects(instance: PackingInstance) -> Column:
     """Offsets per item: where its object is, and where it is in that."""
     size = instance.size
     home = np.full(len(instance), -1, dtype=np.int64)

@@ -5,15 +5,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tmmu.planner.pack.instance import Column, Index, Instance
+from tmmu.planner.pack.instance import Column, Index, PackingInstance
 
 Choose: TypeAlias = Callable[[Column, Column, Any], Any]
 """From where free ranges start and how long they are, lowest first, the last one endless: the offset of a size."""
 
 
-def placed_in_order(instance: Instance, order: Index, choose: Choose) -> Column:
+def placed_in_order(instance: PackingInstance, order: Index, choose: Choose) -> Column:
     """Offsets per item: each in turn goes where ``choose`` says, among the ranges that are free as long as it lives."""
-    far, size, known = instance.far, instance.size, instance.remembered
+    far, size, known = instance.max_offset, instance.size, instance.cached_neighbors
     low = np.full(len(instance), far, dtype=size.dtype)
     high = low.copy()
     for index in order.tolist():
@@ -46,7 +46,7 @@ def by(*keys: Column) -> Index:
     return np.lexsort(tuple(reversed(keys)))
 
 
-def conflicts(instance: Instance) -> Index:
+def conflicts(instance: PackingInstance) -> Index:
     """Per item, how many others live at the same time."""
     ended = np.searchsorted(np.sort(instance.death), instance.birth, side="right")
     return instance.stop - ended - 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.peers.gaps import by
-from tmmu.planner.pack.instance import Column, Instance
+from tmmu.planner.pack.instance import Column, PackingInstance
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +48,7 @@ class Part:
     in_space: "tuple[Part, Part] | None" = None
 
 
-def allocation_tree(instance: Instance) -> Column:
+def allocation_tree(instance: PackingInstance) -> Column:
     """Offsets per item; one pool for all."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 10 * len(instance) + 1000))
     root = Part(0, in_time=[])

@@ -8,20 +8,20 @@ decreasing life, with best fit.
 import numpy as np
 
 from benchmarks.peers.gaps import best_fit, by, placed_in_order
-from tmmu.planner.pack.instance import Column, Instance
+from tmmu.planner.pack.instance import Column, PackingInstance
 
 
-def tflite(instance: Instance) -> Column:
+def tflite(instance: PackingInstance) -> Column:
     """Whole-graph items first, then larger first, then earlier."""
     whole = (instance.birth == instance.birth.min()) & (instance.death == instance.death.max())
     return placed_in_order(instance, by(~whole, np.where(whole, 0, -instance.size), instance.birth), best_fit)
 
 
-def xla_spatial(instance: Instance) -> Column:
+def xla_spatial(instance: PackingInstance) -> Column:
     """Larger first, then longer-lived."""
     return placed_in_order(instance, by(-instance.size, instance.birth - instance.death), best_fit)
 
 
-def xla_temporal(instance: Instance) -> Column:
+def xla_temporal(instance: PackingInstance) -> Column:
     """Longer-lived first, then larger."""
     return placed_in_order(instance, by(instance.birth - instance.death, -instance.size), best_fit)

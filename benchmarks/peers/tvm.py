@@ -8,22 +8,22 @@ conflict with it, and another such one or one before that; a worse result is kep
 import numpy as np
 
 from benchmarks.peers.gaps import by, conflicts, first_fit, on_top, placed_in_order
-from tmmu.planner.pack.instance import Column, Index, Instance
+from tmmu.planner.pack.instance import Column, Index, PackingInstance
 
 ATTEMPTS = 500
 
 
-def greedy_by_size(instance: Instance) -> Column:
+def greedy_by_size(instance: PackingInstance) -> Column:
     """Larger first, then more conflicts."""
     return placed_in_order(instance, by(-instance.size, -conflicts(instance)), on_top)
 
 
-def greedy_by_conflicts(instance: Instance) -> Column:
+def greedy_by_conflicts(instance: PackingInstance) -> Column:
     """More conflicts first, then larger."""
     return placed_in_order(instance, by(-conflicts(instance), -instance.size), on_top)
 
 
-def hill_climb(instance: Instance) -> Column:
+def hill_climb(instance: PackingInstance) -> Column:
     """The last packing that was accepted; seeded, so the same each time."""
     pick = np.random.default_rng(0)
     order = by(-instance.size, -conflicts(instance))
@@ -48,7 +48,7 @@ def _swapped(order: Index, one: int, other: int) -> Index:
     return order
 
 
-def _neighbours(instance: Instance, order: Index, low: Column, pick: np.random.Generator) -> tuple[int, int]:
+def _neighbours(instance: PackingInstance, order: Index, low: Column, pick: np.random.Generator) -> tuple[int, int]:
     """Two positions of the order to swap: among what was packed before an item at the peak, and before that."""
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
@@ -63,6 +63,6 @@ def _neighbours(instance: Instance, order: Index, low: Column, pick: np.random.G
     return int(position[one]), int(position[int(pick.choice(pool))])
 
 
-def _before(instance: Instance, position: Index, item: int) -> Index:
+def _before(instance: PackingInstance, position: Index, item: int) -> Index:
     near = instance.neighbors(item)
     return near[position[near] < position[item]]

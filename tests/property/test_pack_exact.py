@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tmmu.ir.problem import PackProblem
 from tmmu.planner.pack.exact import find, minimize
-from tmmu.planner.pack.exact.instance import prepare
+from tmmu.planner.pack.exact.instance import prepare_instances
 from tmmu.planner.pack.exact.orders import CYCLE, mix
-from tmmu.planner.pack.exact.portfolio import Try, attempt, desk_of
+from tmmu.planner.pack.exact.portfolio import SearchConfig, make_workspace, run_search
 
 PLENTY = 200_000
 
@@ -94,14 +94,14 @@ def stacked(p: PackProblem) -> tuple[int, ...] | None:
 def check_exact(p: PackProblem) -> None:
     least = least_peak(p)
     if least is None:
-        assert find(p, 1_000, nodes=PLENTY).state == "impossible"
+        assert find(p, 1_000, search_nodes=PLENTY).status == "impossible"
         return
-    found = find(p, least, nodes=PLENTY)
-    assert found.state == "placed"
+    found = find(p, least, search_nodes=PLENTY)
+    assert found.status == "placed"
     assert is_sound(p, found.offset, least)
     if least:
-        assert find(p, least - 1, nodes=PLENTY).state == "impossible"
-    best = minimize(p, stacked(p), nodes=PLENTY)
+        assert find(p, least - 1, search_nodes=PLENTY).status == "impossible"
+    best = minimize(p, stacked(p), search_nodes=PLENTY)
     assert (best.peak, best.bound, best.proven) == (least, least, True)
     assert is_sound(p, best.offset, least)
 
@@ -188,13 +188,13 @@ def live_bytes(p: PackProblem) -> int:
 
 
 def assert_every_order_agrees(p: PackProblem, least: int) -> None:
-    fullest = max(prepare(p), key=lambda instance: instance.bound)
-    desk = desk_of(fullest)
+    fullest = max(prepare_instances(p), key=lambda instance: instance.bound)
+    desk = make_workspace(fullest)
     for turn, (noise, order) in enumerate(CYCLE):
-        one = Try(order=order, noise=noise, seed=turn, nodes=PLENTY)
-        assert attempt(desk, least, one, PLENTY).state == "placed"
-        if len(prepare(p)) == 1:
-            assert attempt(desk, least - 1, one, PLENTY).state == "impossible"
+        one = SearchConfig(order=order, noise=noise, seed=turn, max_nodes=PLENTY)
+        assert run_search(desk, least, one, PLENTY).status == "placed"
+        if len(prepare_instances(p)) == 1:
+            assert run_search(desk, least - 1, one, PLENTY).status == "impossible"
 
 
 @pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.slow) for block in range(2, 10))])
@@ -203,9 +203,9 @@ def test_what_fits_only_above_the_bound_is_proven_to(block: int) -> None:
     for seed in range(block * 300, block * 300 + 300):
         p = filled(seed, 8 + seed % 5, 6 + seed % 7, 16)
         bound = live_bytes(p)
-        if find(p, bound, nodes=3 * len(p)).state == "placed":
+        if find(p, bound, search_nodes=3 * len(p)).status == "placed":
             continue
-        best = minimize(p, stacked(p), nodes=PLENTY)
+        best = minimize(p, stacked(p), search_nodes=PLENTY)
         assert best.proven
         assert is_sound(p, best.offset, best.peak)
         assert best.peak == bound or not fits(p, best.peak - 1)

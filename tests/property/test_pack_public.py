@@ -104,10 +104,15 @@ def test_the_order_of_items_changes_nothing(problem: PackProblem, random: object
     order = list(range(len(problem)))
     random.shuffle(order)  # type: ignore[attr-defined]
     moved = take(problem, order)
-    one, other = pack(problem, nodes=nodes), pack(moved, nodes=nodes)
+    one, other = pack(problem, search_nodes=nodes), pack(moved, search_nodes=nodes)
     demand_sound(problem, one)
     assert placed(problem, one) == placed(moved, other)
-    assert (one.peak, one.bound, one.method, one.nodes) == (other.peak, other.bound, other.method, other.nodes)
+    assert (one.peak, one.bound, one.method, one.nodes_visited) == (
+        other.peak,
+        other.bound,
+        other.method,
+        other.nodes_visited,
+    )
 
 
 def placed(problem: PackProblem, found: Packed) -> list[tuple[int, ...]]:
@@ -120,8 +125,8 @@ def placed(problem: PackProblem, found: Packed) -> list[tuple[int, ...]]:
 def test_a_search_never_makes_it_worse_and_costs_no_more_than_allowed(problem: PackProblem) -> None:
     if contradicts_itself(problem):
         return
-    less, more = pack(problem, nodes=0), pack(problem, nodes=500)
-    assert less.nodes == 0
-    assert more.nodes <= 500
+    less, more = pack(problem, search_nodes=0), pack(problem, search_nodes=500)
+    assert less.nodes_visited == 0
+    assert more.nodes_visited <= 500
     assert more.peak <= less.peak
     assert more.bound >= less.bound

@@ -10,7 +10,7 @@ from tests.strategies import seeded
 from tmmu.ir.problem import Placement, Problem
 from tmmu.planner.layout import pack_with, place_packed
 from tmmu.planner.pack.instance import prepare_instance
-from tmmu.planner.pack.search import WALKS, walk
+from tmmu.planner.pack.search import WALKS, walk_orders
 from tmmu.planner.pack.table import PACKERS, Packer
 from tmmu.planner.slots import max_live_bytes
 
@@ -66,7 +66,7 @@ def test_the_best_of_them_is_sound_and_no_worse_than_any(problem: Problem) -> No
 def test_more_tries_are_never_worse(problem: Problem, step: object, tries: int) -> None:
     instance = prepare_instance(problem, max_live_bytes(problem))
     if len(instance):
-        peaks = [int((walk(instance, step, n) + instance.size).max()) for n in (1, tries, tries + 3)]  # type: ignore[arg-type]
+        peaks = [int((walk_orders(instance, step, n) + instance.size).max()) for n in (1, tries, tries + 3)]  # type: ignore[arg-type]
         assert peaks == sorted(peaks, reverse=True)
 
 

@@ -11,7 +11,7 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import ArenaSpec, Placements, Plan, Slots
 from tmmu.planner.arenas import NEVER_REUSED
-from tmmu.planner.reference import Expected, arena_name, padded, simulate
+from tmmu.planner.reference import Expected, arena_name, padded_size, simulate
 
 KINDS: Final = ("spans", "slots", "addresses", "plan")
 MAJOR: Final = frozenset({"spans", "slots", "addresses"})
@@ -78,7 +78,7 @@ def _placements(
         arena=tuple(index[arena_name(graph, b)] for b in ids),
         slot=tuple(found.slot[b][1] for b in ids),
         offset=tuple(offset.get(b, 0) for b in ids),
-        bytes=tuple(padded(graph, arenas, b) for b in ids),
+        bytes=tuple(padded_size(graph, arenas, b) for b in ids),
         birth=tuple(found.span[b][0] for b in ids),
         death=tuple(found.span[b][1] for b in ids),
         takes_over=cast("tuple[BufferId, ...]", tuple(found.takes_over[b] for b in ids)),

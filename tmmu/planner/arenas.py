@@ -1,4 +1,4 @@
-"""Arenas: which there are, which role goes where, and what a caller asks of each."""
+"""Arenas: the four of every plan, the arena of each role, and the settings that a caller may override."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ def default_arenas(alignment: int = 256) -> tuple[ArenaSpec, ...]:
 
 
 def arena_of_role(role: str) -> str | None:
-    """The arena of a buffer of this role; None for the caller's own; ``InvalidIrShapes`` for an unknown role."""
+    """The arena that places buffers of ``role``; None for inputs. ``InvalidIrShapes`` if unknown."""
     if role not in ARENA_OF_ROLE:
         raise InvalidIrShapes(f"unknown role {role!r}", fix=f"use one of {', '.join(ARENA_OF_ROLE)}", role=role)
     return ARENA_OF_ROLE[role]
@@ -60,11 +60,11 @@ def arena_of_role(role: str) -> str | None:
 
 def parse_size(text: str) -> int:
     """Bytes: ``8GiB``, ``1.5 GB``, ``4096``, rounded down; ``InvalidConfig`` for anything else or past 64 bits."""
-    found = _SIZE.fullmatch(text.strip())
-    if not found or found[2].lower() not in UNITS:
+    match = _SIZE.fullmatch(text.strip())
+    if not match or match[2].lower() not in UNITS:
         raise InvalidConfig(f"{text!r} is not a size", fix="write bytes, or a number with KiB, MiB, GiB", text=text)
-    unit = UNITS[found[2].lower()]
-    whole, point, part = found[1].partition(".")
+    unit = UNITS[match[2].lower()]
+    whole, point, part = match[1].partition(".")
     if point and unit == 1:
         raise InvalidConfig(f"{text!r} is no whole number of bytes", fix="drop what follows the point", text=text)
     size = int(int(whole + part) * unit // 10 ** len(part))
@@ -74,7 +74,7 @@ def parse_size(text: str) -> int:
 
 
 def readable_size(count: int) -> str:
-    """Bytes as a person reads them: binary units, one decimal."""
+    """Bytes in binary units with one decimal: ``1.5 GiB``."""
     if abs(count) < 1024:
         return f"{count} B"
     scaled = float(count)
@@ -113,7 +113,7 @@ def _merge(spec: ArenaSpec, settings: str) -> ArenaSpec:
 
 
 def check_arenas(specs: Sequence[ArenaSpec]) -> tuple[ArenaSpec, ...]:
-    """The four arenas in the plan's order; ``InvalidConfig`` or ``AlignmentViolation`` for what makes no sense."""
+    """The four arenas in the plan's order; ``InvalidConfig`` or ``AlignmentViolation`` for a bad setting."""
     by_name = {spec.name: spec for spec in specs}
     if len(specs) != len(ARENAS) or set(by_name) != set(ARENAS):
         names = ", ".join(spec.name for spec in specs)
@@ -126,28 +126,28 @@ def check_arenas(specs: Sequence[ArenaSpec]) -> tuple[ArenaSpec, ...]:
 
 
 def _check_joint(specs: Sequence[ArenaSpec]) -> None:
-    """Offsets of one slab are multiples of one alignment."""
+    """Arenas packed into one slab share one alignment: the joint problem has a single one."""
     for slab in slabs_of([spec.segment for spec in specs], [spec.layout for spec in specs]):
         first, *others = (specs[arena] for arena in slab)
-        for other in others:
-            if other.alignment != first.alignment:
+        for member in others:
+            if member.alignment != first.alignment:
                 raise InvalidConfig(
-                    f"{first.name} and {other.name} are packed together, with alignments {first.alignment} "
-                    f"and {other.alignment}",
-                    fix=f"give both one alignment, or lay one out alone: {other.name}=layout:packed",
-                    arenas=[first.name, other.name],
-                    alignments=[first.alignment, other.alignment],
+                    f"{first.name} and {member.name} are packed together, with alignments {first.alignment} "
+                    f"and {member.alignment}",
+                    fix=f"give both one alignment, or lay one out alone: {member.name}=layout:packed",
+                    arenas=[first.name, member.name],
+                    alignments=[first.alignment, member.alignment],
                 )
 
 
 def _check_spec(spec: ArenaSpec) -> None:
-    for what, number in (("alignment", spec.alignment), ("page", spec.page)):
-        if number < (what == "alignment") or number > U64_MAX or number & (number - 1):
+    for setting, number in (("alignment", spec.alignment), ("page", spec.page)):
+        if number < (setting == "alignment") or number > U64_MAX or number & (number - 1):
             raise AlignmentViolation(
-                f"{what} {number} of arena {spec.name} is not a power of two",
+                f"{setting} {number} of arena {spec.name} is not a power of two",
                 fix="use 64, 128, 256, 512 or another power of two",
                 arena=spec.name,
-                **{what: number},
+                **{setting: number},
             )
     if spec.segment != SEGMENT_OF_ARENA[spec.name]:
         raise InvalidConfig(

@@ -1,4 +1,4 @@
-"""Assembly: the columns of a plan from its parts."""
+"""Assembly of a plan: its arena, slot and buffer columns, from assigned slots and placed items."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tmmu.planner.slots import SlotAssignment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferRows:
-    """Placed buffers by id: span, arena (an index), padded bytes, and the row whose place each takes over."""
+    """Placed buffers in id order: live range, arena (index), padded bytes, and the row whose bytes each takes over."""
 
     ranges: LiveRanges
     arena: tuple[int, ...]
@@ -24,7 +24,10 @@ class BufferRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaTask:
-    """One arena, all but placed. ``rows`` are its placed buffers; ``item`` is, per row, its item in ``problem``."""
+    """One arena before its items have offsets.
+
+    ``rows``: its buffers, as rows of ``BufferRows``; ``item``: per entry of ``rows``, its item in ``problem``.
+    """
 
     spec: ArenaSpec
     rows: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The exchange format of packing: CSV with ``id,lower,upper,size[,alignment][,offset]``, in and out."""
+"""CSV exchange format of packing problems: ``id,lower,upper,size[,alignment][,offset]``, in and out."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from typing import Final, NoReturn, TextIO
 from tmmu.errors import AlignmentViolation, AllocationOverflow, InvalidConfig, UserError
 from tmmu.ir.fault import U64_MAX
 from tmmu.ir.problem import PackProblem
-from tmmu.judge.packing import shared_bytes
+from tmmu.judge.packing import overlapping_pairs
 
 REQUIRED: Final = ("id", "lower", "upper", "size")
 COLUMNS: Final = (*REQUIRED, "alignment", "offset")
@@ -23,7 +23,10 @@ HEADER_EXAMPLE: Final = "begin with a line such as id,lower,upper,size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """A file's rows as they are, in their order, and the problem that they state, in the order of their ids."""
+    """Rows of a file, unchanged and in file order, and their packing problem, whose items are sorted by id.
+
+    ``row_of``: per item of ``problem``, its row.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -38,29 +41,29 @@ def read_intervals(path: Path, *, alignment: int = 1) -> Intervals:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _intervals(path, file, alignment)
+            return _parse_intervals(path, file, alignment)
     except UnicodeDecodeError as error:
         raise InvalidConfig(f"{path}: not a text in UTF-8", fix="name a CSV file") from error
     except IsADirectoryError as error:
         raise InvalidConfig(f"{path}: it is a folder", fix="name a CSV file") from error
 
 
-def _intervals(path: Path, file: TextIO, alignment: int) -> Intervals:
+def _parse_intervals(path: Path, file: TextIO, alignment: int) -> Intervals:
     reader = csv.reader(_lines(path, file), strict=True)
     table = _Table(path=path, rows=[], lines=[])
     try:
         header = next((tuple(row) for row in reader if row), ())
-        place = _columns(path, reader.line_num, header)
+        column_of = _column_indices(path, reader.line_num, header)
         for row in reader:
             if row:
                 table.add(tuple(row), reader.line_num, len(header))
     except csv.Error as error:
         table.refuse(reader.line_num, f"not a line of CSV: {error}", "quote it as CSV asks")
-    return table.intervals(header, place, alignment)
+    return table.intervals(header, column_of, alignment)
 
 
 def _lines(path: Path, file: TextIO) -> Iterator[str]:
-    """Each line, none so long or so strange that it cannot be one of such a file."""
+    """Lines of the file; refuses zero bytes and lines above ``LINE_MAX`` characters before csv buffers them."""
     number = 0
     while line := file.readline(LINE_MAX + 1):
         number += 1
@@ -73,8 +76,8 @@ def _lines(path: Path, file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _columns(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
-    """Where each known column is."""
+def _column_indices(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
+    """Per known column, its index in the header."""
     names = [name.strip().lower() for name in header]
     if not names:
         raise InvalidConfig(f"{path}: the file is empty", fix=HEADER_EXAMPLE)
@@ -103,38 +106,40 @@ class _Table:
         self.rows.append(row)
         self.lines.append(line)
 
-    def refuse(self, line: int, what: str, fix: str, kind: type[UserError] = InvalidConfig) -> NoReturn:
-        raise kind(f"{self.path}:{line}: {what}", fix=fix, path=str(self.path), line=line)
+    def refuse(self, line: int, reason: str, fix: str, kind: type[UserError] = InvalidConfig) -> NoReturn:
+        raise kind(f"{self.path}:{line}: {reason}", fix=fix, path=str(self.path), line=line)
 
-    def intervals(self, header: tuple[str, ...], place: dict[str, int], alignment: int) -> Intervals:
-        ids = [row[place["id"]] for row in self.rows]
+    def intervals(self, header: tuple[str, ...], column_of: dict[str, int], alignment: int) -> Intervals:
+        ids = [row[column_of["id"]] for row in self.rows]
         self._demand_distinct(ids)
         order = sorted(range(len(ids)), key=ids.__getitem__)
         problem = PackProblem(
-            size=self._column(place, "size", order),
-            birth=self._column(place, "lower", order),
-            death=self._column(place, "upper", order),
-            alignment=self._column(place, "alignment", order, missing=alignment),
-            fixed=self._column(place, "offset", order, missing=-1),
+            size=self._column(column_of, "size", order),
+            birth=self._column(column_of, "lower", order),
+            death=self._column(column_of, "upper", order),
+            alignment=self._column(column_of, "alignment", order, missing=alignment),
+            fixed=self._column(column_of, "offset", order, missing=-1),
         )
-        self._demand_sense(problem, order, ids)
+        self._demand_valid_rows(problem, order, ids)
         return Intervals(header=header, rows=tuple(self.rows), row_of=tuple(order), problem=problem)
 
     def _demand_distinct(self, ids: Sequence[str]) -> None:
-        seen: dict[str, int] = {}
+        line_of_id: dict[str, int] = {}
         for line, name in zip(self.lines, ids, strict=True):
-            if name in seen:
-                self.refuse(line, f"id {name!r} is on line {seen[name]} as well", "give every row an id of its own")
-            seen[name] = line
+            if name in line_of_id:
+                self.refuse(
+                    line, f"id {name!r} is on line {line_of_id[name]} as well", "give every row an id of its own"
+                )
+            line_of_id[name] = line
 
     def _column(
-        self, place: dict[str, int], name: str, order: Sequence[int], missing: int | None = None
+        self, column_of: dict[str, int], name: str, order: Sequence[int], missing: int | None = None
     ) -> tuple[int, ...]:
         """The numbers of a column; ``missing`` where it is optional and a cell is empty."""
-        if name not in place:
+        if name not in column_of:
             return (missing or 0,) * len(order)
-        at = place[name]
-        return tuple(self._number(self.rows[row][at], row, name, missing) for row in order)
+        column = column_of[name]
+        return tuple(self._number(self.rows[row][column], row, name, missing) for row in order)
 
     def _number(self, text: str, row: int, name: str, missing: int | None) -> int:
         digits = text.strip(" \t")
@@ -149,49 +154,49 @@ class _Table:
             self.refuse(self.lines[row], f"{name} does not fit in 64 bits", fix, AllocationOverflow)
         return int(digits or "0")
 
-    def _demand_sense(self, problem: PackProblem, order: Sequence[int], ids: Sequence[str]) -> None:
+    def _demand_valid_rows(self, problem: PackProblem, order: Sequence[int], ids: Sequence[str]) -> None:
         for item, row in enumerate(order):
             line = self.lines[row]
             if problem.death[item] < problem.birth[item]:
-                what = f"upper {problem.death[item]} is below lower {problem.birth[item]}"
-                self.refuse(line, what, "a span is half-open: lower up to, not including, upper")
-            step, given = problem.alignment[item], problem.fixed[item]
-            if step < 1 or step & (step - 1):
-                self.refuse(line, f"alignment {step} is no power of two", "use 1, 2, 4, 8, …", AlignmentViolation)
-            if given > 0 and given % step:
-                what = f"offset {given} is no multiple of {step}"
-                self.refuse(line, what, "move it, or lower its alignment", AlignmentViolation)
-            if given + problem.size[item] > U64_MAX:
+                reason = f"upper {problem.death[item]} is below lower {problem.birth[item]}"
+                self.refuse(line, reason, "a span is half-open: lower up to, not including, upper")
+            alignment, offset = problem.alignment[item], problem.fixed[item]
+            if alignment < 1 or alignment & (alignment - 1):
+                self.refuse(line, f"alignment {alignment} is no power of two", "use 1, 2, 4, 8, …", AlignmentViolation)
+            if offset > 0 and offset % alignment:
+                reason = f"offset {offset} is no multiple of {alignment}"
+                self.refuse(line, reason, "move it, or lower its alignment", AlignmentViolation)
+            if offset + problem.size[item] > U64_MAX:
                 self.refuse(line, "offset and size pass 64 bits", "write them in larger units", AllocationOverflow)
-        self._demand_apart(problem, order, ids)
+        self._demand_disjoint(problem, order, ids)
 
-    def _demand_apart(self, problem: PackProblem, order: Sequence[int], ids: Sequence[str]) -> None:
-        """Offsets that are given do not conflict among themselves."""
-        given = [item for item, offset in enumerate(problem.fixed) if offset >= 0]
-        held = PackProblem(
-            size=tuple(problem.size[i] for i in given),
-            birth=tuple(problem.birth[i] for i in given),
-            death=tuple(problem.death[i] for i in given),
-            alignment=(1,) * len(given),
-            fixed=tuple(problem.fixed[i] for i in given),
+    def _demand_disjoint(self, problem: PackProblem, order: Sequence[int], ids: Sequence[str]) -> None:
+        """Fixed offsets do not conflict with each other."""
+        fixed_items = [item for item, offset in enumerate(problem.fixed) if offset >= 0]
+        fixed_problem = PackProblem(
+            size=tuple(problem.size[i] for i in fixed_items),
+            birth=tuple(problem.birth[i] for i in fixed_items),
+            death=tuple(problem.death[i] for i in fixed_items),
+            alignment=(1,) * len(fixed_items),
+            fixed=tuple(problem.fixed[i] for i in fixed_items),
         )
-        for pair in shared_bytes(held, held.fixed):
-            one, other = sorted(order[given[at]] for at in pair)
-            what = (
-                f"{ids[other]!r} and {ids[one]!r} of line {self.lines[one]} are given bytes in common while both live"
-            )
-            self.refuse(self.lines[other], what, "move one of them")
+        for pair in overlapping_pairs(fixed_problem, fixed_problem.fixed):
+            first, second = sorted(order[fixed_items[index]] for index in pair)
+            names = f"{ids[second]!r} and {ids[first]!r} of line {self.lines[first]}"
+            self.refuse(self.lines[second], f"{names} are given bytes in common while both live", "move one of them")
 
 
 def intervals_with_offsets(intervals: Intervals, offset: Iterable[int]) -> bytes:
     """The file again, each row with its offset: in the column ``offset``, appended where there is none."""
     names = [name.strip().lower() for name in intervals.header]
-    at = names.index("offset") if "offset" in names else len(names)
+    column = names.index("offset") if "offset" in names else len(names)
     by_row = [""] * len(intervals.rows)
-    for row, found in zip(intervals.row_of, offset, strict=True):
-        by_row[row] = str(found)
+    for row, item_offset in zip(intervals.row_of, offset, strict=True):
+        by_row[row] = str(item_offset)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(intervals.header if at < len(names) else (*intervals.header, "offset"))
-    writer.writerows((*row[:at], found, *row[at + 1 :]) for row, found in zip(intervals.rows, by_row, strict=True))
+    writer.writerow(intervals.header if column < len(names) else (*intervals.header, "offset"))
+    writer.writerows(
+        (*row[:column], cell, *row[column + 1 :]) for row, cell in zip(intervals.rows, by_row, strict=True)
+    )
     return text.getvalue().encode("utf-8")

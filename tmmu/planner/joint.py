@@ -1,4 +1,9 @@
-"""Slabs: arenas that lie in one range of bytes, each with its own offsets, peak and bound."""
+"""Joint placement: several arenas packed into one range of bytes (a slab), each with its own peak and bound.
+
+The items of all arenas form one packing problem, concatenated arena by arena, so that item ``i`` of the union is
+found again by its position. Invariant: the slab never ends higher than the arenas packed separately and stacked, the
+fallback when a heuristic does worse on the union. Two packings at most, no iteration; see docs/spec/packing.md.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,39 +15,39 @@ from tmmu.planner.slots import max_live_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slab:
-    """``arenas``, by index, and their placements; ``bound`` is the least that holds all of them."""
+class PlacedSlab:
+    """Arenas (indices) with a placement each; ``bound``: bytes that any layout of all of them needs."""
 
     arenas: tuple[int, ...]
-    parts: tuple[Placement, ...]
+    placements: tuple[Placement, ...]
     bound: int
 
 
-def slab_of_one(arena: int, placement: Placement) -> Slab:
-    """An arena that shares its bytes with no other."""
-    return Slab(arenas=(arena,), parts=(placement,), bound=placement.bound)
+def slab_of_one(arena: int, placement: Placement) -> PlacedSlab:
+    """The slab of an arena that is laid out alone."""
+    return PlacedSlab(arenas=(arena,), placements=(placement,), bound=placement.bound)
 
 
-def arena_placements(slabs: Sequence[Slab]) -> tuple[Placement, ...]:
-    """Every arena's placement, in the order of the arenas."""
-    found = {arena: part for slab in slabs for arena, part in zip(slab.arenas, slab.parts, strict=True)}
-    return tuple(found[arena] for arena in sorted(found))
+def arena_placements(slabs: Sequence[PlacedSlab]) -> tuple[Placement, ...]:
+    """Placement per arena, in arena order."""
+    by_arena = {arena: part for slab in slabs for arena, part in zip(slab.arenas, slab.placements, strict=True)}
+    return tuple(by_arena[arena] for arena in sorted(by_arena))
 
 
-def place_joint(arenas: tuple[int, ...], problems: Sequence[Problem], *, nodes: int = 0) -> Slab:
-    """Arenas packed as one problem, never worse than one after another; an empty one moves nothing in the others.
+def place_joint(arenas: tuple[int, ...], problems: Sequence[Problem], *, search_nodes: int = 0) -> PlacedSlab:
+    """Arenas packed as one problem, never above the arenas stacked; an arena without items moves no other's.
 
-    Each part has its own highest end as peak, and as bound what it alone has live at once. All of them are proven
-    where the whole is. The problems have one alignment.
+    Per arena, the peak is the highest end of its own items and the bound its own most live bytes; all are proven where
+    the union is. The problems have one alignment. ``search_nodes``: node budget of the exact search.
     """
-    whole = _no_worse_than_apart(problems, place_packed(_union(problems), nodes=nodes))
+    whole = _no_worse_than_stacked(problems, place_packed(_merge_problems(problems), search_nodes=search_nodes))
     ends = accumulate((len(problem) for problem in problems), initial=0)
     offsets = (whole.offset[low:high] for low, high in pairwise(ends))
-    parts = tuple(_part(problem, offset, whole) for problem, offset in zip(problems, offsets, strict=True))
-    return Slab(arenas=arenas, parts=parts, bound=whole.bound)
+    parts = tuple(_arena_part(problem, offset, whole) for problem, offset in zip(problems, offsets, strict=True))
+    return PlacedSlab(arenas=arenas, placements=parts, bound=whole.bound)
 
 
-def _union(problems: Sequence[Problem]) -> Problem:
+def _merge_problems(problems: Sequence[Problem]) -> Problem:
     return Problem(
         size=tuple(chain.from_iterable(problem.size for problem in problems)),
         birth=tuple(chain.from_iterable(problem.birth for problem in problems)),
@@ -51,8 +56,8 @@ def _union(problems: Sequence[Problem]) -> Problem:
     )
 
 
-def _no_worse_than_apart(problems: Sequence[Problem], whole: Placement) -> Placement:
-    """A search may miss on the union what it finds on the parts; only where their bounds leave room for that."""
+def _no_worse_than_stacked(problems: Sequence[Problem], whole: Placement) -> Placement:
+    """``whole``, or the arenas stacked where that is lower: only tried if their bounds sum to less than ``whole``."""
     if sum(map(bool, map(len, problems))) < 2 or sum(map(max_live_bytes, problems)) >= whole.peak:
         return whole
     parts = tuple(map(place_packed, problems))
@@ -60,7 +65,7 @@ def _no_worse_than_apart(problems: Sequence[Problem], whole: Placement) -> Place
     if bases[-1] >= whole.peak:
         return whole
     return Placement(
-        offset=tuple(chain.from_iterable(map(_raised, problems, parts, bases))),
+        offset=tuple(chain.from_iterable(map(_shift_offsets, problems, parts, bases))),
         peak=bases[-1],
         bound=whole.bound,
         proven=bases[-1] == whole.bound,
@@ -68,12 +73,12 @@ def _no_worse_than_apart(problems: Sequence[Problem], whole: Placement) -> Place
     )
 
 
-def _raised(problem: Problem, part: Placement, base: int) -> Iterator[int]:
-    """Items of no bytes stay at 0."""
+def _shift_offsets(problem: Problem, part: Placement, base: int) -> Iterator[int]:
+    """Offsets raised by ``base``; items of 0 bytes stay at 0, as in every placement."""
     return (base + low if size else 0 for low, size in zip(part.offset, problem.size, strict=True))
 
 
-def _part(problem: Problem, offset: tuple[int, ...], whole: Placement) -> Placement:
+def _arena_part(problem: Problem, offset: tuple[int, ...], whole: Placement) -> Placement:
     ends = (low + size for low, size in zip(offset, problem.size, strict=True))
     return Placement(
         offset=offset,

@@ -1,30 +1,30 @@
-"""Layout: a byte offset for every item of an arena, in one of three ways."""
+"""Layouts of an arena: packed, sequential, or one range of bytes per slot."""
 
 from itertools import accumulate
 
 import numpy as np
 
 from tmmu.ir.problem import PackProblem, Placement, Problem
-from tmmu.planner.pack.instance import Instance, prepare_instance
-from tmmu.planner.pack.portfolio import Try, best_try, measured, try_packer
+from tmmu.planner.pack.instance import PackingInstance, prepare_instance
+from tmmu.planner.pack.portfolio import CandidatePacking, best_candidate, make_candidate, run_packer
 from tmmu.planner.pack.solve import improve
 from tmmu.planner.pack.table import Packer
 from tmmu.planner.slots import SlotAssignment, max_live_bytes
 
 
-def place_packed(problem: Problem, *, nodes: int = 0) -> Placement:
-    """The lowest peak that packers, walks and a search of ``nodes`` find; proven minimal when it meets the bound."""
+def place_packed(problem: Problem, *, search_nodes: int = 0) -> Placement:
+    """Lowest peak of packers, walks and an exact search of ``search_nodes``; proven minimal when it meets the bound."""
     instance = prepare_instance(problem, max_live_bytes(problem))
     if not len(instance):
-        return _nothing(problem, "empty")
-    best = best_try(instance)
-    if nodes and best.peak > instance.bound:
-        best = _searched(instance, best, nodes)
+        return _empty_placement(problem, "empty")
+    best = best_candidate(instance)
+    if search_nodes and best.peak > instance.bound:
+        best = _search_lower(instance, best, search_nodes)
     return _placement(problem, instance, best)
 
 
-def _searched(instance: Instance, best: Try, nodes: int) -> Try:
-    """The better of ``best`` and what an exact search of so many nodes makes of it."""
+def _search_lower(instance: PackingInstance, best: CandidatePacking, search_nodes: int) -> CandidatePacking:
+    """The lower of ``best`` and the result of an exact search that starts from it."""
     problem = PackProblem(
         size=tuple(instance.size.tolist()),
         birth=tuple(instance.birth.tolist()),
@@ -32,25 +32,25 @@ def _searched(instance: Instance, best: Try, nodes: int) -> Try:
         alignment=(1,) * len(instance),
         fixed=(-1,) * len(instance),
     )
-    found = improve(problem, best.offset.tolist(), nodes=nodes)
-    better = measured(instance, "exact", np.array(found, dtype=best.offset.dtype))
-    return min(best, better, key=lambda one: one.peak)
+    offset = improve(problem, best.offset.tolist(), search_nodes=search_nodes)
+    better = make_candidate(instance, "exact", np.array(offset, dtype=best.offset.dtype))
+    return min(best, better, key=lambda candidate: candidate.peak)
 
 
-def _nothing(problem: Problem, method: str) -> Placement:
+def _empty_placement(problem: Problem, method: str) -> Placement:
     return Placement(offset=(0,) * len(problem), peak=0, bound=0, proven=True, method=method)
 
 
 def pack_with(packer: Packer, problem: Problem) -> Placement:
-    """What one packer alone makes of a problem."""
+    """Placement by one packer alone."""
     instance = prepare_instance(problem, max_live_bytes(problem))
     if not len(instance):
-        return _nothing(problem, packer.name)
-    return _placement(problem, instance, try_packer(instance, packer))
+        return _empty_placement(problem, packer.name)
+    return _placement(problem, instance, run_packer(instance, packer))
 
 
-def _placement(problem: Problem, instance: Instance, best: Try) -> Placement:
-    """Offsets by the problem's own index; items of no bytes are at 0."""
+def _placement(problem: Problem, instance: PackingInstance, best: CandidatePacking) -> Placement:
+    """Offsets by item of ``problem``; items of 0 bytes are not in the instance and lie at 0."""
     by_item = np.zeros(len(problem), dtype=best.offset.dtype)
     by_item[instance.item] = best.offset
     return Placement(
@@ -63,13 +63,14 @@ def _placement(problem: Problem, instance: Instance, best: Try) -> Placement:
 
 
 def place_sequential(problem: Problem) -> Placement:
-    """One item after another, in id order: the arena is the sum."""
+    """Items end to end, in id order; the peak is the sum of their sizes."""
     ends = list(accumulate(problem.size, initial=0))
-    return Placement(offset=tuple(ends[:-1]), peak=ends[-1], bound=ends[-1], proven=True, method="sequential")
+    offset = tuple(ends[:-1])  # mutation: sequential offsets
+    return Placement(offset=offset, peak=ends[-1], bound=ends[-1], proven=True, method="sequential")
 
 
 def place_slots(problem: Problem, slots: SlotAssignment) -> Placement:
-    """Each slot backed by its own bytes, one slot after another: the specification's layout."""
+    """Slots end to end, each as wide as its widest item: the specification's layout."""
     ends = list(accumulate(slots.bytes, initial=0))
     bound = max_live_bytes(problem)
     offset = tuple(ends[slot] for slot in slots.slot)

@@ -1,4 +1,12 @@
-"""Liveness: from which position to which each buffer must keep its bytes."""
+"""Liveness: the half-open range of positions at which each buffer must keep its bytes.
+
+State: per buffer, the position of its first write and the position after its last use, filled in one pass over the
+order; positions are never revisited, so that O(ops + reads + writes) bounds it. Afterwards ranges are only ever
+extended, for three reasons: persistent roles live throughout; outputs that the order writes, to its last position;
+saved buffers, to the end (mode ``forward``) or to the mirrored position of their op (mode ``backward`` of a graph
+whose backward is not traced). Invariant: a buffer is not read before it is written, unless its role is persistent.
+Windows of one buffer are one buffer: liveness is per storage, not per view. See docs/spec/liveness.md.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,23 +18,23 @@ from tmmu.planner.order import writers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRanges:
-    """Every placed buffer by id, with its half-open span ``[birth, death)`` within ``[0, timeline)``.
+    """Placed buffers in id order, each with its half-open span ``[birth, death)`` within ``[0, timeline)``.
 
-    ``kept``: somebody needs its contents after the last position, so that even there nothing may overwrite it.
+    ``live_out``: the contents are needed after the last position, so that no op may overwrite them, the last included.
     """
 
     timeline: int
     id: tuple[int, ...]
     birth: tuple[int, ...]
     death: tuple[int, ...]
-    kept: tuple[bool, ...]
+    live_out: tuple[bool, ...]
 
     def __len__(self) -> int:
         return len(self.id)
 
 
 def analyze_liveness(graph: Graph, order: Sequence[int], *, mode: str, preset: str) -> LiveRanges:
-    """The span of every buffer that a plan places: ``UML_OS.Model.AnalyzeLiveness_v1``.
+    """The live range of every buffer that a plan places: ``UML_OS.Model.AnalyzeLiveness_v1``.
 
     A buffer lives from its first write to its last read or write; outputs that the order writes, to the last
     position; parameters, constants and state, from 0 to the end. In mode ``forward`` what an op saves lives to
@@ -35,55 +43,58 @@ def analyze_liveness(graph: Graph, order: Sequence[int], *, mode: str, preset: s
     """
     steps = len(order)
     mirrored = mode == "backward" and "backward" not in graph.ops.stage
-    birth, death = _touched(graph, order)
+    birth, death = _use_positions(graph, order)
     writer = writers(graph, order)
     outputs = {graph.values.buffer[value] for value in graph.outputs if writer[value] >= 0}
-    saved = _saved(graph, order, writer, remat=preset == "remat_enabled") if mirrored or mode == "forward" else {}
+    saved = (
+        _saved_buffers(graph, order, writer, remat=preset == "remat_enabled") if mirrored or mode == "forward" else {}
+    )
     for buffer, step in saved.items():
-        death[buffer] = max(death[buffer], 2 * steps - step if mirrored else steps)
-    ids = _placed(graph, birth)
+        # The gradient of the op at ``step`` runs at 2 * steps - 1 - step; death is the position after it.
+        death[buffer] = max(death[buffer], 2 * steps - step if mirrored else steps)  # mutation: mirrored death
+    ids = _placed_buffers(graph, birth)
     persistent = [graph.buffers.role[buffer] in PERSISTENT_ROLES for buffer in ids]
     timeline = 2 * steps if mirrored else steps
-    kept = outputs if mirrored else outputs | saved.keys()
+    live_out = outputs if mirrored else outputs | saved.keys()
     return LiveRanges(
         timeline=timeline,
         id=ids,
         birth=tuple(0 if always else birth[b] for b, always in zip(ids, persistent, strict=True)),
         death=tuple(
-            timeline if always else max(death[b], steps if b in outputs else 0)
+            timeline if always else max(death[b], steps if b in outputs else 0)  # mutation: output death
             for b, always in zip(ids, persistent, strict=True)
         ),
-        kept=tuple(always or b in kept for b, always in zip(ids, persistent, strict=True)),
+        live_out=tuple(always or b in live_out for b, always in zip(ids, persistent, strict=True)),
     )
 
 
-def _touched(graph: Graph, order: Sequence[int]) -> tuple[list[int], list[int]]:
+def _use_positions(graph: Graph, order: Sequence[int]) -> tuple[list[int], list[int]]:
     """Per buffer: position of the first write, or -1; position after the last read or write, or 0."""
-    buffer, reads, writes = graph.values.buffer, graph.ops.reads, graph.ops.writes
+    buffer_of, reads, writes = graph.values.buffer, graph.ops.reads, graph.ops.writes
     birth = [-1] * len(graph.buffers)
     death = [0] * len(graph.buffers)
     for step, op in enumerate(order):
         for value in reads[op]:
-            where = buffer[value]
-            death[where] = step + 1
-            if birth[where] < 0 and graph.buffers.role[where] not in PERSISTENT_ROLES:
+            buffer = buffer_of[value]
+            death[buffer] = step + 1  # mutation: death after read
+            if birth[buffer] < 0 and graph.buffers.role[buffer] not in PERSISTENT_ROLES:
                 raise InvalidIrShapes(
-                    f"op {op} reads value {value} of buffer {where}, which nothing has written",
+                    f"op {op} reads value {value} of buffer {buffer}, which nothing has written",
                     fix="write it first, or give the buffer a persistent role",
                     op=op,
                     value=value,
-                    buffer=where,
+                    buffer=buffer,
                 )
         for value in writes[op]:
-            where = buffer[value]
-            death[where] = step + 1
-            if birth[where] < 0:
-                birth[where] = step
+            buffer = buffer_of[value]
+            death[buffer] = step + 1
+            if birth[buffer] < 0:
+                birth[buffer] = step
     return birth, death
 
 
-def _saved(graph: Graph, order: Sequence[int], writer: Sequence[int], *, remat: bool) -> dict[int, int]:
-    """Buffers retained for the gradient, each with the first position that saves it, which is needed the longest.
+def _saved_buffers(graph: Graph, order: Sequence[int], writer: Sequence[int], *, remat: bool) -> dict[int, int]:
+    """Buffers saved for the gradient, each with the first position that saves it: mirrored, the last that needs it.
 
     ``remat`` leaves out values that are recomputed.
     """
@@ -96,8 +107,8 @@ def _saved(graph: Graph, order: Sequence[int], writer: Sequence[int], *, remat: 
     return first
 
 
-def _placed(graph: Graph, birth: Sequence[int]) -> tuple[int, ...]:
-    """Buffers that a plan places: the persistent ones but the caller's, and those that the order writes."""
+def _placed_buffers(graph: Graph, birth: Sequence[int]) -> tuple[int, ...]:
+    """Buffers that a plan places: persistent ones except inputs, and those that the order writes."""
     return tuple(
         buffer
         for buffer, role in enumerate(graph.buffers.role)

@@ -5,7 +5,7 @@ from typing import Final
 
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Arenas, Placements, segment_bytes
-from tmmu.planner.joint import Slab
+from tmmu.planner.joint import PlacedSlab
 
 PPM: Final = 1_000_000
 
@@ -13,7 +13,7 @@ PPM: Final = 1_000_000
 def compute_metrics(
     graph: Graph, order: Sequence[int], arenas: Arenas, buffers: Placements, max_live: int
 ) -> dict[str, int]:
-    """Metrics by name but for the stack's. ``max_live``: over the arenas, the sum of the most items live at once."""
+    """Metrics by name, without the stack's. ``max_live``: most items live at once, summed over arenas."""
     slots = sum(arenas.slots)
     count = len(buffers)
     padded = sum(buffers.bytes)
@@ -29,19 +29,19 @@ def compute_metrics(
     }
 
 
-def stack_metrics(arenas: Arenas, slabs: Sequence[Slab]) -> dict[str, int]:
-    """What the slabs of the stack take together, and the least that they could."""
+def stack_metrics(arenas: Arenas, slabs: Sequence[PlacedSlab]) -> dict[str, int]:
+    """Bytes of the stack segment and their lower bound, over all slabs."""
     bound = sum(slab.bound for slab in slabs if arenas.segment[slab.arenas[0]] == "stack")
     return {"peak_bytes.stack": segment_bytes(arenas, "stack"), "bound_bytes.stack": bound}
 
 
 def _retention(graph: Graph, order: Sequence[int], arenas: Arenas, buffers: Placements) -> int:
-    """Of the bytes of activations that the forward ops make, the part live when the last of them has run its course."""
+    """Of the activation bytes that forward ops produce, the parts per million still live after the last of them."""
     end = sum(graph.ops.stage[op] == "forward" for op in order)
     activations = arenas.name.index("activations")
-    made = kept = 0
+    produced = retained = 0
     for row in range(len(buffers)):
         if buffers.arena[row] == activations and buffers.birth[row] < end:
-            made += buffers.bytes[row]
-            kept += buffers.bytes[row] if buffers.death[row] >= end else 0
-    return kept * PPM // max(made, 1)
+            produced += buffers.bytes[row]
+            retained += buffers.bytes[row] if buffers.death[row] >= end else 0
+    return retained * PPM // max(produced, 1)

@@ -1,4 +1,12 @@
-"""The order: which ops a mode runs, and one after another so that each finds what it needs."""
+"""Execution order: the ops that a mode runs, in an order that preserves every data and storage dependence.
+
+Ids are kept where they already are a legal order (the usual case, one O(ops + reads) check). Otherwise a list
+scheduler (Kahn's algorithm with a heap of ready ops, smallest id first) runs twice: over read-after-write edges alone,
+which fixes the version of each buffer that a read means, then over all edges, write-after-read and
+write-after-write included. State: per op, the number of predecessors not yet scheduled. Each op enters the heap once,
+when that number is 0; the scheduler ends when the heap is empty, and ops left over lie on or behind a cycle.
+O((ops + edges) log ops). See docs/spec/liveness.md.
+"""
 
 import heapq
 from collections.abc import Sequence
@@ -9,21 +17,20 @@ from tmmu.ir.random_state import displaced_ops
 
 
 def derive_order(graph: Graph, mode: str) -> tuple[int, ...]:
-    """The ops of ``mode``, by id where that is legal, else topologically with the smallest id first.
+    """The ops of ``mode``, by id where that is legal, else in topological order with the smallest id first.
 
-    An op comes after the writer of all that it reads (read after write), after every reader of what it
-    replaces (write after read), and after the op that wrote the same buffer before (write after write).
-    What takes or sets the random state stays between smaller and larger ids. ``LivenessCycle`` when there is no such
-    order. O(ops + edges), with a logarithm when ids are no order.
+    An op comes after the writers of its reads (read after write), after every reader of the contents that it
+    overwrites (write after read), and after the previous writer of the same buffer (write after write). Ops that take
+    or set the random state stay between smaller and larger ids. ``LivenessCycle`` when there is no such order.
     """
     chosen = select_ops(graph, mode)
     writer = writers(graph, chosen)
     _demand_closed(graph, chosen, writer)
-    if _finds_its_values(graph, chosen, writer):
+    if _reads_match_writers(graph, chosen, writer):
         return chosen
-    first = _topological(graph, chosen, _read_after_write(graph, chosen, writer))
-    order = _topological(graph, chosen, _all_edges(graph, first, writer))
-    _demand_in_place(graph, order)
+    dataflow_order = _sort_topologically(graph, chosen, _read_after_write(graph, chosen, writer))
+    order = _sort_topologically(graph, chosen, _all_edges(graph, dataflow_order, writer))
+    _demand_random_order(graph, order)
     return order
 
 
@@ -37,7 +44,7 @@ def check_order(graph: Graph, mode: str, order: Sequence[int]) -> tuple[int, ...
             mode=mode,
         )
     same_contents = _versions(graph, order) == _versions(graph, legal)
-    if not same_contents or not _finds_its_values(graph, order, writers(graph, legal)):
+    if not same_contents or not _reads_match_writers(graph, order, writers(graph, legal)):
         raise InvalidConfig("the order runs an op before what it needs", fix="give a topological order, or none")
     if list(displaced_ops(graph, order)):
         raise InvalidConfig("the order moves an op that takes or sets the random state", fix="leave it where it is")
@@ -59,7 +66,7 @@ def writers(graph: Graph, ops: Sequence[int]) -> list[int]:
     return writer
 
 
-def _demand_in_place(graph: Graph, order: Sequence[int]) -> None:
+def _demand_random_order(graph: Graph, order: Sequence[int]) -> None:
     for op in displaced_ops(graph, order):
         raise LivenessCycle(
             f"op {op} takes or sets the random state, and cannot run between the smaller and the larger ids",
@@ -70,10 +77,10 @@ def _demand_in_place(graph: Graph, order: Sequence[int]) -> None:
 
 
 def _demand_closed(graph: Graph, chosen: Sequence[int], writer: Sequence[int]) -> None:
-    anywhere = writers(graph, range(len(graph.ops)))
+    writer_in_any_stage = writers(graph, range(len(graph.ops)))
     for op in chosen:
         for value in graph.ops.reads[op]:
-            if writer[value] != anywhere[value]:
+            if writer[value] != writer_in_any_stage[value]:
                 raise InvalidIrShapes(
                     f"op {op} of stage {graph.ops.stage[op]} reads value {value} of a later stage",
                     fix="give the op the stage of what it reads",
@@ -82,8 +89,8 @@ def _demand_closed(graph: Graph, chosen: Sequence[int], writer: Sequence[int]) -
                 )
 
 
-def _finds_its_values(graph: Graph, order: Sequence[int], writer: Sequence[int]) -> bool:
-    """Whether each read finds its buffer as the writer of that value left it."""
+def _reads_match_writers(graph: Graph, order: Sequence[int], writer: Sequence[int]) -> bool:
+    """Whether, at each read, the last write to the buffer is by the writer of the value."""
     buffer, reads, writes = graph.values.buffer, graph.ops.reads, graph.ops.writes
     last = [-1] * len(graph.buffers)
     for op in order:
@@ -100,69 +107,72 @@ def _versions(graph: Graph, order: Sequence[int]) -> list[list[int]]:
     versions: list[list[int]] = [[] for _ in range(len(graph.buffers))]
     for op in order:
         for value in graph.ops.writes[op]:
-            made = versions[graph.values.buffer[value]]
-            if not made or made[-1] != op:
-                made.append(op)
+            buffer_writers = versions[graph.values.buffer[value]]
+            if not buffer_writers or buffer_writers[-1] != op:
+                buffer_writers.append(op)
     return versions
 
 
 def _read_after_write(graph: Graph, chosen: Sequence[int], writer: Sequence[int]) -> list[list[int]]:
-    after: list[list[int]] = [[] for _ in range(len(graph.ops))]
+    successors: list[list[int]] = [[] for _ in range(len(graph.ops))]
     for op in chosen:
         for value in graph.ops.reads[op]:
             if writer[value] >= 0:
-                after[writer[value]].append(op)
-    return after
+                successors[writer[value]].append(op)
+    return successors
 
 
-def _all_edges(graph: Graph, first: Sequence[int], writer: Sequence[int]) -> list[list[int]]:
-    """Every edge; ``first``, an order by read after write alone, says which version of a buffer is which."""
-    after = _read_after_write(graph, first, writer)
-    following: dict[tuple[int, int], int] = {}
-    for buffer, made in enumerate(_versions(graph, first)):
-        for old, new in zip([-1, *made], made, strict=False):
-            following[buffer, old] = new
+def _all_edges(graph: Graph, dataflow_order: Sequence[int], writer: Sequence[int]) -> list[list[int]]:
+    """Read-after-write, write-after-write and write-after-read edges.
+
+    ``dataflow_order``, legal for read after write alone, fixes the sequence of versions of each buffer.
+    """
+    successors = _read_after_write(graph, dataflow_order, writer)
+    next_writer: dict[tuple[int, int], int] = {}
+    for buffer, buffer_writers in enumerate(_versions(graph, dataflow_order)):
+        for old, new in zip([-1, *buffer_writers], buffer_writers, strict=False):
+            next_writer[buffer, old] = new
             if old >= 0:
-                after[old].append(new)
-    for op in first:
+                successors[old].append(new)
+    for op in dataflow_order:
         for value in graph.ops.reads[op]:
-            new = following.get((graph.values.buffer[value], writer[value]), op)
+            new = next_writer.get((graph.values.buffer[value], writer[value]), op)
             if new != op:
-                after[op].append(new)
-    return after
+                successors[op].append(new)
+    return successors
 
 
-def _topological(graph: Graph, chosen: Sequence[int], after: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    waits = [0] * len(graph.ops)
+def _sort_topologically(graph: Graph, chosen: Sequence[int], successors: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    predecessor_count = [0] * len(graph.ops)
     for op in chosen:
-        for later in after[op]:
-            waits[later] += 1
-    ready = [op for op in sorted(chosen) if not waits[op]]
+        for successor in successors[op]:
+            predecessor_count[successor] += 1
+    ready = [op for op in sorted(chosen) if not predecessor_count[op]]
     order: list[int] = []
     while ready:
         op = heapq.heappop(ready)
         order.append(op)
-        for later in after[op]:
-            waits[later] -= 1
-            if not waits[later]:
-                heapq.heappush(ready, later)
+        for successor in successors[op]:
+            predecessor_count[successor] -= 1
+            if not predecessor_count[successor]:
+                heapq.heappush(ready, successor)
     if len(order) < len(chosen):
-        _refuse_cycle(graph, [op for op in sorted(chosen) if waits[op]], after)
+        _refuse_cycle(graph, [op for op in sorted(chosen) if predecessor_count[op]], successors)
     return tuple(order)
 
 
-def _refuse_cycle(graph: Graph, stuck: Sequence[int], after: Sequence[Sequence[int]]) -> None:
+def _refuse_cycle(graph: Graph, stuck: Sequence[int], successors: Sequence[Sequence[int]]) -> None:
     """Raises with the ops of one cycle, found by walking back from the smallest op that waits."""
     waiting = set(stuck)
-    before: dict[int, int] = {}
+    predecessor: dict[int, int] = {}
     for op in stuck:
-        for later in after[op]:
-            if later in waiting:
-                before.setdefault(later, op)
-    path, op = [stuck[0]], before[stuck[0]]
+        for successor in successors[op]:
+            if successor in waiting:
+                predecessor.setdefault(successor, op)
+    path, op = [stuck[0]], predecessor[stuck[0]]
     while op not in path:
         path.append(op)
-        op = before[op]
+        op = predecessor[op]
     cycle = path[path.index(op) :][::-1]
     raise LivenessCycle(
         f"ops {', '.join(map(str, cycle[:8]))}{', …' if len(cycle) > 8 else ''} wait for each other",

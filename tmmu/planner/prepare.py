@@ -1,4 +1,4 @@
-"""The planner, whole: from a graph to a plan."""
+"""The planner's pipeline: order, liveness, coalescing, slots, placement, addresses, metrics; from graph to plan."""
 
 from collections.abc import Sequence
 from typing import Final, cast
@@ -9,9 +9,9 @@ from tmmu.ir.ids import OpId
 from tmmu.ir.plan import JOINT, MODES, PRESETS, ArenaSpec, Plan, segment_bytes, slabs_of
 from tmmu.ir.problem import Placement, Problem
 from tmmu.planner.arenas import ARENAS, NEVER_REUSED, U64_MAX, arena_of_role, check_arenas, readable_size
-from tmmu.planner.assemble import Rows, Task, arena_columns, buffer_columns, slot_columns
-from tmmu.planner.coalesce import Items, find_takeovers, merge_items
-from tmmu.planner.joint import Slab, arena_placements, place_joint, slab_of_one
+from tmmu.planner.assemble import ArenaTask, BufferRows, arena_columns, buffer_columns, slot_columns
+from tmmu.planner.coalesce import CoalescedItems, find_takeovers, merge_items
+from tmmu.planner.joint import PlacedSlab, arena_placements, place_joint, slab_of_one
 from tmmu.planner.layout import place_packed, place_sequential, place_slots
 from tmmu.planner.liveness import LiveRanges, analyze_liveness
 from tmmu.planner.metrics import compute_metrics, stack_metrics
@@ -35,8 +35,8 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     """A complete plan of a legal graph: ``UML_OS.TMMU.PrepareMemory_v2``.
 
     Every placed buffer has a slot, an address by its slot, and an offset; the plan is a function of the
-    arguments alone. ``order`` defaults to the derived one; ``nodes`` is how far an exact search may go where the
-    packers miss the bound. Liveness, slots and addresses take O(N log N).
+    arguments alone. ``order`` defaults to the derived one; ``search_nodes`` is the node budget of the exact search,
+    used where the packers miss the bound. Liveness, slots and addresses take O(N log N).
     Errors: ``INVALID_CONFIG``, ``INVALID_TOKEN``, ``ALIGNMENT_VIOLATION``, ``INVALID_IR_SHAPES``,
     ``LIVENESS_CYCLE``, ``ALLOCATION_OVERFLOW``, ``ARENA_TOO_SMALL``, ``ADDRESS_COLLISION``.
     """
@@ -45,11 +45,12 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     specs = check_arenas(arenas)
     steps = derive_order(graph, mode) if order is None else check_order(graph, mode, order)
     ranges = analyze_liveness(graph, steps, mode=mode, preset=preset)
-    rows = _rows(graph, steps, ranges, specs, overwrite=preset != "train_full")
+    rows = _buffer_rows(graph, steps, ranges, specs, overwrite=preset != "train_full")
     items = merge_items(ranges, rows.takes_over)
-    tasks = [_task(spec, index, rows, items) for index, spec in enumerate(specs)]
+    tasks = [_arena_task(spec, index, rows, items) for index, spec in enumerate(specs)]
     slabs = [
-        _place_slab(slab, tasks, search_nodes) for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])
+        _place_slab(slab, tasks, search_nodes)
+        for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])
     ]
     placements = arena_placements(slabs)
     for task, placement in zip(tasks, placements, strict=True):
@@ -71,18 +72,18 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
 
 
 def _demand_known(mode: str, preset: str) -> None:
-    for what, name, names in (("mode", mode, MODES), ("preset", preset, PRESETS)):
+    for setting, name, names in (("mode", mode, MODES), ("preset", preset, PRESETS)):
         if name not in names:
-            raise InvalidConfig(f"unknown {what} {name!r}", fix=f"use one of {', '.join(names)}", **{what: name})
+            raise InvalidConfig(f"unknown {setting} {name!r}", fix=f"use one of {', '.join(names)}", **{setting: name})
 
 
-def _rows(
+def _buffer_rows(
     graph: Graph, order: Sequence[int], ranges: LiveRanges, specs: Sequence[ArenaSpec], *, overwrite: bool
-) -> Rows:
+) -> BufferRows:
     index: dict[str | None, int] = {name: position for position, name in enumerate(ARENAS)}
     arena = tuple(index[arena_of_role(graph.buffers.role[buffer])] for buffer in ranges.id)
-    reusable = [-1 if ARENAS[where] in NEVER_REUSED else where for where in arena]
-    return Rows(
+    reusable = [-1 if ARENAS[arena_index] in NEVER_REUSED else arena_index for arena_index in arena]
+    return BufferRows(
         ranges=ranges,
         arena=arena,
         padded=pad_sizes(graph, ranges, arena, specs),
@@ -106,41 +107,41 @@ def pad_sizes(graph: Graph, ranges: LiveRanges, arena: Sequence[int], specs: Seq
     return padded
 
 
-def _task(spec: ArenaSpec, index: int, rows: Rows, items: Items) -> Task:
-    inside = tuple(row for row, where in enumerate(rows.arena) if where == index)
-    mine = [item for item, row in enumerate(items.row) if rows.arena[row] == index]
-    local = {item: position for position, item in enumerate(mine)}
+def _arena_task(spec: ArenaSpec, index: int, rows: BufferRows, items: CoalescedItems) -> ArenaTask:
+    arena_rows = tuple(row for row, arena_index in enumerate(rows.arena) if arena_index == index)
+    arena_items = [item for item, row in enumerate(items.first_row) if rows.arena[row] == index]
+    local = {item: position for position, item in enumerate(arena_items)}
     problem = Problem(
-        size=tuple(rows.padded[items.row[item]] for item in mine),
-        birth=tuple(items.birth[item] for item in mine),
-        death=tuple(items.death[item] for item in mine),
+        size=tuple(rows.padded[items.first_row[item]] for item in arena_items),
+        birth=tuple(items.birth[item] for item in arena_items),
+        death=tuple(items.death[item] for item in arena_items),
         alignment=spec.alignment,
     )
     never_reused = spec.name in NEVER_REUSED
-    return Task(
+    return ArenaTask(
         spec=spec,
-        rows=inside,
-        item=tuple(local[items.of[row]] for row in inside),
+        rows=arena_rows,
+        item=tuple(local[items.item_of_row[row]] for row in arena_rows),
         problem=problem,
         slots=one_slot_each(problem) if never_reused else assign_logical_slots(problem),
         max_live=len(problem) if never_reused else max_live(problem),
     )
 
 
-def _place_slab(arenas: tuple[int, ...], tasks: Sequence[Task], nodes: int) -> Slab:
+def _place_slab(arenas: tuple[int, ...], tasks: Sequence[ArenaTask], search_nodes: int) -> PlacedSlab:
     first = tasks[arenas[0]]
     if first.spec.layout == JOINT:
-        return place_joint(arenas, [tasks[arena].problem for arena in arenas], nodes=nodes)
-    return slab_of_one(arenas[0], _place(first.spec.layout, first.problem, first.slots, nodes))
+        return place_joint(arenas, [tasks[arena].problem for arena in arenas], search_nodes=search_nodes)
+    return slab_of_one(arenas[0], _place(first.spec.layout, first.problem, first.slots, search_nodes))
 
 
-def _place(layout: str, problem: Problem, slots: SlotAssignment, nodes: int) -> Placement:
+def _place(layout: str, problem: Problem, slots: SlotAssignment, search_nodes: int) -> Placement:
     if layout == "slots":
         return place_slots(problem, slots)
-    return place_packed(problem, nodes=nodes) if layout == "packed" else place_sequential(problem)
+    return place_packed(problem, search_nodes=search_nodes) if layout == "packed" else place_sequential(problem)
 
 
-def _demand_room(task: Task, placement: Placement) -> None:
+def _demand_room(task: ArenaTask, placement: Placement) -> None:
     spec = task.spec
     if placement.peak > U64_MAX or sum(task.slots.bytes) > U64_MAX:
         raise AllocationOverflow(
@@ -153,7 +154,7 @@ def _demand_room(task: Task, placement: Placement) -> None:
         raise ArenaTooSmall(
             f"arena {spec.name} needs {_bytes(placement.peak)} and has {_bytes(spec.capacity)}: "
             f"{_bytes(placement.peak - spec.capacity)} too few; at least {_bytes(placement.bound)} are live at once",
-            fix=f"give it {placement.peak} bytes, {_alone(spec, placement)}or plan a smaller batch or sequence",
+            fix=f"give it {placement.peak} bytes, {_layout_hint(spec, placement)}or plan a smaller batch or sequence",
             arena=spec.name,
             peak=placement.peak,
             capacity=spec.capacity,
@@ -166,8 +167,8 @@ def _bytes(count: int) -> str:
     return f"{count} bytes ({readable_size(count)})"
 
 
-def _alone(spec: ArenaSpec, placement: Placement) -> str:
-    """An arena that shares a slab may stand higher in it than it would by itself."""
+def _layout_hint(spec: ArenaSpec, placement: Placement) -> str:
+    """Advice for an arena whose own bound fits: in a joint slab it may end higher than when packed alone."""
     return "lay it out alone (layout:packed), " if spec.layout == JOINT and placement.bound <= spec.capacity else ""
 
 

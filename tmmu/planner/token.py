@@ -1,4 +1,4 @@
-"""Replay tokens: at least 64 bytes that name every address of a plan."""
+"""Replay tokens: 64 bytes or more, from which every virtual address of a plan is hashed."""
 
 from typing import Final
 

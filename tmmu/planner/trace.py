@@ -1,4 +1,4 @@
-"""Traces: what was allocated where, as a sequence of records that a machine can compare."""
+"""Traces: the allocations of a plan as a sequence of records, for comparison by machine."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -11,9 +11,9 @@ Record: TypeAlias = Mapping[str, object]
 
 def trace_records(plan: Plan) -> Iterator[Record]:
     """One header, one record per placed buffer in id order, one summary."""
-    yield _header(plan)
-    yield from _tensors(plan)
-    yield _summary(plan)
+    yield _header_record(plan)
+    yield from _tensor_records(plan)
+    yield _summary_record(plan)
 
 
 def encode_trace(plan: Plan) -> bytes:
@@ -21,7 +21,7 @@ def encode_trace(plan: Plan) -> bytes:
     return b"".join(cbor.encode(record) for record in trace_records(plan))
 
 
-def _header(plan: Plan) -> Record:
+def _header_record(plan: Plan) -> Record:
     arenas = plan.arenas
     columns = ("segment", "alignment", "page", "capacity", "layout")
     return {
@@ -37,7 +37,7 @@ def _header(plan: Plan) -> Record:
     }
 
 
-def _tensors(plan: Plan) -> Iterator[Record]:
+def _tensor_records(plan: Plan) -> Iterator[Record]:
     arenas, slots, buffers = plan.arenas, plan.slots, plan.buffers
     row_of_slot = {key: row for row, key in enumerate(zip(slots.arena, slots.slot, strict=True))}
     for row, buffer in enumerate(buffers.id):
@@ -55,7 +55,7 @@ def _tensors(plan: Plan) -> Iterator[Record]:
         }
 
 
-def _summary(plan: Plan) -> Record:
+def _summary_record(plan: Plan) -> Record:
     return {
         "record": "summary",
         "peak_bytes_per_arena": dict(zip(plan.arenas.name, plan.arenas.peak, strict=True)),

@@ -34,7 +34,7 @@ RISING = problem((4, 2, 6), (4, 4, 6))
 
 def test_what_falls_and_what_rises_share_a_slab() -> None:
     slab = place_joint((2, 3), (FALLING, RISING))
-    falling, rising = slab.parts
+    falling, rising = slab.placements
     assert (slab.arenas, slab.bound) == ((2, 3), 10)
     assert max(falling.peak, rising.peak) == 10
     assert (falling.bound, rising.bound) == (10, 8)
@@ -48,14 +48,14 @@ def test_empty_arenas_move_nothing(at: int) -> None:
     problems = [problem(), problem(), problem()]
     problems[at] = FALLING
     slab = place_joint((0, 1, 2), problems)
-    assert slab.parts[at] == place_packed(FALLING)
-    others = [part for index, part in enumerate(slab.parts) if index != at]
+    assert slab.placements[at] == place_packed(FALLING)
+    others = [part for index, part in enumerate(slab.placements) if index != at]
     assert all((part.offset, part.peak, part.bound, part.proven) == ((), 0, 0, True) for part in others)
 
 
 def test_a_group_of_one_is_packed() -> None:
     slab = place_joint((3,), (RISING,))
-    assert slab.parts == (place_packed(RISING),)
+    assert slab.placements == (place_packed(RISING),)
     assert slab.bound == 8
 
 
@@ -63,13 +63,13 @@ def test_a_search_that_fails_on_the_union_alone_is_not_worse_than_apart(monkeypa
     """A packer that lines up more than three items takes 21 bytes for these; one arena above the other, 11."""
     nothing, one = problem((0, 0, 3), (5, 0, 3), (5, 3, 6)), problem((0, 3, 6), (6, 3, 6), (5, 0, 3))
 
-    def packer(given: Problem, *, nodes: int = 0) -> Placement:
-        found = place_sequential(given) if len(given) > 3 else place_packed(given)
-        return replace(found, bound=11, proven=found.peak == 11)
+    def packer(problem: Problem, *, search_nodes: int = 0) -> Placement:
+        placement = place_sequential(problem) if len(problem) > 3 else place_packed(problem)
+        return replace(placement, bound=11, proven=placement.peak == 11)
 
     monkeypatch.setattr(joint, "place_packed", packer)
     slab = place_joint((2, 3), (nothing, one))
-    first, second = slab.parts
+    first, second = slab.placements
     assert (first.offset, second.offset) == ((0, 0, 0), (0, 5, 5))
     assert (first.peak, second.peak, slab.bound) == (5, 11, 11)
     assert first.proven

@@ -14,12 +14,12 @@ Column: TypeAlias = npt.NDArray[Any]
 Index: TypeAlias = npt.NDArray[np.int64]
 
 WORD_LIMIT: Final = 2**62
-REMEMBERED: Final = 8_000_000
+MAX_CACHED_OVERLAPS: Final = 8_000_000
 """Overlaps worth keeping in memory between two packings: 64 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instance:
+class PackingInstance:
     """Items of more than no bytes, sorted by (birth, id). ``item`` leads back to the problem's own index.
 
     Items from ``stop[i]`` on are born after the death of item i; ``carry[j]`` are the items before block j
@@ -35,7 +35,7 @@ class Instance:
     block: int
     carry: tuple[Index, ...]
     bound: int
-    far: int
+    max_offset: int
 
     def __len__(self) -> int:
         return len(self.item)
@@ -47,9 +47,9 @@ class Instance:
         return int((self.stop - ended).sum())
 
     @cached_property
-    def remembered(self) -> tuple[Index, ...]:
+    def cached_neighbors(self) -> tuple[Index, ...]:
         """Per item what overlaps it, or nothing at all where that is too much to keep."""
-        if self.overlaps > REMEMBERED:
+        if self.overlaps > MAX_CACHED_OVERLAPS:
             return ()
         return tuple(self.neighbors(index) for index in range(len(self)))
 
@@ -59,11 +59,11 @@ class Instance:
         block = index // self.block
         start, stop = block * self.block, int(self.stop[index])
         carried = self.carry[block]
-        near = (self.death[start:stop] > born).nonzero()[0] + start
-        return np.concatenate([carried[self.death[carried] > born], near])
+        live_in_block = (self.death[start:stop] > born).nonzero()[0] + start
+        return np.concatenate([carried[self.death[carried] > born], live_in_block])
 
 
-def prepare_instance(problem: Problem, bound: int) -> Instance:
+def prepare_instance(problem: Problem, bound: int) -> PackingInstance:
     """The instance of ``problem``, whose most live bytes are ``bound``. O(n log n) time; O(n + live) space."""
     total = sum(problem.size)
     wide = total >= WORD_LIMIT
@@ -74,20 +74,20 @@ def prepare_instance(problem: Problem, bound: int) -> Instance:
     item = keep[np.argsort(birth[keep], kind="stable")]
     birth, death = birth[item], death[item]
     block = _block_width(birth, death)
-    return Instance(
+    return PackingInstance(
         item=item,
         size=all_sizes[item],
         birth=birth,
         death=death,
         stop=np.searchsorted(birth, death, side="left"),
         block=block,
-        carry=_carries(birth, death, block),
+        carry=_live_before_blocks(birth, death, block),
         bound=bound,
-        far=total * 2 + 1 if wide else WORD_LIMIT,
+        max_offset=total * 2 + 1 if wide else WORD_LIMIT,
     )
 
 
-def _live_at_birth(birth: Index, death: Index) -> Index:
+def _live_counts(birth: Index, death: Index) -> Index:
     """Per item in birth order, how many live at its birth, born no later."""
     ended = np.searchsorted(np.sort(death), birth, side="right")
     started = np.searchsorted(birth, birth, side="right")
@@ -98,10 +98,10 @@ def _block_width(birth: Index, death: Index) -> int:
     """As wide as the usual live set: then the carries take no more room than the items."""
     if not len(birth):
         return 1
-    return max(32, int(_live_at_birth(birth, death).mean()))
+    return max(32, int(_live_counts(birth, death).mean()))
 
 
-def _carries(birth: Index, death: Index, block: int) -> tuple[Index, ...]:
+def _live_before_blocks(birth: Index, death: Index, block: int) -> tuple[Index, ...]:
     carries: list[Index] = []
     live = np.empty(0, dtype=np.int64)
     for start in range(0, len(birth), block):

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from tmmu.ir.problem import PackProblem, Problem
+from tmmu.planner.pack import exact
 from tmmu.planner.pack.bounds import lower_bound
-from tmmu.planner.pack.exact import find, minimize
-from tmmu.planner.pack.instance import Instance, prepare_instance
-from tmmu.planner.pack.obstacles import best_around, prepare_board
-from tmmu.planner.pack.portfolio import Try, best_packer, best_walk, measured
+from tmmu.planner.pack.instance import PackingInstance, prepare_instance
+from tmmu.planner.pack.obstacles import best_around_fixed, prepare_constrained
+from tmmu.planner.pack.portfolio import CandidatePacking, best_packer, best_walk, make_candidate
 
 DECIDE_SHARE: Final = 4
 SEARCH_ITEMS: Final = 5_000
@@ -19,7 +19,7 @@ SEARCH_ITEMS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class PackingState:
     """What is known of a problem whose items all hold a byte and are sorted by birth.
 
     ``peak`` is that of ``offset`` and -1 while there is none; no packing is below ``bound``; nobody asks for
@@ -28,65 +28,65 @@ class State:
 
     problem: PackProblem
     target: int
-    limit: int
+    search_nodes: int
     work: int = 0
     capacity: int = 0
     offset: tuple[int, ...] = ()
     peak: int = -1
     bound: int = 0
     method: str = "none"
-    nodes: int = 0
+    nodes_visited: int = 0
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Nothing that anybody asks for is left to find."""
         return 0 <= self.peak <= max(self.bound, self.target)
 
     @property
-    def searchable(self) -> bool:
+    def is_searchable(self) -> bool:
         """Few enough items for the exact search, and nodes to spend."""
-        return len(self.problem) <= SEARCH_ITEMS and self.nodes < self.limit
+        return len(self.problem) <= SEARCH_ITEMS and self.nodes_visited < self.search_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class PackingStage:
     """A step towards the least peak: a name, and a pure function that never makes a state worse."""
 
     name: str
-    run: Callable[[State], State]
+    run: Callable[[PackingState], PackingState]
 
 
-def run_layers(state: State, layers: Sequence[Layer]) -> State:
+def run_stages(state: PackingState, stages: Sequence[PackingStage]) -> PackingState:
     """The state after each layer in turn, stopping where it is done."""
-    for layer in layers:
-        if state.done:
+    for stage in stages:
+        if state.is_done:
             break
-        state = layer.run(state)
+        state = stage.run(state)
     return state
 
 
-def bounded(state: State) -> State:
+def raise_bound(state: PackingState) -> PackingState:
     """With the sharpest bound that needs no search."""
     return replace(state, bound=max(state.bound, lower_bound(state.problem)))
 
 
-def packed_plainly(state: State) -> State:
+def run_heuristics(state: PackingState) -> PackingState:
     """By the packers that know neither alignment nor given offsets; sizes are padded to the widest alignment."""
-    if any(given >= 0 for given in state.problem.fixed):
+    if any(offset >= 0 for offset in state.problem.fixed):
         return state
-    instance = _padded(state)
-    return _improved_by(state, instance, best_packer(instance)[0])
+    instance = _padded_instance(state)
+    return _keep_lower_candidate(state, instance, best_packer(instance)[0])
 
 
-def walked(state: State) -> State:
+def local_search(state: PackingState) -> PackingState:
     """By walks from there, where alignments are one and no offset is given; the others have walked already."""
-    if len(set(state.problem.alignment)) > 1 or any(given >= 0 for given in state.problem.fixed):
+    if len(set(state.problem.alignment)) > 1 or any(offset >= 0 for offset in state.problem.fixed):
         return state
-    instance = _padded(state)
-    return _improved_by(state, instance, best_walk(instance, _known(state, instance), state.work))
+    instance = _padded_instance(state)
+    return _keep_lower_candidate(state, instance, best_walk(instance, _current_candidate(state, instance), state.work))
 
 
-def _padded(state: State) -> Instance:
+def _padded_instance(state: PackingState) -> PackingInstance:
     problem = state.problem
     step = max(problem.alignment)
     padded = tuple(-(-size // step) * step for size in problem.size)
@@ -94,31 +94,31 @@ def _padded(state: State) -> Instance:
     return prepare_instance(plain, state.bound)
 
 
-def _known(state: State, instance: Instance) -> Try:
+def _current_candidate(state: PackingState, instance: PackingInstance) -> CandidatePacking:
     offset = np.array(state.offset, dtype=instance.size.dtype)[instance.item]
-    return measured(instance, state.method, offset)
+    return make_candidate(instance, state.method, offset)
 
 
-def _improved_by(state: State, instance: Instance, found: Try) -> State:
+def _keep_lower_candidate(state: PackingState, instance: PackingInstance, candidate: CandidatePacking) -> PackingState:
     offset = np.empty(len(instance), dtype=object)
-    offset[instance.item] = found.offset
-    return improved(state, tuple(int(low) for low in offset.tolist()), found.method)
+    offset[instance.item] = candidate.offset
+    return keep_lower(state, tuple(int(low) for low in offset.tolist()), candidate.method)
 
 
-def packed_around(state: State) -> State:
+def run_constrained_heuristics(state: PackingState) -> PackingState:
     """By the heuristics that obey each item's own alignment and what is given."""
     problem = state.problem
-    if len(set(problem.alignment)) == 1 and all(given < 0 for given in problem.fixed):
+    if len(set(problem.alignment)) == 1 and all(fixed < 0 for fixed in problem.fixed):
         return state
-    board = prepare_board(problem, state.bound)
-    method, found = best_around(problem, board)
+    constrained = prepare_constrained(problem, state.bound)
+    method, by_instance = best_around_fixed(problem, constrained)
     offset = [0] * len(problem)
-    for item, low in zip(board.instance.item.tolist(), found.tolist(), strict=True):
+    for item, low in zip(constrained.instance.item.tolist(), by_instance.tolist(), strict=True):
         offset[item] = low
-    return improved(state, tuple(offset), method)
+    return keep_lower(state, tuple(offset), method)
 
 
-def improved(state: State, offset: tuple[int, ...], method: str) -> State:
+def keep_lower(state: PackingState, offset: tuple[int, ...], method: str) -> PackingState:
     """With these offsets where they are lower; ties go to the earlier."""
     peak = max(low + size for low, size in zip(offset, state.problem.size, strict=True))
     if 0 <= state.peak <= peak:
@@ -126,39 +126,43 @@ def improved(state: State, offset: tuple[int, ...], method: str) -> State:
     return replace(state, offset=offset, peak=peak, method=method)
 
 
-def decided(state: State) -> State:
+def decide(state: PackingState) -> PackingState:
     """With a packing that is low enough for whoever asks, or the knowledge that there is none.
 
     Without a capacity the bound is asked for, for a share of the nodes: often no packing meets it.
     """
     goal = state.capacity or max(state.target, state.bound)
-    if goal < state.bound or not state.searchable:
+    if goal < state.bound or not state.is_searchable:
         return state
-    left = state.limit - state.nodes
-    verdict = find(state.problem, goal, nodes=left if state.capacity else -(-left // DECIDE_SHARE))
-    state = replace(state, nodes=state.nodes + verdict.nodes)
-    if verdict.state == "placed":
-        return improved(state, tuple(verdict.offset), "exact")
-    return replace(state, bound=goal + 1) if verdict.state == "impossible" else state
+    nodes_left = state.search_nodes - state.nodes_visited
+    verdict = exact.find(
+        state.problem, goal, search_nodes=nodes_left if state.capacity else -(-nodes_left // DECIDE_SHARE)
+    )
+    state = replace(state, nodes_visited=state.nodes_visited + verdict.nodes_visited)
+    if verdict.status == "placed":
+        return keep_lower(state, tuple(verdict.offset), "exact")
+    return replace(state, bound=goal + 1) if verdict.status == "impossible" else state
 
 
-def minimized(state: State) -> State:
+def minimize(state: PackingState) -> PackingState:
     """With what the exact search makes of the rest of the nodes; nothing where a capacity was asked for."""
-    if state.capacity or not state.searchable:
+    if state.capacity or not state.is_searchable:
         return state
-    found = minimize(state.problem, state.offset, nodes=state.limit - state.nodes)
-    better = improved(state, tuple(found.offset), "exact")
-    return replace(better, bound=max(state.bound, found.bound), nodes=state.nodes + found.nodes)
+    minimum = exact.minimize(state.problem, state.offset, search_nodes=state.search_nodes - state.nodes_visited)
+    better = keep_lower(state, tuple(minimum.offset), "exact")
+    return replace(
+        better, bound=max(state.bound, minimum.bound), nodes_visited=state.nodes_visited + minimum.nodes_visited
+    )
 
 
 HEURISTICS: Final = (
-    Layer(name="bounds", run=bounded),
-    Layer(name="packers", run=packed_plainly),
-    Layer(name="around", run=packed_around),
+    PackingStage(name="bounds", run=raise_bound),
+    PackingStage(name="packers", run=run_heuristics),
+    PackingStage(name="around", run=run_constrained_heuristics),
 )
 
 SEARCH: Final = (
-    Layer(name="decide", run=decided),
-    Layer(name="walk", run=walked),
-    Layer(name="minimize", run=minimized),
+    PackingStage(name="decide", run=decide),
+    PackingStage(name="walk", run=local_search),
+    PackingStage(name="minimize", run=minimize),
 )

@@ -9,13 +9,13 @@ import numpy as np
 
 from tmmu.ir.problem import PackProblem, Problem
 from tmmu.planner.pack import orders
-from tmmu.planner.pack.instance import WORD_LIMIT, Column, Index, Instance, prepare_instance
-from tmmu.planner.pack.portfolio import BASE_WORK, MOST_WORK, WORK_PER_ITEM
-from tmmu.planner.pack.search import MAX_TRIES, TRIES_PER_ITEM, WALKS, walk
+from tmmu.planner.pack.instance import WORD_LIMIT, Column, Index, PackingInstance, prepare_instance
+from tmmu.planner.pack.portfolio import BASE_WORK, MAX_WORK, WORK_PER_ITEM
+from tmmu.planner.pack.search import MAX_TRIES, TRIES_PER_ITEM, WALKS, walk_orders
 from tmmu.planner.pack.sweep import sweep_best_fit
 from tmmu.planner.pack.table import lowest_work
 
-ORDERS: Final[tuple[tuple[str, Callable[[Instance], Index]], ...]] = (
+ORDERS: Final[tuple[tuple[str, Callable[[PackingInstance], Index]], ...]] = (
     ("size", orders.by_size),
     ("pressure", orders.by_pressure),
     ("area", orders.by_area),
@@ -25,48 +25,48 @@ ORDERS: Final[tuple[tuple[str, Callable[[Instance], Index]], ...]] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class ConstrainedInstance:
     """An instance with each item's alignment, and its given offset or -1. ``wide``: Python integers, not words."""
 
-    instance: Instance
+    instance: PackingInstance
     alignment: Column
     fixed: Column
 
 
-def prepare_board(problem: PackProblem, bound: int) -> Board:
+def prepare_constrained(problem: PackProblem, bound: int) -> ConstrainedInstance:
     """The board of items that all hold a byte; offsets fit its columns whatever a packer does."""
     plain = Problem(size=problem.size, birth=problem.birth, death=problem.death)
     instance = prepare_instance(plain, bound)
-    ends = (given + size for given, size in zip(problem.fixed, problem.size, strict=True) if given >= 0)
+    ends = (offset + size for offset, size in zip(problem.fixed, problem.size, strict=True) if offset >= 0)
     highest = max(ends, default=0) + sum(problem.size) + sum(problem.alignment)
     wide = 4 * highest >= WORD_LIMIT
     if wide:
-        instance = replace(instance, size=instance.size.astype(object), far=4 * highest)
+        instance = replace(instance, size=instance.size.astype(object), max_offset=4 * highest)
     kind = object if wide else np.int64
-    return Board(
+    return ConstrainedInstance(
         instance=instance,
         alignment=np.array(problem.alignment, dtype=kind)[instance.item],
         fixed=np.array(problem.fixed, dtype=kind)[instance.item],
     )
 
 
-def fit_around(instance: Instance, order: Index, *, board: Board) -> Column:
+def fit_around_fixed(instance: PackingInstance, order: Index, *, constrained: ConstrainedInstance) -> Column:
     """Offsets per item: given ones as they are, then ``order``, each at the lowest aligned offset that is free."""
-    far, size = instance.far, instance.size
-    given = board.fixed >= 0
-    low = np.where(given, board.fixed, far)
-    high = np.where(given, board.fixed + size, far)
-    for index in order[~given[order].astype(bool)].tolist():
-        near = instance.neighbors(index)
-        offset = _lowest_aligned(low[near], high[near], size[index], board.alignment[index], far)
+    max_offset, size = instance.max_offset, instance.size
+    is_fixed = constrained.fixed >= 0
+    low = np.where(is_fixed, constrained.fixed, max_offset)
+    high = np.where(is_fixed, constrained.fixed + size, max_offset)
+    for index in order[~is_fixed[order].astype(bool)].tolist():
+        neighbors = instance.neighbors(index)
+        offset = _lowest_aligned(low[neighbors], high[neighbors], size[index], constrained.alignment[index], max_offset)
         low[index] = offset
         high[index] = offset + size[index]
     return low
 
 
-def _lowest_aligned(low: Column, high: Column, size: Any, step: Any, far: int) -> Any:
+def _lowest_aligned(low: Column, high: Column, size: Any, step: Any, max_offset: int) -> Any:
     """The lowest multiple of ``step`` with ``size`` free bytes; see ``lowest_fit`` for how gaps are found."""
-    starts = np.append(low, far)
+    starts = np.append(low, max_offset)
     ends = np.append(high, 0)
     starts.sort()
     ends.sort()
@@ -74,11 +74,11 @@ def _lowest_aligned(low: Column, high: Column, size: Any, step: Any, far: int) -
     return ends[(starts - ends >= size).argmax()]
 
 
-def sweep_above(problem: PackProblem, board: Board) -> Column:
+def sweep_above_fixed(problem: PackProblem, constrained: ConstrainedInstance) -> Column:
     """Offsets per item, near-linear whatever the input: above all that is given, at the widest alignment."""
-    free = board.instance.item[(board.fixed < 0).astype(bool)].tolist()
-    given = board.fixed >= 0
-    low = board.fixed.copy()
+    free = constrained.instance.item[(constrained.fixed < 0).astype(bool)].tolist()
+    is_fixed = constrained.fixed >= 0
+    low = constrained.fixed.copy()
     if not free:
         return low
     step = max(problem.alignment[item] for item in free)
@@ -87,42 +87,44 @@ def sweep_above(problem: PackProblem, board: Board) -> Column:
         birth=tuple(problem.birth[item] for item in free),
         death=tuple(problem.death[item] for item in free),
     )
-    base = int(np.where(given, board.fixed + board.instance.size, 0).max())
-    found = sweep_best_fit(prepare_instance(padded, 0))
-    low[~given.astype(bool)] = found + (base + -base % step)
+    base = int(np.where(is_fixed, constrained.fixed + constrained.instance.size, 0).max())
+    swept = sweep_best_fit(prepare_instance(padded, 0))
+    low[~is_fixed.astype(bool)] = swept + (base + -base % step)
     return low
 
 
-def best_around(problem: PackProblem, board: Board) -> tuple[str, Column]:
+def best_around_fixed(problem: PackProblem, constrained: ConstrainedInstance) -> tuple[str, Column]:
     """The offsets of the lowest peak among orders and walks within the work limit, and which it was."""
-    instance = board.instance
-    left = min(BASE_WORK + WORK_PER_ITEM * len(instance), MOST_WORK)
+    instance = constrained.instance
+    work_left = min(BASE_WORK + WORK_PER_ITEM * len(instance), MAX_WORK)
     cost = lowest_work(instance)
-    best = ("above", sweep_above(problem, board))
+    best = ("above", sweep_above_fixed(problem, constrained))
     for name, order in ORDERS:
-        if _peak(instance, best[1]) > instance.bound and cost <= left:
-            left -= cost
+        if _peak(instance, best[1]) > instance.bound and cost <= work_left:
+            work_left -= cost
             best = min(
-                best, (name, fit_around(instance, order(instance), board=board)), key=lambda b: _peak(instance, b[1])
+                best,
+                (name, fit_around_fixed(instance, order(instance), constrained=constrained)),
+                key=lambda b: _peak(instance, b[1]),
             )
     for index, step in enumerate(WALKS):
-        tries = min(left // (len(WALKS) - index) // cost, MAX_TRIES, TRIES_PER_ITEM * len(instance))
+        tries = min(work_left // (len(WALKS) - index) // cost, MAX_TRIES, TRIES_PER_ITEM * len(instance))
         if _peak(instance, best[1]) > instance.bound and tries:
-            left -= tries * cost
-            found = walk(instance, step, tries, fit=partial(fit_around, board=board))
-            best = min(best, (step.name, found), key=lambda b: _peak(instance, b[1]))
+            work_left -= tries * cost
+            walked = walk_orders(instance, step, tries, fit=partial(fit_around_fixed, constrained=constrained))
+            best = min(best, (step.name, walked), key=lambda b: _peak(instance, b[1]))
     return best
 
 
-def _peak(instance: Instance, offset: Column) -> int:
+def _peak(instance: PackingInstance, offset: Column) -> int:
     return int((offset + instance.size).max())
 
 
 def fit_rounds(problem: PackProblem, rounds: Sequence[Sequence[int]], placed: Mapping[int, int]) -> tuple[int, ...]:
     """Offsets of all items: ``placed`` where they are, then the rounds, last first, each item at its lowest gap."""
-    fixed = tuple(placed.get(item, given) for item, given in enumerate(problem.fixed))
-    board = prepare_board(replace(problem, fixed=fixed), 0)
-    row = np.argsort(board.instance.item)
+    fixed = tuple(placed.get(item, offset) for item, offset in enumerate(problem.fixed))
+    constrained = prepare_constrained(replace(problem, fixed=fixed), 0)
+    row = np.argsort(constrained.instance.item)
     order = row[np.array([item for items in reversed(rounds) for item in items], dtype=np.int64)]
-    found = fit_around(board.instance, order, board=board)[row]
-    return tuple(found.tolist())
+    offsets = fit_around_fixed(constrained.instance, order, constrained=constrained)[row]
+    return tuple(offsets.tolist())

@@ -3,48 +3,48 @@
 import numpy as np
 import numpy.typing as npt
 
-from tmmu.planner.pack.instance import Column, Index, Instance
+from tmmu.planner.pack.instance import Column, Index, PackingInstance
 
 
-def by_size(instance: Instance) -> Index:
+def by_size(instance: PackingInstance) -> Index:
     """Largest first; among equals the longest-lived, then the earliest."""
-    return _descending(instance.size, _duration(instance))
+    return _sort_descending(instance.size, _duration(instance))
 
 
-def by_area(instance: Instance) -> Index:
+def by_area(instance: PackingInstance) -> Index:
     """Most bytes times steps first."""
-    return _descending(instance.size.astype(np.float64) * _duration(instance), instance.size)
+    return _sort_descending(instance.size.astype(np.float64) * _duration(instance), instance.size)
 
 
-def by_duration(instance: Instance) -> Index:
+def by_duration(instance: PackingInstance) -> Index:
     """Longest-lived first: what is saved for the gradient forms a stack on the ground."""
-    return _descending(_duration(instance), instance.size)
+    return _sort_descending(_duration(instance), instance.size)
 
 
-def by_birth(instance: Instance) -> Index:
+def by_birth(instance: PackingInstance) -> Index:
     """Program order; among twins the longest-lived, then the largest."""
     return np.lexsort((-instance.size.astype(np.float64), -_duration(instance), instance.birth))
 
 
-def by_pressure(instance: Instance) -> Index:
+def by_pressure(instance: PackingInstance) -> Index:
     """First what lives at the most loaded moment, then longest-lived: the peak is packed before all else."""
-    return _descending(pressure(instance), _duration(instance))
+    return _sort_descending(pressure(instance), _duration(instance))
 
 
-def by_pressure_and_size(instance: Instance) -> Index:
+def by_pressure_and_size(instance: PackingInstance) -> Index:
     """First what lives at the most loaded moment, then largest."""
-    return _descending(pressure(instance), instance.size)
+    return _sort_descending(pressure(instance), instance.size)
 
 
-def _duration(instance: Instance) -> Index:
+def _duration(instance: PackingInstance) -> Index:
     return instance.death - instance.birth
 
 
-def _descending(first: Column, second: Column) -> Index:
+def _sort_descending(first: Column, second: Column) -> Index:
     return np.lexsort((-second.astype(np.float64), -first.astype(np.float64)))
 
 
-def pressure(instance: Instance) -> npt.NDArray[np.float64]:
+def pressure(instance: PackingInstance) -> npt.NDArray[np.float64]:
     """Per item, the most bytes live at once during its life."""
     load = _load_at_births(instance)
     table = [load]
@@ -55,12 +55,12 @@ def pressure(instance: Instance) -> npt.NDArray[np.float64]:
     level = np.maximum(np.frexp((stop - low).astype(np.float64))[1] - 1, 0)
     peak = np.zeros(len(instance))
     for power, row in enumerate(table):
-        here = np.flatnonzero(level == power)
-        peak[here] = np.maximum(row[low[here]], row[stop[here] - (1 << power)])
+        items = np.flatnonzero(level == power)
+        peak[items] = np.maximum(row[low[items]], row[stop[items] - (1 << power)])
     return peak
 
 
-def _load_at_births(instance: Instance) -> npt.NDArray[np.float64]:
+def _load_at_births(instance: PackingInstance) -> npt.NDArray[np.float64]:
     """Per item, the bytes live at its birth."""
     size = instance.size.astype(np.float64)
     by_death = np.argsort(instance.death, kind="stable")

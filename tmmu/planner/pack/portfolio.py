@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.planner.pack.instance import Column, Instance
-from tmmu.planner.pack.search import MAX_TRIES, TRIES_PER_ITEM, WALKS, walk
+from tmmu.planner.pack.instance import Column, PackingInstance
+from tmmu.planner.pack.search import MAX_TRIES, TRIES_PER_ITEM, WALKS, walk_orders
 from tmmu.planner.pack.table import PACKERS, Packer, lowest_work
 
 BASE_WORK: Final = 500_000_000
 WORK_PER_ITEM: Final = 12_000
-MOST_WORK: Final = 3_500_000_000
+MAX_WORK: Final = 3_500_000_000
 """How much a packing may cost, in overlaps looked at: two seconds, and five more for 100,000 items; never over 15."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class CandidatePacking:
     """Offsets per item of an instance, their peak, and which method found them."""
 
     method: str
@@ -22,52 +22,52 @@ class Try:
     peak: int
 
 
-def try_packer(instance: Instance, packer: Packer) -> Try:
+def run_packer(instance: PackingInstance, packer: Packer) -> CandidatePacking:
     """What one packer makes of an instance."""
-    return measured(instance, packer.name, packer.place(instance))
+    return make_candidate(instance, packer.name, packer.place(instance))
 
 
-def measured(instance: Instance, method: str, offset: Column) -> Try:
+def make_candidate(instance: PackingInstance, method: str, offset: Column) -> CandidatePacking:
     """These offsets, with their peak."""
-    return Try(method=method, offset=offset, peak=int((offset + instance.size).max()))
+    return CandidatePacking(method=method, offset=offset, peak=int((offset + instance.size).max()))
 
 
 def work_limit(items: int) -> int:
     """What packers and walks together may cost."""
-    return min(BASE_WORK + WORK_PER_ITEM * items, MOST_WORK)
+    return min(BASE_WORK + WORK_PER_ITEM * items, MAX_WORK)
 
 
-def best_try(instance: Instance) -> Try:
+def best_candidate(instance: PackingInstance) -> CandidatePacking:
     """The lowest peak that packers and walks find within the work limit; ties go to the earlier.
 
     The instance has items. Stops where the bound is met.
     """
-    best, left = best_packer(instance)
-    return best_walk(instance, best, left)
+    best, work_left = best_packer(instance)
+    return best_walk(instance, best, work_left)
 
 
-def best_packer(instance: Instance) -> tuple[Try, int]:
+def best_packer(instance: PackingInstance) -> tuple[CandidatePacking, int]:
     """The lowest peak among the packers, and how much of the work limit they leave."""
-    left = work_limit(len(instance))
-    best = try_packer(instance, PACKERS[0])
+    work_left = work_limit(len(instance))
+    best = run_packer(instance, PACKERS[0])
     for packer in PACKERS[1:]:
         cost = packer.work(instance)
-        if best.peak > instance.bound and cost <= left:
-            left -= cost
-            best = min(best, try_packer(instance, packer), key=_peak)
-    return best, left
+        if best.peak > instance.bound and cost <= work_left:
+            work_left -= cost
+            best = min(best, run_packer(instance, packer), key=_peak_of)
+    return best, work_left
 
 
-def best_walk(instance: Instance, best: Try, left: int) -> Try:
+def best_walk(instance: PackingInstance, best: CandidatePacking, work_left: int) -> CandidatePacking:
     """The lowest peak among ``best`` and walks that cost no more than ``left``."""
     for index, step in enumerate(WALKS):
-        share = left // (len(WALKS) - index) // lowest_work(instance)
+        share = work_left // (len(WALKS) - index) // lowest_work(instance)
         tries = min(share, MAX_TRIES, TRIES_PER_ITEM * len(instance))
         if best.peak > instance.bound and tries:
-            left -= tries * lowest_work(instance)
-            best = min(best, measured(instance, step.name, walk(instance, step, tries)), key=_peak)
+            work_left -= tries * lowest_work(instance)
+            best = min(best, make_candidate(instance, step.name, walk_orders(instance, step, tries)), key=_peak_of)
     return best
 
 
-def _peak(one: Try) -> int:
-    return one.peak
+def _peak_of(candidate: CandidatePacking) -> int:
+    return candidate.peak

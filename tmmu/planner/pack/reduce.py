@@ -10,7 +10,7 @@ import numpy as np
 from tmmu.ir.problem import PackProblem
 
 TIME_LIMIT = 2**62
-KERNEL_ROUNDS = 4
+MAX_DROP_ROUNDS = 4
 """Each round drops what the rounds before made droppable; the later ones find next to nothing."""
 
 
@@ -39,15 +39,15 @@ def canonical(problem: PackProblem) -> Canonical:
     columns = (problem.birth, problem.death, problem.size, problem.alignment, problem.fixed)
     keep = [i for i, (b, d, s) in enumerate(zip(*columns[:3], strict=True)) if s > 0 and b < d]
     items = sorted(keep, key=lambda i: tuple(column[i] for column in columns))
-    kept = take(problem, items)
-    unit = common_unit(kept)
-    birth, death = _times(kept)
+    nonempty = take(problem, items)
+    unit = common_unit(nonempty)
+    birth, death = _times_or_ranks(nonempty)
     small = PackProblem(
-        size=tuple(size // unit for size in kept.size),
+        size=tuple(size // unit for size in nonempty.size),
         birth=birth,
         death=death,
-        alignment=tuple(max(1, step // unit) for step in kept.alignment),
-        fixed=tuple(given // unit if given > 0 else given for given in kept.fixed),
+        alignment=tuple(max(1, step // unit) for step in nonempty.alignment),
+        fixed=tuple(offset // unit if offset > 0 else offset for offset in nonempty.fixed),
     )
     return Canonical(problem=small, item=tuple(items), unit=unit)
 
@@ -58,17 +58,17 @@ def common_unit(problem: PackProblem) -> int:
     It divides all sizes and given offsets; so do, pushed down, all ends. An alignment that it divides, or that divides
     it, keeps that true; where one does neither, its power of two is left.
     """
-    unit = gcd(*problem.size, *(given for given in problem.fixed if given > 0))
+    unit = gcd(*problem.size, *(offset for offset in problem.fixed if offset > 0))
     if all(step % unit == 0 or unit % step == 0 for step in set(problem.alignment) if unit):
         return max(1, unit)
     return unit & -unit
 
 
-def _times(problem: PackProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _times_or_ranks(problem: PackProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     times = (problem.birth, problem.death)
     if all(-TIME_LIMIT < time < TIME_LIMIT for column in times for time in column):
         return times
-    rank = {time: at for at, time in enumerate(sorted({*problem.birth, *problem.death}))}
+    rank = {time: position for position, time in enumerate(sorted({*problem.birth, *problem.death}))}
     return tuple(rank[t] for t in problem.birth), tuple(rank[t] for t in problem.death)
 
 
@@ -89,31 +89,31 @@ def droppable_rounds(problem: PackProblem, target: int) -> tuple[list[int], list
     The gaps among k neighbours that hold s bytes are at most k + 1: if none held an item, s and its size less one
     per gap would reach ``target``. Whoever places the rounds last first, each item at its lowest gap, stays below.
     """
-    left = [item for item in range(len(problem)) if item >= 0]
+    remaining = [item for item in range(len(problem)) if item >= 0]
     rounds: list[list[int]] = []
-    for _ in range(KERNEL_ROUNDS):
-        needed = _needed(take(problem, left), target)
-        gone = [item for item, need in zip(left, needed, strict=True) if not need]
-        if not gone:
+    for _ in range(MAX_DROP_ROUNDS):
+        needed = _may_not_fit(take(problem, remaining), target)
+        dropped = [item for item, need in zip(remaining, needed, strict=True) if not need]
+        if not dropped:
             break
-        rounds.append(gone)
-        left = [item for item, need in zip(left, needed, strict=True) if need]
-    return left, rounds
+        rounds.append(dropped)
+        remaining = [item for item, need in zip(remaining, needed, strict=True) if need]
+    return remaining, rounds
 
 
-def _needed(problem: PackProblem, target: int) -> list[bool]:
+def _may_not_fit(problem: PackProblem, target: int) -> list[bool]:
     """Whether an item may find no room below ``target`` once all others are placed."""
     by_birth = np.argsort(np.array(problem.birth, dtype=np.int64), kind="stable")
     by_death = np.argsort(np.array(problem.death, dtype=np.int64), kind="stable")
     birth = np.array(problem.birth, dtype=np.int64)
     death = np.array(problem.death, dtype=np.int64)
     born = np.searchsorted(birth[by_birth], death, side="left").tolist()
-    gone = np.searchsorted(death[by_death], birth, side="right").tolist()
+    died = np.searchsorted(death[by_death], birth, side="right").tolist()
     born_bytes = list(accumulate((problem.size[i] for i in by_birth.tolist()), initial=0))
-    gone_bytes = list(accumulate((problem.size[i] for i in by_death.tolist()), initial=0))
-    needed = []
-    for item, (size, step, given) in enumerate(zip(problem.size, problem.alignment, problem.fixed, strict=True)):
-        others = born[item] - gone[item] - 1
-        held = born_bytes[born[item]] - gone_bytes[gone[item]] - size
-        needed.append(given >= 0 or held + (others + 1) * (size + step - 2) >= target)
-    return needed
+    died_bytes = list(accumulate((problem.size[i] for i in by_death.tolist()), initial=0))
+    is_needed = []
+    for item, (size, step, offset) in enumerate(zip(problem.size, problem.alignment, problem.fixed, strict=True)):
+        neighbor_count = born[item] - died[item] - 1
+        neighbor_bytes = born_bytes[born[item]] - died_bytes[died[item]] - size
+        is_needed.append(offset >= 0 or neighbor_bytes + (neighbor_count + 1) * (size + step - 2) >= target)
+    return is_needed

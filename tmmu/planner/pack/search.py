@@ -7,44 +7,44 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from tmmu.planner.pack import orders
-from tmmu.planner.pack.instance import Column, Index, Instance
+from tmmu.planner.pack.instance import Column, Index, PackingInstance
 from tmmu.planner.pack.lowest import lowest_fit
 
-Fit: TypeAlias = Callable[[Instance, Index], Column]
+Fit: TypeAlias = Callable[[PackingInstance, Index], Column]
 
 MAX_TRIES: Final = 200
 TRIES_PER_ITEM: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class WalkStart:
     """Where a walk starts, and to how many quarters of its position an item at the peak moves."""
 
     name: str
-    order: Callable[[Instance], Index]
+    order: Callable[[PackingInstance], Index]
     quarters: int
 
 
 WALKS: Final = (
-    Walk(name="walk_pressure_size", order=orders.by_pressure_and_size, quarters=2),
-    Walk(name="walk_pressure", order=orders.by_pressure, quarters=2),
-    Walk(name="walk_duration", order=orders.by_duration, quarters=3),
-    Walk(name="walk_birth", order=orders.by_birth, quarters=2),
+    WalkStart(name="walk_pressure_size", order=orders.by_pressure_and_size, quarters=2),
+    WalkStart(name="walk_pressure", order=orders.by_pressure, quarters=2),
+    WalkStart(name="walk_duration", order=orders.by_duration, quarters=3),
+    WalkStart(name="walk_birth", order=orders.by_birth, quarters=2),
 )
 
 
-def walk(instance: Instance, step: Walk, tries: int, *, fit: Fit = lowest_fit) -> Column:
+def walk_orders(instance: PackingInstance, start: WalkStart, tries: int, *, fit: Fit = lowest_fit) -> Column:
     """The offsets of least peak among ``tries`` packings (at least one; no more once the bound is met).
 
     An item that tops the peak was packed too late: it moves forward, and the next packing repairs the rest.
     """
-    order = step.order(instance)
+    order = start.order(instance)
     best = fit(instance, order)
     low, lowest = best, int((best + instance.size).max())
     for _ in range(tries - 1):
         if lowest == instance.bound:
             break
-        order = _promote(order, low + instance.size, step.quarters)
+        order = _promote(order, low + instance.size, start.quarters)
         low = fit(instance, order)
         peak = int((low + instance.size).max())
         if peak < lowest:

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from tmmu.planner.pack import orders
-from tmmu.planner.pack.hang import hang_last
-from tmmu.planner.pack.instance import Column, Index, Instance
+from tmmu.planner.pack.instance import Column, Index, PackingInstance
+from tmmu.planner.pack.long_lived import place_long_lived_high
 from tmmu.planner.pack.lowest import lowest_fit, tight_fit
-from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_last_above, sweep_two_ended
+from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_long_lived_high, sweep_two_ended
 
-Place: TypeAlias = Callable[[Instance], Column]
+Place: TypeAlias = Callable[[PackingInstance], Column]
 
 ITEM_WORK: Final = 3000
 """Work of one step of lowest fit, in the work of looking at one overlap (12 microseconds to 4 nanoseconds)."""
@@ -24,45 +24,45 @@ class Packer:
 
     name: str
     place: Place
-    work: Callable[[Instance], int]
+    work: Callable[[PackingInstance], int]
 
 
-def best_fit_work(instance: Instance) -> int:
+def best_fit_work(instance: PackingInstance) -> int:
     """Work of a sweep that does not look at every gap."""
     return len(instance) * SWEEP_WORK
 
 
-def first_fit_work(instance: Instance) -> int:
+def first_fit_work(instance: PackingInstance) -> int:
     """Work of a sweep that looks at one gap after another: the more live at once, the more gaps."""
     return len(instance) * SWEEP_WORK + instance.overlaps // 4
 
 
-def lowest_work(instance: Instance) -> int:
+def lowest_work(instance: PackingInstance) -> int:
     """Work of one lowest fit."""
     return len(instance) * ITEM_WORK + instance.overlaps
 
 
-def _in_order(instance: Instance, order: Callable[[Instance], Index]) -> Column:
+def _in_order(instance: PackingInstance, order: Callable[[PackingInstance], Index]) -> Column:
     return lowest_fit(instance, order(instance))
 
 
-def _lowest(name: str, order: Callable[[Instance], Index]) -> Packer:
+def _lowest(name: str, order: Callable[[PackingInstance], Index]) -> Packer:
     return Packer(name=name, place=partial(_in_order, order=order), work=lowest_work)
 
 
-def _in_order_tight(instance: Instance, order: Callable[[Instance], Index]) -> Column:
+def _in_order_tight(instance: PackingInstance, order: Callable[[PackingInstance], Index]) -> Column:
     return tight_fit(instance, order(instance))
 
 
-def _tight(name: str, order: Callable[[Instance], Index]) -> Packer:
+def _tight(name: str, order: Callable[[PackingInstance], Index]) -> Packer:
     return Packer(name=name, place=partial(_in_order_tight, order=order), work=lowest_work)
 
 
 PACKERS: Final = (
     Packer(name="best_fit", place=sweep_best_fit, work=best_fit_work),
-    Packer(name="last_above", place=sweep_last_above, work=first_fit_work),
+    Packer(name="long_lived_sweep", place=sweep_long_lived_high, work=first_fit_work),
     Packer(name="first_fit_backward", place=partial(sweep_first_fit, backward=True), work=first_fit_work),
-    Packer(name="hang_last", place=hang_last, work=lowest_work),
+    Packer(name="long_lived_high", place=place_long_lived_high, work=lowest_work),
     _lowest("size", orders.by_size),
     Packer(name="two_ended", place=partial(sweep_two_ended, short=8), work=first_fit_work),
     Packer(name="first_fit", place=sweep_first_fit, work=first_fit_work),

@@ -9,8 +9,8 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
 from tmmu.judge.packing import packing_faults
 from tmmu.planner.pack.bounds import gap_bound, live_bound, lower_bound, padded_bound
-from tmmu.planner.pack.layers import HEURISTICS, SEARCH, State, run_layers
-from tmmu.planner.pack.obstacles import best_around, fit_rounds, prepare_board
+from tmmu.planner.pack.layers import HEURISTICS, SEARCH, PackingState, run_stages
+from tmmu.planner.pack.obstacles import best_around_fixed, fit_rounds, prepare_constrained
 from tmmu.planner.pack.reduce import canonical, common_unit, components, droppable_rounds, take
 from tmmu.planner.pack.solve import pack
 
@@ -91,7 +91,7 @@ def test_what_was_dropped_goes_back_below_the_target() -> None:
         whole = problem(sorted(rows))
         target = live_bound(whole) + pick(40)
         core, rounds = droppable_rounds(whole, target)
-        packed = pack(take(whole, core), nodes=1_000)
+        packed = pack(take(whole, core), search_nodes=1_000)
         offset = fit_rounds(whole, rounds, dict(zip(core, packed.offset, strict=True)))
         peak = max(low + size for low, size in zip(offset, whole.size, strict=True))
         assert peak <= max(packed.peak, target)
@@ -103,23 +103,23 @@ def test_around_what_is_given(scale: int) -> None:
     rows: list[Row] = [(0, 9, 2, 1, 4), (0, 9, 4, 1), (3, 9, 3, 8), (0, 3, 3, 2), (4, 5, 1, 1)]
     scaled = [(row[0], row[1], row[2] * scale, row[3] * scale, row[4] * scale if len(row) == 5 else -1) for row in rows]
     whole = problem(scaled)
-    method, offset = best_around(whole, prepare_board(whole, 11 * scale))
+    method, offset = best_around_fixed(whole, prepare_constrained(whole, 11 * scale))
     assert method == "size"
-    found = dict(zip(prepare_board(whole, 0).instance.item.tolist(), offset.tolist(), strict=True))
+    found = dict(zip(prepare_constrained(whole, 0).instance.item.tolist(), offset.tolist(), strict=True))
     assert [found[item] // scale for item in range(5)] == [4, 0, 8, 6, 6]
 
 
 def test_layers_stop_where_nobody_asks_for_more() -> None:
     hard = canonical(outer(60, 15, 2)).problem
-    free = run_layers(State(problem=hard, target=0, limit=2_000), HEURISTICS)
+    free = run_stages(PackingState(problem=hard, target=0, search_nodes=2_000), HEURISTICS)
     assert free.peak > free.bound
-    assert not free.done
-    asked = run_layers(State(problem=hard, target=free.peak, limit=2_000), HEURISTICS)
-    assert asked.done
-    assert run_layers(asked, SEARCH) == asked
-    found = run_layers(free, SEARCH)
+    assert not free.is_done
+    asked = run_stages(PackingState(problem=hard, target=free.peak, search_nodes=2_000), HEURISTICS)
+    assert asked.is_done
+    assert run_stages(asked, SEARCH) == asked
+    found = run_stages(free, SEARCH)
     assert found.peak < free.peak
-    assert found.nodes > 0
+    assert found.nodes_visited > 0
 
 
 def outer(items: int, live: int, seed: int) -> PackProblem:
@@ -134,7 +134,7 @@ def test_each_part_is_searched_only_as_far_as_it_matters() -> None:
     hard = outer(60, 15, 2)
     after = max(hard.death)
     form = canonical(hard)
-    tall = run_layers(State(problem=form.problem, target=0, limit=0), HEURISTICS).peak * form.unit
+    tall = run_stages(PackingState(problem=form.problem, target=0, search_nodes=0), HEURISTICS).peak * form.unit
     both = PackProblem(
         size=(*hard.size, tall),
         birth=(*hard.birth, after),
@@ -143,9 +143,9 @@ def test_each_part_is_searched_only_as_far_as_it_matters() -> None:
         fixed=(*hard.fixed, -1),
     )
     found = pack(both)
-    assert (found.peak, found.bound, found.nodes) == (tall, tall, 0)
-    lower = pack(hard, nodes=2_000)
-    assert 0 < lower.nodes <= 2_000
+    assert (found.peak, found.bound, found.nodes_visited) == (tall, tall, 0)
+    lower = pack(hard, search_nodes=2_000)
+    assert 0 < lower.nodes_visited <= 2_000
 
 
 def test_conflicting_offsets_are_refused() -> None:
@@ -161,7 +161,7 @@ def test_what_holds_nothing_lies_where_it_is_given() -> None:
 
 def test_the_search_finds_what_no_heuristic_does() -> None:
     whole = problem(cut(60, 1000, 70, seed=1))
-    assert pack(whole, nodes=0).peak > 1000
-    found = pack(whole, nodes=100_000)
+    assert pack(whole, search_nodes=0).peak > 1000
+    found = pack(whole, search_nodes=100_000)
     assert (found.peak, found.bound, found.proven, found.method) == (1000, 1000, True, "exact")
-    assert pack(whole, nodes=100_000, capacity=1000).peak == 1000
+    assert pack(whole, search_nodes=100_000, capacity=1000).peak == 1000

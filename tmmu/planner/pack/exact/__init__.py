@@ -6,26 +6,29 @@ where numba is installed; without it the same answers take about fifty times as 
 
 from tmmu.ir.problem import PackProblem
 from tmmu.planner.pack.exact.answers import Minimum, Verdict
-from tmmu.planner.pack.exact.instance import matters, prepare
+from tmmu.planner.pack.exact.instance import occupies_bytes, prepare_instances
 
 __all__ = ["Minimum", "Verdict", "find", "minimize"]
 
 
-def find(problem: PackProblem, capacity: int, *, nodes: int) -> Verdict:
+def find(problem: PackProblem, capacity: int, *, search_nodes: int) -> Verdict:
     """Offsets with no end above ``capacity``, or the proof that there are none, or neither after ``nodes`` nodes."""
     from tmmu.planner.pack.exact.portfolio import find_parts  # noqa: PLC0415  compiles
 
-    return find_parts(prepare(problem), capacity, unplaced(problem), nodes)
+    return find_parts(prepare_instances(problem), capacity, default_offsets(problem), search_nodes)
 
 
-def minimize(problem: PackProblem, incumbent: tuple[int, ...], *, nodes: int) -> Minimum:
+def minimize(problem: PackProblem, incumbent: tuple[int, ...], *, search_nodes: int) -> Minimum:
     """The lowest peak found within ``nodes`` nodes, never above that of ``incumbent``, which must be sound."""
-    from tmmu.planner.pack.exact.minimize import minimize_parts  # noqa: PLC0415  compiles
+    from tmmu.planner.pack.exact.bisection import minimize_parts  # noqa: PLC0415  compiles
 
-    kept = tuple(incumbent[row] if matters(problem, row) else offset for row, offset in enumerate(unplaced(problem)))
-    return minimize_parts(prepare(problem), kept, nodes)
+    offset_by_row = tuple(
+        incumbent[row] if occupies_bytes(problem, row) else offset
+        for row, offset in enumerate(default_offsets(problem))
+    )
+    return minimize_parts(prepare_instances(problem), offset_by_row, search_nodes)
 
 
-def unplaced(problem: PackProblem) -> tuple[int, ...]:
+def default_offsets(problem: PackProblem) -> tuple[int, ...]:
     """Where items lie that conflict with nothing: at their given offset, or at 0."""
     return tuple(max(offset, 0) for offset in problem.fixed)

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Answer: TypeAlias = Literal["placed", "impossible", "unknown"]
+SearchStatus: TypeAlias = Literal["placed", "impossible", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Whether a problem fits a capacity; ``offset`` per row where it was placed, empty otherwise."""
 
-    state: Answer
+    status: SearchStatus
     offset: tuple[int, ...]
-    nodes: int
+    nodes_visited: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,4 +26,4 @@ class Minimum:
     peak: int
     bound: int
     proven: bool
-    nodes: int
+    nodes_visited: int

@@ -19,7 +19,7 @@ MAX_UNITS = 1 << 56
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class SearchInstance:
     """Items in canonical order; ``row`` is their index in the problem. Offsets and sizes are multiples of ``unit``.
 
     ``room`` is the size rounded up to units; ``byte`` what it was. Item ``i`` is live in sections ``[lo, hi)``: sets
@@ -27,13 +27,13 @@ class Instance:
     """
 
     row: tuple[int, ...]
-    byte: tuple[int, ...]
-    room: tuple[int, ...]
+    bytes: tuple[int, ...]
+    units: tuple[int, ...]
     align: tuple[int, ...]
     fixed: tuple[int, ...]
     span: tuple[int, ...]
-    lo: tuple[int, ...]
-    hi: tuple[int, ...]
+    first_section: tuple[int, ...]
+    end_section: tuple[int, ...]
     sections: int
     unit: int
 
@@ -41,12 +41,12 @@ class Instance:
         return len(self.row)
 
     @property
-    def searchable(self) -> bool:
+    def is_searchable(self) -> bool:
         """Whether the search can hold it: neither too many items nor too large numbers."""
-        most = max(self.fixed) + sum(self.room) + sum(self.align)
+        most = max(self.fixed) + sum(self.units) + sum(self.align)
         return len(self) <= MAX_ITEMS and most < MAX_UNITS
 
-    def capped(self, capacity: int) -> int:
+    def clamp_capacity(self, capacity: int) -> int:
         """``capacity``, or one that is as good as endless and that the search can hold."""
         return min(capacity, MAX_UNITS * self.unit)
 
@@ -54,78 +54,80 @@ class Instance:
     def loads(self) -> list[int]:
         """Per section, the units live in it."""
         change = [0] * (self.sections + 1)
-        for item, size in enumerate(self.room):
-            change[self.lo[item]] += size
-            change[self.hi[item]] -= size
+        for item, size in enumerate(self.units):
+            change[self.first_section[item]] += size
+            change[self.end_section[item]] -= size
         return list(accumulate(change))[:-1]
 
     @property
     def bound(self) -> int:
         """Bytes that every placement needs: of each section all units but the end of one, and every given end."""
-        ends = [fixed * self.unit + size for fixed, size in zip(self.fixed, self.byte, strict=True) if fixed >= 0]
+        ends = [fixed * self.unit + size for fixed, size in zip(self.fixed, self.bytes, strict=True) if fixed >= 0]
         spare = self._spare()
         return max([load * self.unit - spare[section] for section, load in enumerate(self.loads)] + ends)
 
     def _spare(self) -> list[int]:
         """Per section, the most bytes of its last unit that an item leaves unused."""
-        pads = [room * self.unit - size for room, size in zip(self.room, self.byte, strict=True)]
+        pads = [room * self.unit - size for room, size in zip(self.units, self.bytes, strict=True)]
         if not any(pads):
             return [0] * self.sections
-        waiting = sorted(range(len(pads)), key=lambda item: (-self.lo[item], item))
+        waiting = sorted(range(len(pads)), key=lambda item: (-self.first_section[item], item))
         live: list[tuple[int, int]] = []
         spare = []
         for section in range(self.sections):
-            while waiting and self.lo[waiting[-1]] <= section:
+            while waiting and self.first_section[waiting[-1]] <= section:
                 item = waiting.pop()
-                heappush(live, (-pads[item], self.hi[item]))
+                heappush(live, (-pads[item], self.end_section[item]))
             while live[0][1] <= section:
                 heappop(live)
             spare.append(-live[0][0])
         return spare
 
 
-def matters(problem: PackProblem, row: int) -> bool:
+def occupies_bytes(problem: PackProblem, row: int) -> bool:
     """Whether a row takes any room."""
     return problem.size[row] > 0 and problem.birth[row] < problem.death[row]
 
 
-def prepare(problem: PackProblem) -> tuple[Instance, ...]:
+def prepare_instances(problem: PackProblem) -> tuple[SearchInstance, ...]:
     """One instance per part of the timeline that shares no item with the others, in the order of time.
 
     The same whatever the order of the rows, but for ``row`` among equal rows.
     """
     p = problem
-    rows = [row for row in range(len(p)) if matters(p, row)]
+    rows = [row for row in range(len(p)) if occupies_bytes(p, row)]
     rows.sort(key=lambda r: (p.birth[r], -p.death[r], -p.size[r], p.alignment[r], p.fixed[r], r))
     parts: list[list[int]] = []
-    until = 0
+    live_until = 0
     for row in rows:
-        if not parts or p.birth[row] >= until:
+        if not parts or p.birth[row] >= live_until:
             parts.append([])
-            until = p.death[row]
+            live_until = p.death[row]
         parts[-1].append(row)
-        until = max(until, p.death[row])
+        live_until = max(live_until, p.death[row])
     return tuple(instance_of(problem, part) for part in parts)
 
 
-def instance_of(problem: PackProblem, rows: list[int]) -> Instance:
+def instance_of(problem: PackProblem, rows: list[int]) -> SearchInstance:
     """The instance of some rows of ``problem``, in that order."""
     size = [problem.size[row] for row in rows]
     alignment = [problem.alignment[row] for row in rows]
     fixed = [problem.fixed[row] for row in rows]
     step = gcd(*alignment, *(offset for offset in fixed if offset > 0))
-    padded = [-(-one // step) * step for one in size]
+    padded = [-(-number // step) * step for number in size]
     unit = common_unit(padded, alignment, fixed)
-    lo, hi, sections = sections_of([problem.birth[row] for row in rows], [problem.death[row] for row in rows])
-    return Instance(
+    first_section, end_section, sections = sections_of(
+        [problem.birth[row] for row in rows], [problem.death[row] for row in rows]
+    )
+    return SearchInstance(
         row=tuple(rows),
-        byte=tuple(size),
-        room=tuple(one // unit for one in padded),
-        align=tuple(max(one // unit, 1) for one in alignment),
+        bytes=tuple(size),
+        units=tuple(number // unit for number in padded),
+        align=tuple(max(number // unit, 1) for number in alignment),
         fixed=tuple(offset // unit if offset >= 0 else -1 for offset in fixed),
         span=tuple(problem.death[row] - problem.birth[row] for row in rows),
-        lo=lo,
-        hi=hi,
+        first_section=first_section,
+        end_section=end_section,
         sections=sections,
         unit=unit,
     )
@@ -151,14 +153,16 @@ def sections_of(birth: list[int], death: list[int]) -> tuple[tuple[int, ...], tu
     """
     events = sorted([(t, 1) for t in birth] + [(t, 0) for t in death])
     full = [t for (t, kind), (_, after) in pairwise(events) if kind == 1 and after == 0]
-    lo = tuple(bisect_left(full, t) for t in birth)
-    hi = tuple(bisect_left(full, t) for t in death)
-    return lo, hi, len(full)
+    first_section = tuple(bisect_left(full, t) for t in birth)
+    end_section = tuple(bisect_left(full, t) for t in death)
+    return first_section, end_section, len(full)
 
 
-def spread(parts: tuple[Instance, ...], offsets: list[tuple[int, ...]], others: tuple[int, ...]) -> tuple[int, ...]:
+def offsets_by_row(
+    parts: tuple[SearchInstance, ...], offsets: list[tuple[int, ...]], default: tuple[int, ...]
+) -> tuple[int, ...]:
     """Offsets by row of the problem: of each part its own, of rows in no part what ``others`` say."""
-    by_row = list(others)
+    by_row = list(default)
     for part, offset in zip(parts, offsets, strict=True):
         for row, value in zip(part.row, offset, strict=True):
             by_row[row] = value

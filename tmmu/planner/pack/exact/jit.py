@@ -11,7 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _loaded() -> Any:
+def _load_numba() -> Any:
     """The numba module; nothing where it is missing or told not to compile: then plain lists are faster than arrays."""
     if find_spec("numba") is None:
         return None
@@ -19,7 +19,7 @@ def _loaded() -> Any:
     return None if numba.config.DISABLE_JIT else numba
 
 
-_NUMBA = _loaded()
+_NUMBA = _load_numba()
 COMPILED = _NUMBA is not None
 
 
@@ -35,11 +35,11 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
     return result
 
 
-def row(values: Sequence[int]) -> Any:
+def make_cells(values: Sequence[int]) -> Any:
     """``values`` as cells that can be written: an array for compiled code, else a list, which is faster there."""
     return np.array(values, dtype=np.int64) if COMPILED else list(values)
 
 
-def blank(count: int) -> Any:
+def zero_cells(count: int) -> Any:
     """That many zeros; as an array they take no memory until written."""
     return np.zeros(count, dtype=np.int64) if COMPILED else [0] * count

@@ -1,136 +1,151 @@
-"""The search itself, compiled as one file: what is kept on disk of it is dropped when this file changes.
+"""The exact search, compiled as one file: numba's cache of it is dropped when this file changes.
 
-Depth first, one item at a time: the lowest of those yet to place rests on its support, or it lies on a neighbour yet
-to place. Both sides are searched, so what is not found does not exist. In between, bounds rise and items
-fall into place by rules that hold for one particular solution, if there is any: the one of least weighted total offset,
-with weights such that of two items that could change places the one of lower rank lies lower. In it no item can move
-down. Parts of the timeline that no item connects any more are searched apart: where one has no solution, nothing in
-the others is tried again.
+Question: is there an offset per item with no end above the capacity? Answer: offsets, a proof that there are none, or
+neither once the node limit is reached.
+
+Canonical solution. If any solution exists, so does one of least weighted total offset, with weights such that of two
+items that could change places the one of lower rank lies lower. In it no item can move down: each lies at 0, or on
+another item. Every rule below (``raise_bounds``, ``place_forced``, ``is_outranked``) holds in that solution alone, so
+that what contradicts a rule is cut off, and a search that ends without a solution is a proof.
+
+State. Per item its offset (-1: not placed), its ``support`` (highest end placed below it) and ``low``, a lower bound of
+its offset. Invariants: ``support <= low`` up to alignment; both only rise within a node; every placed item lies below
+all of its neighbours yet to place, since items are placed in the order of their lower bounds.
+
+Branching. The open item of least bound rests on its support (first side), or lies on a neighbour yet to place (second
+side): both are searched, depth first, with the trail in ``SearchStack.saved``. Once no open item spans a section
+boundary, the parts of the timeline are independent: they are searched one after another, and a part without a solution
+backtracks to the last choice within it (``parent``), never into its siblings.
+
+Termination. A first side places an item, a second side raises an integer bound that the capacity limits; the node limit
+bounds the rest. A node costs O(rounds x sections of the open items). Sources: docs/spec/packing-exact.md.
 """
 
 from typing import Final
 
 from tmmu.planner.pack.exact.jit import jit
-from tmmu.planner.pack.exact.state import Items, Sections, Stack, State
+from tmmu.planner.pack.exact.state import SearchItems, SearchStack, SearchState, SectionBounds
 
-FAR: Final = 1 << 60
+MAX_OFFSET: Final = 1 << 60
 """Above every offset: the minimum of nothing."""
 PLACED: Final = 1
 IMPOSSIBLE: Final = 0
 UNKNOWN: Final = 2
 FREE: Final = -1
-"""In ``fixed``: no given offset, and none among the neighbours either."""
+"""In ``fixed``: no fixed offset, and none among the neighbours either."""
 CAP, FIRST, END, COUNT, PARENT, PENDING, CELLS, FRAMES = range(8)
-"""Where the search is, in ``stack.at``: capacity, sections and number of items of the part at hand, its last choice."""
+"""Indices of ``stack.cursor``: capacity, sections and open items of the current part, its last choice, list tops."""
 
 
 @jit
-def search(it: Items, st: State, se: Sections, stack: Stack, limit: int) -> tuple[int, int]:
-    """Offsets of all items in ``st.offset``, none above its ``last``: (PLACED, IMPOSSIBLE or UNKNOWN, nodes).
+def search(
+    items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack, limit: int
+) -> tuple[int, int]:
+    """Offsets in ``state.offset``, none above its ``last``: (PLACED, IMPOSSIBLE or UNKNOWN, nodes visited).
 
-    ``stack.at`` has the capacity in units and the number of sections as CAP and END.
+    ``stack.cursor`` has the capacity in units and the number of sections as CAP and END.
     """
-    if not begin(it, st, stack):
+    if not initialize(items, state, stack):
         return IMPOSSIBLE, 0
-    at = stack.at
+    cursor = stack.cursor
     for node in range(limit):
-        bad = propagate(it, st, se, stack)
-        if bad < 0:
-            if at[COUNT]:
-                split(it, se, stack)
-            if at[PENDING] < 0:
+        conflict = propagate(items, state, sections, stack)
+        if conflict < 0:
+            if cursor[COUNT]:
+                split_parts(items, sections, stack)
+            if cursor[PENDING] < 0:
                 return PLACED, node + 1
-            enter(stack)
-            collect(it, st, stack)
-            item = choose(it, st, stack)
-            push(st, stack, item)
-            bad = place(it, st, item)
-        while bad >= 0:
-            if at[PARENT] < 0:
+            enter_part(stack)
+            collect_unplaced(items, state, stack)
+            item = choose_item(items, state, stack)
+            push_choice(state, stack, item)
+            conflict = place_item(items, state, item)
+        while conflict >= 0:
+            if cursor[PARENT] < 0:
                 return IMPOSSIBLE, node + 1
-            bad = go_back(it, st, stack)
+            conflict = backtrack(items, state, stack)
     return UNKNOWN, limit
 
 
 @jit
-def begin(it: Items, st: State, stack: Stack) -> bool:
-    """No choice is made, all sections are open, no bound is within a given offset: whether each item fits alone."""
-    at = stack.at
-    at[FIRST] = 0
-    at[PARENT] = -1
-    at[PENDING] = -1
-    at[CELLS] = 0
-    at[FRAMES] = 0
-    stack.mark[0] = 0
-    for i in range(len(st.low)):
-        if it.fixed[i] < FREE:
-            st.low[i] = clear(it, st, i, 0)
-        if st.low[i] > it.last[i]:
+def initialize(items: SearchItems, state: SearchState, stack: SearchStack) -> bool:
+    """Reset to no choice and all sections open; clear bounds of fixed offsets. False if an item does not fit alone."""
+    cursor = stack.cursor
+    cursor[FIRST] = 0
+    cursor[PARENT] = -1
+    cursor[PENDING] = -1
+    cursor[CELLS] = 0
+    cursor[FRAMES] = 0
+    stack.saved_start[0] = 0
+    for i in range(len(state.low)):
+        if items.fixed[i] < FREE:
+            state.low[i] = clear_of_fixed(items, state, i, 0)
+        if state.low[i] > items.last[i]:
             return False
     return True
 
 
 @jit
-def collect(it: Items, st: State, stack: Stack) -> None:
-    """List the items yet to place in the part at hand."""
-    active, offset, lo, hi = stack.active, st.offset, it.lo, it.hi
-    first, end = stack.at[FIRST], stack.at[END]
+def collect_unplaced(items: SearchItems, state: SearchState, stack: SearchStack) -> None:
+    """List the open items of the current part in ``stack.active``."""
+    active, offset, first_section, end_section = stack.active, state.offset, items.first_section, items.end_section
+    first, end = stack.cursor[FIRST], stack.cursor[END]
     count = 0
     for i in range(len(offset)):
-        if offset[i] < 0 and lo[i] >= first and hi[i] <= end:
+        if offset[i] < 0 and first_section[i] >= first and end_section[i] <= end:
             active[count] = i
             count += 1
-    stack.at[COUNT] = count
+    stack.cursor[COUNT] = count
 
 
 @jit
-def split(it: Items, se: Sections, stack: Stack) -> None:
-    """Put off every independent part of the part at hand, to enter the first one first."""
-    at, cross = stack.at, se.cross
-    first, end = at[FIRST], at[END]
+def split_parts(items: SearchItems, sections: SectionBounds, stack: SearchStack) -> None:
+    """Push every independent part of the current part onto the pending list, the earliest last, to be entered first."""
+    cursor, cross = stack.cursor, sections.cross
+    first, end = cursor[FIRST], cursor[END]
     for s in range(first, end + 1):
         cross[s] = 0
-    for x in range(at[COUNT]):
+    for x in range(cursor[COUNT]):
         i = stack.active[x]
-        cross[it.lo[i] + 1] += 1
-        cross[it.hi[i]] -= 1
+        cross[items.first_section[i] + 1] += 1
+        cross[items.end_section[i]] -= 1
     for s in range(first + 1, end + 1):
         cross[s] += cross[s - 1]
     stop = end
     for s in range(end - 1, first - 1, -1):
         if cross[s] > 0:
             continue
-        if se.rest[s] > 0:
-            c = at[CELLS]
+        if sections.load[s] > 0:
+            c = cursor[CELLS]
             stack.cell_first[c] = s
             stack.cell_end[c] = stop
-            stack.cell_parent[c] = at[PARENT]
-            stack.cell_next[c] = at[PENDING]
-            at[PENDING] = c
-            at[CELLS] = c + 1
+            stack.cell_parent[c] = cursor[PARENT]
+            stack.cell_next[c] = cursor[PENDING]
+            cursor[PENDING] = c
+            cursor[CELLS] = c + 1
         stop = s
 
 
 @jit
-def enter(stack: Stack) -> None:
-    """Be in the part that was put off last."""
-    at = stack.at
-    c = at[PENDING]
-    at[FIRST] = stack.cell_first[c]
-    at[END] = stack.cell_end[c]
-    at[PARENT] = stack.cell_parent[c]
-    at[PENDING] = stack.cell_next[c]
+def enter_part(stack: SearchStack) -> None:
+    """Pop the last pending part and make it the current one."""
+    cursor = stack.cursor
+    c = cursor[PENDING]
+    cursor[FIRST] = stack.cell_first[c]
+    cursor[END] = stack.cell_end[c]
+    cursor[PARENT] = stack.cell_parent[c]
+    cursor[PENDING] = stack.cell_next[c]
 
 
 @jit
-def choose(it: Items, st: State, stack: Stack) -> int:
+def choose_item(items: SearchItems, state: SearchState, stack: SearchStack) -> int:
     """The item to branch on: the lowest, then the first in rank.
 
     No neighbour fits below it, so the rules leave it on its support; and they have placed it if its offset is given.
     """
-    low, rank, active = st.low, it.rank, stack.active
+    low, rank, active = state.low, items.rank, stack.active
     best = active[0]
-    for x in range(1, stack.at[COUNT]):
+    for x in range(1, stack.cursor[COUNT]):
         i = active[x]
         if low[i] < low[best] or (low[i] == low[best] and rank[i] < rank[best]):
             best = i
@@ -138,258 +153,283 @@ def choose(it: Items, st: State, stack: Stack) -> int:
 
 
 @jit
-def push(st: State, stack: Stack, item: int) -> None:
-    """Remember the other side of a choice, and what all items of the part were before it."""
-    at, saved, active, low, support = stack.at, stack.saved, stack.active, st.low, st.support
-    f = at[FRAMES]
+def push_choice(state: SearchState, stack: SearchStack, item: int) -> None:
+    """Push a frame: the second side of the choice, and the bounds of all open items of the part before it."""
+    cursor, saved, active, low, support = stack.cursor, stack.saved, stack.active, state.low, state.support
+    f = cursor[FRAMES]
     stack.item[f] = item
-    stack.lift[f] = st.end_near[item]
-    stack.first[f] = at[FIRST]
-    stack.end[f] = at[END]
-    stack.parent[f] = at[PARENT]
-    stack.pending[f] = at[PENDING]
-    stack.cells[f] = at[CELLS]
-    m = stack.mark[f]
-    for x in range(at[COUNT]):
+    stack.lift[f] = state.neighbor_end[item]
+    stack.first[f] = cursor[FIRST]
+    stack.end[f] = cursor[END]
+    stack.parent[f] = cursor[PARENT]
+    stack.pending[f] = cursor[PENDING]
+    stack.cells[f] = cursor[CELLS]
+    m = stack.saved_start[f]
+    for x in range(cursor[COUNT]):
         i = active[x]
         saved[m] = i
         saved[m + 1] = low[i]
         saved[m + 2] = support[i]
         m += 3
-    stack.mark[f + 1] = m
-    at[PARENT] = f
-    at[FRAMES] = f + 1
+    stack.saved_start[f + 1] = m
+    cursor[PARENT] = f
+    cursor[FRAMES] = f + 1
 
 
 @jit
-def go_back(it: Items, st: State, stack: Stack) -> int:
-    """Take the other side of the last choice in this part: the item itself where it has nowhere to go, or -1."""
-    at, saved, low, support, offset = stack.at, stack.saved, st.low, st.support, st.offset
-    f = at[PARENT]
-    for m in range(stack.mark[f], stack.mark[f + 1], 3):
+def backtrack(items: SearchItems, state: SearchState, stack: SearchStack) -> int:
+    """Undo the last choice in this part and take its second side; the item if that contradicts too, or -1."""
+    cursor, saved, low, support, offset = stack.cursor, stack.saved, state.low, state.support, state.offset
+    f = cursor[PARENT]
+    for m in range(stack.saved_start[f], stack.saved_start[f + 1], 3):
         i = saved[m]
         offset[i] = -1
         low[i] = saved[m + 1]
         support[i] = saved[m + 2]
-    at[FIRST] = stack.first[f]
-    at[END] = stack.end[f]
-    at[PARENT] = stack.parent[f]
-    at[PENDING] = stack.pending[f]
-    at[CELLS] = stack.cells[f]
-    at[FRAMES] = f
+    cursor[FIRST] = stack.first[f]
+    cursor[END] = stack.end[f]
+    cursor[PARENT] = stack.parent[f]
+    cursor[PENDING] = stack.pending[f]
+    cursor[CELLS] = stack.cells[f]
+    cursor[FRAMES] = f
     item = stack.item[f]
-    if stack.lift[f] > it.last[item]:
+    if stack.lift[f] > items.last[item]:
         return item
-    low[item] = clear(it, st, item, stack.lift[f])
-    return item if low[item] > it.last[item] else -1
+    low[item] = clear_of_fixed(items, state, item, stack.lift[f])
+    return item if low[item] > items.last[item] else -1
 
 
 @jit
-def aligned(value: int, unit: int) -> int:
+def align_up(value: int, unit: int) -> int:
     """``value`` rounded up to a multiple of ``unit``."""
     return value if unit <= 1 else -(-value // unit) * unit
 
 
 @jit
-def place(it: Items, st: State, i: int) -> int:
-    """Put item ``i`` on its lower bound, below all its neighbours; a neighbour that no longer fits, or -1."""
-    offset, low, support = st.offset, st.low, st.support
-    near, fixed, align, last = it.near, it.fixed, it.align, it.last
+def place_item(items: SearchItems, state: SearchState, i: int) -> int:
+    """Place item ``i`` at its lower bound, below its open neighbours; a neighbour that no longer fits, or -1."""
+    offset, low, support = state.offset, state.low, state.support
+    neighbors, fixed, align, last = items.neighbors, items.fixed, items.align, items.last
     offset[i] = low[i]
-    end = low[i] + it.size[i]
-    for k in range(it.start[i], it.start[i + 1]):
-        j = near[k]
+    end = low[i] + items.size[i]
+    for k in range(items.neighbor_start[i], items.neighbor_start[i + 1]):
+        j = neighbors[k]
         if offset[j] >= 0:
             continue
         if fixed[j] >= 0:
             if end > fixed[j]:
                 return j
             continue
-        h = end if align[j] <= 1 else aligned(end, align[j])
-        if support[j] < h:
-            support[j] = h
-            if low[j] < h:
-                low[j] = h if fixed[j] == FREE else clear(it, st, j, h)
+        end_of = end if align[j] <= 1 else align_up(end, align[j])
+        if support[j] < end_of:
+            support[j] = end_of
+            if low[j] < end_of:
+                low[j] = end_of if fixed[j] == FREE else clear_of_fixed(items, state, j, end_of)
                 if low[j] > last[j]:
                     return j
     return -1
 
 
 @jit
-def clear(it: Items, st: State, i: int, value: int) -> int:
-    """The least aligned offset from ``value`` up with no given offset in its way; what was in the way supports."""
-    v = aligned(value, it.align[i])
-    if it.fixed[i] == FREE:
+def clear_of_fixed(items: SearchItems, state: SearchState, i: int, value: int) -> int:
+    """The least aligned offset from ``value`` up that overlaps no fixed neighbour; one that was in the way supports."""
+    v = align_up(value, items.align[i])
+    if items.fixed[i] == FREE:
         return v
     moved = True
     while moved:
         moved = False
-        for k in range(it.start[i], it.start[i + 1]):
-            j = it.near[k]
-            if it.fixed[j] >= 0 and v < it.fixed[j] + it.size[j] and v + it.size[i] > it.fixed[j]:
-                v = aligned(it.fixed[j] + it.size[j], it.align[i])
-                st.support[i] = max(st.support[i], v)
+        for k in range(items.neighbor_start[i], items.neighbor_start[i + 1]):
+            j = items.neighbors[k]
+            if items.fixed[j] >= 0 and v < items.fixed[j] + items.size[j] and v + items.size[i] > items.fixed[j]:
+                v = align_up(items.fixed[j] + items.size[j], items.align[i])
+                state.support[i] = max(state.support[i], v)
                 moved = True
     return v
 
 
 @jit
-def survey(it: Items, st: State, se: Sections, stack: Stack) -> int:
-    """Fill the sections from the items yet to place; a section that they overflow, or -1."""
-    active, size, low, lo, hi = stack.active, it.size, st.low, it.lo, it.hi
-    cap, first, end, count = stack.at[CAP], stack.at[FIRST], stack.at[END], stack.at[COUNT]
-    rest, floor, floor2, floor_of = se.rest, se.floor, se.floor2, se.floor_of
-    top, top2, top_of, first_end = se.top, se.top2, se.top_of, se.first_end
+def summarize_sections(items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack) -> int:
+    """Recompute all section bounds from the open items; a section that overflows, or -1."""
+    active, size, low, first_section, end_section = (
+        stack.active,
+        items.size,
+        state.low,
+        items.first_section,
+        items.end_section,
+    )
+    capacity, first, end, count = stack.cursor[CAP], stack.cursor[FIRST], stack.cursor[END], stack.cursor[COUNT]
+    load, floor, floor2, floor_of = sections.load, sections.floor, sections.floor2, sections.floor_of
+    top, top2, top_of, first_end = sections.top, sections.top2, sections.top_of, sections.first_end
     for s in range(first, end):
-        rest[s] = 0
-        first_end[s] = FAR
-        floor[s] = FAR
-        floor2[s] = FAR
+        load[s] = 0
+        first_end[s] = MAX_OFFSET
+        floor[s] = MAX_OFFSET
+        floor2[s] = MAX_OFFSET
         floor_of[s] = -1
-        top[s] = FAR
-        top2[s] = FAR
+        top[s] = MAX_OFFSET
+        top2[s] = MAX_OFFSET
         top_of[s] = -1
     for x in range(count):
         i = active[x]
         o = low[i]
-        h = o + size[i]
-        for s in range(lo[i], hi[i]):
-            rest[s] += size[i]
+        end_of = o + size[i]
+        for s in range(first_section[i], end_section[i]):
+            load[s] += size[i]
             if o < floor[s]:
                 floor2[s] = floor[s]
                 floor[s] = o
                 floor_of[s] = i
             elif o < floor2[s]:
                 floor2[s] = o
-            if h < top[s]:
+            if end_of < top[s]:
                 top2[s] = top[s]
-                top[s] = h
+                top[s] = end_of
                 top_of[s] = i
-            elif h < top2[s]:
-                top2[s] = h
+            elif end_of < top2[s]:
+                top2[s] = end_of
     for s in range(first, end):
-        if rest[s] > 0 and floor[s] + rest[s] > cap:
+        if load[s] > 0 and floor[s] + load[s] > capacity:
             return s
     for x in range(count):
         i = active[x]
-        spare = cap - low[i]
-        h = low[i] + size[i]
-        for s in range(lo[i], hi[i]):
-            if rest[s] <= spare and h < first_end[s]:
-                first_end[s] = h
+        slack = capacity - low[i]
+        end_of = low[i] + size[i]
+        for s in range(first_section[i], end_section[i]):
+            if load[s] <= slack and end_of < first_end[s]:
+                first_end[s] = end_of
     return -1
 
 
 @jit
-def outranked(it: Items, st: State, i: int) -> bool:
-    """Whether item ``i`` would lie right on a smaller one of the same span: the other way round is no worse."""
-    k = it.peer[i]
+def is_outranked(items: SearchItems, state: SearchState, i: int) -> bool:
+    """Whether item ``i`` would lie right on an item of the same span and higher rank: exchanged they end no higher."""
+    k = items.peer[i]
     while k != i:
-        if st.offset[k] >= 0 and it.rank[k] > it.rank[i] and st.offset[k] + it.size[k] == st.low[i]:
+        if state.offset[k] >= 0 and items.rank[k] > items.rank[i] and state.offset[k] + items.size[k] == state.low[i]:
             return True
-        k = it.peer[k]
+        k = items.peer[k]
     return False
 
 
 @jit
-def lift_all(it: Items, st: State, se: Sections, stack: Stack) -> tuple[int, int]:
-    """Raise bounds by three rules: (how many rose, an item that no longer fits or -1).
+def raise_bounds(
+    items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack
+) -> tuple[int, int]:
+    """Raise lower bounds by three rules: (number raised, an item that no longer fits or -1).
 
     An item is not the lowest of a section that then would overflow; off its support it lies on some neighbour yet to
-    place; and it follows its twin. What neighbours leave, their lowest end and bound, is kept in ``st``.
+    place; and it follows its twin. What neighbours leave, their lowest end and bound, is kept in ``state``.
     """
-    size, low, lo, hi, fixed, last, twin, align = it.size, st.low, it.lo, it.hi, it.fixed, it.last, it.twin, it.align
-    rest, floor, floor2, floor_of = se.rest, se.floor, se.floor2, se.floor_of
-    top, top2, top_of, first_end = se.top, se.top2, se.top_of, se.first_end
-    support, offset, end_near, low_near = st.support, st.offset, st.end_near, st.low_near
-    cap = stack.at[CAP]
-    rose = 0
-    for x in range(stack.at[COUNT]):
+    size, low, first_section, end_section, fixed, last, twin, align = (
+        items.size,
+        state.low,
+        items.first_section,
+        items.end_section,
+        items.fixed,
+        items.last,
+        items.twin,
+        items.align,
+    )
+    load, floor, floor2, floor_of = sections.load, sections.floor, sections.floor2, sections.floor_of
+    top, top2, top_of, first_end = sections.top, sections.top2, sections.top_of, sections.first_end
+    support, offset, neighbor_end, neighbor_low = state.support, state.offset, state.neighbor_end, state.neighbor_low
+    capacity = stack.cursor[CAP]
+    raised = 0
+    for x in range(stack.cursor[COUNT]):
         i = stack.active[x]
-        old = low[i]
-        v = old
-        ends = FAR
-        lows = FAR
-        for s in range(lo[i], hi[i]):
+        old_low = low[i]
+        v = old_low
+        ends = MAX_OFFSET
+        lows = MAX_OFFSET
+        for s in range(first_section[i], end_section[i]):
             t = top2[s] if top_of[s] == i else top[s]
             f = floor2[s] if floor_of[s] == i else floor[s]
             ends = min(ends, t)
             lows = min(lows, f)
-            if old + rest[s] > cap and first_end[s] > v:
+            if old_low + load[s] > capacity and first_end[s] > v:
                 v = first_end[s]
-        end_near[i] = ends
-        low_near[i] = lows
+        neighbor_end[i] = ends
+        neighbor_low[i] = lows
         if fixed[i] >= 0:
             continue
-        if ends > v and (old > support[i] or outranked(it, st, i)):
+        if ends > v and (old_low > support[i] or is_outranked(items, state, i)):
             v = ends
         k = twin[i]
         if k >= 0 and offset[k] < 0 and low[k] + size[k] > v:
             v = low[k] + size[k]
-        if v > old:
+        if v > old_low:
             if v > last[i]:
-                return rose, i
+                return raised, i
             if align[i] > 1 or fixed[i] != FREE:
-                v = clear(it, st, i, v)
+                v = clear_of_fixed(items, state, i, v)
                 if v > last[i]:
-                    return rose, i
+                    return raised, i
             low[i] = v
-            rose += 1
-    return rose, -1
+            raised += 1
+    return raised, -1
 
 
 @jit
-def needed(it: Items, st: State, se: Sections, i: int, cap: int) -> bool:
+def must_rest_on_support(
+    items: SearchItems, state: SearchState, sections: SectionBounds, i: int, capacity: int
+) -> bool:
     """Whether some section would overflow if item ``i`` did not rest on its support."""
-    floor2, floor_of, rest, above = se.floor2, se.floor_of, se.rest, st.end_near[i]
-    for s in range(it.lo[i], it.hi[i]):  # noqa: SIM110  numba compiles no generator expression that well
-        if floor_of[s] == i and min(floor2[s], above) + rest[s] > cap:
+    floor2, floor_of, load, above = sections.floor2, sections.floor_of, sections.load, state.neighbor_end[i]
+    for s in range(items.first_section[i], items.end_section[i]):
+        if floor_of[s] == i and min(floor2[s], above) + load[s] > capacity:
             return True
     return False
 
 
 @jit
-def settle(it: Items, st: State, se: Sections, stack: Stack) -> tuple[int, int]:
-    """Place what must be on its support: (how many, an item in contradiction or -1).
+def place_forced(
+    items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack
+) -> tuple[int, int]:
+    """Place the items that must be on their support: (number placed, an item in contradiction or -1).
 
     That is where every neighbour lies above it anyway, so that it could move down; and where a section would overflow.
     """
     placed = 0
-    size, low, support, fixed = it.size, st.low, st.support, it.fixed
-    end_near, low_near = st.end_near, st.low_near
-    for x in range(stack.at[COUNT]):
+    size, low, support, fixed = items.size, state.low, state.support, items.fixed
+    neighbor_end, neighbor_low = state.neighbor_end, state.neighbor_low
+    for x in range(stack.cursor[COUNT]):
         i = stack.active[x]
         if fixed[i] >= 0:
-            if low[i] >= end_near[i]:
+            if low[i] >= neighbor_end[i]:
                 continue
-        elif support[i] + size[i] > low_near[i]:
-            if low[i] > support[i] or low[i] >= end_near[i] or not needed(it, st, se, i, stack.at[CAP]):
+        elif support[i] + size[i] > neighbor_low[i]:
+            if (
+                low[i] > support[i]
+                or low[i] >= neighbor_end[i]
+                or not must_rest_on_support(items, state, sections, i, stack.cursor[CAP])
+            ):
                 continue
         elif low[i] > support[i]:
             return placed, i
-        bad = place(it, st, i)
-        if bad >= 0:
-            return placed, bad
+        conflict = place_item(items, state, i)
+        if conflict >= 0:
+            return placed, conflict
         placed += 1
     return placed, -1
 
 
 @jit
-def propagate(it: Items, st: State, se: Sections, stack: Stack) -> int:
-    """Apply all rules in the part at hand until none does more: an item in contradiction, or -1."""
-    at = stack.at
-    collect(it, st, stack)
-    while at[COUNT]:
-        s = survey(it, st, se, stack)
+def propagate(items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack) -> int:
+    """Apply all rules in the current part to a fixed point: an item in contradiction, or -1."""
+    cursor = stack.cursor
+    collect_unplaced(items, state, stack)
+    while cursor[COUNT]:
+        s = summarize_sections(items, state, sections, stack)
         if s >= 0:
-            return se.floor_of[s]
-        rose, bad = lift_all(it, st, se, stack)
-        if bad >= 0:
-            return bad
-        if rose:
+            return sections.floor_of[s]
+        raised, conflict = raise_bounds(items, state, sections, stack)
+        if conflict >= 0:
+            return conflict
+        if raised:
             continue
-        placed, bad = settle(it, st, se, stack)
-        if bad >= 0 or not placed:
-            return bad
-        collect(it, st, stack)
+        placed, conflict = place_forced(items, state, sections, stack)
+        if conflict >= 0 or not placed:
+            return conflict
+        collect_unplaced(items, state, stack)
     return -1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from tmmu.planner.pack.exact.instance import Instance
+from tmmu.planner.pack.exact.instance import SearchInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +21,15 @@ Order: TypeAlias = Callable[[Shape, int], tuple[int, int]]
 """The key of an item, largest first; noise disturbs its second part alone."""
 
 
-def shape_of(instance: Instance) -> Shape:
+def shape_of(instance: SearchInstance) -> Shape:
     """The shapes of all items of ``instance``."""
     load = instance.loads
-    bounds = list(zip(instance.lo, instance.hi, strict=True))
+    bounds = list(zip(instance.first_section, instance.end_section, strict=True))
     return Shape(
-        size=instance.room,
+        size=instance.units,
         span=instance.span,
-        width=tuple(hi - lo for lo, hi in bounds),
-        crowd=tuple(max(load[lo:hi]) for lo, hi in bounds),
+        width=tuple(end_section - first_section for first_section, end_section in bounds),
+        crowd=tuple(max(load[first_section:end_section]) for first_section, end_section in bounds),
     )
 
 

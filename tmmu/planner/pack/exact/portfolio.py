@@ -4,49 +4,49 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.planner.pack.exact.answers import Answer, Verdict
-from tmmu.planner.pack.exact.instance import Instance, spread
+from tmmu.planner.pack.exact.answers import SearchStatus, Verdict
+from tmmu.planner.pack.exact.instance import SearchInstance, offsets_by_row
 from tmmu.planner.pack.exact.kernel import CAP, END, IMPOSSIBLE, PLACED, search
-from tmmu.planner.pack.exact.memory import aim, items_of, sections_of, stack_of, state_of
+from tmmu.planner.pack.exact.memory import items_of, sections_of, set_capacity, stack_of, state_of
 from tmmu.planner.pack.exact.orders import CYCLE, Order, Shape, ranks, shape_of
-from tmmu.planner.pack.exact.state import Items, Sections, Stack
+from tmmu.planner.pack.exact.state import SearchItems, SearchStack, SectionBounds
 
-BY_STATUS: Final[dict[int, Answer]] = {PLACED: "placed", IMPOSSIBLE: "impossible"}
+STATUS_OF_CODE: Final[dict[int, SearchStatus]] = {PLACED: "placed", IMPOSSIBLE: "impossible"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class SearchConfig:
     """One search: an order, how much it is disturbed and how, and its most nodes."""
 
     order: Order
     noise: int
     seed: int
-    nodes: int
+    max_nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """The answer for one instance: offsets in units per item where it was placed."""
 
-    state: Answer
+    status: SearchStatus
     offset: tuple[int, ...]
-    nodes: int
+    nodes_visited: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class SearchWorkspace:
     """An instance with what all its searches share."""
 
-    instance: Instance
+    instance: SearchInstance
     shape: Shape
-    items: Items
-    sections: Sections
-    stack: Stack
+    items: SearchItems
+    sections: SectionBounds
+    stack: SearchStack
 
 
-def desk_of(instance: Instance) -> Desk:
+def make_workspace(instance: SearchInstance) -> SearchWorkspace:
     """Everything that a search of ``instance`` needs, made once."""
-    return Desk(
+    return SearchWorkspace(
         instance=instance,
         shape=shape_of(instance),
         items=items_of(instance),
@@ -55,70 +55,74 @@ def desk_of(instance: Instance) -> Desk:
     )
 
 
-def tries(count: int) -> Iterator[Try]:
+def search_configs(count: int) -> Iterator[SearchConfig]:
     """The searches of ``count`` items, in turn and without end; limits follow Luby's sequence, the seed is the turn.
 
     A search that succeeds hardly ever goes back: it takes a node per item, and a few more.
     """
-    turn = 0
+    index = 0
     while True:
         for noise, order in CYCLE:
-            turn += 1
-            yield Try(order=order, noise=noise, seed=turn, nodes=luby(turn) * (2 * count + 100))
+            index += 1
+            yield SearchConfig(order=order, noise=noise, seed=index, max_nodes=luby(index) * (2 * count + 100))
 
 
-def luby(turn: int) -> int:
+def luby(index: int) -> int:
     """1, 1, 2, 1, 1, 2, 4, ...: within a logarithm of the best schedule of restarts, whatever the search."""
     while True:
-        bits = turn.bit_length()
-        if turn == (1 << bits) - 1:
+        bits = index.bit_length()
+        if index == (1 << bits) - 1:
             return 1 << (bits - 1)
-        turn -= (1 << (bits - 1)) - 1
+        index -= (1 << (bits - 1)) - 1
 
 
-def attempt(desk: Desk, capacity: int, one: Try, limit: int) -> Found:
+def run_search(workspace: SearchWorkspace, capacity: int, config: SearchConfig, nodes_left: int) -> SearchResult:
     """What one search finds within its own limit and ``limit`` nodes."""
-    instance = desk.instance
-    capacity = instance.capped(capacity)
-    aim(desk.items, instance, capacity, ranks(desk.shape, one.order, noise=one.noise, seed=one.seed))
+    instance = workspace.instance
+    capacity = instance.clamp_capacity(capacity)
+    set_capacity(
+        workspace.items, instance, capacity, ranks(workspace.shape, config.order, noise=config.noise, seed=config.seed)
+    )
     state = state_of(instance)
-    desk.stack.at[CAP] = -(-capacity // instance.unit)
-    desk.stack.at[END] = instance.sections
-    status, nodes = search(desk.items, state, desk.sections, desk.stack, min(one.nodes, limit))
-    offset = tuple(int(value) for value in state.offset) if status == PLACED else ()
-    return Found(state=BY_STATUS.get(status, "unknown"), offset=offset, nodes=int(nodes))
+    workspace.stack.cursor[CAP] = -(-capacity // instance.unit)
+    workspace.stack.cursor[END] = instance.sections
+    code, nodes = search(workspace.items, state, workspace.sections, workspace.stack, min(config.max_nodes, nodes_left))
+    offset = tuple(int(value) for value in state.offset) if code == PLACED else ()
+    return SearchResult(status=STATUS_OF_CODE.get(code, "unknown"), offset=offset, nodes_visited=int(nodes))
 
 
-def solve(desk: Desk, capacity: int, nodes: int) -> Found:
+def solve(workspace: SearchWorkspace, capacity: int, search_nodes: int) -> SearchResult:
     """Offsets below ``capacity``, the proof that there are none, or neither after ``nodes`` nodes."""
     spent = 0
-    for one in tries(len(desk.instance)):
-        if spent >= nodes:
+    for config in search_configs(len(workspace.instance)):
+        if spent >= search_nodes:
             break
-        found = attempt(desk, capacity, one, nodes - spent)
-        spent += found.nodes
-        if found.state != "unknown":
-            return Found(state=found.state, offset=found.offset, nodes=spent)
-    return Found(state="unknown", offset=(), nodes=spent)
+        result = run_search(workspace, capacity, config, search_nodes - spent)
+        spent += result.nodes_visited
+        if result.status != "unknown":
+            return SearchResult(status=result.status, offset=result.offset, nodes_visited=spent)
+    return SearchResult(status="unknown", offset=(), nodes_visited=spent)
 
 
-def find_parts(parts: tuple[Instance, ...], capacity: int, others: tuple[int, ...], nodes: int) -> Verdict:
+def find_parts(
+    parts: tuple[SearchInstance, ...], capacity: int, default: tuple[int, ...], search_nodes: int
+) -> Verdict:
     """The verdict for all parts together: the most loaded first, for it is the most likely not to fit."""
     if any(part.bound > capacity for part in parts):
-        return Verdict(state="impossible", offset=(), nodes=0)
+        return Verdict(status="impossible", offset=(), nodes_visited=0)
     offsets: dict[int, tuple[int, ...]] = {}
-    open_parts, spent = False, 0
+    undecided, spent = False, 0
     for index in sorted(range(len(parts)), key=lambda index: (-parts[index].bound, index)):
-        if not parts[index].searchable or spent >= nodes:
-            open_parts = True
+        if not parts[index].is_searchable or spent >= search_nodes:
+            undecided = True
             continue
-        found = solve(desk_of(parts[index]), capacity, nodes - spent)
-        spent += found.nodes
-        if found.state == "impossible":
-            return Verdict(state="impossible", offset=(), nodes=spent)
-        open_parts |= found.state == "unknown"
-        offsets[index] = tuple(value * parts[index].unit for value in found.offset)
-    if open_parts:
-        return Verdict(state="unknown", offset=(), nodes=spent)
-    offset = spread(parts, [offsets[index] for index in range(len(parts))], others)
-    return Verdict(state="placed", offset=offset, nodes=spent)
+        result = solve(make_workspace(parts[index]), capacity, search_nodes - spent)
+        spent += result.nodes_visited
+        if result.status == "impossible":
+            return Verdict(status="impossible", offset=(), nodes_visited=spent)
+        undecided |= result.status == "unknown"
+        offsets[index] = tuple(value * parts[index].unit for value in result.offset)
+    if undecided:
+        return Verdict(status="unknown", offset=(), nodes_visited=spent)
+    offset = offsets_by_row(parts, [offsets[index] for index in range(len(parts))], default)
+    return Verdict(status="placed", offset=offset, nodes_visited=spent)

@@ -10,7 +10,7 @@ Cells: TypeAlias = MutableSequence[int]
 """A flat row of integers that is written in place."""
 
 
-class Items(NamedTuple):
+class SearchItems(NamedTuple):
     """What a search does not change, per item; ``near[start[i]:start[i + 1]]`` live together with item ``i``.
 
     ``last`` is the highest offset below the capacity; ``fixed`` the given offset, -1, or -2: none, but a neighbour has
@@ -22,16 +22,16 @@ class Items(NamedTuple):
     last: Cells
     align: Cells
     fixed: Cells
-    lo: Cells
-    hi: Cells
-    start: Cells
-    near: Cells
+    first_section: Cells
+    end_section: Cells
+    neighbor_start: Cells
+    neighbors: Cells
     peer: Cells
     twin: Cells
     rank: Cells
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """What a search finds out, per item: offset (-1: none yet), the end of what lies below, the least offset.
 
     ``end_near`` and ``low_near`` are the lowest end and the lowest offset that a neighbour yet to place can have.
@@ -40,17 +40,17 @@ class State(NamedTuple):
     offset: Cells
     support: Cells
     low: Cells
-    end_near: Cells
-    low_near: Cells
+    neighbor_end: Cells
+    neighbor_low: Cells
 
 
-class Sections(NamedTuple):
+class SectionBounds(NamedTuple):
     """Per section, of what is yet to place: all units, the two lowest offsets and ends, and whose the lowest are.
 
     ``first_end`` is the lowest end of an item that may be the lowest one; ``cross`` counts items that go on.
     """
 
-    rest: Cells
+    load: Cells
     floor: Cells
     floor2: Cells
     floor_of: Cells
@@ -61,7 +61,7 @@ class Sections(NamedTuple):
     cross: Cells
 
 
-class Stack(NamedTuple):
+class SearchStack(NamedTuple):
     """Where the search is, its choices that have another side, and what the items were before each, to go back to.
 
     Frames have an item and where it goes if not on its support; ``first`` and ``end`` are the sections of its part,
@@ -76,11 +76,11 @@ class Stack(NamedTuple):
     parent: Cells
     pending: Cells
     cells: Cells
-    mark: Cells
+    saved_start: Cells
     cell_first: Cells
     cell_end: Cells
     cell_parent: Cells
     cell_next: Cells
     saved: Cells
     active: Cells
-    at: Cells
+    cursor: Cells

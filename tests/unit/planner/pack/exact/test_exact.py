@@ -59,107 +59,107 @@ def assert_sound(p: PackProblem, offset: tuple[int, ...], capacity: int) -> None
 
 
 def test_a_problem_without_items_fits_in_nothing() -> None:
-    found = find(problem([]), 0, nodes=1)
-    assert (found.state, found.offset, found.nodes) == ("placed", (), 0)
+    found = find(problem([]), 0, search_nodes=1)
+    assert (found.status, found.offset, found.nodes_visited) == ("placed", (), 0)
 
 
 def test_items_that_take_no_room_lie_at_zero_or_where_they_were_given() -> None:
     p = problem([(0, 0, 9), (7, 4, 4), (0, 1, 2)], fixed=[-1, -1, 5])
-    assert find(p, 0, nodes=1).offset == (0, 0, 5)
-    assert minimize(p, (3, 3, 5), nodes=1).offset == (0, 0, 5)
+    assert find(p, 0, search_nodes=1).offset == (0, 0, 5)
+    assert minimize(p, (3, 3, 5), search_nodes=1).offset == (0, 0, 5)
 
 
 def test_two_items_at_once_lie_on_each_other() -> None:
-    found = find(problem([(3, 0, 2), (4, 1, 3)]), 7, nodes=10)
-    assert found.state == "placed"
+    found = find(problem([(3, 0, 2), (4, 1, 3)]), 7, search_nodes=10)
+    assert found.status == "placed"
     assert sorted(found.offset) in ([0, 3], [0, 4])
 
 
 def test_more_live_bytes_than_the_capacity_need_no_search() -> None:
-    found = find(problem([(3, 0, 2), (4, 1, 3)]), 6, nodes=0)
-    assert (found.state, found.offset, found.nodes) == ("impossible", (), 0)
+    found = find(problem([(3, 0, 2), (4, 1, 3)]), 6, search_nodes=0)
+    assert (found.status, found.offset, found.nodes_visited) == ("impossible", (), 0)
 
 
 def test_a_given_offset_splits_the_room_below_the_capacity() -> None:
     p = problem([(2, 0, 1), (3, 0, 1), (3, 0, 1)], fixed=[4, -1, -1])
-    assert find(p, 8, nodes=100).state == "impossible"
-    found = find(p, 9, nodes=100)
+    assert find(p, 8, search_nodes=100).status == "impossible"
+    found = find(p, 9, search_nodes=100)
     assert found.offset in ((4, 0, 6), (4, 6, 0))
 
 
 def test_alignment_leaves_a_gap_that_a_smaller_item_fills() -> None:
     p = problem([(3, 0, 1), (4, 0, 1), (1, 0, 1)], alignment=[1, 4, 1])
-    assert find(p, 7, nodes=100).state == "impossible"
-    found = find(p, 8, nodes=100)
-    assert found.state == "placed"
+    assert find(p, 7, search_nodes=100).status == "impossible"
+    found = find(p, 8, search_nodes=100)
+    assert found.status == "placed"
     assert_sound(p, found.offset, 8)
 
 
 def test_given_offsets_that_clash_are_impossible_at_any_capacity() -> None:
     p = problem([(3, 0, 2), (3, 1, 3)], fixed=[0, 2])
-    assert find(p, 1_000_000, nodes=100).state == "impossible"
+    assert find(p, 1_000_000, search_nodes=100).status == "impossible"
 
 
 def test_a_given_end_above_the_capacity_is_impossible() -> None:
-    assert find(problem([(3, 0, 2)], fixed=[5]), 7, nodes=100).state == "impossible"
+    assert find(problem([(3, 0, 2)], fixed=[5]), 7, search_nodes=100).status == "impossible"
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_cut_rectangle_is_put_together_again(seed: int) -> None:
     p = problem(cut(seed * 1000, 60, 24, 40))
-    found = find(p, 40, nodes=200_000)
-    assert found.state == "placed"
+    found = find(p, 40, search_nodes=200_000)
+    assert found.status == "placed"
     assert_sound(p, found.offset, 40)
 
 
 def test_parts_that_share_no_moment_are_packed_apart() -> None:
     late = [(size, birth + 100, death + 100) for size, birth, death in cut(3, 20, 10, 30)]
     p = problem(cut(2, 20, 10, 20) + late)
-    best = minimize(p, stacked(p), nodes=50_000)
+    best = minimize(p, stacked(p), search_nodes=50_000)
     assert (best.peak, best.bound, best.proven) == (30, 30, True)
     assert_sound(p, best.offset, 30)
 
 
 def test_no_nodes_no_change() -> None:
     p = problem(cut(5, 30, 12, 20))
-    best = minimize(p, stacked(p), nodes=0)
+    best = minimize(p, stacked(p), search_nodes=0)
     assert (best.offset, best.peak, best.bound, best.proven) == (stacked(p), sum(p.size), 20, False)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 7, 100, 3_000])
 def test_no_more_nodes_than_allowed(nodes: int) -> None:
     p = problem(cut(7, 150, 60, 200))
-    assert find(p, 200, nodes=nodes).nodes <= nodes
-    best = minimize(p, stacked(p), nodes=nodes)
-    assert best.nodes <= nodes
+    assert find(p, 200, search_nodes=nodes).nodes_visited <= nodes
+    best = minimize(p, stacked(p), search_nodes=nodes)
+    assert best.nodes_visited <= nodes
     assert best.peak <= sum(p.size)
     assert_sound(p, best.offset, best.peak)
 
 
 def test_more_nodes_are_never_worse() -> None:
     p = problem(cut(11, 120, 40, 300))
-    peaks = [minimize(p, stacked(p), nodes=nodes).peak for nodes in (0, 200, 2_000, 20_000)]
+    peaks = [minimize(p, stacked(p), search_nodes=nodes).peak for nodes in (0, 200, 2_000, 20_000)]
     assert peaks == sorted(peaks, reverse=True)
 
 
 def test_too_many_items_stay_unknown() -> None:
     p = problem([(1, 0, 1)] * (MAX_ITEMS + 1))
-    assert find(p, MAX_ITEMS + 1, nodes=10**6).state == "unknown"
-    assert not minimize(p, tuple(2 * row for row in range(len(p))), nodes=10**6).proven
+    assert find(p, MAX_ITEMS + 1, search_nodes=10**6).status == "unknown"
+    assert not minimize(p, tuple(2 * row for row in range(len(p))), search_nodes=10**6).proven
 
 
 def test_numbers_beyond_a_word_stay_unknown_unless_a_common_unit_makes_them_small() -> None:
     odd = problem([(2**63 + 1, 0, 2), (2**62 + 3, 1, 3)])
-    assert find(odd, 2**65, nodes=100).state == "unknown"
+    assert find(odd, 2**65, search_nodes=100).status == "unknown"
     even = problem([(2**63, 0, 2), (2**62, 1, 3)])
-    assert find(even, 2**63 + 2**62, nodes=100).state == "placed"
+    assert find(even, 2**63 + 2**62, search_nodes=100).status == "placed"
 
 
 def test_the_order_of_the_rows_does_not_matter() -> None:
     items = cut(13, 60, 24, 40)
-    expected = sorted(zip(items, find(problem(items), 40, nodes=100_000).offset, strict=True))
+    expected = sorted(zip(items, find(problem(items), 40, search_nodes=100_000).offset, strict=True))
     for order in (items[::-1], sorted(items, key=lambda item: mix(sum(item)))):
-        found = find(problem(order), 40, nodes=100_000)
+        found = find(problem(order), 40, search_nodes=100_000)
         assert sorted(zip(order, found.offset, strict=True)) == expected
 
 
@@ -171,9 +171,10 @@ from tests.unit.planner.pack.exact.test_exact import cut, problem, stacked
 from tmmu.planner.pack.exact import find, minimize
 p = problem(cut(17, 25, 12, 30), fixed=[-1] * 3 + [0] + [-1] * 22)
 q = problem(cut(19, 30, 12, 30))
-one, two = find(q, 30, nodes=3000), minimize(q, stacked(q), nodes=3000)
-three = find(p, 36, nodes=500)
-print(json.dumps([one.state, one.offset, one.nodes, two.offset, two.bound, two.nodes, three.state, three.nodes]))
+one, two = find(q, 30, search_nodes=3000), minimize(q, stacked(q), search_nodes=3000)
+three = find(p, 36, search_nodes=500)
+first = [one.status, one.offset, one.nodes_visited]
+print(json.dumps([*first, two.offset, two.bound, two.nodes_visited, three.status, three.nodes_visited]))
 """
 
 
@@ -199,6 +200,6 @@ def test_a_part_is_not_packed_lower_than_another_one_forces_anyway() -> None:
     loose = [(size, birth + 10, death + 10) for size, birth, death in cut(3, 12, 8, 12)]
     p = problem(tall + loose)
     spread = (0, 9, *(sum(size for size, _, _ in loose[:row]) for row in range(len(loose))))
-    best = minimize(p, spread, nodes=10_000)
+    best = minimize(p, spread, search_nodes=10_000)
     assert (best.peak, best.proven) == (18, True)
     assert max(o + p.size[row] for row, o in enumerate(best.offset)) == 18

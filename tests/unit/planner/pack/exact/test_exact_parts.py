@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.planner.pack.exact.test_exact import problem
 from tmmu.planner.pack.exact import jit
-from tmmu.planner.pack.exact.instance import common_unit, prepare, sections_of
+from tmmu.planner.pack.exact.instance import common_unit, prepare_instances, sections_of
 from tmmu.planner.pack.exact.memory import neighbors, peers, twins
 from tmmu.planner.pack.exact.orders import CYCLE, by_width, ranks, shape_of
-from tmmu.planner.pack.exact.portfolio import luby, tries
+from tmmu.planner.pack.exact.portfolio import luby, search_configs
 
 
 def test_sections_are_the_largest_sets_of_items_live_at_once() -> None:
@@ -29,7 +29,7 @@ def test_items_that_only_touch_share_no_section() -> None:
 
 
 def test_parts_of_the_timeline_are_instances_in_the_order_of_time() -> None:
-    parts = prepare(problem([(5, 8, 9), (1, 0, 3), (2, 2, 4), (7, 4, 6), (0, 0, 9)]))
+    parts = prepare_instances(problem([(5, 8, 9), (1, 0, 3), (2, 2, 4), (7, 4, 6), (0, 0, 9)]))
     assert [part.row for part in parts] == [(1, 2), (3,), (0,)]
 
 
@@ -51,20 +51,20 @@ def test_the_unit_divides_every_offset_worth_looking_at(
 
 
 def test_the_bound_leaves_out_what_the_last_item_does_not_fill() -> None:
-    (part,) = prepare(problem([(5, 0, 2), (7, 1, 3), (2, 2, 3)], alignment=[4, 4, 4]))
-    assert (part.unit, part.room) == (4, (2, 2, 1))
+    (part,) = prepare_instances(problem([(5, 0, 2), (7, 1, 3), (2, 2, 3)], alignment=[4, 4, 4]))
+    assert (part.unit, part.units) == (4, (2, 2, 1))
     assert part.loads == [4, 3]
     assert part.bound == 16 - 3
 
 
 def test_the_bound_reaches_every_given_end() -> None:
-    (part,) = prepare(problem([(5, 0, 2)], fixed=[30]))
+    (part,) = prepare_instances(problem([(5, 0, 2)], fixed=[30]))
     assert part.bound == 35
 
 
 def test_neighbors_twins_and_peers() -> None:
-    (part,) = prepare(problem([(5, 0, 4), (3, 0, 2), (3, 0, 2), (4, 0, 2), (2, 2, 4)]))
-    assert part.byte == (5, 4, 3, 3, 2)
+    (part,) = prepare_instances(problem([(5, 0, 4), (3, 0, 2), (3, 0, 2), (4, 0, 2), (2, 2, 4)]))
+    assert part.bytes == (5, 4, 3, 3, 2)
     assert [near.tolist() for near in neighbors(part)] == [[1, 2, 3, 4], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0]]
     assert twins(part, [0, 1, 2, 3, 4]) == [-1, -1, -1, 2, -1]
     assert twins(part, [0, 1, 3, 2, 4]) == [-1, -1, 3, -1, -1]
@@ -75,23 +75,23 @@ def test_neighbors_twins_and_peers() -> None:
 
 
 def test_given_offsets_have_neither_twins_nor_peers() -> None:
-    (part,) = prepare(problem([(3, 0, 2), (3, 0, 2), (3, 0, 2)], fixed=[-1, 0, 3]))
+    (part,) = prepare_instances(problem([(3, 0, 2), (3, 0, 2), (3, 0, 2)], fixed=[-1, 0, 3]))
     assert twins(part, [0, 1, 2]) == [-1, -1, -1]
     assert peers(part) == [0, 1, 2]
 
 
 def test_limits_follow_lubys_sequence() -> None:
     assert [luby(turn) for turn in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
-    assert [one.nodes for one in islice(tries(50), 3)] == [200, 200, 400]
+    assert [one.max_nodes for one in islice(search_configs(50), 3)] == [200, 200, 400]
 
 
 def test_no_two_tries_of_an_order_are_disturbed_alike() -> None:
-    first = list(islice(tries(50), 3 * len(CYCLE)))
+    first = list(islice(search_configs(50), 3 * len(CYCLE)))
     assert len({one.seed for one in first}) == len(first)
 
 
 def test_an_order_without_noise_is_exact_and_noise_is_repeatable() -> None:
-    (part,) = prepare(problem([(1, 0, 3), (1, 0, 9), (1, 2, 5), (1, 4, 7)]))
+    (part,) = prepare_instances(problem([(1, 0, 3), (1, 0, 9), (1, 2, 5), (1, 4, 7)]))
     shape = shape_of(part)
     assert shape.width == (2, 1, 2, 1)
     assert ranks(shape, by_width, noise=0, seed=1) == [0, 2, 1, 3]
