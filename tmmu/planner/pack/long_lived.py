@@ -1,0 +1,42 @@
+"""Hanging fit: lowest fit, but what lives to the end hangs from the ceiling of the bound."""
+
+from typing import Any
+
+import numpy as np
+
+from tmmu.planner.pack import orders
+from tmmu.planner.pack.instance import Column, PackingInstance
+
+
+def place_long_lived_high(instance: PackingInstance) -> Column:
+    """Offsets per item: the most loaded moment first, then longest-lived; last ones high, all others low.
+
+    In a training step the gradients that last take the bytes of activations that die: one stack grows down as
+    the other shrinks, and what is brief fits between. Costs as much as a lowest fit.
+    """
+    low = np.full(len(instance), instance.max_offset, dtype=instance.size.dtype)
+    high = low.copy()
+    lives_to_end = (instance.death == instance.death.max()).tolist()
+    for index in orders.by_pressure(instance).tolist():
+        neighbors = instance.neighbors(index)
+        start, stop = _free_ranges(low[neighbors], high[neighbors], instance.max_offset)
+        size = instance.size[index]
+        offset = _highest_free_offset(start, stop, size, instance.bound) if lives_to_end[index] else -1
+        low[index] = offset if offset >= 0 else start[(stop - start >= size).argmax()]
+        high[index] = low[index] + size
+    return low
+
+
+def _free_ranges(low: Column, high: Column, far: int) -> tuple[Column, Column]:
+    """Where free ranges start and stop, lowest first; a range that stops before it starts is none."""
+    start, stop = np.append(high, 0), np.append(low, far)
+    start.sort()
+    stop.sort()
+    return start, stop
+
+
+def _highest_free_offset(start: Column, stop: Column, size: Any, ceiling: int) -> Any:
+    """The highest free offset for ``size`` that ends at the ceiling or below, or -1."""
+    top = np.minimum(stop, ceiling)
+    fits = np.flatnonzero(top - start >= size)
+    return top[fits[-1]] - size if len(fits) else -1
