@@ -49,9 +49,11 @@ class StepMemory:
         self._inputs = _argument_views(joint.forward, views)
         self._tangents = _argument_views(joint.backward, views) if joint.backward is not None else ()
         written = _written_buffers(bound)
-        self._written_inputs = tuple((argument, view) for argument, view in self._inputs if self._buffer_of(argument) in written)
+        self._written_inputs = tuple(
+            (argument, view) for argument, view in self._inputs if self._buffer_of(argument) in written
+        )
         self._aliased_outputs = _aliased_outputs(joint, bound)
-        self._stack_cdata = cpp_address(self._memory.untyped_storage())
+        self._in_stack = frozenset(self._outputs_in_stack())
         self._residuals = tuple(self._residual_views())
         self._static_residuals = tuple(self._static_views())
         self._leased = frozenset(
@@ -109,9 +111,8 @@ class StepMemory:
             run_launches(self._bound, self._forward_launches)
             for position, view in self._written_inputs:
                 _copy(view, args[position])
-        outputs, count = self._joint.forward.outputs, self._joint.user_outputs
-        results = self._collect(outputs[:count], args)
-        return results + self._lease_residuals(outputs[count:], args, results)
+        results = self._collect(self._joint.forward.outputs[: self._joint.user_outputs], args)
+        return results + self._lease_residuals(args, results)
 
     def backward(self, args: Sequence[Any], *, load_residuals: bool) -> list[Any]:
         """The outputs of the backward half; with ``load_residuals`` all residuals are copied in from the arguments."""
@@ -164,13 +165,21 @@ class StepMemory:
             if isinstance(output, ArgumentView) and output.argument in pointers:
                 yield position, output.offset, pointers[output.argument]
 
+    def _outputs_in_stack(self) -> Iterator[int]:
+        """Positions of the forward outputs that lie in the stack."""
+        stack = cpp_address(self._memory.untyped_storage())
+        for index, output in enumerate(self._joint.forward.outputs):
+            if isinstance(output, ValueRef):
+                view = self._bound.views.view(output.value)
+                if cpp_address(view.untyped_storage()) == stack:
+                    yield index
+
     def _is_leased(self, index: int) -> bool:
         """Whether a forward output is handed out as a view of the stack, with at least one byte to be known by."""
         output = self._joint.forward.outputs[index]
-        if not isinstance(output, ValueRef) or index in self._aliased_outputs:
+        if not isinstance(output, ValueRef) or index not in self._in_stack or index in self._aliased_outputs:
             return False
-        view = self._bound.views.view(output.value)
-        return view.numel() > 0 and cpp_address(view.untyped_storage()) == self._stack_cdata
+        return self._bound.views.view(output.value).numel() > 0
 
     def _copy_values(self, outputs: Sequence[Output], aliasing: Sequence[Output]) -> list[torch.Tensor]:
         """A copy per value; values on one buffer, ``aliasing`` ones included, get copies that share a storage."""
@@ -204,16 +213,15 @@ class StepMemory:
     def _buffer_of(self, position: int) -> int:
         return self._bound.graph.notes.buffers.index(str(self._joint.forward.arguments[position]))
 
-    def _lease_residuals(self, outputs: Sequence[Output], args: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    def _lease_residuals(self, args: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """Residuals as views of results, or of the stack under one new storage, whose end ends the lease."""
         # DLPack gives the same bytes a second storage, which dies with its last tensor; the slab's own never does.
         storage = from_dlpack(self._memory).untyped_storage()
         self._lease = StorageWeakRef(storage) if self._leased else None  # type: ignore[no-untyped-call]
+        aliased = self._aliased_outputs
         return [
-            self._view_of_result(index, results)
-            if index in self._aliased_outputs
-            else self._leased_view(output, args, storage)
-            for index, output in enumerate(outputs, len(results))
+            self._view_of_result(index, results) if index in aliased else self._leased_view(index, args, storage)
+            for index in range(len(results), len(self._joint.forward.outputs))
         ]
 
     def _view_of_result(self, index: int, results: Sequence[Any]) -> torch.Tensor:
@@ -230,12 +238,13 @@ class StepMemory:
             elements: torch.Tensor = flat[: storage_bytes // width * width].view(view.dtype)
             return elements.as_strided(view.shape, view.stride(), offset)
 
-    def _leased_view(self, output: Output, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
+    def _leased_view(self, index: int, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
         """A residual in ``storage``; a copy of one outside the stack, and what is no tensor of the program."""
+        output = self._joint.forward.outputs[index]
         if not isinstance(output, ValueRef):
             return _resolve(output, args)
         view = self._bound.views.view(output.value)
-        if cpp_address(view.untyped_storage()) != self._stack_cdata:
+        if index not in self._in_stack:
             return _clone(view)
         offset = int(view.storage_offset()) - int(self._memory.storage_offset()) // view.element_size()
         return torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride())
