@@ -160,7 +160,7 @@ def test_both_oracles_notice_each_kind_of_fence_removed(fence: Fence) -> None:
     require_sound(GATE[fence]())
     device = GATE[fence](fence_filter=without(fence))
     assert order_oracle_finds(device)
-    assert fence is Fence.DRAIN or content_oracle_finds(device)  # nobody reads what is given back
+    assert fence is Fence.DRAIN or content_oracle_finds(device)  # nothing is read after the release
 
 
 def drain_link(loop: StreamingLoop, pass_index: int, visit: int) -> None:
@@ -199,7 +199,7 @@ def test_slots_without_owners_go_wrong_without_a_race_when_the_link_is_drained(l
 
 
 def order_link_after_caller(loop: StreamingLoop) -> None:
-    """The link waits for the consumer's last task, as a link that is drained waits for who drains it."""
+    """The link waits for the consumer's last task, as a link that is drained waits for its consumer."""
     event = loop.device.create_event()
     loop.device.record(event, loop.device.caller_stream())
     loop.device.wait(loop.copy_stream, event)
