@@ -32,7 +32,7 @@ class EagerModel:
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
         self._optimizer = _Optimizer()
         self._inputs = _inputs_of(self._workload)
-        self._initial_bytes = {name: _bytes(tensor).clone() for name, tensor in self._weights.items()}
+        self._initial_bytes = {name: _storage_bytes(tensor).clone() for name, tensor in self._weights.items()}
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class EagerModel:
         self._optimizer.state.clear()
         with torch.no_grad():
             for name, tensor in self._weights.items():
-                _bytes(tensor).copy_(self._initial_bytes[name])
+                _storage_bytes(tensor).copy_(self._initial_bytes[name])
             # Only now that all are as they were: some may share a storage.
             for name, tensor in self._weights.items():
                 if name in weights:
@@ -158,7 +158,8 @@ def _window(tensor: torch.Tensor) -> tuple[Any, ...]:
     return cpp_address(tensor.untyped_storage()), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole storage as ``uint8[bytes]``."""
     storage = tensor.detach().untyped_storage()
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
@@ -167,7 +168,7 @@ def _copy_value(name: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Copy bytes where the value has the memory of the whole storage, flat or in the same window; else elements."""
     if tensor.is_complex() and not value.is_complex() and value.dim():
         value = torch.view_as_complex(value)
-    storage, source = _bytes(tensor), _bytes(value)
+    storage, source = _storage_bytes(tensor), _storage_bytes(value)
     same_window = _window(value)[1:] == _window(tensor)[1:]
     if source.numel() == storage.numel() and (same_window or (value.dim() == 1 and value.shape != tensor.shape)):
         storage.copy_(source)

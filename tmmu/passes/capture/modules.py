@@ -29,7 +29,7 @@ class ModuleStack:
 
     @contextmanager
     def track_calls(self) -> Iterator[None]:
-        """While inside, ``path`` follows every module call."""
+        """Block in which ``path`` follows every module call."""
         original = nn.Module.__call__
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

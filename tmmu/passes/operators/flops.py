@@ -13,8 +13,8 @@ def count_flops(node: fx.Node) -> int:
     formula = flop_registry.get(target.overloadpacket)
     if formula is None:
         return 0
-    args = fx.node.map_arg(node.args, _Shape)
-    kwargs = fx.node.map_arg(node.kwargs, _Shape)
+    args = fx.node.map_arg(node.args, _shape_of)
+    kwargs = fx.node.map_arg(node.kwargs, _shape_of)
     results = tuple(w.shape if w is not None else None for w in node.meta["windows"])
     out = results[0] if len(results) == 1 else results
     key = repr((args, kwargs, out))
@@ -22,7 +22,7 @@ def count_flops(node: fx.Node) -> int:
 
 
 class _Call:
-    """Arguments that compare equal, so that the cache key is the shapes alone."""
+    """A call's arguments, all equal to each other: the key of the cache is the text of the shapes alone."""
 
     def __init__(self, args: Any, kwargs: Any, out: Any) -> None:
         self.args, self.kwargs, self.out = args, kwargs, out
@@ -34,7 +34,8 @@ class _Call:
         return 0
 
 
-def _Shape(node: fx.Node) -> Any:  # noqa: N802 - stands for a tensor in an argument list
+def _shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Of the first tensor that the node yields: what torch's formulas take in place of a tensor."""
     windows = node.meta["windows"]
     return tuple(windows[0].shape) if windows and windows[0] is not None else ()
 

@@ -35,7 +35,7 @@ SINGLE_ON_CUDA: Final[tuple[OpOverload, ...]] = (
 
 @contextmanager
 def autocast_for(device: str) -> Iterator[None]:
-    """While inside, autocast regions for any device type are active, with the lists of ``device``."""
+    """Block in which autocast regions for any device type are active, with the lists of ``device``."""
     region = torch.amp.autocast_mode.autocast
     saved = {op: dict(op.py_kernels) for op in SINGLE_ON_CUDA} if device == "cuda" else {}
     for op in saved:

@@ -27,7 +27,7 @@ def _hides_its_value(tensor: Any) -> bool:
 
 @contextmanager
 def real_looking_fakes() -> Iterator[None]:
-    """While inside, the libraries above take fake tensors of known value for real ones."""
+    """Block in which the libraries above take fake tensors of known value for real ones."""
     replaced = []
     for path, name in _FAKE_TESTS:
         module = sys.modules.get(path)

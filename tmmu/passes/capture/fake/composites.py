@@ -70,7 +70,7 @@ CUDA_RULES: Final[Mapping[OpOverload, Callable[..., Any]]] = {
 
 @contextmanager
 def composites_for(device: str) -> Iterator[None]:
-    """While inside, composite operators are taken apart as on ``device``."""
+    """Block in which composite operators are taken apart as on ``device``."""
     if device != "cuda":
         yield
         return
@@ -80,7 +80,7 @@ def composites_for(device: str) -> Iterator[None]:
 
 @contextmanager
 def eager_composites(rules: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
-    """While inside, no operator is taken apart in Python, but for those that ``rules`` stand in for."""
+    """Block in which no operator is taken apart in Python, but for those that ``rules`` stand in for."""
     hidden = _with_python_kernels() | dict.fromkeys(rules)
     saved = {op: dict(op.py_kernels) for op in hidden}
     for op in hidden:

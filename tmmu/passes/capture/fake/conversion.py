@@ -20,7 +20,7 @@ from tmmu.torch_private import MODULE_APPLY, FakeTensor, buffer_table, parameter
 
 @contextmanager
 def convertible_modules() -> Iterator[None]:
-    """While inside, ``.to()``, ``.half()`` and their kind work on modules of fake tensors.
+    """Block in which ``.to()``, ``.half()`` and their kind work on modules of fake tensors.
 
     torch swaps the tensors of such modules in place and gives up where anything refers to them weakly; here each
     parameter is replaced, once, wherever it is used.
@@ -31,7 +31,7 @@ def convertible_modules() -> Iterator[None]:
 
 @contextmanager
 def copyable_tensors() -> Iterator[None]:
-    """While inside, ``copy.deepcopy`` of a fake tensor is a clone: a storage without bytes cannot be copied as one."""
+    """Block in which ``copy.deepcopy`` of a fake tensor is a clone: a storage without bytes cannot be copied as one."""
     original = torch.Tensor.__deepcopy__
 
     def copy_tensor(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:

@@ -26,7 +26,7 @@ def _draw_uniform(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 @contextmanager
 def quick_initialization() -> Iterator[None]:
-    """While inside, the random initializers of ``torch.nn.init`` are one operator each."""
+    """Block in which the random initializers of ``torch.nn.init`` are one operator each."""
     with ExitStack() as stack:
         for name in _RANDOM:
             stack.enter_context(replace_attribute(nn.init, name, _draw_uniform))

@@ -139,9 +139,11 @@ class GraphBuilder:
         return node
 
     def _result_window(self, tensor: torch.Tensor, node: fx.Node) -> Window:
-        if self.table.id_of(tensor) is None:
+        window = self.table.window_of(tensor)
+        if window is None:
             self.table.add(tensor, node)
-        return self.table.window(tensor)
+            window = self.table.window(tensor)
+        return window
 
     def _placeholder(self, tensor: torch.Tensor, *, role: str, name: str) -> fx.Node:
         with self.graph.inserting_after(self._last_placeholder):
@@ -230,11 +232,6 @@ def value_is_known(tensor: torch.Tensor) -> bool:
         return False
     with DisableTorchFunction():
         return evaluate(origin.builder.node_of(tensor), origin.builder) is not None
-
-
-def made_by(tensor: torch.Tensor) -> TensorOrigin | None:
-    """The graph, node and position in its result that the tensor comes from, where it comes from one."""
-    return tensor.__dict__.get(_ORIGIN)
 
 
 def flatten(value: Any) -> list[Any]:

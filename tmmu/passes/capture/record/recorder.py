@@ -136,9 +136,11 @@ class Recorder(UncompiledDispatchMode):
             number = sequence_number(backward)
             module, source = self._forward_notes.get(number, ("", ""))
             return notes | {"sequence": number, "module": module, "source": source}
+        # Autograd numbered this call's node just before, so that the last number is its own. Calls that get no node
+        # have the number of the call before them, and must not take its place: the first of a number stays.
         number = next_sequence_number() - 1
         module, source = self._modules.path, self._modules.source or calling_source(self._folder)
-        self._forward_notes.setdefault(number, (module, source))  # the node's own call comes first
+        self._forward_notes.setdefault(number, (module, source))
         return notes | {"sequence": number, "module": module, "source": source}
 
     # -- recording a call
@@ -158,7 +160,8 @@ class Recorder(UncompiledDispatchMode):
         node_args = self.builder.nodes_in(args)
         node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
         require_real_kernel(func, args, kwargs)
-        if func is torch.ops.aten.lift_fresh.default:  # a constant under the fake mode: the same bytes, the same node
+        # A constant comes under the fake mode on a storage of its own: for the graph the same bytes, the same node.
+        if func is torch.ops.aten.lift_fresh.default:
             result = func(*args)
             self.builder.add_alias(result, node_args[0])
             return result

@@ -77,7 +77,7 @@ def _read(path: Path) -> torch.export.ExportedProgram:
 
 @contextmanager
 def _skip_weights() -> Iterator[None]:
-    """While inside, reading an archive reserves room for weights but leaves their bytes in the file."""
+    """Block in which reading an archive reserves room for weights but leaves their bytes in the file."""
     read_tensors = getattr(archive_package, ARCHIVE_FILE_MAP)
 
     def reserve(reader: Any, config: Any, base_dir: str) -> dict[str, torch.Tensor]:

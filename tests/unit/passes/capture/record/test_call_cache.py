@@ -8,7 +8,7 @@ import torch
 
 from tmmu.passes.capture.record import call_cache
 from tmmu.passes.capture.record.call_cache import CallCache
-from tmmu.torch_private import FakeTensor, FakeTensorMode, OpOverload, cpp_address
+from tmmu.torch_private import FakeTensorMode, OpOverload, cpp_address
 
 aten = torch.ops.aten
 Arguments = Callable[[], tuple[Any, ...]]
@@ -55,9 +55,10 @@ def test_cached_results_are_those_of_the_kernel(
     assert bool(rebuilt) is cached
 
 
-def test_equal_numbers_of_two_types_are_two_calls() -> None:
+def test_arguments_of_other_types_or_strides_are_other_calls() -> None:
     cache = CallCache()
     with FakeTensorMode():
-        results = [cache.run(aten.add.Tensor, (torch.empty(2, dtype=torch.int64), number), {}) for number in (1, 1.0)]
-    assert [result.dtype for result in results] == [torch.int64, torch.float32]
-    assert all(type(result) is FakeTensor for result in results)
+        sums = [cache.run(aten.add.Tensor, (torch.empty(2, dtype=torch.int64), number), {}) for number in (1, 1.0)]
+        turned = [cache.run(aten.relu.default, (x,), {}) for x in (matrix(), torch.empty(6, 4).t())]
+    assert [result.dtype for result in sums] == [torch.int64, torch.float32]
+    assert [result.stride() for result in turned] == [(6, 1), (1, 4)]
