@@ -37,8 +37,8 @@ class Net:
     def gradients(self) -> None:
         """Each op's gradients, last op first: of parameters in role gradient, of activations in passing."""
         grad: dict[int, int] = {}
-        for reads, made in reversed(self.tape):
-            upstream = grad.pop(made, None)
+        for reads, result in reversed(self.tape):
+            upstream = grad.pop(result, None)
             for source in reads:
                 if self.b.role[source] == "input":
                     continue

@@ -60,10 +60,10 @@ class Builder:
         self.whole.append((0, tuple(shape), contiguous(shape), dtype))
         self.version.append(0)
         self.maker.append(None)
-        made = len(self.size) - 1
+        new_id = len(self.size) - 1
         if role == "input":
-            self.inputs.append(self.value(made))
-        return made
+            self.inputs.append(self.value(new_id))
+        return new_id
 
     def value(self, buffer: int, window: Window | None = None) -> int:
         """The value of this window at the buffer's present version; its writer lists it from now on."""
@@ -96,7 +96,7 @@ class Builder:
         read = [self._at(place) for place in reads]
         read += [self.value(buffer) for buffer, window in changes if window != self.whole[buffer]]
         old = [r if isinstance(r, int) else r[0] for r in reads]
-        kept = {buffer: self.value(buffer) for _, buffer in in_place}
+        arguments = {buffer: self.value(buffer) for _, buffer in in_place}
         early = [self._at(p) for p in saves if (p if isinstance(p, int) else p[0]) in old]
         row = OpRow(target, read, [], [], early, recompute, stage)
         self.ops.append(row)
@@ -107,7 +107,7 @@ class Builder:
             self.value(buffer)
         for buffer, window in changes:
             self.value(buffer, window)
-        row.overwrites += [(self.value(made), kept[taken]) for made, taken in in_place]
+        row.overwrites += [(self.value(written), arguments[taken]) for written, taken in in_place]
         row.saves += [self._at(p) for p in saves if (p if isinstance(p, int) else p[0]) not in old]
         return len(self.ops) - 1
 
@@ -150,7 +150,7 @@ SHAPES = ((), (4,), (8,), (2, 4), (32,), (4, 8), (64,), (100,), (3, 5, 7), (0,),
 DTYPES = ("float32", "float32", "bfloat16", "int64", "bool")
 
 
-def a_window(pick: Pick, whole: Window) -> Window:
+def random_window(pick: Pick, whole: Window) -> Window:
     """The whole tensor, more often than not, or a slice, every other row, a transpose, an expansion, a byte view."""
     offset, shape, stride, dtype = whole
     kind = pick(10)
@@ -189,21 +189,21 @@ class Generator:
 
     def recent(self) -> int:
         """A buffer to read: usually one of the last few, so that spans are short and some die in place."""
-        near = self.legal[-4:] if self.pick(3) else self.legal
-        return self.one_of(near)
+        candidates = self.legal[-4:] if self.pick(3) else self.legal
+        return self.one_of(candidates)
 
     def step(self, stage: str) -> None:
         """One op: an elementwise one, one that changes a buffer, or one with several results."""
         reads: list[Place] = []
         for _ in range(self.pick(4) if self.legal else 0):
             buffer = self.recent()
-            reads.append((buffer, a_window(self.pick, self.b.whole[buffer])))
+            reads.append((buffer, random_window(self.pick, self.b.whole[buffer])))
         kind = self.pick(8)
         changeable = [x for x in self.legal if self.b.role[x] in ("state", "activation", "scratch", "gradient")]
         recompute = self.pick(4) == 0
         if kind == 0 and changeable:
             buffer = self.one_of(changeable[-3:] if self.pick(2) else changeable)
-            window = a_window(self.pick, self.b.whole[buffer])
+            window = random_window(self.pick, self.b.whole[buffer])
             if 0 in window[2]:  # nothing writes through an expansion
                 window = self.b.whole[buffer]
             reads.append((buffer, self.b.whole[buffer]))
@@ -213,9 +213,9 @@ class Generator:
         elif kind < 5 and self.legal:
             self._elementwise(reads, stage, recompute=recompute)
         else:
-            made = [self._fresh(stage) for _ in range(1 + (self.pick(3) == 0))]
-            self.b.op(reads, made, recompute=recompute, stage=stage)
-            self.legal += made
+            results = [self._fresh(stage) for _ in range(1 + (self.pick(3) == 0))]
+            self.b.op(reads, results, recompute=recompute, stage=stage)
+            self.legal += results
 
     def _fresh(self, stage: str) -> int:
         roles = ("activation", "activation", "scratch" if stage == "forward" else "gradient")
@@ -223,14 +223,14 @@ class Generator:
 
     def _elementwise(self, reads: list[Place], stage: str, *, recompute: bool) -> None:
         first = self.recent()
-        made = self.new("gradient" if stage != "forward" and self.pick(2) else "activation", like=first)
-        pairs = [(made, x) for x in (first, self.recent()) if self._same(made, x)]
+        result = self.new("gradient" if stage != "forward" and self.pick(2) else "activation", like=first)
+        pairs = [(result, x) for x in (first, self.recent()) if self._same(result, x)]
         reads += [(x, self.b.whole[x]) for _, x in pairs]
-        self.b.op(reads or [first], [made], in_place=list(dict.fromkeys(pairs)), recompute=recompute, stage=stage)
-        self.legal.append(made)
+        self.b.op(reads or [first], [result], in_place=list(dict.fromkeys(pairs)), recompute=recompute, stage=stage)
+        self.legal.append(result)
 
-    def _same(self, one: int, other: int) -> bool:
-        return self.b.whole[one] == self.b.whole[other] and self.b.size[one] == self.b.size[other]
+    def _same(self, first: int, second: int) -> bool:
+        return self.b.whole[first] == self.b.whole[second] and self.b.size[first] == self.b.size[second]
 
 
 def random_graph(pick: Pick, *, ops: int, joint: bool = False, shuffled: bool = False) -> Graph:
@@ -247,7 +247,7 @@ def random_graph(pick: Pick, *, ops: int, joint: bool = False, shuffled: bool = 
     for index in range(ops):
         backward = joint and index >= ops // 2
         g.step("update" if backward and index >= ops - ops // 8 else "backward" if backward else "forward")
-    outputs = [(x, a_window(pick, g.b.whole[x])) for x in (g.one_of(g.legal) for _ in range(pick(4)) if g.legal)]
+    outputs = [(x, random_window(pick, g.b.whole[x])) for x in (g.one_of(g.legal) for _ in range(pick(4)) if g.legal)]
     _save(g.b, pick)
     graph = g.b.build(outputs)
     return _shuffle(graph, pick) if shuffled else graph
@@ -266,8 +266,8 @@ def _shuffle(graph: Graph, pick: Pick) -> Graph:
     n = len(graph.ops)
     ids = list(range(n))
     for index in range(n - 1, 0, -1):
-        other = pick(index + 1)
-        ids[index], ids[other] = ids[other], ids[index]
+        second = pick(index + 1)
+        ids[index], ids[second] = ids[second], ids[index]
     ops = graph.ops
     columns = {name: tuple(getattr(ops, name)[old] for old in ids) for name in Ops.__slots__}
     return blank_notes(

@@ -33,37 +33,37 @@ def outcome(read: Callable[[bytes], object], data: bytes) -> str:
     return ""
 
 
-def refused(data: bytes) -> bool:
+def is_refused(data: bytes) -> bool:
     """Whether both readers refuse, each as it should; a file that one of them takes is none."""
-    found = [outcome(read, data) for read in READERS]
-    assert set(found) <= {"", "PLAN_CORRUPT"}
-    return all(found)
+    outcomes = [outcome(read, data) for read in READERS]
+    assert set(outcomes) <= {"", "PLAN_CORRUPT"}
+    return all(outcomes)
 
 
-def test_every_single_bit_of_a_plan_is_guarded() -> None:
+def test_flipped_bit_of_a_plan_is_refused() -> None:
     data = encode_plan(prepare_memory(small(), mode="inference", preset="inference", token=TOKEN, arenas=arenas()))
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        assert refused(bytes(damaged)), f"bit {bit}"
+        assert is_refused(bytes(damaged)), f"bit {bit}"
 
 
-def test_a_bit_of_a_graph_is_refused_or_read_as_another_graph() -> None:
+def test_flipped_bit_of_a_graph_is_refused_or_another_graph() -> None:
     """An IR file has no digest; its hash names it."""
-    made = small()
-    data = encode_graph(made)
+    original = small()
+    data = encode_graph(original)
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        if not refused(bytes(damaged)):
+        if not is_refused(bytes(damaged)):
             assert encode_graph(read_graph(bytes(damaged))) == bytes(damaged) != data
 
 
 @pytest.mark.parametrize("data", FILES)
 def test_truncated_files_are_refused(data: bytes) -> None:
     step = max(1, len(data) // 500)
-    assert all(refused(data[:length]) for length in range(0, len(data), step))
-    assert all(refused(data[length:]) for length in range(1, len(data), step))
+    assert all(is_refused(data[:length]) for length in range(0, len(data), step))
+    assert all(is_refused(data[length:]) for length in range(1, len(data), step))
 
 
 @pytest.mark.parametrize("data", FILES)
@@ -72,15 +72,15 @@ def test_files_with_bytes_changed_never_crash(data: bytes) -> None:
     for _ in range(800):
         damaged = bytearray(data)
         for _ in range(dice.randrange(1, 6)):
-            at = dice.randrange(len(damaged))
-            damaged[at : at + dice.randrange(3)] = dice.randbytes(dice.randrange(4))
-        refused(bytes(damaged))
+            position = dice.randrange(len(damaged))
+            damaged[position : position + dice.randrange(3)] = dice.randbytes(dice.randrange(4))
+        is_refused(bytes(damaged))
 
 
 def test_random_bytes_are_refused() -> None:
     dice = random.Random(8)
     for _ in range(3000):
-        assert refused(dice.randbytes(dice.randrange(64)))
+        assert is_refused(dice.randbytes(dice.randrange(64)))
 
 
 def test_oversized_declarations_are_refused_at_once() -> None:
@@ -88,10 +88,10 @@ def test_oversized_declarations_are_refused_at_once() -> None:
         if head & 31 in (26, 27):
             size = 4 if head & 31 == 26 else 8
             for filling in (b"\x7f", b"\xff", b"\x0f"):
-                assert refused(bytes([head]) + filling * size + b"\x00" * 40)
+                assert is_refused(bytes([head]) + filling * size + b"\x00" * 40)
 
 
 def test_large_garbage_takes_linear_time() -> None:
-    assert refused(b"\x80" * 300_000)
-    assert refused(b"\x9a\x00\x04\x93\xe0" + b"\x80" * 300_000)
-    assert refused(b"\xa1\x61a\x9a\x00\x04\x93\xe0" + b"\x18\x18" * 300_000)
+    assert is_refused(b"\x80" * 300_000)
+    assert is_refused(b"\x9a\x00\x04\x93\xe0" + b"\x80" * 300_000)
+    assert is_refused(b"\xa1\x61a\x9a\x00\x04\x93\xe0" + b"\x18\x18" * 300_000)

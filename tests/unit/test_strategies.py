@@ -22,7 +22,7 @@ def test_windows_lie_inside_their_buffers(graph: Graph) -> None:
 
 
 @given(graphs())
-def test_every_value_is_written_before_it_is_read_or_was_there_from_the_start(graph: Graph) -> None:
+def test_values_are_written_before_they_are_read_or_defined_from_the_start(graph: Graph) -> None:
     written = [value for writes in graph.ops.writes for value in writes]
     assert len(set(written)) == len(written)
     seen = {v for v, b in enumerate(graph.values.buffer) if graph.buffers.role[b] in PERSISTENT_ROLES} - set(written)
@@ -33,7 +33,7 @@ def test_every_value_is_written_before_it_is_read_or_was_there_from_the_start(gr
     assert set(graph.outputs) <= seen
 
 
-def test_the_corners_are_reached() -> None:
+def test_random_graphs_reach_the_corner_cases() -> None:
     pairs = saves = changes = views = 0
     for seed in range(50):
         graph = random_graph(seeded(seed), ops=20, joint=seed % 2 == 0)

@@ -16,7 +16,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "plan"
     write_atomic(path, b"one")
     write_atomic(str(path), b"two")
@@ -30,14 +30,14 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "one").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_a_link_is_followed_and_kept(tmp_path: Path) -> None:
+def test_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("plan")
     write_atomic(tmp_path / "latest", b"x")
     assert (tmp_path / "latest").is_symlink()
     assert (tmp_path / "plan").read_bytes() == b"x"
 
 
-def test_devices_are_written_straight() -> None:
+def test_devices_are_written_directly() -> None:
     write_atomic("/dev/null", b"x")
     assert not Path("/dev/null").is_file()
 
@@ -59,7 +59,7 @@ def test_failure_leaves_the_old_contents_and_nothing_else(
     assert names(tmp_path) == ["plan"]
 
 
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -69,7 +69,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.
     assert names(tmp_path) == []
 
 
-def test_killed_while_writing_the_old_contents_stand(tmp_path: Path) -> None:
+def test_killed_write_leaves_the_old_contents(tmp_path: Path) -> None:
     path = tmp_path / "plan"
     path.write_bytes(b"old")
     code = "import os, signal, sys; from tmmu.codec.files import write_atomic\n"
@@ -80,7 +80,7 @@ def test_killed_while_writing_the_old_contents_stand(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old"
 
 
-def test_a_leftover_of_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+def test_temporary_file_of_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
     for attempt in range(3):
         (tmp_path / f".tmmu-{os.getpid()}-{attempt}.tmp").write_bytes(b"leftover")
     write_atomic(tmp_path / "plan", b"x")
@@ -99,7 +99,7 @@ def refused_paths(folder: Path) -> dict[str, str]:
     }
 
 
-def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+def test_write_errors_say_why(tmp_path: Path) -> None:
     for path, why in refused_paths(tmp_path).items():
         with pytest.raises(InvalidConfig, match=why) as caught:
             write_atomic(path, b"x")
@@ -107,7 +107,7 @@ def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
         assert caught.value.fields["path"] == path
 
 
-def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_read_errors_say_why(tmp_path: Path) -> None:
     for path, why in refused_paths(tmp_path).items():
         if path != str(tmp_path / ("n" * 300)):
             with pytest.raises(InvalidConfig, match=why):
@@ -115,13 +115,13 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+def test_folder_without_permission_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InvalidConfig, match="permission denied"):
         write_atomic(tmp_path / "plan", b"x")
 
 
-def test_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
+def test_file_above_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan"
     path.write_bytes(bytes(100))
     assert len(read_file(path, limit=100)) == 100
@@ -140,7 +140,7 @@ def test_files_written_together_are_all_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("second", ["absent/b", "folder", "full"])
 @pytest.mark.parametrize("turn", [1, -1])
-def test_where_one_of_several_cannot_be_written_none_changes(tmp_path: Path, second: str, turn: int) -> None:
+def test_failed_write_together_changes_no_file(tmp_path: Path, second: str, turn: int) -> None:
     (tmp_path / "a").write_bytes(b"old")
     (tmp_path / "folder").mkdir()
     (tmp_path / "full").symlink_to("/dev/full")
@@ -151,7 +151,7 @@ def test_where_one_of_several_cannot_be_written_none_changes(tmp_path: Path, sec
     assert names(tmp_path) == ["a", "folder", "full"]
 
 
-def test_no_file_gets_its_name_before_all_contents_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contents_are_on_disk_before_any_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     sync, rename = os.fsync, Path.replace
 
@@ -159,9 +159,9 @@ def test_no_file_gets_its_name_before_all_contents_are_on_disk(tmp_path: Path, m
         calls.append("fsync")
         sync(handle)
 
-    def replace(one: Path, other: Path) -> None:
+    def replace(source: Path, target: Path) -> None:
         calls.append("replace")
-        rename(one, other)
+        rename(source, target)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", replace)
@@ -169,7 +169,7 @@ def test_no_file_gets_its_name_before_all_contents_are_on_disk(tmp_path: Path, m
     assert calls[:4] == ["fsync", "fsync", "replace", "replace"]
 
 
-def test_a_stream_by_name_is_written_and_nothing_before_it_is_lost(tmp_path: Path) -> None:
+def test_open_stream_by_name_is_appended_to(tmp_path: Path) -> None:
     code = "from tmmu.codec.files import write_atomic; write_atomic('/dev/stdout', b'data')"
     log = tmp_path / "log"
     shell = f'echo keep > {log}; {sys.executable} -c "{code}" >> {log}; {sys.executable} -c "{code}" | cat >> {log}'
@@ -177,7 +177,7 @@ def test_a_stream_by_name_is_written_and_nothing_before_it_is_lost(tmp_path: Pat
     assert log.read_bytes() == b"keep\ndatadata"
 
 
-def test_a_file_in_shared_memory_is_a_file(tmp_path: Path) -> None:
+def test_file_in_shared_memory_is_a_file(tmp_path: Path) -> None:
     """It lies below ``/dev``, where else devices and streams are."""
     folder = Path("/dev/shm")
     if not os.access(folder, os.W_OK):
@@ -191,7 +191,7 @@ def test_a_file_in_shared_memory_is_a_file(tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def test_a_pipe_is_no_ordinary_file_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_is_no_ordinary_file_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidConfig, match="it is no ordinary file"):
         read_ordinary(tmp_path / "pipe")

@@ -22,15 +22,15 @@ GRAPH_FILE, PLAN_FILE = encode_graph(graph()), encode_plan(plan())
 
 @settings(max_examples=40, deadline=None)
 @given(graphs(shuffled=None))
-def test_what_is_written_is_read(made: Graph) -> None:
-    assert read_graph(encode_graph(made)) == made
-    planned = prepare_memory(made, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
+def test_written_graphs_and_plans_are_read(written: Graph) -> None:
+    assert read_graph(encode_graph(written)) == written
+    planned = prepare_memory(written, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
     again = read_plan(encode_plan(planned))
     assert again == planned
     assert again.digest == planned.digest
 
 
-def test_a_path_is_read_and_named_in_errors(tmp_path: Path) -> None:
+def test_path_is_read_and_named_in_errors(tmp_path: Path) -> None:
     path = tmp_path / "x.plan.cbor"
     path.write_bytes(PLAN_FILE)
     assert read_plan(path) == plan()
@@ -42,7 +42,7 @@ def test_a_path_is_read_and_named_in_errors(tmp_path: Path) -> None:
         read_graph(tmp_path / "absent")
 
 
-def damaged(data: bytes, change: Callable[[Any], Any], *, seal: bool = True) -> bytes:
+def damage(data: bytes, change: Callable[[Any], Any], *, seal: bool = True) -> bytes:
     """The file with its decoded map changed in place, its digest made to fit again."""
     top = cbor.decode(data)
     assert isinstance(top, dict)
@@ -106,7 +106,7 @@ BAD_PLANS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
 @pytest.mark.parametrize(("change", "word"), [row[1:] for row in BAD_PLANS], ids=[row[0] for row in BAD_PLANS])
 def test_bad_plans_are_refused_by_name(change: Callable[[Any], Any], word: str) -> None:
     with pytest.raises(PlanCorrupt, match=word) as caught:
-        read_plan(damaged(PLAN_FILE, change))
+        read_plan(damage(PLAN_FILE, change))
     assert caught.value.fix
     assert caught.value.fields["where"]
 
@@ -137,39 +137,39 @@ BAD_GRAPHS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
 @pytest.mark.parametrize(("change", "word"), [row[1:] for row in BAD_GRAPHS], ids=[row[0] for row in BAD_GRAPHS])
 def test_bad_graphs_are_refused_by_name(change: Callable[[Any], Any], word: str) -> None:
     with pytest.raises(PlanCorrupt, match=word):
-        read_graph(damaged(GRAPH_FILE, change))
+        read_graph(damage(GRAPH_FILE, change))
 
 
-def test_a_digest_that_does_not_fit_is_refused() -> None:
+def test_wrong_digest_is_refused() -> None:
     with pytest.raises(PlanCorrupt, match="digest"):
-        read_plan(damaged(PLAN_FILE, put("metrics", "max_live", value=7), seal=False))
+        read_plan(damage(PLAN_FILE, put("metrics", "max_live", value=7), seal=False))
     with pytest.raises(PlanCorrupt, match="digest"):
-        read_plan(damaged(PLAN_FILE, put("digest", value=bytes(32)), seal=False))
+        read_plan(damage(PLAN_FILE, put("digest", value=bytes(32)), seal=False))
 
 
 @pytest.mark.parametrize("value", [0, "text", b"bytes", [], {}, True, None])
 @pytest.mark.parametrize("read", [read_graph, read_plan])
-def test_other_values_are_refused(read: Callable[[bytes], object], value: object) -> None:
+def test_values_that_are_no_file_are_refused(read: Callable[[bytes], object], value: object) -> None:
     with pytest.raises(TmmuError) as caught:
         read(cbor.encode(value))
     assert caught.value.code == "PLAN_CORRUPT"
 
 
-def test_each_column_of_a_plan_is_checked_for_type() -> None:
+def test_plan_columns_are_checked_for_type() -> None:
     top = cbor.decode(PLAN_FILE)
     assert isinstance(top, dict)
     for table in ("arenas", "slots", "buffers"):
         for column in top[table]:
             for value in (None, 3, "text", {}, [None], [[]], [b""], [-1]):
                 with pytest.raises(PlanCorrupt):
-                    read_plan(damaged(PLAN_FILE, put(table, column, value=value)))
+                    read_plan(damage(PLAN_FILE, put(table, column, value=value)))
 
 
-def test_each_column_of_a_graph_is_checked_for_type() -> None:
+def test_graph_columns_are_checked_for_type() -> None:
     top = cbor.decode(GRAPH_FILE)
     assert isinstance(top, dict)
     for table in ("buffers", "values", "ops"):
         for column in top[table]:
             for value in (None, 3, "text", {}, [None], [{}], [b""], [-1], [[["x"]]]):
                 with pytest.raises(PlanCorrupt):
-                    read_graph(damaged(GRAPH_FILE, put(table, column, value=value)))
+                    read_graph(damage(GRAPH_FILE, put(table, column, value=value)))

@@ -10,12 +10,12 @@ from tmmu.codec.text import print_graph, print_plan
 from tmmu.ir.graph import Graph
 
 
-def test_a_graph_in_print() -> None:
-    made = edit(
+def test_graph_prints_a_line_per_buffer_and_op() -> None:
+    base = edit(
         edit(edit(graph(), "notes.name", "sample"), "notes.buffers", "weight", 1), "notes.ops.source", "model.py:7", 2
     )
-    lines = print_graph(made).splitlines()
-    assert lines[0] == f'graph "sample" for cpu, {made.ir_hash.hex()}'
+    lines = print_graph(base).splitlines()
+    assert lines[0] == f'graph "sample" for cpu, {base.ir_hash.hex()}'
     assert lines[2] == 'b1 parameter 32 "weight"'
     assert lines[15] == (
         "op2 forward cache.update(%3:float32[8]b5, %4:float32[16]b3) -> "
@@ -26,7 +26,7 @@ def test_a_graph_in_print() -> None:
     assert len(lines) == 1 + 12 + 8 + 2
 
 
-def test_a_plan_in_print() -> None:
+def test_plan_prints_a_line_per_arena_slot_buffer_and_metric() -> None:
     lines = print_plan(plan()).splitlines()
     assert lines[1:3] == ["mode inference preset inference token 0001020304050607", "order 0-5"]
     assert lines[5] == (
@@ -39,21 +39,21 @@ def test_a_plan_in_print() -> None:
     assert len(lines) == 3 + 4 + len(plan().slots) + len(plan().buffers) + len(plan().metrics)
 
 
-def test_orders_are_runs() -> None:
+def test_order_prints_as_runs() -> None:
     assert "order 0-2 4 3 5\n" in print_plan(replace(plan(), order=(0, 1, 2, 4, 3, 5)))
 
 
 @settings(max_examples=20, deadline=None)
 @given(graphs())
-def test_there_is_one_line_per_buffer_and_op(made: Graph) -> None:
-    assert len(print_graph(made).splitlines()) == 1 + len(made.buffers) + len(made.ops) + 2
+def test_any_graph_prints_one_line_per_buffer_and_op(base: Graph) -> None:
+    assert len(print_graph(base).splitlines()) == 1 + len(base.buffers) + len(base.ops) + 2
 
 
 def test_hostile_names_stay_on_their_line_and_ascii() -> None:
     nasty = "a\nb\u2028\x1b[31m\ud800"
-    made = edit(edit(graph(), "ops.target", nasty, 0), "notes.buffers", nasty, 0)
-    made = edit(edit(made, "notes.ops.module", nasty, 0), "notes.ops.source", nasty, 0)
-    shown = print_graph(edit(edit(made, "ops.target", "add", 0), "notes.name", nasty))
+    base = edit(edit(graph(), "ops.target", nasty, 0), "notes.buffers", nasty, 0)
+    base = edit(edit(base, "notes.ops.module", nasty, 0), "notes.ops.source", nasty, 0)
+    shown = print_graph(edit(edit(base, "ops.target", "add", 0), "notes.name", nasty))
     assert shown.isascii()
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 23

@@ -47,15 +47,15 @@ def program(text: str, name: str = "net") -> Graph:
 
 
 def _op(b: Builder, ids: dict[str, int], words: list[str]) -> None:
-    made, kib, _, _, target, *rest = words
-    stage = rest.pop() if rest[-1:] == ["backward"] else "forward"
-    over = rest.index("over") if "over" in rest else len(rest)
-    reads, taken = [ids[word] for word in rest[:over]], [ids[word] for word in rest[over + 1 :]]
-    ids[made] = b.buffer("activation", (256 * int(kib),))
-    b.op(reads, [ids[made]], in_place=[(ids[made], one) for one in taken], target=target, stage=stage)
+    result, kib, _, _, target, *arguments = words
+    stage = arguments.pop() if arguments[-1:] == ["backward"] else "forward"
+    over = arguments.index("over") if "over" in arguments else len(arguments)
+    reads, taken = [ids[word] for word in arguments[:over]], [ids[word] for word in arguments[over + 1 :]]
+    ids[result] = b.buffer("activation", (256 * int(kib),))
+    b.op(reads, [ids[result]], in_place=[(ids[result], argument) for argument in taken], target=target, stage=stage)
 
 
-def planned(
+def plan_program(
     graph: Graph | str, *, mode: str = "inference", preset: str = "inference", arenas: tuple[str, ...] = ()
 ) -> PlannedGraph:
     """A graph with a sound plan of it."""

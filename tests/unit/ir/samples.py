@@ -49,29 +49,29 @@ def plan(mode: str = "inference", preset: str = "inference", layout: str = "pack
     return prepare_memory(graph(), mode=mode, preset=preset, token=TOKEN, arenas=arenas(layout))
 
 
-def edit(thing: Any, path: str, value: object, at: int | None = None) -> Any:
+def edit(thing: Any, path: str, value: object, index: int | None = None) -> Any:
     """``thing`` with the field at ``path``, or one cell of that column, replaced."""
-    name, _, rest = path.partition(".")
-    if rest:
-        return replace(thing, **{name: edit(getattr(thing, name), rest, value, at)})
-    if at is not None:
+    name, _, inner_path = path.partition(".")
+    if inner_path:
+        return replace(thing, **{name: edit(getattr(thing, name), inner_path, value, index)})
+    if index is not None:
         column = list(getattr(thing, name))
-        column[at] = value
+        column[index] = value
         value = tuple(column)
     return replace(thing, **{name: value})
 
 
-def row(made: Plan, buffer: int) -> int:
-    return made.buffers.id.index(buffer)
+def row(base: Plan, buffer: int) -> int:
+    return base.buffers.id.index(buffer)
 
 
-def move(made: Plan, buffer: int, offset: int) -> Plan:
-    return edit(made, "buffers.offset", offset, row(made, buffer))
+def move(base: Plan, buffer: int, offset: int) -> Plan:
+    return edit(base, "buffers.offset", offset, row(base, buffer))
 
 
-def without(made: Plan, buffer: int) -> Plan:
+def without(base: Plan, buffer: int) -> Plan:
     """The plan without its row of ``buffer``."""
-    at = row(made, buffer)
-    table = made.buffers
-    columns = {name: getattr(table, name)[:at] + getattr(table, name)[at + 1 :] for name in type(table).__slots__}
-    return replace(made, buffers=replace(table, **columns))
+    index = row(base, buffer)
+    table = base.buffers
+    columns = {name: getattr(table, name)[:index] + getattr(table, name)[index + 1 :] for name in type(table).__slots__}
+    return replace(base, buffers=replace(table, **columns))

@@ -15,12 +15,12 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_encoded_is_decoded(value: object) -> None:
+def test_values_survive_encoding_and_decoding(value: object) -> None:
     assert cbor.decode(cbor.encode(value)) == value
 
 
 @pytest.mark.parametrize("length", [0, 23, 24, 255, 256, 65535, 65536])
-def test_strings_of_every_head_are_decoded(length: int) -> None:
+def test_strings_with_heads_of_every_length_are_decoded(length: int) -> None:
     assert cbor.decode(cbor.encode(["x" * length, b"y" * length, 1])) == ["x" * length, b"y" * length, 1]
 
 
@@ -66,7 +66,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED.keys())
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_bytes_outside_of_the_subset_are_refused(data: bytes) -> None:
     with pytest.raises(PlanCorrupt):
         cbor.decode(data)
 
@@ -87,7 +87,7 @@ def test_repeated_strings_never_unfold() -> None:
         cbor.decode(bomb)
 
 
-def test_the_refusal_says_where() -> None:
+def test_refusal_names_the_byte() -> None:
     with pytest.raises(PlanCorrupt, match="a float at byte 3") as caught:
         cbor.decode(b"\x82\x18\x20\xfb" + bytes(8))
     assert caught.value.fields["byte"] == 3

@@ -35,33 +35,33 @@ def file(change: Callable[[dict[str, Any]], object]) -> bytes:
     return cbor.encode(top | {"digest": blake3(cbor.encode(top)).digest()})
 
 
-def test_a_ring_is_the_same_after_reading() -> None:
+def test_ring_is_the_same_after_reading() -> None:
     assert read_plan(encode_plan(PLAN)) == PLAN
     assert read_plan(encode_plan(PLAN)).ring == PLAN.ring
 
 
-def test_the_digest_covers_the_ring() -> None:
-    other = replace(PLAN, ring=replace(ring_of(PLAN), depth=ring_of(PLAN).depth + 1))
-    assert len({PLAIN.digest, PLAN.digest, other.digest}) == 3
+def test_digest_covers_the_ring() -> None:
+    changed = replace(PLAN, ring=replace(ring_of(PLAN), depth=ring_of(PLAN).depth + 1))
+    assert len({PLAIN.digest, PLAN.digest, changed.digest}) == 3
     data = cbor2.loads(encode_plan(PLAN))
     data["ring"]["depth"] += 1
     with pytest.raises(PlanCorrupt, match="digest"):
         read_plan(cbor.encode(data))
 
 
-def test_a_plan_without_a_ring_has_no_such_key() -> None:
+def test_plan_without_a_ring_has_no_such_key() -> None:
     assert "ring" not in cbor2.loads(encode_plan(PLAIN))
     assert read_plan(encode_plan(PLAIN)).ring is None
 
 
-def test_a_ring_of_nothing_is_read_too() -> None:
+def test_empty_ring_is_read() -> None:
     empty = Ring(policy="cyclic", capacity=0, alignment=64, depth=0, blocks=(), visits=(), copies=())
     plan = replace(PLAIN, ring=empty)
     assert read_plan(encode_plan(plan)) == plan
     assert (empty.bytes, empty.model_bytes, empty.bytes_per_pass, empty.host_offsets) == (0, 0, 0, ())
 
 
-def test_sums_of_a_ring() -> None:
+def test_ring_sums_its_blocks() -> None:
     ring = ring_of(PLAN)
     moved = [block.bytes for block in ring.blocks if not block.resident]
     assert moved
@@ -71,14 +71,14 @@ def test_sums_of_a_ring() -> None:
     assert ring.host_offsets == (0, 256, 768, 1792, 2304, 3072, 3584)
 
 
-def test_the_map_has_columns() -> None:
-    found = ring_map(ring_of(PLAN))
-    blocks = found["blocks"]
+def test_ring_map_has_columns() -> None:
+    columns = ring_map(ring_of(PLAN))
+    blocks = columns["blocks"]
     assert isinstance(blocks, dict)
     assert {len(column) for column in blocks.values()} == {7}
 
 
-def test_a_ring_in_print() -> None:
+def test_ring_prints_a_line_per_block_visit_and_copy() -> None:
     lines = print_plan(PLAN).splitlines()[len(print_plan(PLAIN).splitlines()) :]
     ring = ring_of(PLAN)
     assert len(lines) == 1 + len(ring.blocks) + len(ring.visits) + len(ring.copies)
@@ -119,14 +119,14 @@ BROKEN: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (
 
 
 @pytest.mark.parametrize(("says", "change"), BROKEN, ids=[says for says, _ in BROKEN])
-def test_what_is_no_ring_is_refused(says: str, change: Callable[[dict[str, Any]], object]) -> None:
+def test_malformed_rings_are_refused(says: str, change: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(PlanCorrupt) as refused:
         read_plan(file(change))
     assert says in refused.value.what
 
 
 @pytest.mark.parametrize("value", [[], None, 7, "ring"])
-def test_what_is_no_map_is_refused(value: object) -> None:
+def test_ring_that_is_no_map_is_refused(value: object) -> None:
     top = cbor2.loads(encode_plan(PLAN)) | {"ring": value}
     with pytest.raises(PlanCorrupt, match="ring: is a"):
         read_plan(cbor.encode(top))

@@ -45,25 +45,25 @@ JOINT = plan("backward", "inference", "joint")
 ACTIVATIONS, GRADIENTS = 2, 3
 
 
-def swapped(made: Plan, column: str, one: int, other: int) -> Plan:
-    cells = getattr(made.buffers, column)
-    first, second = row(made, one), row(made, other)
-    return edit(edit(made, f"buffers.{column}", cells[second], first), f"buffers.{column}", cells[first], second)
+def swap_cells(base: Plan, column: str, buffer: int, partner: int) -> Plan:
+    cells = getattr(base.buffers, column)
+    first, second = row(base, buffer), row(base, partner)
+    return edit(edit(base, f"buffers.{column}", cells[second], first), f"buffers.{column}", cells[first], second)
 
 
-def forged(made: Plan) -> Plan:
-    copy = replace(made)
+def forge_digest(base: Plan) -> Plan:
+    copy = replace(base)
     copy.__dict__["digest"] = bytes(32)
     return copy
 
 
-def gradients_at(made: Plan, offset: int) -> Plan:
+def gradients_at(base: Plan, offset: int) -> Plan:
     """Both gradients, which hold one place, at this offset."""
-    return move(move(made, G3, offset), G1, offset)
+    return move(move(base, G3, offset), G1, offset)
 
 
-def metric(made: Plan, name: str, value: int) -> Plan:
-    return replace(made, metrics={**made.metrics, name: value})
+def metric(base: Plan, name: str, value: int) -> Plan:
+    return replace(base, metrics={**base.metrics, name: value})
 
 
 MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
@@ -88,7 +88,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("ids", "taking over a buffer that is none", lambda: edit(INFERENCE, "buffers.takes_over", 12, 3)),
     ("ir-hash", "another graph", lambda: replace(INFERENCE, ir_hash=bytes(32))),
     ("token-prefix", "another token", lambda: replace(INFERENCE, token_prefix=bytes(8))),
-    ("digest", "a digest kept after a change", lambda: forged(INFERENCE)),
+    ("digest", "a digest kept after a change", lambda: forge_digest(INFERENCE)),
     ("order", "an op dropped", lambda: edit(INFERENCE, "order", (0, 1, 3, 4, 5))),
     ("order", "an op run twice", lambda: edit(INFERENCE, "order", (0, 1, 1, 2, 3, 4, 5))),
     ("order", "an op of another stage", lambda: edit(INFERENCE, "order", (0, 1, 2, 3, 4, 5, 6))),
@@ -125,7 +125,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("overlap", "a dead result over a live buffer", lambda: move(INFERENCE, K, 448)),
     ("alignment", "two in one slab", lambda: edit(JOINT, "arenas.alignment", 128, GRADIENTS)),
     ("overlap", "a gradient and an activation of its slab, both alive", lambda: gradients_at(JOINT, 0)),
-    ("slots", "two slots swapped", lambda: swapped(INFERENCE, "slot", K, A2)),
+    ("slots", "two slots swapped", lambda: swap_cells(INFERENCE, "slot", K, A2)),
     ("slot-sharing", "a slot of a live buffer", lambda: edit(INFERENCE, "buffers.slot", 1, row(INFERENCE, K))),
     ("slot-sharing", "one slot for two parameters", lambda: edit(INFERENCE, "buffers.slot", 0, row(INFERENCE, C))),
     ("slot-count", "a slot too many", lambda: one_slot_more(INFERENCE)),
@@ -158,24 +158,23 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
 
 
 OTHER_GRAPHS = {"graph", "versions", "random"}
-"""Rules whose mutation needs another graph: ``test_illegal_graph_…``, ``test_an_update_out_of_turn_…`` and
-``test_the_random_state_is_taken_and_set_in_its_place``."""
+"""Rules that are broken by tests of their own, as their mutation needs another graph."""
 
 
-def scratch_in_state(made: Plan) -> Plan:
+def scratch_in_state(base: Plan) -> Plan:
     """Op 4's scratch in the bytes of the cache, which op 3 read for the last time, but the caller will read."""
-    made = edit(made, "buffers.arena", 1, row(made, K))
-    return move(edit(made, "buffers.slot", 0, row(made, K)), K, 0)
+    base = edit(base, "buffers.arena", 1, row(base, K))
+    return move(edit(base, "buffers.slot", 0, row(base, K)), K, 0)
 
 
-def slab_with_a_gap(made: Plan) -> Plan:
+def slab_with_a_gap(base: Plan) -> Plan:
     """The gradients above all else: 64 bytes more than are ever live."""
-    high = edit(gradients_at(made, 768), "arenas.peak", 832, GRADIENTS)
+    high = edit(gradients_at(base, 768), "arenas.peak", 832, GRADIENTS)
     return metric(metric(high, "peak_bytes.stack", 832), "peak_bytes.gradients", 832)
 
 
-def one_slot_more(made: Plan) -> Plan:
-    more = edit(made, "arenas.slots", 4, ACTIVATIONS)
+def one_slot_more(base: Plan) -> Plan:
+    more = edit(base, "arenas.slots", 4, ACTIVATIONS)
     table = more.slots
     columns = {"arena": 2, "slot": 3, "address": 64, "bytes": 0}
     return replace(more, slots=type(table)(**{name: (*getattr(table, name), cell) for name, cell in columns.items()}))
@@ -189,14 +188,16 @@ def rules_of(faults: tuple[Fault, ...]) -> set[str]:
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("layout", ["joint", "packed", "slots", "sequential"])
 def test_sound_plans_pass(mode: str, preset: str, layout: str) -> None:
-    made = plan(mode, preset, layout)
-    assert check_plan(graph(), made, token=TOKEN) == ()
-    assert check_plan(graph(), made) == ()
-    judge(graph(), made, token=TOKEN)
+    base = plan(mode, preset, layout)
+    assert check_plan(graph(), base, token=TOKEN) == ()
+    assert check_plan(graph(), base) == ()
+    judge(graph(), base, token=TOKEN)
 
 
-@pytest.mark.parametrize(("rule", "_what", "broken"), MUTATIONS, ids=[f"{rule}: {what}" for rule, what, _ in MUTATIONS])
-def test_broken_plan_is_found(rule: str, _what: str, broken: Callable[[], Plan]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "_what", "broken"), MUTATIONS, ids=[f"{rule}: {problem}" for rule, problem, _ in MUTATIONS]
+)
+def test_each_broken_plan_breaks_its_rule(rule: str, _what: str, broken: Callable[[], Plan]) -> None:
     faults = check_plan(graph(), broken(), token=TOKEN)
     assert rule in rules_of(faults)
 
@@ -216,18 +217,18 @@ def test_illegal_graph_is_a_fault() -> None:
     assert rules_of(check_plan(broken, INFERENCE)) == {"graph"}
 
 
-def fault_of(made: Plan, rule: str, *, of: Graph | None = None) -> Fault:
-    return next(fault for fault in check_plan(of or graph(), made, token=TOKEN) if fault.rule == rule)
+def fault_of(base: Plan, rule: str, *, of: Graph | None = None) -> Fault:
+    return next(fault for fault in check_plan(of or graph(), base, token=TOKEN) if fault.rule == rule)
 
 
-def test_a_clobbered_read_names_op_buffer_bytes_and_culprit() -> None:
+def test_clobbered_read_names_op_buffer_bytes_and_culprit() -> None:
     """A2 is put over A1; op 3 reads A1 last, so nothing is lost there. In the whole step, op 7 reads A1."""
     fault = fault_of(move(WHOLE, A2, 0), "read")
     assert (fault.op, fault.buffer, fault.arena, fault.bytes, fault.by) == (7, A1, "activations", (0, 32), 3)
     assert "bytes 0 to 32 of activations hold buffer 6 as op 3 wrote it" in fault.what
 
 
-def test_a_stale_read_names_who_wrote_last() -> None:
+def test_stale_read_names_the_last_writer() -> None:
     fault = fault_of(edit(INFERENCE, "order", (0, 1, 3, 2, 4, 5)), "read")
     assert (fault.op, fault.buffer, fault.by) == (3, S, None)
     assert "nothing has written it yet" in fault.what
@@ -238,7 +239,7 @@ def test_clobbered_state_names_the_culprit() -> None:
     assert (fault.buffer, fault.arena, fault.bytes, fault.by) == (S, "state", (0, 64), 4)
 
 
-def test_a_gradient_later_than_the_order_finds_what_was_saved() -> None:
+def test_mirrored_gradient_needs_saved_values() -> None:
     """No backward ops: op 1 saves A, its gradient is position 2T-1-1."""
     b = Builder()
     x, a, k, y = (b.buffer(role) for role in ("input", "activation", "scratch", "activation"))
@@ -246,54 +247,54 @@ def test_a_gradient_later_than_the_order_finds_what_was_saved() -> None:
     b.op([a], [k])
     b.op([x], [y])
     made_graph = b.build([y])
-    made = prepare_memory(made_graph, mode="backward", preset="train_full", token=TOKEN, arenas=arenas())
-    assert check_plan(made_graph, made) == ()
-    fault = fault_of(move(made, y, made.buffers.offset[row(made, a)]), "saved", of=made_graph)
+    base = prepare_memory(made_graph, mode="backward", preset="train_full", token=TOKEN, arenas=arenas())
+    assert check_plan(made_graph, base) == ()
+    fault = fault_of(move(base, y, base.buffers.offset[row(base, a)]), "saved", of=made_graph)
     assert (fault.op, fault.buffer, fault.by) == (0, a, 2)
     assert "at 5, the gradient of op 0" in fault.what
 
 
 def test_recomputed_values_are_released_by_the_preset_alone() -> None:
     """A2 is saved and recomputable: K may stand on it in ``remat_enabled``, not in ``inference``."""
-    kept, released = plan("forward", "inference"), plan("forward", "remat_enabled")
-    assert kept.buffers.death[row(kept, A2)] == 6
+    retained, released = plan("forward", "inference"), plan("forward", "remat_enabled")
+    assert retained.buffers.death[row(retained, A2)] == 6
     assert released.buffers.death[row(released, A2)] == 5
     wrong = replace(released, preset="inference")
     assert "span" in rules_of(check_plan(graph(), wrong))
 
 
-def test_an_update_out_of_turn_is_a_fault_even_where_nobody_reads() -> None:
+def test_update_out_of_turn_is_a_fault_even_where_nothing_reads() -> None:
     b = Builder()
     x, s = b.buffer("input"), b.buffer("state")
     b.op([x], [], [(s, b.whole[s])])
     b.op([x], [], [(s, b.whole[s])])
     made_graph = b.build()
-    made = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
-    assert check_plan(made_graph, made) == ()
-    assert "versions" in rules_of(check_plan(made_graph, replace(made, order=(1, 0))))
+    base = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
+    assert check_plan(made_graph, base) == ()
+    assert "versions" in rules_of(check_plan(made_graph, replace(base, order=(1, 0))))
 
 
 @pytest.mark.parametrize("target", RANDOM_STATE_OPS)
-def test_the_random_state_is_taken_and_set_in_its_place(target: str) -> None:
+def test_random_state_ops_keep_their_position(target: str) -> None:
     b = Builder()
-    made = [b.buffer("activation", (8,)) for _ in range(3)]
-    for buffer in made:
+    base = [b.buffer("activation", (8,)) for _ in range(3)]
+    for buffer in base:
         b.op([], [buffer])
-    loose = b.build(made)
+    loose = b.build(base)
     fixed = replace(loose, ops=replace(loose.ops, target=("aten.rand.default", target, "aten.rand.default")))
     for order in ((1, 0, 2), (0, 2, 1), (2, 1, 0)):
-        assert not check_plan(loose, prepared(loose, order))
-        faults = check_plan(fixed, replace(prepared(loose, order), ir_hash=fixed.ir_hash))
+        assert not check_plan(loose, plan_in_order(loose, order))
+        faults = check_plan(fixed, replace(plan_in_order(loose, order), ir_hash=fixed.ir_hash))
         assert rules_of(faults) == {"random"}
         assert {fault.op for fault in faults} == {1}
-    assert not check_plan(fixed, prepared(fixed, (0, 1, 2)))
+    assert not check_plan(fixed, plan_in_order(fixed, (0, 1, 2)))
 
 
-def prepared(graph: Graph, order: tuple[int, ...]) -> Plan:
+def plan_in_order(graph: Graph, order: tuple[int, ...]) -> Plan:
     return prepare_memory(graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas("joint"), order=order)
 
 
-def test_overwriting_needs_the_very_same_bytes() -> None:
+def test_takeover_needs_the_same_offset() -> None:
     """OUT takes over A3, from one unit further on."""
     faults = check_plan(graph(), move(INFERENCE, OUT, 64))
     assert "takes-over" in rules_of(faults)
@@ -316,31 +317,31 @@ def test_judge_raises_by_who_must_act() -> None:
     assert listed[0]["buffer"] == C or listed[0]["buffer"] == W
 
 
-def test_a_broken_plan_of_many_faults_is_a_short_error() -> None:
-    made = edit(INFERENCE, "buffers.offset", tuple(1 for _ in INFERENCE.buffers.offset))
+def test_error_of_many_faults_is_short() -> None:
+    base = edit(INFERENCE, "buffers.offset", tuple(1 for _ in INFERENCE.buffers.offset))
     with pytest.raises(PlanUnsound) as caught:
-        judge(graph(), made)
+        judge(graph(), base)
     assert len(str(caught.value)) < 400
 
 
-def test_an_output_that_no_op_writes_is_the_callers_all_the_same() -> None:
+def test_output_that_no_op_writes_must_be_intact() -> None:
     """The parameter itself is returned; a scratch buffer on its bytes is a fault of the output too."""
     b = Builder()
     x, w, k = b.buffer("input"), b.buffer("parameter"), b.buffer("scratch")
     b.op([x], [k])
     made_graph = b.build([w])
-    made = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
-    assert check_plan(made_graph, made) == ()
-    broken = edit(edit(made, "buffers.arena", 0, row(made, k)), "buffers.slot", 0, row(made, k))
+    base = prepare_memory(made_graph, mode="inference", preset="inference", token=TOKEN, arenas=arenas())
+    assert check_plan(made_graph, base) == ()
+    broken = edit(edit(base, "buffers.arena", 0, row(base, k)), "buffers.slot", 0, row(base, k))
     assert fault_of(broken, "output", of=made_graph).by == 0
 
 
 def test_huge_numbers_neither_hang_nor_crash() -> None:
     top = 2**64 - 1
-    made = edit(INFERENCE, "arenas.slots", top, ACTIVATIONS)
-    assert rules_of(check_plan(graph(), made)) == {"cells"}
-    made = move(edit(INFERENCE, "buffers.death", top, 0), K, top - 63)
-    assert {"span", "peak"} <= rules_of(check_plan(graph(), made))
+    base = edit(INFERENCE, "arenas.slots", top, ACTIVATIONS)
+    assert rules_of(check_plan(graph(), base)) == {"cells"}
+    base = move(edit(INFERENCE, "buffers.death", top, 0), K, top - 63)
+    assert {"span", "peak"} <= rules_of(check_plan(graph(), base))
 
 
 def test_arenas_share_bytes_only_where_both_are_joint() -> None:
@@ -357,7 +358,7 @@ def test_arenas_share_bytes_only_where_both_are_joint() -> None:
         assert check_plan(graph(), metric(apart, "bound_bytes.stack", 832)) == ()
 
 
-def test_a_slab_is_proven_or_not_as_a_whole() -> None:
+def test_slab_is_proven_as_a_whole() -> None:
     """Its arenas may be above their own bounds in a slab that is minimal; in one that is not, none is proven."""
     assert JOINT.arenas.proven[GRADIENTS]
     assert JOINT.arenas.peak[GRADIENTS] > JOINT.arenas.bound[GRADIENTS]
@@ -367,10 +368,10 @@ def test_a_slab_is_proven_or_not_as_a_whole() -> None:
     assert check_plan(graph(), modest) == ()
 
 
-def test_a_slab_has_one_alignment_even_where_every_offset_obeys_both() -> None:
+def test_slab_has_one_alignment_even_where_every_offset_obeys_both() -> None:
     faults = check_plan(graph(), edit(JOINT, "arenas.alignment", 32, GRADIENTS))
-    found = [fault for fault in faults if fault.rule == "alignment"]
-    assert [(fault.arena, fault.what) for fault in found] == [
+    alignment_faults = [fault for fault in faults if fault.rule == "alignment"]
+    assert [(fault.arena, fault.what) for fault in alignment_faults] == [
         ("gradients", "gradients shares a slab with activations, but not its alignment")
     ]
 

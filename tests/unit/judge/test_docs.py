@@ -35,43 +35,43 @@ def keys(value: object) -> set[str]:
     return set(value).union(*(keys(inner) for inner in value.values()))
 
 
-def test_every_rule_of_the_graph_is_listed_with_its_error() -> None:
+def test_graph_rules_are_listed_with_their_errors() -> None:
     text = section(page("ir.md"), "Legal graphs")
     assert first_cells(text) == [rule.name for rule in rules.RULES]
-    found = [line.rsplit("`", 2)[1] for line in text.splitlines() if line.startswith("| `")]
-    assert found == [rule.error.code for rule in rules.RULES]
+    codes = [line.rsplit("`", 2)[1] for line in text.splitlines() if line.startswith("| `")]
+    assert codes == [rule.error.code for rule in rules.RULES]
 
 
-def test_every_rule_of_the_judge_is_listed() -> None:
+def test_plan_rules_are_listed() -> None:
     listed = first_cells(section(page("judge.md"), "Rules"))
     assert listed == [name for row in check.RULES for name in row.rules]
 
 
-def test_every_failure_code_is_listed_with_its_exit() -> None:
-    made = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TmmuError)]
-    wanted = {kind.code: kind.exit_code for kind in made if "code" in vars(kind) and kind is not errors.TmmuError}
+def test_failure_codes_are_listed_with_their_exit() -> None:
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TmmuError)]
+    expected = {kind.code: kind.exit_code for kind in classes if "code" in vars(kind) and kind is not errors.TmmuError}
     rows = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", page("errors.md"), re.MULTILINE)
-    assert {code: int(number) for code, number in rows} == wanted
+    assert {code: int(number) for code, number in rows} == expected
 
 
-def test_every_metric_is_listed() -> None:
+def test_metrics_are_listed() -> None:
     listed = first_cells(section(page("plan.md"), "Metrics"))
     names = [name for name in plan().metrics if not name.startswith("peak_bytes.") or name == "peak_bytes.stack"]
     assert sorted(listed) == sorted([*names, "peak_bytes.ARENA"])
 
 
-def test_the_grammars_name_every_key_and_word() -> None:
+def test_grammars_name_every_key_and_word() -> None:
     for name, top, words in (
         ("ir.cddl", semantic_map(graph()) | {"notes": notes_map(graph().notes)}, (ROLES, STAGES, PHASES, MODALITIES)),
         ("plan.cddl", plan_map(replace(plan(), ring=RING)) | {"digest": b""}, (MODES, PRESETS, LAYOUTS, POLICIES)),
     ):
         text = re.sub(r";.*", "", page(name))
-        wanted = keys({key: value for key, value in top.items() if key != "metrics"}) | {"metrics"} & set(top)
-        assert set(re.findall(r"(\w+):", text)) - {"written", "read"} == wanted
+        expected = keys({key: value for key, value in top.items() if key != "metrics"}) | {"metrics"} & set(top)
+        assert set(re.findall(r"(\w+):", text)) - {"written", "read"} == expected
         assert {word for group in words for word in group} <= set(re.findall(r'"([^"]+)"', text))
 
 
-def test_the_index_lists_every_page_and_no_other() -> None:
+def test_index_lists_every_page_and_no_other() -> None:
     listed = set(re.findall(r"\]\(([\w-]+\.(?:md|cddl))\)", page("index.md")))
     assert listed == {path.name for path in SPEC.iterdir() if path.suffix in (".md", ".cddl")} - {"index.md"}
 

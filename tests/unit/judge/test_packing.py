@@ -24,7 +24,7 @@ def rules(problem: PackProblem, offset: tuple[int, ...], peak: int = 8, bound: i
     return [fault.rule for fault in packing_faults(problem, offset, peak=peak, bound=bound)]
 
 
-def test_a_sound_packing_has_no_fault() -> None:
+def test_sound_packing_has_no_fault() -> None:
     require_sound_packing(SOUND, OFFSET, peak=8, bound=8)
 
 
@@ -44,19 +44,19 @@ def test_a_sound_packing_has_no_fault() -> None:
         (OFFSET, 8, 9, "bound"),
     ],
 )
-def test_each_rule_can_be_broken(offset: tuple[int, ...], peak: int, bound: int, rule: str) -> None:
+def test_each_broken_packing_breaks_its_rule(offset: tuple[int, ...], peak: int, bound: int, rule: str) -> None:
     assert rule in rules(SOUND, offset, peak, bound)
     with pytest.raises(PlanUnsound):
         require_sound_packing(SOUND, offset, peak=peak, bound=bound)
 
 
-def test_what_holds_no_byte_conflicts_with_nothing() -> None:
+def test_items_without_bytes_conflict_with_nothing() -> None:
     given_deep = replace(SOUND, fixed=(-1, 4, -1, 100, 4))
     assert rules(given_deep, (0, 4, 2, 100, 4)) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 5), st.integers(0, 9)), max_size=12))
-def test_shared_bytes_are_found_exactly_where_there_are_any(rows: list[tuple[int, int, int, int]]) -> None:
+def test_overlapping_pairs_are_found_exactly_where_there_are_any(rows: list[tuple[int, int, int, int]]) -> None:
     problem = PackProblem(
         size=tuple(r[2] for r in rows),
         birth=tuple(r[0] for r in rows),
@@ -69,10 +69,10 @@ def test_shared_bytes_are_found_exactly_where_there_are_any(rows: list[tuple[int
         for time in range(birth, birth + length):
             for byte in range(offset, offset + size):
                 cells[time, byte] = cells.get((time, byte), 0) + 1
-    found = [*overlapping_pairs(problem, [r[3] for r in rows])]
-    assert bool(found) == any(count > 1 for count in cells.values())
-    for one, other in found:
-        assert rows[one][3] < rows[other][3] + rows[other][2]
-        assert rows[other][3] < rows[one][3] + rows[one][2]
+    pairs = [*overlapping_pairs(problem, [r[3] for r in rows])]
+    assert bool(pairs) == any(count > 1 for count in cells.values())
+    for older, newer in pairs:
+        assert rows[older][3] < rows[newer][3] + rows[newer][2]
+        assert rows[newer][3] < rows[older][3] + rows[older][2]
     live = [sum(size for birth, length, size, _ in rows if birth <= t < birth + length) for t in range(11)]
     assert most_live_bytes(problem) == max(live)

@@ -31,89 +31,89 @@ def plan(policy: str = "cyclic", capacity: int = CAPACITY, depth: int = 0) -> Pl
 
 
 def ring(policy: str = "cyclic") -> Ring:
-    found = plan(policy).ring
-    assert found
-    return found
+    schedule = plan(policy).ring
+    assert schedule
+    return schedule
 
 
-def block(at: int, of: str = "cyclic", **changes: Any) -> Ring:
-    made = ring(of)
-    blocks = list(made.blocks)
-    blocks[at] = replace(blocks[at], **changes)
-    return replace(made, blocks=tuple(blocks))
+def block(index: int, of: str = "cyclic", **changes: Any) -> Ring:
+    schedule = ring(of)
+    blocks = list(schedule.blocks)
+    blocks[index] = replace(blocks[index], **changes)
+    return replace(schedule, blocks=tuple(blocks))
 
 
-def member(at: int, index: int, **changes: Any) -> Ring:
-    members = list(ring().blocks[at].members)
+def member(block_index: int, index: int, **changes: Any) -> Ring:
+    members = list(ring().blocks[block_index].members)
     members[index] = replace(members[index], **changes)
-    return block(at, members=tuple(members))
+    return block(block_index, members=tuple(members))
 
 
-def visit(at: int, **changes: Any) -> Ring:
+def visit(index: int, **changes: Any) -> Ring:
     visits = list(ring().visits)
-    visits[at] = replace(visits[at], **changes)
+    visits[index] = replace(visits[index], **changes)
     return replace(ring(), visits=tuple(visits))
 
 
-def copy(at: int, of: str = "cyclic", **changes: Any) -> Ring:
+def copy(index: int, of: str = "cyclic", **changes: Any) -> Ring:
     copies = list(ring(of).copies)
-    copies[at] = replace(copies[at], **changes)
+    copies[index] = replace(copies[index], **changes)
     return replace(ring(of), copies=tuple(copies))
 
 
-def streamed(of: str = "cyclic") -> list[int]:
-    return [at for at, one in enumerate(ring(of).blocks) if not one.resident]
+def streamed_blocks(of: str = "cyclic") -> list[int]:
+    return [index for index, entry in enumerate(ring(of).blocks) if not entry.resident]
 
 
-def staying() -> list[int]:
-    return [at for at, one in enumerate(ring().blocks) if one.resident]
+def resident_blocks() -> list[int]:
+    return [index for index, entry in enumerate(ring().blocks) if entry.resident]
 
 
 def stays_on_the_ring() -> Ring:
     """A block that stays, moved onto one that streams."""
-    return block(staying()[-1], address=ring().blocks[streamed()[0]].address)
+    return block(resident_blocks()[-1], address=ring().blocks[streamed_blocks()[0]].address)
 
 
 def two_in_one_place() -> Ring:
     """Two streamed blocks that follow each other, moved onto each other; nobody waits for that."""
-    one, other = streamed("skip_end")[:2]
-    return block(other, "skip_end", address=ring("skip_end").blocks[one].address)
+    entry, second = streamed_blocks("skip_end")[:2]
+    return block(second, "skip_end", address=ring("skip_end").blocks[entry].address)
 
 
 def overwriting_several() -> int:
     """The last such copy: the one ahead of it waits for none of its readers."""
-    return max(i for i, one in enumerate(ring("skip_end").copies) if len(one.waits) > 1)
+    return max(i for i, entry in enumerate(ring("skip_end").copies) if len(entry.waits) > 1)
 
 
 def streams_into_what_stays() -> Ring:
     """A streamed block that starts below one that stays, with nothing under it, and reaches into it."""
-    blocks = list(block(staying()[-1], address=4096).blocks)
-    blocks[streamed()[0]] = replace(blocks[streamed()[0]], address=4096 - 64)
+    blocks = list(block(resident_blocks()[-1], address=4096).blocks)
+    blocks[streamed_blocks()[0]] = replace(blocks[streamed_blocks()[0]], address=4096 - 64)
     return replace(ring(), capacity=8192, blocks=tuple(blocks))
 
 
 def oldest_first() -> Ring:
     """A copy that overwrites several blocks waits for them in the wrong order."""
-    at = overwriting_several()
-    return copy(at, "skip_end", waits=tuple(reversed(ring("skip_end").copies[at].waits)))
+    index = overwriting_several()
+    return copy(index, "skip_end", waits=tuple(reversed(ring("skip_end").copies[index].waits)))
 
 
 def oldest_alone() -> Ring:
     """It waits for the oldest of them and no other."""
-    at = overwriting_several()
-    return copy(at, "skip_end", waits=ring("skip_end").copies[at].waits[-1:])
+    index = overwriting_several()
+    return copy(index, "skip_end", waits=ring("skip_end").copies[index].waits[-1:])
 
 
 def without_lag() -> Ring:
     """Copies of the first visits wait for readers of the same pass instead of the one before."""
-    copies = tuple(replace(one, waits=tuple(replace(w, lag=0) for w in one.waits)) for one in ring().copies)
+    copies = tuple(replace(entry, waits=tuple(replace(w, lag=0) for w in entry.waits)) for entry in ring().copies)
     return replace(ring(), copies=copies)
 
 
 def twice() -> Ring:
     """A visit shared out over two, which overlap."""
-    one = ring().visits[2]
-    visits = sorted((*ring().visits, Visit(block=one.block, first=one.first, last=one.first)), key=_key)
+    entry = ring().visits[2]
+    visits = sorted((*ring().visits, Visit(block=entry.block, first=entry.first, last=entry.first)), key=_key)
     return replace(ring(), visits=tuple(visits))
 
 
@@ -157,7 +157,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Ring]], ...] = (
     ("resident", "a weight that is read twice streams", lambda: block(0, resident=False)),
     ("copies", "a copy dropped", lambda: replace(ring(), copies=ring().copies[1:])),
     ("copies", "a copy too many", lambda: replace(ring(), copies=ring().copies + ring().copies[-1:])),
-    ("copies", "a copy for what stays", lambda: block(streamed()[0], resident=True)),
+    ("copies", "a copy for what stays", lambda: block(streamed_blocks()[0], resident=True)),
     (
         "starts",
         "a copy issued after its visit",
@@ -185,73 +185,76 @@ def faults(broken: Ring) -> set[str]:
 @pytest.mark.parametrize("policy", ["cyclic", "skip_end", "slots", "double"])
 def test_sound_rings_have_no_fault(policy: str) -> None:
     assert check_plan(graph(), plan(policy)) == ()
-    assert streamed(policy)
+    assert streamed_blocks(policy)
 
 
-@pytest.mark.parametrize(("rule", "what", "broken"), MUTATIONS, ids=[f"{rule}: {what}" for rule, what, _ in MUTATIONS])
-def test_each_broken_ring_breaks_its_rule(rule: str, what: str, broken: Callable[[], Ring]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "problem", "broken"), MUTATIONS, ids=[f"{rule}: {problem}" for rule, problem, _ in MUTATIONS]
+)
+def test_each_broken_ring_breaks_its_rule(rule: str, problem: str, broken: Callable[[], Ring]) -> None:
     assert f"ring-{rule}" in faults(broken())
 
 
 def test_copies_are_issued_in_the_order_of_the_link() -> None:
-    """One that waits for an early reader may not be issued before the copy ahead of it, which waits for a later one."""
-    made = prepare_ring(graph(), plan_graph(graph()), RingRequest(capacity=CAPACITY, policy="skip_end")).ring
-    assert made
-    total, turns = len(made.visits), [one.start.visit - one.start.lag * len(made.visits) for one in made.copies]
-    free = [one.waits[0].visit + 1 - one.waits[0].lag * total for one in made.copies]
-    at = next(i for i, (turn, least) in enumerate(zip(turns, free, strict=True)) if least < turn)
-    start = VisitRef(visit=free[at] % total, lag=-(free[at] // total))
-    found = check_plan(graph(), replace(plan(), ring=copy(at, "skip_end", start=start)))
-    assert {fault.what for fault in found if fault.rule == "ring-starts"} == {
-        f"the copy for visit {made.copies[at].visit} is issued before the one ahead of it"
+    """A copy that waits for an early reader may not overtake the one ahead of it, which waits for a later reader."""
+    schedule = prepare_ring(graph(), plan_graph(graph()), RingRequest(capacity=CAPACITY, policy="skip_end")).ring
+    assert schedule
+    total = len(schedule.visits)
+    starts = [entry.start.visit - entry.start.lag * total for entry in schedule.copies]
+    free = [entry.waits[0].visit + 1 - entry.waits[0].lag * total for entry in schedule.copies]
+    index = next(i for i, (start, least) in enumerate(zip(starts, free, strict=True)) if least < start)
+    start = VisitRef(visit=free[index] % total, lag=-(free[index] // total))
+    reported = check_plan(graph(), replace(plan(), ring=copy(index, "skip_end", start=start)))
+    assert {fault.what for fault in reported if fault.rule == "ring-starts"} == {
+        f"the copy for visit {schedule.copies[index].visit} is issued before the one ahead of it"
     }
 
 
-def test_a_fence_that_is_one_op_short_is_found() -> None:
+def test_copy_that_waits_one_op_too_little_is_a_fault() -> None:
     """Layers of one op each, so that the visit before ends one op earlier."""
     single = layered_graph(SIZES)
     modules = tuple(f"h.{op}" for op in range(len(single.ops)))
     single = replace(single, notes=replace(single.notes, ops=replace(single.notes.ops, module=modules)))
-    made = prepare_ring(single, plan_graph(single), RingRequest(capacity=1536, policy="skip_end"))
-    assert made.ring
-    assert check_plan(single, made) == ()
+    sound = prepare_ring(single, plan_graph(single), RingRequest(capacity=1536, policy="skip_end"))
+    assert sound.ring
+    assert check_plan(single, sound) == ()
     short = 0
-    for at, one in enumerate(made.ring.copies):
-        newest = one.waits[0]
+    for index, entry in enumerate(sound.ring.copies):
+        newest = entry.waits[0]
         if newest.visit:
-            before = replace(one, waits=(replace(newest, visit=newest.visit - 1), *one.waits[1:]))
-            copies = (*made.ring.copies[:at], before, *made.ring.copies[at + 1 :])
-            found = check_plan(single, replace(made, ring=replace(made.ring, copies=copies)))
-            short += "ring-lands" in {fault.rule for fault in found}
-    assert short > len(made.ring.copies) // 2
+            before = replace(entry, waits=(replace(newest, visit=newest.visit - 1), *entry.waits[1:]))
+            copies = (*sound.ring.copies[:index], before, *sound.ring.copies[index + 1 :])
+            reported = check_plan(single, replace(sound, ring=replace(sound.ring, copies=copies)))
+            short += "ring-lands" in {fault.rule for fault in reported}
+    assert short > len(sound.ring.copies) // 2
 
 
 def test_every_rule_has_a_mutation() -> None:
     assert {f"ring-{rule}" for rule, _, _ in MUTATIONS} == set(NAMES)
 
 
-def test_a_fault_of_form_is_the_only_one_asked() -> None:
+def test_schema_fault_comes_alone() -> None:
     assert faults(replace(ring(), policy="lucky", depth=99)) == {"ring-form"}
 
 
-def test_a_landing_names_the_bytes_and_the_op() -> None:
-    found = [f for f in check_plan(graph(), replace(plan(), ring=oldest_alone())) if f.rule == "ring-lands"]
-    assert found
-    assert all(fault.bytes and fault.by is not None for fault in found)
+def test_landing_fault_names_bytes_and_op() -> None:
+    reported = [f for f in check_plan(graph(), replace(plan(), ring=oldest_alone())) if f.rule == "ring-lands"]
+    assert reported
+    assert all(fault.bytes and fault.by is not None for fault in reported)
 
 
-def test_a_weight_that_the_caller_gets_back_stays() -> None:
-    handed = layered_graph(SIZES, tied=TIED)
-    weight = next(v for v, b in enumerate(handed.values.buffer) if handed.notes.buffers[b] == "h.1.a.weight")
-    handed = replace(handed, outputs=(*handed.outputs, weight))
-    made = prepare_ring(handed, plan_graph(handed), RingRequest(capacity=CAPACITY))
-    assert made.ring
-    assert made.ring.blocks[2].resident
-    free = tuple(replace(one, resident=one.resident and i != 2) for i, one in enumerate(made.ring.blocks))
-    broken = replace(made, ring=replace(made.ring, blocks=free))
-    assert "ring-resident" in {fault.rule for fault in check_plan(handed, broken)}
+def test_weight_that_is_an_output_is_resident() -> None:
+    program = layered_graph(SIZES, tied=TIED)
+    weight = next(v for v, b in enumerate(program.values.buffer) if program.notes.buffers[b] == "h.1.a.weight")
+    program = replace(program, outputs=(*program.outputs, weight))
+    sound = prepare_ring(program, plan_graph(program), RingRequest(capacity=CAPACITY))
+    assert sound.ring
+    assert sound.ring.blocks[2].resident
+    free = tuple(replace(entry, resident=entry.resident and i != 2) for i, entry in enumerate(sound.ring.blocks))
+    broken = replace(sound, ring=replace(sound.ring, blocks=free))
+    assert "ring-resident" in {fault.rule for fault in check_plan(program, broken)}
 
 
-def test_the_judge_refuses_an_unsound_ring() -> None:
+def test_judge_refuses_an_unsound_ring() -> None:
     with pytest.raises(PlanUnsound, match="ring-depth"):
         judge(graph(), replace(plan(), ring=replace(ring(), depth=77)))

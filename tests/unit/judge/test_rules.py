@@ -20,8 +20,8 @@ class FancyInt(int):
     """Stands for the integers of other libraries."""
 
 
-def with_notes(column: str, value: object, at: int) -> Graph:
-    return edit(graph(), f"notes.ops.{column}", value, at)
+def with_notes(column: str, value: object, index: int) -> Graph:
+    return edit(graph(), f"notes.ops.{column}", value, index)
 
 
 def empty_window(offset: int) -> Graph:
@@ -35,17 +35,17 @@ def stale_chain() -> Graph:
     old = b.value(s)
     b.op([s], [], [(s, b.whole[s])])
     b.op([s], [a])
-    made = b.build([a])
-    return edit(made, "ops.reads", (*made.ops.reads[1], old), 1)
+    base = b.build([a])
+    return edit(base, "ops.reads", (*base.ops.reads[1], old), 1)
 
 
 def two_alike(shape: tuple[int, ...], stride: tuple[int, ...], size: int) -> Graph:
-    made = graph()
+    base = graph()
     for buffer in (4, 5):
-        made = edit(made, "buffers.bytes", size, buffer)
+        base = edit(base, "buffers.bytes", size, buffer)
     for value in (2, 3):
-        made = edit(edit(made, "values.shape", shape, value), "values.stride", stride, value)
-    return made
+        base = edit(edit(base, "values.shape", shape, value), "values.stride", stride, value)
+    return base
 
 
 def changed_argument() -> Graph:
@@ -111,8 +111,10 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Graph]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("rule", "_what", "broken"), MUTATIONS, ids=[f"{rule}: {what}" for rule, what, _ in MUTATIONS])
-def test_broken_graph_is_found(rule: str, _what: str, broken: Callable[[], Graph]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "_what", "broken"), MUTATIONS, ids=[f"{rule}: {problem}" for rule, problem, _ in MUTATIONS]
+)
+def test_each_broken_graph_breaks_its_rule(rule: str, _what: str, broken: Callable[[], Graph]) -> None:
     assert rule in {fault.rule for fault in check_graph(broken())}
 
 
@@ -125,12 +127,12 @@ def test_every_rule_has_a_mutation() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(shuffled=None))
-def test_legal_graphs_pass(made: Graph) -> None:
-    assert check_graph(made) == ()
-    require_legal(made)
+def test_legal_graphs_pass(base: Graph) -> None:
+    assert check_graph(base) == ()
+    require_legal(base)
 
 
-def test_what_is_legal_stays_legal() -> None:
+def test_corner_cases_are_legal() -> None:
     """Empty graphs, empty windows at the end, expanded and transposed windows, one input twice, an input as output."""
     require_legal(Builder().build())
     require_legal(empty_window(32))
@@ -151,21 +153,21 @@ def test_errors_say_who_must_act() -> None:
     assert caught.value.fields["count"] == 1
 
 
-def test_ids_need_be_in_no_order() -> None:
+def test_op_ids_need_no_legal_order() -> None:
     """The same program, its ops listed backwards, is legal; versions follow what reads what."""
     ops = graph().ops
     turned = Ops(**{name: tuple(reversed(getattr(ops, name))) for name in Ops.__slots__})
     assert check_graph(replace(graph(), ops=turned)) == ()
 
 
-def test_all_faults_are_reported_in_the_order_of_the_table() -> None:
-    made = edit(edit(graph(), "values.offset", 4, 0), "ops.saves", (0,), 1)
-    made = edit(made, "notes.ops.source", "/x.py:1", 5)
-    assert [fault.rule for fault in check_graph(made)] == ["window", "saves", "sources"]
+def test_faults_come_in_the_order_of_the_table() -> None:
+    base = edit(edit(graph(), "values.offset", 4, 0), "ops.saves", (0,), 1)
+    base = edit(base, "notes.ops.source", "/x.py:1", 5)
+    assert [fault.rule for fault in check_graph(base)] == ["window", "saves", "sources"]
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_checking_is_linear(shuffled: bool) -> None:
+def test_check_is_linear(shuffled: bool) -> None:
     """3,000 ops are checked in well under a second, however their ids are ordered."""
-    made = random_graph(seeded(5), ops=3000, shuffled=shuffled)
-    assert check_graph(made) == ()
+    base = random_graph(seeded(5), ops=3000, shuffled=shuffled)
+    assert check_graph(base) == ()

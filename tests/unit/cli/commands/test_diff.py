@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
-from tests.unit.ir.programs import planned, program
+from tests.unit.ir.programs import plan_program, program
 from tmmu.cli import planning_process as child
 from tmmu.cli.commands.diff import parse_limit
 from tmmu.cli.output.diff_report import Limit, Line, _lines, blame, compare
-from tmmu.cli.output.diff_text import _escaped, signed
+from tmmu.cli.output.diff_text import _escape, signed_text
 from tmmu.compare.diff import Change
 from tmmu.compare.diff_side import Origin
 from tmmu.ir.graph import Graph, encode_graph
@@ -155,7 +155,7 @@ def test_the_line_that_is_blamed_is_the_one_that_adds_most_on_balance() -> None:
     """One line makes a buffer and drops a like one; the other makes a smaller one and drops none."""
     before = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nb 4 = three mm a w\nreturn b"
     after = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nextra 12 = two cat x\nb 4 = three mm a w extra\nreturn b"
-    report = compare(planned(before), planned(after), names=("a", "b"))
+    report = compare(plan_program(before), plan_program(after), names=("a", "b"))
     found = blame(report)
     assert found is not None
     assert (found[0].source, found[1]) == ("net.py:4", 12 << 10)
@@ -167,7 +167,7 @@ def test_the_line_that_is_blamed_is_the_one_that_adds_most_on_balance() -> None:
 
 def test_causes_of_a_line_stand_together_the_line_that_adds_most_first() -> None:
     changes = [change("x", 9, "came"), change("x", -8, "dies earlier"), change("y", 5, "came"), change("y", 1, "grew")]
-    report = compare(planned(NET), planned(WIDE), names=("a", "b"))
+    report = compare(plan_program(NET), plan_program(WIDE), names=("a", "b"))
     lines = _lines(replace(report.peak, bytes=7, changes=tuple(changes)))
     assert [(one.source, one.bytes) for one in lines] == [("y", 5), ("y", 1), ("x", 9), ("x", -8)]
 
@@ -229,9 +229,9 @@ def test_markdown_has_tables_and_nothing_that_a_name_could_open(shell: Shell) ->
 
 
 def test_what_opens_markdown_is_escaped() -> None:
-    assert _escaped("a|b*c_d`e`<f>g") == "a\\|b\\*c\\_d\\`e\\`\\<f\\>g"
-    assert _escaped("\x1b[0m") == "\\\\x1b\\[0m"
-    assert all(_escaped(one) == f"\\{one}" for one in "\\`*_{}[]<>()|~!&$")
+    assert _escape("a|b*c_d`e`<f>g") == "a\\|b\\*c\\_d\\`e\\`\\<f\\>g"
+    assert _escape("\x1b[0m") == "\\\\x1b\\[0m"
+    assert all(_escape(one) == f"\\{one}" for one in "\\`*_{}[]<>()|~!&$")
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_what_opens_markdown_is_escaped() -> None:
 )
 def test_what_github_links_in_rendered_text_is_code(name: str) -> None:
     """It looks at the page and not at what was escaped: nobody is called, and nothing leads away."""
-    assert _escaped(f"in {name} and_more") == f"in `{name}` and\\_more"
-    assert _escaped(f"{name}`|`") == f"`{name}'\\|'`"
+    assert _escape(f"in {name} and_more") == f"in `{name}` and\\_more"
+    assert _escape(f"{name}`|`") == f"`{name}'\\|'`"
 
 
 def test_weights_that_changed_are_listed(shell: Shell) -> None:
@@ -288,7 +288,7 @@ def test_packing_and_buffers_that_moved_into_the_peak_are_said(shell: Shell) -> 
 
 
 def test_bytes_more_and_less() -> None:
-    assert [signed(n) for n in (0, 1, -1, 2048, -(3 << 20))] == ["=", "+1 B", "-1 B", "+2.0 KiB", "-3.0 MiB"]
+    assert [signed_text(n) for n in (0, 1, -1, 2048, -(3 << 20))] == ["=", "+1 B", "-1 B", "+2.0 KiB", "-3.0 MiB"]
 
 
 def test_what_makes_no_sense_is_refused_before_anything_starts(shell: Shell) -> None:
