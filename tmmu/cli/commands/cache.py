@@ -111,7 +111,7 @@ def _listing_lines(rows: Sequence[EntryRow]) -> list[str]:
     cells = [
         (row.key[:KEY_DIGITS], _format_time(row.used_ns), readable_size(row.bytes), *_listed_cells(row)) for row in rows
     ]
-    return render.aligned("<<><<<<<", ("key", "last used", "size", *LISTED_PARTS), cells)
+    return render.align_columns("<<><<<<<", ("key", "last used", "size", *LISTED_PARTS), cells)
 
 
 def _format_time(nanoseconds: int) -> str:
@@ -203,12 +203,11 @@ def nearest_entries(key: Key, folder: Path) -> tuple[NearEntry, ...]:
 
 
 def _differing_parts(key: Key, stored_key: Key) -> dict[str, tuple[str, str]]:
-    """By name, the texts of the parts that differ; ``model`` is left out where ``model.inputs`` differs too."""
-    names = key.differences(stored_key)
-    narrowed = [name for name in names if not any(longer.startswith(f"{name}.") for longer in names)]
+    """By name, the texts of the parts that differ."""
     parts = {part.name: part for part in key.parts}
     stored_parts = {part.name: part for part in stored_key.parts}
-    return {name: _distinct_texts(parts.get(name), stored_parts.get(name)) for name in narrowed}
+    names = key.differences(stored_key)
+    return {name: _distinct_texts(parts.get(name), stored_parts.get(name)) for name in names}
 
 
 def _distinct_texts(part: Part | None, stored_part: Part | None) -> tuple[str, str]:
@@ -228,7 +227,7 @@ def _nearest_lines(nearest: Sequence[NearEntry]) -> Iterator[str]:
         count = len(entry.parts)
         yield ""
         yield f"{entry.key[:KEY_DIGITS]} differs in {count} part{'' if count == 1 else 's'}:"
-        yield from render.aligned(
+        yield from render.align_columns(
             "<<<",
             ("part", "asked for", "kept"),
             [(name, *map(_shorten_digests, texts)) for name, texts in entry.parts.items()],
