@@ -224,5 +224,8 @@ if not TYPE_CHECKING:
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         path, attribute = _LAZY[name]
+        # Parts of AOTAutograd import each other in a circle, which holds only when it is entered at its own module.
+        if path.startswith("torch._functorch."):
+            import_module("torch._functorch.aot_autograd")
         globals()[name] = value = getattr(import_module(path), attribute, None) or import_module(f"{path}.{attribute}")
         return value

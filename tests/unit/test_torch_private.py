@@ -121,6 +121,7 @@ def test_each_private_name_has_a_reason_and_its_versions() -> None:
     [
         ("tmmu.torch_private", "torch._dynamo torch._inductor torch._functorch.partitioners torch.export.pt2_archive"),
         ("tmmu.cli.app", "torch"),
+        ("tmmu.passes.autograd.split", "torch._inductor.compile_fx"),
     ],
 )
 def test_imports_load_no_more_of_torch_than_they_need(module: str, unloaded: str) -> None:
