@@ -1,8 +1,8 @@
-"""Our packing against published heuristics: ``python -m benchmarks.pack [--data DIR] [--corpus] [--nodes N]``.
+"""Packing by tmmu against published heuristics: ``python -m benchmarks.pack [--data DIR] [--corpus] [--nodes N]``.
 
-Every CSV under DIR, then, with ``--corpus``, the plans of some models. A block a case: for each method the excess of
-its peak over the most bytes live at once, in parts per million, and seconds, in this one run. Ours must be sound and
-no worse than any: exits 1 where it is not. ``-``: not run, it would take more than a minute.
+Cases: every CSV under DIR and, with ``--corpus``, the plans of some models. Per case and method: the excess of the peak
+over the most bytes live at once, in parts per million, and the seconds of one run; ``-`` if it would take more than a
+minute. Exits 1 unless the result of tmmu is sound and no higher than that of any other method.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.peers import PEERS
 from tests.problems import random_problem
-from tmmu.ir.problem import PackProblem, Problem
+from tmmu.ir.problem import PackProblem, Placement, Problem
 from tmmu.judge.packing import require_sound_packing
 from tmmu.planner.intervals import read_intervals
 from tmmu.planner.layout import place_packed
@@ -27,38 +27,38 @@ MODELS = (("GPT-2", "inference"), ("GPT-2", "backward"), ("Llama 3.1 8B", "backw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class PackingCase:
     name: str
     problem: PackProblem
-    plan: bool = False
-    """Packed as plans are, not as ``tmmu pack`` does."""
+    is_plan: bool = False
+    """Packed as in a plan (``place_packed``), not as by ``tmmu pack``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class MethodResult:
     method: str
     peak: int
     seconds: float
     note: str = ""
 
 
-def files(data: Path) -> Iterator[Case]:
+def file_cases(data: Path) -> Iterator[PackingCase]:
     for path in sorted(data.glob("**/*.csv")):
-        yield Case(name=path.stem, problem=read_intervals(path).problem)
+        yield PackingCase(name=path.stem, problem=read_intervals(path).problem)
 
 
-def synthetic() -> Iterator[Case]:
+def random_cases() -> Iterator[PackingCase]:
     for items, live in ((500, 20), (5_000, 50), (20_000, 100)):
-        yield Case(name=f"random-{items}-{live}", problem=outer(random_problem(items, live)))
+        yield PackingCase(name=f"random-{items}-{live}", problem=to_pack_problem(random_problem(items, live)))
 
 
-def models() -> Iterator[Case]:
-    """The stack of some plans as one problem: rows that take each other over are one item."""
+def model_cases() -> Iterator[PackingCase]:
+    """The stack of each model's plan as one problem; a chain of takeovers is one item."""
     from benchmarks.architectures import ARCHITECTURES  # noqa: PLC0415 - torch, and only for this
     from benchmarks.corpus import plan  # noqa: PLC0415
 
     for name, mode in MODELS:
-        for architecture in (one for one in ARCHITECTURES if one.name == name):
+        for architecture in filter(lambda entry: entry.name == name, ARCHITECTURES):
             row = plan(architecture, mode, "cuda")
             if row.result is None:
                 sys.exit(f"{name}: {row.reason}")
@@ -73,10 +73,10 @@ def models() -> Iterator[Case]:
                     span[1] = max(span[1], death)
             birth_death_size = list(zip(*items.values(), strict=True))
             problem = Problem(birth=birth_death_size[0], death=birth_death_size[1], size=birth_death_size[2])
-            yield Case(name=f"{name} {mode}", problem=outer(problem), plan=True)
+            yield PackingCase(name=f"{name} {mode}", problem=to_pack_problem(problem), is_plan=True)
 
 
-def outer(problem: Problem) -> PackProblem:
+def to_pack_problem(problem: Problem) -> PackProblem:
     return PackProblem(
         size=problem.size,
         birth=problem.birth,
@@ -86,55 +86,49 @@ def outer(problem: Problem) -> PackProblem:
     )
 
 
-def inner(problem: PackProblem) -> Problem:
+def to_problem(problem: PackProblem) -> Problem:
     return Problem(size=problem.size, birth=problem.birth, death=problem.death)
 
 
-def ours(case: Case, nodes: int | None) -> Result:
+def run_tmmu(case: PackingCase, search_nodes: int | None) -> MethodResult:
     start = time.perf_counter()
-    if case.plan:
-        placed = place_packed(inner(case.problem))
-        seconds = time.perf_counter() - start
-        require_sound_packing(case.problem, placed.offset, peak=placed.peak, bound=placed.bound)
-        proven = " proven" if placed.proven else ""
-        return Result(method="tmmu", peak=placed.peak, seconds=seconds, note=f"{placed.method}{proven}")
-    found = pack(case.problem, search_nodes=nodes)
+    packed = place_packed(to_problem(case.problem)) if case.is_plan else pack(case.problem, search_nodes=search_nodes)
     seconds = time.perf_counter() - start
-    require_sound_packing(case.problem, found.offset, peak=found.peak, bound=found.bound)
-    proven = " proven" if found.proven else ""
-    return Result(
-        method="tmmu", peak=found.peak, seconds=seconds, note=f"{found.method}{proven} {found.nodes_visited} nodes"
-    )
+    require_sound_packing(case.problem, packed.offset, peak=packed.peak, bound=packed.bound)
+    note = packed.method + " proven" * packed.proven
+    if not isinstance(packed, Placement):
+        note += f" {packed.nodes_visited} nodes"
+    return MethodResult(method="tmmu", peak=packed.peak, seconds=seconds, note=note)
 
 
-def theirs(case: Case) -> Iterator[Result]:
-    instance = prepare_instance(inner(case.problem), max_live_bytes(inner(case.problem)))
+def run_peers(case: PackingCase) -> Iterator[MethodResult]:
+    instance = prepare_instance(to_problem(case.problem), max_live_bytes(to_problem(case.problem)))
     for peer in PEERS:
-        if len(instance) > peer.most:
-            yield Result(method=peer.name, peak=-1, seconds=0.0)
+        if len(instance) > peer.max_items:
+            yield MethodResult(method=peer.name, peak=-1, seconds=0.0)
             continue
         start = time.perf_counter()
         low = peer.place(instance)
         seconds = time.perf_counter() - start
         offset = [0] * len(case.problem)
-        for item, found in zip(instance.item.tolist(), low.tolist(), strict=True):
-            offset[item] = found
+        for item, item_offset in zip(instance.item.tolist(), low.tolist(), strict=True):
+            offset[item] = item_offset
         peak = int((low + instance.size).max())
         require_sound_packing(case.problem, offset, peak=peak, bound=instance.bound)
-        yield Result(method=peer.name, peak=peak, seconds=seconds)
+        yield MethodResult(method=peer.name, peak=peak, seconds=seconds)
 
 
-def show(case: Case, nodes: int | None) -> bool:
-    """Print a case; whether no peer is below ours."""
-    live = max_live_bytes(inner(case.problem))
-    mine = ours(case, nodes)
-    others = list(theirs(case))
+def show_case(case: PackingCase, search_nodes: int | None) -> bool:
+    """Print a case; True if no peer has a lower peak."""
+    live = max_live_bytes(to_problem(case.problem))
+    our_result = run_tmmu(case, search_nodes)
+    peer_results = list(run_peers(case))
     print(f"{case.name}: {len(case.problem)} items, {live} live at once")
-    for one in (mine, *others):
-        over = "-" if one.peak < 0 else f"{(one.peak - live) * 1_000_000 // max(live, 1)}"
-        worse = "  BELOW OURS" if 0 <= one.peak < mine.peak else ""
-        print(f"  {one.method:14} {over:>8} ppm {one.seconds:8.2f} s  {one.note}{worse}", flush=True)
-    return all(one.peak < 0 or one.peak >= mine.peak for one in others)
+    for result in (our_result, *peer_results):
+        excess = "-" if result.peak < 0 else f"{(result.peak - live) * 1_000_000 // max(live, 1)}"
+        worse = "  BELOW OURS" if 0 <= result.peak < our_result.peak else ""
+        print(f"  {result.method:14} {excess:>8} ppm {result.seconds:8.2f} s  {result.note}{worse}", flush=True)
+    return not any(0 <= result.peak < our_result.peak for result in peer_results)
 
 
 def main() -> int:
@@ -144,13 +138,13 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--nodes", type=int, help="of the exact search, for each file")
     options = parser.parse_args()
-    cases = [*files(options.data), *synthetic(), *(models() if options.corpus else ())]
+    cases = [*file_cases(options.data), *random_cases(), *(model_cases() if options.corpus else ())]
     if not any(options.data.glob("**/*.csv")):
         print(f"no CSV file under {options.data}", file=sys.stderr)
         return 2
-    won = [show(case, options.nodes) for case in cases if options.only in case.name]
-    print(f"never worse than any: {sum(won)} of {len(won)} cases")
-    return 0 if all(won) else 1
+    never_worse = [show_case(case, options.nodes) for case in cases if options.only in case.name]
+    print(f"never worse than any: {sum(never_worse)} of {len(never_worse)} cases")
+    return 0 if all(never_worse) else 1
 
 
 if __name__ == "__main__":

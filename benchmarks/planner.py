@@ -1,4 +1,4 @@
-"""What planning costs and how tight it packs: ``python -m benchmarks.planner [CSV ...]`` from the repository root.
+"""Planning time and packing excess over the bound: ``python -m benchmarks.planner [CSV ...]`` from the repository root.
 
 Prints one line per case. CSV files have the columns ``id,lower,upper,size`` of public packing inputs.
 """
@@ -26,23 +26,23 @@ def show_graph(name: str, graph: Graph) -> None:
     plan = prepare_memory(graph, mode="backward", preset="inference", token=token_from_seed(0), arenas=default_arenas())
     seconds = time.perf_counter() - start
     a = plan.arenas
-    over = excess_ppm(plan.metrics["peak_bytes.stack"], plan.metrics["bound_bytes.stack"])
+    excess = excess_ppm(plan.metrics["peak_bytes.stack"], plan.metrics["bound_bytes.stack"])
     backed = sum(
         n for arena, n in zip(plan.slots.arena, plan.slots.bytes, strict=True) if a.name[arena] == "activations"
     )
     ratio = backed * 1000 // max(a.bound[a.name.index("activations")], 1)
     print(
         f"{name:24} ops {len(graph.ops):8} placed {len(plan.buffers):8} {seconds:7.2f} s  "
-        f"over bound {over:6} ppm  slots/bound {ratio} per mille"
+        f"over bound {excess:6} ppm  slots/bound {ratio} per mille"
     )
 
 
 def show_problem(name: str, problem: Problem) -> None:
     start = time.perf_counter()
-    found = place_packed(problem)
+    placement = place_packed(problem)
     seconds = time.perf_counter() - start
-    over = excess_ppm(found.peak, found.bound)
-    print(f"{name:24} items {len(problem):8} {seconds:7.2f} s  over bound {over:6} ppm  {found.method}")
+    excess = excess_ppm(placement.peak, placement.bound)
+    print(f"{name:24} items {len(problem):8} {seconds:7.2f} s  over bound {excess:6} ppm  {placement.method}")
 
 
 def read_problem(path: Path) -> Problem:

@@ -1,7 +1,7 @@
-"""Published packing heuristics, re-stated from their descriptions: what ``benchmarks/pack.py`` compares with.
+"""Published packing heuristics, implemented from their descriptions, for ``benchmarks/pack.py``.
 
-Each is a pure function from an instance to offsets. All share our index of what overlaps what in time, so their seconds
-are not those of the originals; their peaks are.
+Each is a pure function from an instance to offsets. All share the instance's index of overlapping items: their peaks
+are those of the originals, their seconds are not.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from tmmu.planner.pack.instance import Column, PackingInstance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """``most``: the items up to which it ends within a minute."""
+    """A published heuristic; ``max_items``: problem size up to which it takes less than a minute."""
 
     name: str
     place: Callable[[PackingInstance], Column]
-    most: int = 1 << 62
+    max_items: int = 1 << 62
 
 
 PEERS: Final = (
@@ -31,8 +31,8 @@ PEERS: Final = (
     Peer(name="xla-temporal", place=xla_temporal),
     Peer(name="tvm-size", place=greedy_by_size),
     Peer(name="tvm-conflicts", place=greedy_by_conflicts),
-    Peer(name="tvm-climb", place=hill_climb, most=3_000),
+    Peer(name="tvm-climb", place=hill_climb, max_items=3_000),
     Peer(name="program-order", place=first_fit_in_program_order),
     Peer(name="executorch", place=greedy_objects),
-    Peer(name="inductor", place=allocation_tree, most=10_000),
+    Peer(name="inductor", place=allocation_tree, max_items=10_000),
 )

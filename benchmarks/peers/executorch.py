@@ -1,33 +1,33 @@
 """ExecuTorch's greedy memory planning: shared objects, larger tensors first.
 
-A tensor goes into the first object of which nothing lives at the same time, else into the first that has room above
-all of it that does; otherwise it makes an object of its own. Objects lie one after another.
+A tensor goes into the first object whose members are all dead while it lives, else into the first with enough bytes
+above the live ones, else into a new object of its own size. Objects are laid out end to end.
 """
 
 import numpy as np
 
-from benchmarks.peers.gaps import by
+from benchmarks.peers.gaps import sort_by
 from tmmu.planner.pack.instance import Column, PackingInstance
 
 
 def greedy_objects(instance: PackingInstance) -> Column:
-    """Offsets per item: where its object is, and where it is in that."""
+    """Offsets per item: the start of its object plus its offset within the object."""
     size = instance.size
-    home = np.full(len(instance), -1, dtype=np.int64)
+    object_of = np.full(len(instance), -1, dtype=np.int64)
     high = np.zeros_like(size)
-    made = np.zeros_like(size)
+    object_size = np.zeros_like(size)
     count = 0
-    for index in by(-size, -instance.item).tolist():
-        near = instance.neighbors(index)
-        near = near[home[near] >= 0]
+    for index in sort_by(-size, -instance.item).tolist():
+        neighbors = instance.neighbors(index)
+        neighbors = neighbors[object_of[neighbors] >= 0]
         ends = np.zeros(count, dtype=size.dtype)
-        np.maximum.at(ends, home[near], high[near])
-        quiet = np.flatnonzero(ends == 0)
-        roomy = quiet if len(quiet) else np.flatnonzero(ends + size[index] <= made[:count])
-        home[index] = roomy[0] if len(roomy) else count
-        high[index] = (ends[roomy[0]] if len(roomy) else 0) + size[index]
-        if not len(roomy):
-            made[count] = size[index]
+        np.maximum.at(ends, object_of[neighbors], high[neighbors])
+        empty = np.flatnonzero(ends == 0)
+        fitting = empty if len(empty) else np.flatnonzero(ends + size[index] <= object_size[:count])
+        object_of[index] = fitting[0] if len(fitting) else count
+        high[index] = (ends[fitting[0]] if len(fitting) else 0) + size[index]
+        if not len(fitting):
+            object_size[count] = size[index]
             count += 1
-    start = np.concatenate([np.zeros(1, dtype=size.dtype), np.cumsum(made[:count])])
-    return start[home] + high - size
+    start = np.concatenate([np.zeros(1, dtype=size.dtype), np.cumsum(object_size[:count])])
+    return start[object_of] + high - size

@@ -1,4 +1,4 @@
-"""What the placements of the peers have in common: an order, and a rule for the offset of the next item."""
+"""List packing, as most peers do it: items in an order, each at the offset that a rule picks among the free ranges."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -7,20 +7,20 @@ import numpy as np
 
 from tmmu.planner.pack.instance import Column, Index, PackingInstance
 
-Choose: TypeAlias = Callable[[Column, Column, Any], Any]
-"""From where free ranges start and how long they are, lowest first, the last one endless: the offset of a size."""
+ChooseOffset: TypeAlias = Callable[[Column, Column, Any], Any]
+"""(starts, lengths, size) -> offset. Free ranges are lowest first, and the last one is as good as endless."""
 
 
-def placed_in_order(instance: PackingInstance, order: Index, choose: Choose) -> Column:
-    """Offsets per item: each in turn goes where ``choose`` says, among the ranges that are free as long as it lives."""
-    far, size, known = instance.max_offset, instance.size, instance.cached_neighbors
-    low = np.full(len(instance), far, dtype=size.dtype)
+def place_in_order(instance: PackingInstance, order: Index, choose: ChooseOffset) -> Column:
+    """Offsets per item, placed in ``order``, each where ``choose`` says among the ranges free during its whole life."""
+    max_offset, size, cached = instance.max_offset, instance.size, instance.cached_neighbors
+    low = np.full(len(instance), max_offset, dtype=size.dtype)
     high = low.copy()
     for index in order.tolist():
-        near = known[index] if known else instance.neighbors(index)
-        near = near[low[near] < far]
-        starts = np.sort(np.append(low[near], far))
-        ends = np.sort(np.append(high[near], 0))
+        neighbors = cached[index] if cached else instance.neighbors(index)
+        neighbors = neighbors[low[neighbors] < max_offset]
+        starts = np.sort(np.append(low[neighbors], max_offset))
+        ends = np.sort(np.append(high[neighbors], 0))
         low[index] = choose(ends, starts - ends, size[index])
         high[index] = low[index] + size[index]
     return low
@@ -37,16 +37,16 @@ def best_fit(start: Column, length: Column, size: Any) -> Any:
 
 
 def on_top(start: Column, length: Column, size: Any) -> Any:  # noqa: ARG001 - a rule like the others
-    """Above all that lives together with it: no hole is looked for."""
+    """Above everything that is live at the same time; holes are ignored."""
     return start[-1]
 
 
-def by(*keys: Column) -> Index:
-    """The order of ascending keys, the first one first; ties go to the earlier item."""
+def sort_by(*keys: Column) -> Index:
+    """The order by ascending keys, the first key being the most significant; ties go to the earlier item."""
     return np.lexsort(tuple(reversed(keys)))
 
 
-def conflicts(instance: PackingInstance) -> Index:
-    """Per item, how many others live at the same time."""
+def conflict_counts(instance: PackingInstance) -> Index:
+    """Per item, how many others are live at some time when it is."""
     ended = np.searchsorted(np.sort(instance.death), instance.birth, side="right")
     return instance.stop - ended - 1

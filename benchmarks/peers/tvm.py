@@ -1,13 +1,13 @@
 """TVM's unified static memory planner: greedy by size, greedy by conflicts, hill climb.
 
-The two greedy ones put a buffer above every buffer placed already that it conflicts with. The hill climb packs by
-first fit and, up to 500 times, swaps two buffers of the order: one packed before a buffer that tops the peak and in
-conflict with it, and another such one or one before that; a worse result is kept now and then, and ever less often.
+The greedy ones put a buffer above all placed buffers that it conflicts with. The hill climb packs by first fit and, up
+to 500 times, swaps two buffers of the order: one that conflicts with a buffer at the peak and is packed before it, and
+a second such one or one that precedes the first in the same way. A worse result is accepted with falling probability.
 """
 
 import numpy as np
 
-from benchmarks.peers.gaps import by, conflicts, first_fit, on_top, placed_in_order
+from benchmarks.peers.gaps import conflict_counts, first_fit, on_top, place_in_order, sort_by
 from tmmu.planner.pack.instance import Column, Index, PackingInstance
 
 ATTEMPTS = 500
@@ -15,54 +15,56 @@ ATTEMPTS = 500
 
 def greedy_by_size(instance: PackingInstance) -> Column:
     """Larger first, then more conflicts."""
-    return placed_in_order(instance, by(-instance.size, -conflicts(instance)), on_top)
+    return place_in_order(instance, sort_by(-instance.size, -conflict_counts(instance)), on_top)
 
 
 def greedy_by_conflicts(instance: PackingInstance) -> Column:
     """More conflicts first, then larger."""
-    return placed_in_order(instance, by(-conflicts(instance), -instance.size), on_top)
+    return place_in_order(instance, sort_by(-conflict_counts(instance), -instance.size), on_top)
 
 
 def hill_climb(instance: PackingInstance) -> Column:
-    """The last packing that was accepted; seeded, so the same each time."""
-    pick = np.random.default_rng(0)
-    order = by(-instance.size, -conflicts(instance))
-    swap, kept, peak = (0, 0), np.empty(0), 0
+    """The last accepted packing; the seed is fixed, so that it is the same in every run."""
+    random = np.random.default_rng(0)
+    order = sort_by(-instance.size, -conflict_counts(instance))
+    swap, accepted, peak = (0, 0), np.empty(0), 0
     for attempt in range(ATTEMPTS):
-        low = placed_in_order(instance, order, first_fit)
+        low = place_in_order(instance, order, first_fit)
         top = int((low + instance.size).max())
-        if attempt == 0 or top < peak or pick.integers(100) < 50 * (top - peak) // top // attempt:
-            kept, peak = low, top
+        if attempt == 0 or top < peak or random.integers(100) < 50 * (top - peak) // top // attempt:
+            accepted, peak = low, top
         else:
-            order = _swapped(order, *swap)
-        swap = _neighbours(instance, order, kept, pick)
-        order = _swapped(order, *swap)
+            order = _swap(order, *swap)
+        swap = _positions_to_swap(instance, order, accepted, random)
+        order = _swap(order, *swap)
         if peak == instance.bound:
             break
-    return kept
+    return accepted
 
 
-def _swapped(order: Index, one: int, other: int) -> Index:
+def _swap(order: Index, first: int, second: int) -> Index:
     order = order.copy()
-    order[[one, other]] = order[[other, one]]
+    order[[first, second]] = order[[second, first]]
     return order
 
 
-def _neighbours(instance: PackingInstance, order: Index, low: Column, pick: np.random.Generator) -> tuple[int, int]:
-    """Two positions of the order to swap: among what was packed before an item at the peak, and before that."""
+def _positions_to_swap(
+    instance: PackingInstance, order: Index, low: Column, random: np.random.Generator
+) -> tuple[int, int]:
+    """Two positions to swap: an item packed before one at the peak, and one packed before an item like that."""
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     high = low + instance.size
     at_peak = np.flatnonzero(high == high.max())
-    first = _before(instance, position, int(pick.choice(at_peak)))
-    if not len(first):
+    before_peak = _conflicts_before(instance, position, int(random.choice(at_peak)))
+    if not len(before_peak):
         return 0, 0
-    one = int(pick.choice(first))
-    second = np.concatenate([_before(instance, position, int(item)) for item in first])
-    pool = second if len(second) and pick.integers(100) > 25 else first
-    return int(position[one]), int(position[int(pick.choice(pool))])
+    first = int(random.choice(before_peak))
+    two_before = np.concatenate([_conflicts_before(instance, position, int(item)) for item in before_peak])
+    pool = two_before if len(two_before) and random.integers(100) > 25 else before_peak
+    return int(position[first]), int(position[int(random.choice(pool))])
 
 
-def _before(instance: PackingInstance, position: Index, item: int) -> Index:
-    near = instance.neighbors(item)
-    return near[position[near] < position[item]]
+def _conflicts_before(instance: PackingInstance, position: Index, item: int) -> Index:
+    neighbors = instance.neighbors(item)
+    return neighbors[position[neighbors] < position[item]]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.pack import inner, outer
+from benchmarks.pack import to_problem, to_pack_problem
 from benchmarks.peers import PEERS, Peer
 from tests.problems import random_problem
 from tmmu.ir.problem import PackProblem, Problem
@@ -19,7 +19,7 @@ HOLES = Problem(birth=(0, 0, 0, 0, 2, 4), death=(2, 9, 2, 9, 9, 6), size=(4, 1, 
 
 
 def offsets(peer: Peer, problem: PackProblem) -> list[int]:
-    instance = prepare_instance(inner(problem), max_live_bytes(inner(problem)))
+    instance = prepare_instance(to_problem(problem), max_live_bytes(to_problem(problem)))
     found = dict(zip(instance.item.tolist(), peer.place(instance).tolist(), strict=True))
     return [found.get(item, 0) for item in range(len(problem))]
 
@@ -32,19 +32,19 @@ def peak(problem: PackProblem, offset: list[int]) -> int:
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8), st.integers(1, 9)), min_size=1, max_size=20))
 def test_peers_are_sound_and_never_below_ours(peer: Peer, rows: list[tuple[int, int, int]]) -> None:
-    problem = outer(
+    problem = to_pack_problem(
         Problem(birth=tuple(r[0] for r in rows), death=tuple(r[0] + r[1] for r in rows), size=tuple(r[2] for r in rows))
     )
     low = offsets(peer, problem)
     top = peak(problem, low)
-    assert [*packing_faults(problem, low, peak=top, bound=max_live_bytes(inner(problem)))] == []
+    assert [*packing_faults(problem, low, peak=top, bound=max_live_bytes(to_problem(problem)))] == []
     assert pack(problem, search_nodes=2_000).peak <= top
     # A plan's packing runs no search unless asked to: a hill climb of 500 packings may end lower on some inputs.
-    assert peer.name == "tvm-climb" or place_packed(inner(problem)).peak <= top
+    assert peer.name == "tvm-climb" or place_packed(to_problem(problem)).peak <= top
 
 
 def test_each_does_what_its_description_says() -> None:
-    holes = outer(HOLES)
+    holes = to_pack_problem(HOLES)
     found = {peer.name: offsets(peer, holes) for peer in PEERS}
     assert found["tflite"] == [2, 0, 6, 1, 5, 2]
     assert found["tvm-size"] == [0, 6, 4, 7, 3, 0]
@@ -57,5 +57,5 @@ def test_none_is_below_ours_on_larger_problems(seed: int) -> None:
     problem = random_problem(300, 20, seed)
     ours = place_packed(problem).peak
     assert all(
-        peak(outer(problem), offsets(peer, outer(problem))) >= ours for peer in PEERS if peer.name != "tvm-climb"
+        peak(to_pack_problem(problem), offsets(peer, to_pack_problem(problem))) >= ours for peer in PEERS if peer.name != "tvm-climb"
     )
