@@ -21,6 +21,7 @@ from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.memory.slab import has_same_bits
 
 REASONS = {
     ("DETR ResNet-50", True): "no training step: a solver on the host matches predictions to targets",
@@ -98,14 +99,9 @@ def _count_differences(
     if len(eager) != len(planned) or not all(t.isfinite().all() for t in eager if t.is_floating_point()):
         raise RuntimeError(f"{subject.work.model}: {len(planned)} results, {len(eager)} wanted, or not finite")
     expected = map(reference.value, executor.outputs)
-    from_program = sum(not same_bits(a, b) for a, b in zip(planned, expected, strict=True))
-    differing = [(a, b) for a, b in zip(planned, eager, strict=True) if not same_bits(a, b)]
+    from_program = sum(not has_same_bits(a, b) for a, b in zip(planned, expected, strict=True))
+    differing = [(a, b) for a, b in zip(planned, eager, strict=True) if not has_same_bits(a, b)]
     return from_program, len(differing), max((distance(a, b) for a, b in differing), default=0.0)
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    is_same_type = a.shape == b.shape and a.dtype == b.dtype
-    return is_same_type and a.contiguous().view(-1).view(torch.uint8).equal(b.contiguous().view(-1).view(torch.uint8))
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:

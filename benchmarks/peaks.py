@@ -74,9 +74,7 @@ def workloads(*, small: bool) -> Iterator[tuple[str, Workload]]:
     """Five architectures at real widths, or all of the corpus small; inference, then a training step."""
     for training in (False, True):
         if small:
-            yield from (
-                (architecture.name, workload(architecture, training=training)) for architecture in ARCHITECTURES
-            )
+            yield from ((model.name, workload(model, training=training)) for model in ARCHITECTURES)
         else:
             yield from ((name, wide_workload(name, training=training)) for name in WIDE)
 

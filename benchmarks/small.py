@@ -71,9 +71,8 @@ OVERRIDES: Final[Mapping[str, Mapping[str, Any]]] = {
 def small_config(architecture: Architecture) -> Any:
     """The configuration with small sizes; published options that are not sizes stay."""
     kind = getattr(transformers, architecture.config)
-    return kind(
-        **(architecture.sizes | small_sizes_of(kind, architecture.sizes) | OVERRIDES.get(architecture.name, {}))
-    )
+    sizes = architecture.sizes | small_sizes_of(kind, architecture.sizes) | OVERRIDES.get(architecture.name, {})
+    return kind(**sizes)
 
 
 def small_sizes_of(kind: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:

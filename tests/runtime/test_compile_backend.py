@@ -123,7 +123,7 @@ def test_results_outlive_the_next_call() -> None:
 
 
 def test_weights_are_used_in_place() -> None:
-    """What an optimizer, or anyone, writes into them is seen, and nothing copies them."""
+    """Changes of them, by an optimizer or by anyone, are seen, and nothing copies them."""
     model = nn.Linear(64, 64)
     run = compile_planned(model)
     x = torch.randn(2, 64)
@@ -148,7 +148,7 @@ def test_exchanged_weights_bind_the_plan_again() -> None:
 
 
 def test_forwards_before_their_backwards_do_not_disturb_each_other() -> None:
-    """Frames for the first few, torch for the rest; each backward finds what its own forward saved."""
+    """Step memory for the first four, torch for the rest; each backward finds the residuals of its own forward."""
     model = Mlp()
     real = copy.deepcopy(model)
     run = compile_planned(model)
@@ -196,7 +196,7 @@ def test_retained_graph_gives_the_gradient_again() -> None:
 
 @pytest.mark.parametrize("weights", [True, False], ids=["weights too", "but weights"])
 def test_saved_tensors_may_be_moved_by_hooks(weights: bool) -> None:
-    """What comes back elsewhere is loaded into a frame; weights that come back elsewhere are torch's to run."""
+    """Residuals at other addresses are loaded; with weights at other addresses torch runs the graph."""
     model = Mlp()
     real = copy.deepcopy(model)
     x = torch.randn(4, 6)
@@ -236,7 +236,7 @@ def test_inputs_get_gradients_where_weights_need_none() -> None:
 
 
 def test_residuals_that_are_only_arguments_find_their_own_step() -> None:
-    """Nothing of the first half stays in the frame, so that the frame is free before the backward."""
+    """No residual lies in the step's memory, so that it is free before the backward."""
     run = compile_planned(lambda x, y: x * y)
     pairs = [[torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)] for _ in range(3)]
     results = [run(*pair) for pair in pairs]
@@ -325,7 +325,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def overlapping_views(*, first: int) -> tuple[torch.Tensor, ...]:
-    """A tensor that begins at ``first`` of its storage and is nobody's view, and two windows of it that overlap."""
+    """A tensor at offset ``first`` of its storage that is no view to autograd, and two views of it that overlap."""
     base = torch.randn(12)[first:].detach()
     return base, base[:3], base[1:5]
 
@@ -392,7 +392,7 @@ def test_changed_inputs_are_changed_for_the_caller(name: str) -> None:
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_changed_buffers_get_a_new_version(grad: bool) -> None:
-    """Autograd must notice when something that it saved is not what it was."""
+    """Autograd must notice a change of what it saved."""
     model = nn.BatchNorm1d(4)
     run = compile_planned(model)
     before = model.running_mean._version  # type: ignore[union-attr]
@@ -403,7 +403,7 @@ def test_changed_buffers_get_a_new_version(grad: bool) -> None:
 
 
 def test_binding_leaves_buffers_unchanged() -> None:
-    """The trial of each operator must not count as a batch."""
+    """Validation must not count as a batch."""
     model, real = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     run = compile_planned(model)
     x = torch.randn(3, 4)

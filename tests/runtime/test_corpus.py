@@ -26,17 +26,14 @@ def demand_every_bit(architecture: Architecture, *, training: bool) -> None:
 
 
 def cases(names: tuple[str, ...]) -> list[object]:
-    """Each architecture in both modes: the named ones, the others slowly."""
+    """Each architecture in both modes; those without a name here are slow."""
+    modes = {False: "inference", True: "training"}
+    marks = {True: (), False: pytest.mark.slow}
     return [
-        pytest.param(
-            architecture,
-            training,
-            id=f"{architecture.name}-{mode}",
-            marks=() if architecture.name in names else pytest.mark.slow,
-        )
-        for architecture in ARCHITECTURES
-        for training, mode in ((False, "inference"), (True, "training"))
-        if not (training and architecture.name == UNTRAINED)
+        pytest.param(model, training, id=f"{model.name}-{modes[training]}", marks=marks[model.name in names])
+        for model in ARCHITECTURES
+        for training in modes
+        if not (training and model.name == UNTRAINED)
     ]
 
 

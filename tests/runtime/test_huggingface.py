@@ -71,10 +71,7 @@ def test_outputs_have_the_bits_of_eager(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_training_steps_have_the_bits_of_eager(name: str) -> None:
     real = randomize(model(name)).train()
-    batches = [
-        {"input_ids": random_ids(2, 16, high=100, seed=s), "labels": random_ids(2, 16, high=100, seed=s + 9)}
-        for s in (0, 1)
-    ]
+    batches = [tokens(seed) | {"labels": random_ids(2, 16, high=100, seed=seed + 9)} for seed in (0, 1)]
     with plain_kernels():
         executor = bind_module(lambda: blank(name), real, batches[0], mode="backward", preset="train_full")
         for batch in (*batches, batches[0]):

@@ -122,17 +122,15 @@ def test_offsets_moved_by_one_unit_are_found_where_bytes_overlap(broken: Broken)
 def overlaps_live_row(plan: Plan, row: int, offset: int) -> bool:
     """Whether the row at this offset shares a byte with another that lives while it does, or with its heir."""
     rows = plan.buffers
-    fits = offset + rows.bytes[row] <= max(
-        rows.offset[row_after] + rows.bytes[row_after] for row_after in range(len(rows))
-    )
-    return fits and any(
-        rows.arena[row_after] == rows.arena[row]
-        and row_after != row
-        and rows.birth[row_after] < rows.death[row]
-        and rows.birth[row] < rows.death[row_after]
-        and rows.offset[row_after] < offset + rows.bytes[row]
-        and offset < rows.offset[row_after] + rows.bytes[row_after]
-        for row_after in range(len(rows))
+    end = max(rows.offset[neighbour] + rows.bytes[neighbour] for neighbour in range(len(rows)))
+    return offset + rows.bytes[row] <= end and any(
+        rows.arena[neighbour] == rows.arena[row]
+        and neighbour != row
+        and rows.birth[neighbour] < rows.death[row]
+        and rows.birth[row] < rows.death[neighbour]
+        and rows.offset[neighbour] < offset + rows.bytes[row]
+        and offset < rows.offset[neighbour] + rows.bytes[neighbour]
+        for neighbour in range(len(rows))
     )
 
 

@@ -46,9 +46,8 @@ def demand_nothing_undeclared(name: str, *, training: bool) -> None:
     peak = max(row.peak for row in executor.unplanned_allocations)
     stack = segment_layout(subject.plan).bytes["stack"]
     assert peak * PLANNED_LIMIT < stack, f"{peak} of {stack} bytes"
-    assert executor.unplanned_allocations == tuple(
-        sorted(executor.unplanned_allocations, key=lambda u: (-u.peak, -u.bytes, u.operator))
-    )
+    rows = executor.unplanned_allocations
+    assert rows == tuple(sorted(rows, key=lambda row: (-row.peak, -row.bytes, row.operator)))
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "ViT"])

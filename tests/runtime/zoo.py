@@ -1,11 +1,11 @@
-"""Modules made of what is hard to run in place: factories, takeovers, odd strides, empty tensors, many results."""
+"""Modules of what is hard to run in place: factories, takeovers, odd strides, empty tensors, many results."""
 
 import torch
 from torch import nn
 
 
 class Factories(nn.Module):
-    """Every way to make a tensor of nothing."""
+    """Operators that make a tensor without reading one."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         n = x.shape[0]
@@ -61,7 +61,7 @@ class Shapes(nn.Module):
 
 
 class ChangesInput(nn.Module):
-    """Changes its input, twice through other windows, and gives it back."""
+    """Changes its input in place, also through views, and returns it."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         x.mul_(2)

@@ -1,4 +1,4 @@
-"""Inputs that stay where the caller keeps them: read there, changed there, and untouched by binding."""
+"""External inputs are read and changed where the caller has them, and unchanged by binding."""
 
 from typing import Any
 

@@ -202,11 +202,8 @@ class _Binding:
         graph = program.graph
         steps, unplanned = self._validated_steps(views)
         self._clear(views)
-        inputs = tuple(
-            spec
-            for spec in input_specs(graph, self.segments.device)
-            if graph.values.buffer[spec.value] not in self.external
-        )
+        specs = input_specs(graph, self.segments.device)
+        inputs = tuple(spec for spec in specs if graph.values.buffer[spec.value] not in self.external)
         producer, executed = writers(graph), set(plan.order)
         written = {graph.values.buffer[value] for value, op in enumerate(producer) if op in executed}
         return BoundProgram(
@@ -229,17 +226,15 @@ class _Binding:
         )
 
     def _validated_steps(self, views: TensorViews) -> tuple[list[CompiledStep], tuple[Unplanned, ...]]:
-        program, order = self.request.program, self.request.plan.order
+        program, order, stream = self.request.program, self.request.plan.order, self.stream
         compile_call = partial(
             compile_step,
-            scratch=self.stream.scratch_limit(self.layout.bytes["stack"]),
+            scratch=stream.scratch_limit(self.layout.bytes["stack"]),
             unread=_unread_values(program.graph, order),
             buffer_start=views.buffer_start,
         )
         steps = [compile_call(program.calls[op], views.view) for op in order]
-        context = ValidationContext(
-            view=views.view, compile_call=compile_call, may_fill=self._may_fill, stream=self.stream
-        )
+        context = ValidationContext(view=views.view, compile_call=compile_call, may_fill=self._may_fill, stream=stream)
         self._clear(views)
         with self._external_restored(views):
             return validate_steps(steps, context)

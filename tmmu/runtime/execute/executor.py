@@ -90,12 +90,7 @@ class Executor:
         """
         tensors = check_inputs(self._bound.inputs, inputs)
         bound = self._bound
-        with (
-            bound.segments.exclusive,
-            _StackScope(bound, self._lifetime),
-            bound.stream.activate(),
-            DisableAutocast(),
-        ):
+        with bound.segments.exclusive, _StackScope(bound, self._lifetime), bound.stream.activate(), DisableAutocast():
             for view, tensor in zip(self._input_views, tensors, strict=True):
                 view.copy_(tensor)
             run_launches(bound, self._launches)

@@ -45,20 +45,23 @@ class StepMemory:
         reservation = bound.reservation
         self._memory = bound.segments.slabs["stack"].bytes(reservation.stack_offset, reservation.stack_bytes)
         self._static_pointers = tuple((position, tensor.data_ptr()) for position, tensor in static.items())
-        views = {spec.name: bound.views.view(spec.value) for spec in bound.inputs}
-        self._inputs = _argument_views(joint.forward, views)
-        self._tangents = _argument_views(joint.backward, views) if joint.backward is not None else ()
+        inputs = {spec.name: bound.views.view(spec.value) for spec in bound.inputs}
+        self._inputs = _argument_views(joint.forward, inputs)
+        self._tangents = _argument_views(joint.backward, inputs) if joint.backward is not None else ()
         written = _written_buffers(bound)
-        self._written_inputs = tuple(
-            (argument, view) for argument, view in self._inputs if self._buffer_of(argument) in written
-        )
+        self._written_inputs = tuple((index, view) for index, view in self._inputs if self._buffer_of(index) in written)
+        outputs = enumerate(joint.forward.outputs)
+        self._views = {
+            index: bound.views.view(output.value) for index, output in outputs if isinstance(output, ValueRef)
+        }
+        stack = cpp_address(self._memory.untyped_storage())
+        self._in_stack = {index for index, view in self._views.items() if cpp_address(view.untyped_storage()) == stack}
         self._aliased_outputs = _aliased_outputs(joint, bound)
-        self._in_stack = frozenset(self._outputs_in_stack())
         self._residuals = tuple(self._residual_views())
         self._static_residuals = tuple(self._static_views())
-        self._leased = frozenset(
-            position for position, output in enumerate(joint.residuals) if output >= 0 and self._is_leased(output)
-        )
+        # A view without elements has no byte by which its storage could be told from another.
+        leased = {index for index in self._in_stack - self._aliased_outputs.keys() if self._views[index].numel() > 0}
+        self._leased = frozenset(position for position, output in enumerate(joint.residuals) if output in leased)
         self._lease: StorageWeakRef | None = None
         self._is_consumed = False
         self.is_busy = False
@@ -78,7 +81,7 @@ class StepMemory:
 
     def _delivery_hooks(self, half: GraphHalf, user_outputs: int) -> dict[int, Runnable]:
         return {
-            delivery.after: partial(self._deliver, half, delivery.outputs, user_outputs) for delivery in half.deliveries
+            leaving.after: partial(self._deliver, half, leaving.outputs, user_outputs) for leaving in half.deliveries
         }
 
     def _deliver(self, half: GraphHalf, outputs: Sequence[int], user_outputs: int) -> None:
@@ -143,53 +146,31 @@ class StepMemory:
             for position, offset, pointer in self._static_residuals
         )
 
-    def _residual_outputs(self) -> Iterator[tuple[int, Output]]:
-        """(position among the backward half's arguments, output of the forward half) of each residual."""
-        for position, output in enumerate(self._joint.residuals):
-            if output >= 0:
-                yield position, self._joint.forward.outputs[output]
-
     def _residual_views(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Where each residual lies in this memory; static arguments lie outside."""
+        """Where each residual lies in this memory, by backward argument; static arguments lie outside."""
         inputs = dict(self._inputs)
-        for position, output in self._residual_outputs():
+        for position, index in enumerate(self._joint.residuals):
+            output = self._joint.forward.outputs[index] if index >= 0 else None
             if isinstance(output, ValueRef):
-                yield position, self._bound.views.view(output.value)
+                yield position, self._views[index]
             elif isinstance(output, ArgumentView) and output.argument in inputs:
                 yield position, _view_argument(output, inputs[output.argument])
 
     def _static_views(self) -> Iterator[tuple[int, int, int]]:
-        """(position, element offset, pointer of the argument) of each residual that is a view of a static argument."""
+        """(backward argument, element offset, pointer) of each residual that is a view of a static argument."""
         pointers = dict(self._static_pointers)
-        for position, output in self._residual_outputs():
+        for position, index in enumerate(self._joint.residuals):
+            output = self._joint.forward.outputs[index] if index >= 0 else None
             if isinstance(output, ArgumentView) and output.argument in pointers:
                 yield position, output.offset, pointers[output.argument]
-
-    def _outputs_in_stack(self) -> Iterator[int]:
-        """Positions of the forward outputs that lie in the stack."""
-        stack = cpp_address(self._memory.untyped_storage())
-        for index, output in enumerate(self._joint.forward.outputs):
-            if isinstance(output, ValueRef):
-                view = self._bound.views.view(output.value)
-                if cpp_address(view.untyped_storage()) == stack:
-                    yield index
-
-    def _is_leased(self, index: int) -> bool:
-        """Whether a forward output is handed out as a view of the stack, with at least one byte to be known by."""
-        output = self._joint.forward.outputs[index]
-        if not isinstance(output, ValueRef) or index not in self._in_stack or index in self._aliased_outputs:
-            return False
-        return self._bound.views.view(output.value).numel() > 0
 
     def _copy_values(self, outputs: Sequence[Output], aliasing: Sequence[Output]) -> list[torch.Tensor]:
         """A copy per value; values on one buffer, ``aliasing`` ones included, get copies that share a storage."""
         values = [output.value for output in outputs if isinstance(output, ValueRef)]
         buffer_of = self._bound.graph.values.buffer
         buffers = frozenset(buffer_of[value] for value in values)
-        others = [
-            output.value for output in aliasing if isinstance(output, ValueRef) and buffer_of[output.value] in buffers
-        ]
-        users = Counter(buffer_of[value] for value in dict.fromkeys(values + others))
+        others = [output.value for output in aliasing if isinstance(output, ValueRef)]
+        users = Counter(buffer_of[value] for value in dict.fromkeys(values + others) if buffer_of[value] in buffers)
         copies = {value: _clone(self._bound.views.view(value)) for value in values if users[buffer_of[value]] == 1}
         for buffer in [buffer for buffer, count in users.items() if count > 1]:
             slab = Slab.over(self._bound.views.bytes(buffer).clone())
@@ -226,24 +207,23 @@ class StepMemory:
 
     def _view_of_result(self, index: int, results: Sequence[Any]) -> torch.Tensor:
         """A residual as a view of the user output on its buffer, or that output itself: both have one version."""
-        outputs, alias = self._joint.forward.outputs, self._aliased_outputs[index]
-        value, result = _value_of(outputs[index]), results[alias]
-        if value == _value_of(outputs[alias]):
-            return result  # type: ignore[no-any-return]
-        view = self._bound.views.view(value)
-        storage_bytes, width = result.untyped_storage().nbytes(), view.element_size()
-        offset = self._bound.graph.values.offset[value] // width
+        output, alias = self._joint.forward.outputs[index], self._aliased_outputs[index]
+        result: torch.Tensor = results[alias]
+        if not isinstance(output, ValueRef) or output == self._joint.forward.outputs[alias]:
+            return result
+        view, storage_bytes = self._views[index], result.untyped_storage().nbytes()
+        width = view.element_size()
+        offset = self._bound.graph.values.offset[output.value] // width
         with torch.no_grad():
             flat = result.as_strided((storage_bytes // result.element_size(),), (1,), 0).view(torch.uint8)
-            elements: torch.Tensor = flat[: storage_bytes // width * width].view(view.dtype)
+            elements = flat[: storage_bytes // width * width].view(view.dtype)
             return elements.as_strided(view.shape, view.stride(), offset)
 
     def _leased_view(self, index: int, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
         """A residual in ``storage``; a copy of one outside the stack, and what is no tensor of the program."""
-        output = self._joint.forward.outputs[index]
-        if not isinstance(output, ValueRef):
-            return _resolve(output, args)
-        view = self._bound.views.view(output.value)
+        view = self._views.get(index)
+        if view is None:
+            return _resolve(self._joint.forward.outputs[index], args)
         if index not in self._in_stack:
             return _clone(view)
         offset = int(view.storage_offset()) - int(self._memory.storage_offset()) // view.element_size()
@@ -269,12 +249,6 @@ def _cut() -> None:
 def _argument_views(half: GraphHalf, views: Mapping[str, torch.Tensor]) -> ArgumentViews:
     names = enumerate(half.arguments)
     return tuple((position, views[name]) for position, name in names if name is not None and name in views)
-
-
-def _value_of(output: Output) -> int:
-    if not isinstance(output, ValueRef):
-        raise InternalError("a result that is saved is no value of the program")
-    return output.value
 
 
 def _aliased_outputs(joint: JointGraph, bound: BoundProgram) -> dict[int, int]:

@@ -21,12 +21,7 @@ from tmmu.runtime.kernels.gradients import (
     embedding_gradient_in_parts,
     normalization_gradient_in_parts,
 )
-from tmmu.runtime.kernels.parts import (
-    MAX_PARTS,
-    attention_in_parts,
-    normalization_in_parts,
-    softmax_in_parts,
-)
+from tmmu.runtime.kernels.parts import MAX_PARTS, attention_in_parts, normalization_in_parts, softmax_in_parts
 from tmmu.runtime.kernels.products import row_product, row_product_added
 
 Lowering: TypeAlias = Callable[[Arguments, torch.Tensor], Code | None]
@@ -136,11 +131,8 @@ def _cat(args: Arguments, result: torch.Tensor) -> Code | None:
 def _mean(args: Arguments, result: torch.Tensor) -> Code | None:
     """The sum, divided in place by a count made once; the operator makes a tensor of the count on every call."""
     x, axes = args["self"], args["dim"] or range(args["self"].dim())
-    if (
-        not result.is_cpu
-        or result.dtype.itemsize < torch.float32.itemsize
-        or args.get("dtype") not in (None, result.dtype)
-    ):
+    is_short = result.dtype.itemsize < torch.float32.itemsize  # the operator sums short floats in float32
+    if not result.is_cpu or is_short or args.get("dtype") not in (None, result.dtype):
         return None
     count = torch.scalar_tensor(math.prod(x.shape[axis] for axis in axes), dtype=result.dtype)
     total = instruction(aten.sum.IntList_out, x, args["dim"], args.get("keepdim", False), out=result)

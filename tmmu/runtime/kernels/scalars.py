@@ -23,23 +23,17 @@ def canonical_arguments(operator: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     (bool, integral, floating, complex). The two ranks differ only where no tensor of the result's dtype has axes: then
     numbers stay numbers, except ``int`` among ``int64`` tensors, which is exact either way.
     """
-    arguments = schema_of(operator).arguments
-    results = [
-        arg for arg, a in zip(args, arguments, strict=True) if a.alias_info is not None and a.alias_info.is_write
-    ]
+    rows = list(zip(args, schema_of(operator).arguments, strict=True))
+    results = [arg for arg, argument in rows if argument.alias_info is not None and argument.alias_info.is_write]
     if torch.Tag.pointwise not in operator.tags or len(results) != 1:
         return tuple(args)
     dtype = results[0].dtype
-    inputs = [arg for arg, a in zip(args, arguments, strict=True) if isinstance(arg, torch.Tensor) and not a.is_out]
+    inputs = [arg for arg, argument in rows if isinstance(arg, torch.Tensor) and not argument.is_out]
     if not any(arg.dim() and arg.dtype == dtype for arg in inputs) and not _all_int64(args, inputs):
         return tuple(args)
-    takes_tensor = [str(argument.type) == "Tensor" for argument in arguments]
-    promoted = [
-        _promote_scalar(arg, dtype) if is_tensor else arg for arg, is_tensor in zip(args, takes_tensor, strict=True)
-    ]
     return tuple(
-        _match_shape(arg, results[0]) if is_tensor else arg
-        for arg, is_tensor in zip(promoted, takes_tensor, strict=True)
+        _match_shape(_promote_scalar(arg, dtype), results[0]) if str(argument.type) == "Tensor" else arg
+        for arg, argument in rows
     )
 
 

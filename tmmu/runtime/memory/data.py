@@ -1,6 +1,6 @@
 """The data segment: one arena per session, reserved whole, filled by a bump pointer, reclaimed whole.
 
-State: the arenas by session, and the same arenas as (begin, end, session) in address order. Invariants: arenas are
+State: the arenas by session, and those with bytes as (begin, end, session) in address order. Invariants: arenas are
 disjoint, inside the capacity, and multiples of the alignment; ``used <= size`` in each. Gaps are not stored but are
 what lies between neighbours in address order, so two adjacent gaps are always one and nothing needs merging.
 """
@@ -53,7 +53,8 @@ class DataSegment:
             )
             raise self._full(message, padded)
         self._arenas[session] = _Arena(base=base, size=padded)
-        insort(self._order, (base, base + padded, session))
+        if padded:  # an empty arena has no bytes, and must not split a gap
+            insort(self._order, (base, base + padded, session))
         self._used += padded
         self._peak = max(self._peak, self._used)
         return base
@@ -74,7 +75,8 @@ class DataSegment:
         """Frees the session's arena; returns its bytes."""
         arena = self._arena(session)
         del self._arenas[session]
-        self._order.remove((arena.base, arena.base + arena.size, session))
+        if arena.size:
+            self._order.remove((arena.base, arena.base + arena.size, session))
         self._used -= arena.size
         return arena.size
 

@@ -167,7 +167,7 @@ class CudaExecutionStream(ExecutionStream):
         """Counted by the caching allocator."""
         return nullcontext(CudaAllocations(self.device, cuda=self._cuda))
 
-    def scratch_limit(self, stack_bytes: int) -> int:
+    def scratch_limit(self, stack_bytes: int) -> int:  # noqa: ARG002
         """No limit: kernels run whole, and the pool bounds what they allocate."""
         return 0
 
@@ -189,10 +189,8 @@ class CudaExecutionStream(ExecutionStream):
     @property
     def pool_bytes(self) -> int:
         """Bytes that the graphs' pool has reserved on the device."""
-        segments = self._cuda.memory_snapshot()
-        return sum(
-            segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) == tuple(self._pool)
-        )
+        pools = ((tuple(row["segment_pool_id"]), row["total_size"]) for row in self._cuda.memory_snapshot())
+        return sum(size for pool, size in pools if pool == tuple(self._pool))
 
     def _require_pool_fits(self) -> None:
         reserved = self.pool_bytes

@@ -89,10 +89,8 @@ class _GraphWriter:
     def add(self, instr: Instruction) -> None:
         """Adds a call and the copies of its results."""
         schema = schema_of(instr.operator)
-        inputs = [
-            self._argument(value, argument.real_type)
-            for value, argument in zip(instr.args, schema.arguments, strict=True)
-        ]
+        arguments = zip(instr.args, schema.arguments, strict=True)
+        inputs = [self._argument(value, argument.real_type) for value, argument in arguments]
         node = self.graph.create(schema.name, inputs, len(schema.returns))
         outputs = list(node.outputs())
         for output, result in zip(outputs, schema.returns, strict=True):
@@ -137,12 +135,11 @@ class _GraphWriter:
 
     def _list(self, value: Any, kind: Any) -> Value:
         element = kind.getElementType()
-        items = value if isinstance(value, (list, tuple)) else None
-        if items is None:  # one number stands for a list in some schemas
+        if not isinstance(value, (list, tuple)):  # one number stands for a list in some schemas
             raise NotExpressible(type(value).__name__)
-        if items and all(type(item) is int for item in items):
-            return self._constant(list(items))
-        node = self.graph.create("prim::ListConstruct", [self._argument(item, element) for item in items], 1)
+        if value and all(type(item) is int for item in value):
+            return self._constant(list(value))
+        node = self.graph.create("prim::ListConstruct", [self._argument(item, element) for item in value], 1)
         list_type = ScriptListType(script_int_type()) if element.kind() == "SymIntType" else kind
         node.output().setType(list_type)
         self.graph.insertNode(node)
@@ -160,8 +157,7 @@ class _GraphWriter:
         key = (type(value), str(value))  # with the type: 1, 1.0 and True are equal
         constant = self._constants.get(key)
         if constant is None:
-            constant = self.graph.insertConstant(value)
-            self._constants[key] = constant
+            constant = self._constants[key] = self.graph.insertConstant(value)
         return constant
 
 

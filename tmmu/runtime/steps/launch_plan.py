@@ -39,18 +39,14 @@ def launch_plan_of(
     for low, high in pairwise(cuts):
         launches += _hook(hooks, low)
         for first, last, is_capturable in _uniform_runs(capturable, low, high):
-            if is_capturable:
-                launches += _captured_launches(steps, stream, first, last)
-            else:
-                launches += single_launches(steps, first, last)
+            launches += _launches(steps, stream if is_capturable else None, first, last)
     return (*launches, *_hook(hooks, len(steps)))
 
 
 def single_launches(steps: Sequence[CompiledStep], first: int, last: int) -> Iterator[Launch]:
     """A launch for each step of ``[first, last)`` that has code."""
-    for index in range(first, last):
-        if steps[index].code:
-            yield Launch(first=index, last=index + 1, run=runnable_of(steps[index].code))
+    codes = ((index, steps[index].code) for index in range(first, last))
+    return (Launch(first=index, last=index + 1, run=runnable_of(code)) for index, code in codes if code)
 
 
 def _hook(hooks: Hooks, position: int) -> list[Launch]:
@@ -66,17 +62,16 @@ def _uniform_runs(capturable: Sequence[bool], low: int, high: int) -> Iterator[t
         start += count
 
 
-def _captured_launches(
-    steps: Sequence[CompiledStep], stream: ExecutionStream, first: int, last: int
-) -> Iterator[Launch]:
-    """One launch, or those of its halves where the stream cannot capture the whole."""
+def _launches(steps: Sequence[CompiledStep], stream: ExecutionStream | None, first: int, last: int) -> Iterator[Launch]:
+    """One launch on ``stream``, or those of its halves where that cannot capture it; without a stream, single calls."""
     code = tuple(instr for step in steps[first:last] for instr in step.code)
-    run = stream.capture(code) if len(code) >= MIN_CAPTURED_CALLS else None
     middle = (first + last) // 2
-    if run is not None:
+    if stream is None or len(code) < MIN_CAPTURED_CALLS:
+        yield from single_launches(steps, first, last)
+    elif run := stream.capture(code):
         yield Launch(first=first, last=last, run=run)
-    elif len(code) < MIN_CAPTURED_CALLS or middle == first:
+    elif middle == first:
         yield from single_launches(steps, first, last)
     else:
-        yield from _captured_launches(steps, stream, first, middle)
-        yield from _captured_launches(steps, stream, middle, last)
+        yield from _launches(steps, stream, first, middle)
+        yield from _launches(steps, stream, middle, last)

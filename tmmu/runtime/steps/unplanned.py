@@ -1,8 +1,8 @@
 """What operators allocate inside themselves, beside the plan, counted by torch's allocator and named by operator."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -35,8 +35,7 @@ class Allocations:
         self.total: dict[int, int] = {}
         self.peak: dict[int, int] = {}
 
-    @staticmethod
-    def step_scope(index: int) -> record_function:
+    def step_scope(self, index: int) -> AbstractContextManager[Any]:
         """While inside, allocations count for this step."""
         return record_function(f"{_PREFIX}{index}")
 
@@ -74,18 +73,16 @@ class Allocations:
             if step >= 0:
                 old = totals.get(names[step], Unplanned(operator=names[step], calls=0, bytes=0, peak=0))
                 peak = max(old.peak, self.peak[step])
-                totals[names[step]] = Unplanned(
-                    operator=old.operator, calls=old.calls + 1, bytes=old.bytes + total, peak=peak
-                )
+                totals[names[step]] = replace(old, calls=old.calls + 1, bytes=old.bytes + total, peak=peak)
         return tuple(sorted(totals.values(), key=lambda row: (-row.peak, -row.bytes, row.operator)))
 
 
-class CudaAllocations:
+class CudaAllocations(Allocations):
     """Counts of CUDA's caching allocator by step."""
 
     def __init__(self, device: torch.device, *, cuda: Any = torch.cuda) -> None:
+        super().__init__()
         self._device, self._cuda = device, cuda
-        self.steps = Allocations()
 
     @contextmanager
     def step_scope(self, index: int) -> Iterator[None]:
@@ -98,19 +95,9 @@ class CudaAllocations:
             after = self._cuda.memory_stats(self._device)
             calls = after["allocation.all.allocated"] - before["allocation.all.allocated"]
             if calls:
-                self.steps.calls[index] = calls
-                self.steps.total[index] = (
-                    after["allocated_bytes.all.allocated"] - before["allocated_bytes.all.allocated"]
-                )
-                self.steps.peak[index] = after["allocated_bytes.all.peak"] - before["allocated_bytes.all.current"]
-
-    def counts(self, step: int) -> tuple[int, int]:
-        """(allocations, most bytes live at once) of a step."""
-        return self.steps.counts(step)
-
-    def by_operator(self, names: Sequence[str]) -> tuple[Unplanned, ...]:
-        """Sums by operator, the largest peak first."""
-        return self.steps.by_operator(names)
+                self.calls[index] = calls
+                self.total[index] = after["allocated_bytes.all.allocated"] - before["allocated_bytes.all.allocated"]
+                self.peak[index] = after["allocated_bytes.all.peak"] - before["allocated_bytes.all.current"]
 
 
 @contextmanager

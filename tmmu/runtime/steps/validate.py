@@ -66,7 +66,7 @@ def _is_bit_exact(step: CompiledStep, context: ValidationContext, verdicts: dict
 
 def _randomize(tensor: torch.Tensor) -> None:
     """Fills a floating or complex tensor with normal numbers, gaps included."""
-    # Whole numbers stay what they are: they may index another tensor, and any random one would be out of range.
+    # Integral tensors keep their values: they may index another tensor, and random ones may be out of range.
     if tensor.is_floating_point() or tensor.is_complex():
         low, high = byte_range(tensor)
         width = tensor.element_size()
@@ -81,7 +81,7 @@ def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext
         candidate = context.compile_call(call, guarded.view)
         with torch.random.fork_rng(devices=context.stream.generators):
             runnable_of(candidate.code)()
-    except Exception:
+    except Exception:  # noqa: BLE001 - any exception rejects the code
         return False
     # Other places may compile to other code (a takeover that is none there); then this was no test of the step's.
     if len(candidate.code) != len(step.code) or not guarded.is_intact():
@@ -111,5 +111,5 @@ def _run_once(code: Code) -> Code | None:
     """The code without the copies that its run showed to be none; ``None`` where it fails."""
     try:
         return tuple(map(run_and_drop_copies, code))
-    except Exception:
+    except Exception:  # noqa: BLE001 - any exception rejects the code
         return None

@@ -82,9 +82,8 @@ def read_stored(stored: StoredTensor, target: memoryview, skip: int = 0) -> None
             count = os.preadv(handle, [target[done:]], stored.offset + skip + done)
             if not count:
                 end = stored.offset + skip + done
-                raise _format_error(
-                    stored.path, f"it ends at byte {end}, inside {stored.name}; it was longer when it was opened"
-                )
+                reason = f"it ends at byte {end}, inside {stored.name}; it was longer when it was opened"
+                raise _format_error(stored.path, reason)
             done += count
     except OSError as error:
         raise _format_error(stored.path, f"{stored.name} cannot be read: {error.strerror}") from error

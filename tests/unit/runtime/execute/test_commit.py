@@ -1,4 +1,4 @@
-"""A commit waits in arena order, then seals; without work it changes nothing."""
+"""Commits wait in arena order, then seal; with nothing pending they change nothing."""
 
 from functools import partial
 

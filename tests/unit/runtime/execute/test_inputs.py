@@ -1,4 +1,4 @@
-"""What a caller gives is what the plan was made for, or one clear line says what it is instead."""
+"""Inputs fit the plan, or one clear line says what they are instead."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Operators asked for a part at a time give the bits of the whole, cover it once, and hold less."""
+"""Calls in parts have the bits of the whole, cover it once, and allocate less."""
 
 from collections.abc import Callable
 from typing import Any
@@ -176,9 +176,10 @@ def test_attention_with_unsupported_mask_is_left_to_the_operator() -> None:
     assert in_parts((operator, args, kwargs), [rand(3, 4, 64, 16), None], 1 << 10) is None
 
 
-@pytest.mark.parametrize(
-    ("count", "total_bytes", "scratch"), [(10, 1000, 100), (7, 1000, 300), (3, 1 << 20, 1), (0, 0, 9)]
-)
+SIZES = [(10, 1000, 100), (7, 1000, 300), (3, 1 << 20, 1), (0, 0, 9)]
+
+
+@pytest.mark.parametrize(("count", "total_bytes", "scratch"), SIZES)
 def test_split_range_covers_every_index_once(count: int, total_bytes: int, scratch: int) -> None:
     runs = split_range(count, total_bytes, scratch)
     assert [i for low, high in runs for i in range(low, high)] == list(range(count))
@@ -189,10 +190,6 @@ def test_split_range_covers_every_index_once(count: int, total_bytes: int, scrat
     ("outer", "inner", "total_bytes"), [(3, 4, 1 << 20), (100, 2, 1 << 20), (1, 9, 5000), (2, 1, 1 << 30)]
 )
 def test_split_blocks_cover_every_pair_once(outer: int, inner: int, total_bytes: int) -> None:
-    pairs = [
-        (i, j)
-        for run, heads in split_blocks(outer, inner, total_bytes, 1 << 12)
-        for i in range(*run)
-        for j in range(*heads)
-    ]
+    blocks = split_blocks(outer, inner, total_bytes, 1 << 12)
+    pairs = [(i, j) for rows, columns in blocks for i in range(*rows) for j in range(*columns)]
     assert sorted(pairs) == [(i, j) for i in range(outer) for j in range(inner)]

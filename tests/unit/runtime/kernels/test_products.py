@@ -1,4 +1,4 @@
-"""A product of one row is cut into columns for each thread, with the bits of the whole; any other is left alone."""
+"""Products of one row are cut by columns for all threads, with the bits of the whole; others are left alone."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A number in a tensor's place becomes a tensor only where every bit stays."""
+"""Numbers become tensors only where every bit stays."""
 
 from itertools import product
 from typing import Any
@@ -109,7 +109,7 @@ def test_arguments_that_promote_otherwise_or_have_gaps_keep_their_shape() -> Non
     short = torch.rand(1, 1).bfloat16()
     assert instruction(aten.mul.out, short, 0.1, out=torch.empty_like(short)).args[1].shape == ()
     assert instruction(aten.mul.out, short, torch.tensor(0.1), out=torch.empty_like(short)).args[1].shape == ()
-    apart = torch.rand(12)[::2]
-    assert instruction(aten.mul.out, apart, torch.rand(1, 6), out=torch.empty(1, 6)).args[0].shape == (6,)
+    strided = torch.rand(12)[::2]
+    assert instruction(aten.mul.out, strided, torch.rand(1, 6), out=torch.empty(1, 6)).args[0].shape == (6,)
     wide = torch.rand(2, 3)
     assert instruction(aten.mul.out, torch.rand(3), wide, out=torch.empty_like(wide)).args[0].shape == (3,)

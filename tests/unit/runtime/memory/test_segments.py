@@ -1,4 +1,4 @@
-"""Segments: whatever is asked of them in whatever order, they agree with a model that paints bytes."""
+"""Segments agree with models of their bytes, whatever is called in whatever order."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def units(size: int) -> int:
 
 
 class DataMachine(RuleBasedStateMachine):
-    """The model: a string with one letter a unit, the owner's, or a dot."""
+    """The model: a string with a letter per unit, its owner's, or a dot where it is free."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class DataMachine(RuleBasedStateMachine):
 
 
 class TextMachine(RuleBasedStateMachine):
-    """The model: what was appended, in order, with how often it is held."""
+    """The model: the entries in order, with their reference counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class TextMachine(RuleBasedStateMachine):
 
 
 class StackMachine(RuleBasedStateMachine):
-    """The model: the sizes of the frames, and the marks between them."""
+    """The model: the tops between slabs, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,6 +203,15 @@ def test_data_gaps_between_sessions_are_reused_and_merge() -> None:
     segment.reclaim("c")
     assert segment.usage.largest_free == 2 * UNIT
     assert segment.reserve("e", 2 * UNIT) == UNIT
+
+
+def test_data_arenas_without_bytes_split_no_gap() -> None:
+    segment = DataSegment(4 * UNIT, alignment=UNIT)
+    segment.reserve("a", UNIT)
+    segment.reserve("b", 0)
+    segment.reclaim("a")
+    assert segment.usage.largest_free == 4 * UNIT
+    assert segment.reclaim("b") == 0
 
 
 def test_text_contents_of_one_key_have_one_size() -> None:

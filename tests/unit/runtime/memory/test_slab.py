@@ -1,4 +1,4 @@
-"""Slabs give aligned, zero, disjoint windows; unaligned ones are refused."""
+"""Slabs are aligned and zero; their views are disjoint; unaligned ones are refused."""
 
 import pytest
 import torch

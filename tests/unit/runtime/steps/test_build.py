@@ -1,4 +1,4 @@
-"""A call becomes a step that is right even where the result lies on an argument, and moves nothing."""
+"""Steps are right even where a result overlaps an argument, and are validated before they are used."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ aten = torch.ops.aten
 
 
 def step(
-    operator: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor], *results: int | None, **kw: Any
+    op: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor], *results: int | None, **kw: Any
 ) -> CompiledStep:
-    call = Call(operator=operator, args=tuple(args), kwargs=tuple(kw.items()), results=results)
+    call = Call(operator=op, args=tuple(args), kwargs=tuple(kw.items()), results=results)
     return compile_step(call, tensors.__getitem__)
 
 
@@ -139,7 +139,7 @@ def test_copies_of_results_in_place_are_dropped() -> None:
 
 
 class ValuesInSlab:
-    """Values side by side in a slab, as a plan puts them, with what one call is tried on."""
+    """Values side by side in a slab, as a plan puts them, and the context in which their calls are validated."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         self.slab = Slab(1 << 14, 256, torch.device("cpu"))
@@ -153,13 +153,8 @@ class ValuesInSlab:
         return compile_step(call, view)
 
     def context(self, **changes: Any) -> ValidationContext:
-        defaults = {
-            "view": self.tensors.__getitem__,
-            "compile_call": self.compile_call,
-            "stream": CpuExecutionStream(),
-            "may_fill": lambda _: True,
-        }
-        return ValidationContext(**defaults | changes)
+        options = {"compile_call": self.compile_call, "stream": CpuExecutionStream(), "may_fill": lambda _: True}
+        return ValidationContext(view=self.tensors.__getitem__, **options | changes)
 
     def validate(self, *calls: Call, **changes: Any) -> list[CompiledStep]:
         steps = [compile_step(call, self.tensors.__getitem__) for call in calls]
@@ -228,9 +223,8 @@ def test_step_that_writes_beyond_its_result_falls_back() -> None:
 def test_reduced_losses_leave_neighbouring_buffers_alone(loss: str) -> None:
     x, target = torch.rand(64), torch.rand(64)
     values = ValuesInSlab(x, target, torch.zeros(()), torch.full((64,), 7.0))
-    (validated,) = values.validate(
-        call(getattr(aten, loss).default, ValueRef(0), ValueRef(1), reduction=1, results=(2,))
-    )
+    reduced = call(getattr(aten, loss).default, ValueRef(0), ValueRef(1), reduction=1, results=(2,))
+    (validated,) = values.validate(reduced)
     values.tensors[0].copy_(x)
     values.tensors[1].copy_(target)
     values.tensors[3].fill_(7.0)
@@ -274,18 +268,13 @@ def test_storage_offset_counts_from_the_start_of_the_buffer() -> None:
     values = ValuesInSlab(out, x, out)
     strided = call(aten.as_strided_copy.default, ValueRef(1), [3], [2], 5, results=(2,))
     start = int(values.tensors[1].storage_offset())
-    runnable_of(compile_step(strided, values.tensors.__getitem__, buffer_start=lambda _: start).code)()
-    assert values.tensors[2].tolist() == [5, 7, 9]
-    runnable_of(
-        compile_step(
-            replace(strided, args=(ValueRef(1), [3], [2])), values.tensors.__getitem__, buffer_start=lambda _: start
-        ).code
-    )()
-    assert values.tensors[2].tolist() == [0, 2, 4]
+    for strided_call, expected in ((strided, [5, 7, 9]), (replace(strided, args=(ValueRef(1), [3], [2])), [0, 2, 4])):
+        runnable_of(compile_step(strided_call, values.tensors.__getitem__, buffer_start=lambda _: start).code)()
+        assert values.tensors[2].tolist() == expected
 
 
 def no_values() -> ValidationContext:
-    """For steps that are on no trial."""
+    """For steps that need no validation."""
     return ValuesInSlab().context()
 
 

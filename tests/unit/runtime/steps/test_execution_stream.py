@@ -1,4 +1,4 @@
-"""A GPU's lane, on a stand-in for torch.cuda: streams in order, graphs where they can be, scratch within its limit."""
+"""The CUDA execution stream, on a stand-in for torch.cuda: order, capture, scratch, counts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ class Graph:
 
 
 class Cuda:
-    """What the lane uses of torch.cuda."""
+    """What the execution stream uses of torch.cuda."""
 
     def __init__(self, *, refuse: Any = None, reserved: int = 0) -> None:
         self.log: list[str] = []
@@ -113,9 +113,7 @@ GPU = torch.device("cuda", 0)
 
 
 def step(*code: Any) -> CompiledStep:
-    return CompiledStep(
-        name="s", code=code, fallback=code, results=(), arguments=(), needs_validation=False, is_settled=True
-    )
+    return CompiledStep(name="s", code=code, fallback=code, results=(), arguments=(), is_settled=True)
 
 
 def steps(count: int, marks: list[torch.Tensor]) -> list[CompiledStep]:

@@ -1,4 +1,4 @@
-"""Code in torch's interpreter makes the very calls that were written, in their order, with their bits; or none."""
+"""Code in torch's interpreter makes the calls that were written, in their order, with their bits; or is refused."""
 
 from collections.abc import Sequence
 from threading import Event, Thread
@@ -18,10 +18,8 @@ def tensors(seed: int) -> list[torch.Tensor]:
     return [torch.randn(4, 6, generator=generator) for _ in range(4)]
 
 
-def every_argument_kind(
-    x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, second_out: torch.Tensor
-) -> list[tuple[Any, ...]]:
-    """Every kind of argument there is: (code, what it changes)."""
+def every_argument_kind(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, out2: torch.Tensor) -> list[Any]:
+    """(instruction, tensor that it changes), with every kind of argument."""
     mean, deviation = torch.empty(4, 1), torch.empty(4, 1)
     wide, counts = torch.empty(4, 12), torch.zeros(10, dtype=torch.int64)
     half = torch.empty(4, 6, dtype=torch.float16)
@@ -30,10 +28,7 @@ def every_argument_kind(
         (instruction(aten.add.out, x, y, alpha=2, out=out), out),
         (instruction(aten.mul.out, x, 2.5, out=out), out),
         (instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(out, mean, deviation)), mean),
-        (
-            instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(second_out, None, None)),
-            second_out,
-        ),
+        (instruction(aten.native_layer_norm.default, x, [6], None, None, 1e-5, into=(out2, None, None)), out2),
         (instruction(aten.sum.IntList_out, x, [1], True, dtype=None, out=mean), mean),
         (instruction(aten.cat.out, [x, y], 1, out=wide), wide),
         (instruction(aten.arange.start_out, 0, 10, 1, out=counts), counts),
@@ -77,7 +72,7 @@ def test_graph_keeps_order_and_folds_nothing() -> None:
         instruction(aten.mul.out, filled, 3.0, out=product),  # equal contents at first: no constant may stand for both
         instruction(aten.fill_.Scalar, filled, 5.0),
         instruction(aten.add.out, product, filled, out=product),
-        instruction(aten.neg.default, x),  # nobody wants it
+        instruction(aten.neg.default, x),  # no op reads it
     )
     run = build_function(code)
     assert run is not None

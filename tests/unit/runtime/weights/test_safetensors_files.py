@@ -1,4 +1,4 @@
-"""A safetensors file is what it says, to the byte, or refused with the reason."""
+"""Safetensors files are read to the byte, or refused with the reason."""
 
 import errno
 import json
