@@ -41,6 +41,7 @@ def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, t
 def _draw(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
     """Normal around 0; 0 or 1 for integral dtypes, which may index something."""
     digest = blake3(f"{seed}:{name}".encode()).digest(length=8)
+    # 63 bits of the digest: a generator's seed is a signed 64-bit number.
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
     if dtype.is_floating_point or dtype.is_complex:
         scale = 1.0 if name.startswith("input:") else WEIGHT_SCALE

@@ -185,6 +185,7 @@ class _StackScope:
         self._life.require_open()
         stack, holding = self._bound.segments.stack, self._bound.reservation
         self._mark, self._tracks = stack.mark(), torch.is_grad_enabled()
+        # Code is bound to addresses, so a slab anywhere else than at binding would be another executor's memory.
         if stack.push(holding.stack_bytes) != holding.stack_offset:
             stack.reset(self._mark)
             raise InternalError(f"the stack begins at {self._mark}, not at {holding.stack_offset} as when it was bound")

@@ -35,6 +35,7 @@ class StepMemoryPool:
     def acquire_forward(self, args: Sequence[Any], make: MakeMemory) -> Iterator[StepMemory | None]:
         """An idle memory bound to these static arguments, or a new one; ``None`` where ``MAX_STEPS`` are taken."""
         with self._lock:
+            # A busy or leased memory is kept until it is idle, even if it is bound to weights that were exchanged.
             self._memories = [memory for memory in self._memories if not memory.is_idle or memory.is_bound_to(args)]
             memory = next((memory for memory in self._memories if memory.is_idle), None)
             if memory is None and len(self._memories) < MAX_STEPS:

@@ -84,6 +84,7 @@ def convolution_gradient_in_parts(args: Arguments, results: Results, scratch: in
     for low, high in split_range(x.shape[0], tensor_bytes(x), scratch) if mask[0] else ():
         into = (of_input[low:high], None, None)  # type: ignore[index]
         code.append(_convolution_gradient(args, grad[low:high], x[low:high], (True, False, False), into))
+    # A weight's gradient is a sum over images: in parts it would be added in another order.
     if mask[1]:
         code.append(_convolution_gradient(args, grad, x, (False, True, False), (None, of_weight, None)))
     if mask[2]:

@@ -29,6 +29,7 @@ class Slab:
                 device=str(device),
             ) from error
         self.storage = whole.untyped_storage()
+        # ``alignment`` bytes more than needed leave room to begin at a multiple of it, wherever the allocation is.
         self.base = -whole.data_ptr() % alignment
         zero_tensor(self.bytes(0, size))
 

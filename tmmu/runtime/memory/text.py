@@ -72,6 +72,7 @@ class TextSegment:
 
     def _append(self, key: bytes, size: int) -> _Entry:
         padded = round_up(size, self.alignment)
+        # Only from the end: an entry below one that is held cannot be dropped without leaving a hole.
         while self._end + padded > self.capacity and self._last_is_unused():
             self._drop_last()
         if self._end + padded > self.capacity:

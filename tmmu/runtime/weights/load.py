@@ -58,6 +58,7 @@ def adopt_weights(graph: Graph, weights: Mapping[str, Weight], device: torch.dev
     for buffer, source in check_weights(graph, weights).items():
         if graph.buffers.role[buffer] != STATE:
             image = source.image if isinstance(source, TensorSource) else None
+            # An image of the caller's own storage is adopted as it is, so that his changes are seen.
             if image is None or image.device != device:
                 image = torch.empty(source.size, dtype=torch.uint8, device=device)
                 load_into(source, image)

@@ -78,6 +78,7 @@ def read_stored(stored: StoredTensor, target: memoryview, skip: int = 0) -> None
     handle = _open(stored.path)
     try:
         done = 0
+        # A read may return less than was asked for: Linux caps each at 2 GiB.
         while done < len(target):
             count = os.preadv(handle, [target[done:]], stored.offset + skip + done)
             if not count:
