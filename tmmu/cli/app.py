@@ -61,10 +61,10 @@ def plan(
     as_json: options.Json = False,
 ) -> Run:
     """Trace MODEL without weights or GPU, and write a plan in which every byte is decided and judged."""
-    given = dict(locals())
+    values = dict(locals())
     from tmmu.cli.commands.plan import PlanOptions, plan_job, run_plan
 
-    return lambda: run_plan(plan_job(PlanOptions(**given)))
+    return lambda: run_plan(plan_job(PlanOptions(**values)))
 
 
 @app.command(name="run")
@@ -107,10 +107,10 @@ def run_command(
     as_json: options.Json = False,
 ) -> Run:
     """Plan MODEL and run it once inside the plan, with random inputs."""
-    given = dict(locals())
+    values = dict(locals())
     from tmmu.cli.commands.run import run_job, run_run
 
-    return lambda: run_run(run_job(**given))
+    return lambda: run_run(run_job(**values))
 
 
 @app.command()
@@ -160,15 +160,15 @@ def pack(
     as_json: options.Json = False,
 ) -> Run:
     """Give every interval an offset so that the highest end is least; a given offset stays."""
-    given = dict(locals())
+    values = dict(locals())
     from tmmu.cli.commands.pack import pack_job, run_pack
 
-    return lambda: run_pack(pack_job(**given))
+    return lambda: run_pack(pack_job(**values))
 
 
-@app.command()
+@app.command(name="ring")
 @expand_groups
-def ring(
+def ring_command(
     *,
     model: options.Model,
     budget: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of the device for weights, for example 18GiB.")],
@@ -238,8 +238,8 @@ def diff(
     """Say what B needs more than A, and which line of the model makes the difference."""
     from tmmu.cli.commands.diff import diff_job, run_diff
 
-    given = dict((*capture.given_options(), *planning.given_options()))
-    job = partial(diff_job, before=before, after=after, options=given, fail_over=fail_over)
+    values = dict((*capture.given_options(), *planning.given_options()))
+    job = partial(diff_job, before=before, after=after, options=values, fail_over=fail_over)
     return lambda: run_diff(job(as_json=as_json, as_markdown=as_markdown))
 
 
@@ -333,8 +333,8 @@ def cache_why(context: typer.Context) -> Run:
     from tmmu.cli.commands.plan import PlanOptions
 
     parser = vars(typer.main.get_command(app))["commands"]["plan"]
-    given = gather_groups(plan, parser.make_context("plan", list(context.args)).params)
-    return lambda: run_why(why_job(PlanOptions(**given)))
+    values = gather_groups(plan, parser.make_context("plan", list(context.args)).params)
+    return lambda: run_why(why_job(PlanOptions(**values)))
 
 
 @cache.command(name="verify")

@@ -29,9 +29,9 @@ class Checkout:
 
     top: Path
     tree: Path
-    here: Path
+    current_folder: Path
 
-    def moved(self, path: str) -> str:
+    def path_in_commit(self, path: str) -> str:
         """Where the commit has what lies at ``path``; what is outside of the worktree, or git does not track, stays."""
         place = Path(path)
         if not place.is_absolute():
@@ -39,8 +39,8 @@ class Checkout:
         place = place.resolve()
         if not place.is_relative_to(self.top) or place.is_relative_to(self.tree):
             return path
-        there = self.tree / place.relative_to(self.top)
-        return str(there) if there.exists() or _is_tracked(self.top, place) else path
+        committed = self.tree / place.relative_to(self.top)
+        return str(committed) if committed.exists() or _is_tracked(self.top, place) else path
 
 
 def check_out(revision: str, folder: Path) -> Checkout:
@@ -50,11 +50,11 @@ def check_out(revision: str, folder: Path) -> Checkout:
     ``InvalidConfig`` where git, a repository or the commit is missing.
     """
     commit = _git(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"], revision)
-    top, here = _git(["rev-parse", "--show-toplevel"], revision), _git(["rev-parse", "--show-prefix"], revision)
+    top, prefix = _git(["rev-parse", "--show-toplevel"], revision), _git(["rev-parse", "--show-prefix"], revision)
     tree, index = folder.resolve() / "tree", {"GIT_INDEX_FILE": str(folder / "index")}
     _git(["-C", top, "read-tree", commit], revision, index)
     _git(["-C", top, "checkout-index", "--all", f"--prefix={tree}{os.sep}"], revision, index)
-    checkout = Checkout(top=Path(top).resolve(), tree=tree, here=tree / here)
+    checkout = Checkout(top=Path(top).resolve(), tree=tree, current_folder=tree / prefix)
     _link_built(checkout)
     return checkout
 
@@ -63,20 +63,20 @@ def _link_built(checkout: Checkout) -> None:
     """Modules of a package that git ignores, such as what its installation built, are the same in every commit."""
     ignored = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
     for name in _git(["-C", str(checkout.top), *ignored], "HEAD").split("\0"):
-        there = checkout.tree / name
-        if name.endswith(MODULES) and (there.parent / "__init__.py").exists() and not there.exists():
-            there.symlink_to(checkout.top / name)
+        link = checkout.tree / name
+        if name.endswith(MODULES) and (link.parent / "__init__.py").exists() and not link.exists():
+            link.symlink_to(checkout.top / name)
 
 
 def _is_tracked(top: Path, path: Path) -> bool:
     return bool(_git(["-C", str(top), "ls-files", "--", str(path)], "HEAD"))
 
 
-def require_folder(revision: str, inside: Path) -> None:
+def require_folder(revision: str, folder: Path) -> None:
     """Refuses a commit that lacks the present folder."""
-    if not inside.is_dir():
-        here = _git(["rev-parse", "--show-prefix"], revision)
-        raise InvalidConfig(f"commit {revision} has no folder {here}", fix="run it where both commits have the model")
+    if not folder.is_dir():
+        prefix = _git(["rev-parse", "--show-prefix"], revision)
+        raise InvalidConfig(f"commit {revision} has no folder {prefix}", fix="run it where both commits have the model")
 
 
 def _git(arguments: Sequence[str], revision: str, more: Mapping[str, str] | None = None) -> str:
@@ -92,7 +92,7 @@ def _git(arguments: Sequence[str], revision: str, more: Mapping[str, str] | None
     except FileNotFoundError as error:
         raise InvalidConfig("there is no git here", fix="install it, or compare files and plans") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        why = said[-1] if said else f"no commit {revision!r}"
+        message = done.stderr.strip().splitlines()
+        why = message[-1] if message else f"no commit {revision!r}"
         raise InvalidConfig(f"git: {why}", fix="name a commit of the repository around this folder")
     return done.stdout.strip()

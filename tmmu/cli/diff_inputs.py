@@ -33,7 +33,7 @@ OF_MODE: Final = ("--preset", "--optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiffSide:
+class DiffInput:
     """One side as it was named: of which commit, and the model to plan; ``None`` where a plan is there already."""
 
     text: str
@@ -42,16 +42,16 @@ class DiffSide:
     model: ModelArgument | None
 
 
-def parse_side(text: str) -> DiffSide:
+def parse_side(text: str) -> DiffInput:
     """The side that ``text`` names; it need not exist, but its kind must be known."""
     revision, name = split_commit(text)
     if name.endswith(".cbor") and not name.endswith(IR_SUFFIX):
-        return DiffSide(text=text, revision=revision, path=Path(name), model=None)
+        return DiffInput(text=text, revision=revision, path=Path(name), model=None)
     model = parse_model(name)
-    return DiffSide(text=text, revision=revision, path=model.path, model=model)
+    return DiffInput(text=text, revision=revision, path=model.path, model=model)
 
 
-def require_use(options: Options, sides: Sequence[DiffSide]) -> None:
+def require_use(options: Options, sides: Sequence[DiffInput]) -> None:
     """Refuses options that mean something for neither side."""
     kinds = {side.model.kind if side.model else "plan" for side in sides}
     for option, values in options.items():
@@ -63,26 +63,26 @@ def require_use(options: Options, sides: Sequence[DiffSide]) -> None:
 class SideLocation:
     """Where a side lies: in a commit's files, or in the present folder where ``checkout`` is nothing."""
 
-    side: DiffSide
+    side: DiffInput
     checkout: Checkout | None
 
     @property
     def folder(self) -> Path:
         """Where the side's paths start."""
-        return self.checkout.here if self.checkout else Path.cwd()
+        return self.checkout.current_folder if self.checkout else Path.cwd()
 
     @property
     def path(self) -> Path:
         """The file or folder that the side names."""
         return self.folder / self.side.path
 
-    def named(self, path: Path) -> str:
+    def display_path(self, path: Path) -> str:
         """What a file beside the side's is called to whoever named the side."""
         shown = self.side.path.with_name(path.name)
         return f"{PREFIX}{self.side.revision}:{shown}" if self.checkout else str(shown)
 
 
-def plan_sides(sides: tuple[DiffSide, DiffSide], options: Options) -> tuple[PlannedGraph | None, PlannedGraph]:
+def plan_sides(sides: tuple[DiffInput, DiffInput], options: Options) -> tuple[PlannedGraph | None, PlannedGraph]:
     """Both sides, legal and sound; nothing for the first where that is a commit before the model came.
 
     A model beside a plan is planned as that plan was (kernels, mode, preset, optimizer, arenas) where ``options`` do
@@ -90,18 +90,18 @@ def plan_sides(sides: tuple[DiffSide, DiffSide], options: Options) -> tuple[Plan
     """
     with TemporaryDirectory(prefix="tmmu-diff-") as name:
         scratch = Path(name)
-        then, now = (_placed(side, scratch / str(number)) for number, side in enumerate(sides))
+        then, now = (_locate(side, scratch / str(number)) for number, side in enumerate(sides))
         if _came_later(then, now):
-            (new,) = _planned([now], scratch, options)
+            (new,) = _plan_all([now], scratch, options)
             return None, new
         for place in (then, now):
             if place.checkout:
                 require_folder(place.side.revision, place.folder)
-        before, after = _planned([then, now], scratch, options)
+        before, after = _plan_all([then, now], scratch, options)
         return before, after
 
 
-def _placed(side: DiffSide, scratch: Path) -> SideLocation:
+def _locate(side: DiffInput, scratch: Path) -> SideLocation:
     """The side, checked out where it is a commit's."""
     if not side.revision:
         return SideLocation(side=side, checkout=None)
@@ -115,29 +115,29 @@ def _came_later(then: SideLocation, now: SideLocation) -> bool:
     return bool(then.checkout) and same and not then.path.exists() and now.path.exists()
 
 
-def _planned(places: Sequence[SideLocation], scratch: Path, options: Options) -> tuple[PlannedGraph, ...]:
+def _plan_all(places: Sequence[SideLocation], scratch: Path, options: Options) -> tuple[PlannedGraph, ...]:
     """The sides; what is to be planned is planned at once, each in a process of its own."""
-    loaded = [None if place.side.model else _recorded(place) for place in places]
-    model = next((one for one in loaded if one), None)
-    asked = _merged(_like(model), options) if model else options
+    loaded = [None if place.side.model else _load_recorded(place) for place in places]
+    model = next((planned for planned in loaded if planned), None)
+    plan_options = _merge_options(_like(model), options) if model else options
     outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(places))]
     with ExitStack() as stack:
         jobs = zip(places, outputs, strict=True)
-        children = [stack.enter_context(_planning(*job, asked)) for job in jobs if job[0].side.model]
+        children = [stack.enter_context(_planning_child(*job, plan_options)) for job in jobs if job[0].side.model]
         for side, child in children:
             _finish(side, child)
-    return tuple(one or _load(output) for one, output in zip(loaded, outputs, strict=True))
+    return tuple(planned or _load(output) for planned, output in zip(loaded, outputs, strict=True))
 
 
-def _recorded(place: SideLocation) -> PlannedGraph:
+def _load_recorded(place: SideLocation) -> PlannedGraph:
     """The plan that lies there, with its graph."""
     path, ir = place.path, ir_path(None, place.path)
     if not path.exists():
-        raise InvalidConfig(f"cannot read {place.named(path)}: there is no such file", fix="check the name")
+        raise InvalidConfig(f"cannot read {place.display_path(path)}: there is no such file", fix="check the name")
     if not ir.exists():
-        what = f"{place.named(path)}: its graph {ir.name} is not beside it"
-        raise InvalidConfig(what, fix="keep the two files that tmmu plan writes")
-    return _load(path, name=place.named(path), graph_name=place.named(ir))
+        reason = f"{place.display_path(path)}: its graph {ir.name} is not beside it"
+        raise InvalidConfig(reason, fix="keep the two files that tmmu plan writes")
+    return _load(path, name=place.display_path(path), graph_name=place.display_path(ir))
 
 
 def _load(path: Path, *, name: str = "", graph_name: str = "") -> PlannedGraph:
@@ -166,16 +166,16 @@ def _optimizer(model: PlannedGraph) -> list[str]:
     return [name for name, update in OPTIMIZERS.items() if any(target.startswith(update) for target in targets)]
 
 
-def _merged(like: Options, options: Options) -> Options:
+def _merge_options(like: Options, options: Options) -> Options:
     """What is asked for goes before what is taken from the plan: arenas key by key, what goes with a mode with it."""
-    given = {option: values for option, values in options.items() if values}
-    dropped = OF_MODE if "--mode" in given else ()
+    explicit = {option: values for option, values in options.items() if values}
+    dropped = OF_MODE if "--mode" in explicit else ()
     base = {option: values for option, values in like.items() if option not in dropped}
-    return base | given | {"--arena": [*like["--arena"], *given.get("--arena", ())]}
+    return base | explicit | {"--arena": [*like["--arena"], *explicit.get("--arena", ())]}
 
 
 @contextmanager
-def _planning(place: SideLocation, output: Path, options: Options) -> Iterator[tuple[DiffSide, Popen[str]]]:
+def _planning_child(place: SideLocation, output: Path, options: Options) -> Iterator[tuple[DiffInput, Popen[str]]]:
     """A process that plans the side's model; gone in the end, whatever happens."""
     model = place.side.model
     assert model is not None
@@ -186,8 +186,8 @@ def _planning(place: SideLocation, output: Path, options: Options) -> Iterator[t
         for value in values
         for word in ((option,) if option in SWITCHES else (option, value))
     ]
-    asked = ["plan", *words, "-o", str(output), "--json", "--", model.text]
-    line, cwd = command(asked, place.checkout), place.folder
+    arguments = ["plan", *words, "-o", str(output), "--json", "--", model.text]
+    line, cwd = command(arguments, place.checkout), place.folder
     with Popen(line, cwd=cwd, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
         try:
             yield place.side, child
@@ -195,22 +195,22 @@ def _planning(place: SideLocation, output: Path, options: Options) -> Iterator[t
             child.kill()
 
 
-def _finish(side: DiffSide, child: Popen[str]) -> None:
+def _finish(side: DiffInput, child: Popen[str]) -> None:
     """Returns when the side is planned; its refusal is ours, and names the side."""
-    out, said = child.communicate()
-    lines = said.splitlines(keepends=True)
+    out, stderr = child.communicate()
+    lines = stderr.splitlines(keepends=True)
     sys.stderr.writelines(lines if child.returncode == 0 else lines[:-1])
     if child.returncode:
         raise _refusal(side, out, child.returncode)
 
 
-def _refusal(side: DiffSide, out: str, code: int) -> TmmuError:
+def _refusal(side: DiffInput, out: str, code: int) -> TmmuError:
     kinds = {
         kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TmmuError)
     }
     try:
         record = json.loads(out)
-        kind, what, fix = kinds[record["code"]], record["what"], record["fix"]
+        kind, message, fix = kinds[record["code"]], record["what"], record["fix"]
     except (ValueError, KeyError, TypeError):
         return InternalError(f"{side.text}: planning ended with {code} and said nothing", fix="plan it by itself")
-    return kind(f"{side.text}: {what}", fix=fix)
+    return kind(f"{side.text}: {message}", fix=fix)

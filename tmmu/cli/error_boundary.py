@@ -51,8 +51,8 @@ def translate(error: BaseException) -> TmmuError:
         return InvalidConfig(error.format_message().rstrip("."), fix="see --help")
     if isinstance(error, OSError):
         return InvalidConfig(_system_fault(error), fix="mend that and run it again")
-    what = f"{type(error).__name__}: {_said(error)}"
-    return InternalError(what, fix="this is a fault of tmmu: set TMMU_TRACEBACK=1 and report what it shows")
+    message = f"{type(error).__name__}: {_message_of(error)}"
+    return InternalError(message, fix="this is a fault of tmmu: set TMMU_TRACEBACK=1 and report what it shows")
 
 
 def one_line(error: TmmuError) -> str:
@@ -60,7 +60,7 @@ def one_line(error: TmmuError) -> str:
     return "tmmu: " + printable(" ".join(str(error).split()))
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """The message of any exception, also of one that cannot say it."""
     try:
         return str(error)
@@ -70,7 +70,7 @@ def _said(error: BaseException) -> str:
 
 def _system_fault(error: OSError) -> str:
     """What the system refused, and for which file."""
-    why = error.strerror or _said(error)
+    why = error.strerror or _message_of(error)
     return f"{error.filename}: {why}" if error.filename is not None else f"the output cannot be written: {why}"
 
 

@@ -218,7 +218,7 @@ def expand_groups(command: Callable[..., Result]) -> Callable[..., Result]:
     hints = get_type_hints(command, include_extras=True)
 
     @wraps(command)
-    def expanded(**values: Any) -> Result:
+    def run_expanded(**values: Any) -> Result:
         return command(**gather_groups(command, values))
 
     parameters = [
@@ -226,9 +226,9 @@ def expand_groups(command: Callable[..., Result]) -> Callable[..., Result]:
         for parameter in inspect.signature(command).parameters.values()
         for new in _parameters(parameter, hints[parameter.name])
     ]
-    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return expanded
+    run_expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run_expanded
 
 
 def gather_groups(command: Callable[..., object], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,13 +84,13 @@ def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
 
 def parse_token(seed: int | None, token: str | None, token_file: Path | None) -> bytes | None:
     """The replay token that at most one of the three names; nothing where none does."""
-    given = [
+    spellings = [
         name
         for name, value in (("--seed", seed), ("--token", token), ("--token-file", token_file))
         if value is not None
     ]
-    if len(given) > 1:
-        raise InvalidConfig(f"{' and '.join(given)} all name the replay token", fix="give one of them")
+    if len(spellings) > 1:
+        raise InvalidConfig(f"{' and '.join(spellings)} all name the replay token", fix="give one of them")
     if seed is not None:
         return naming_option("--seed", lambda: token_from_seed(seed))
     if token is not None:
@@ -159,9 +159,9 @@ def require_writable(path: Path, option: str, *, never: Path) -> Path:
     return path
 
 
-def same_file(path: Path, other: Path) -> bool:
+def same_file(path: Path, second: Path) -> bool:
     """Whether both exist and are one file, by whatever names."""
-    return path.exists() and other.exists() and path.samefile(other)
+    return path.exists() and second.exists() and path.samefile(second)
 
 
 def require_nodes(value: int | None) -> int | None:
@@ -178,8 +178,8 @@ def require_count(value: int | None, option: str) -> int | None:
     return value
 
 
-def refuse(given: Mapping[str, object], why: str) -> None:
+def refuse(options: Mapping[str, object], why: str) -> None:
     """Refuses options that mean nothing here, rather than ignore them; nothing where none is given."""
-    names = [name for name, value in given.items() if value not in (None, False, ())]
+    names = [name for name, value in options.items() if value not in (None, False, ())]
     if names:
         raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")

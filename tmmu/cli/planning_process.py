@@ -27,7 +27,7 @@ OURS: Final = "tmmu"
 
 def command(arguments: Sequence[str], checkout: Checkout | None) -> list[str]:
     """The command line of ``tmmu`` with these arguments, importing from ``checkout`` where there is one."""
-    moves = [str(one) for one in (checkout.top, checkout.tree, checkout.here)] if checkout else []
+    moves = [str(folder) for folder in (checkout.top, checkout.tree, checkout.current_folder)] if checkout else []
     return [sys.executable, "-P", "-c", PROGRAM, json.dumps([sys.path, *moves]), *arguments]
 
 
@@ -35,9 +35,9 @@ def import_from_commit(*moves: str) -> None:
     """What is imported from now on is imported from the commit; nothing changes without ``moves``."""
     if not moves:
         return
-    top, tree, here = map(Path, moves)
-    checkout = Checkout(top=top, tree=tree, here=here)
-    sys.path[:] = map(checkout.moved, sys.path)
+    top, tree, current_folder = map(Path, moves)
+    checkout = Checkout(top=top, tree=tree, current_folder=current_folder)
+    sys.path[:] = map(checkout.path_in_commit, sys.path)
     sys.meta_path[:] = [finder if finder in PYTHONS_OWN else CommitFinder(finder, checkout) for finder in sys.meta_path]
 
 
@@ -68,15 +68,15 @@ class CommitFinder:
         if spec.origin is None or not spec.has_location:
             spec.submodule_search_locations = folders
             return spec
-        there = self._checkout.moved(spec.origin)
-        if there == spec.origin:
+        committed = self._checkout.path_in_commit(spec.origin)
+        if committed == spec.origin:
             return spec
-        found = Path(there).exists()
-        return spec_from_file_location(fullname, there, submodule_search_locations=folders) if found else None
+        exists = Path(committed).exists()
+        return spec_from_file_location(fullname, committed, submodule_search_locations=folders) if exists else None
 
     def __getattr__(self, name: str) -> object:
         """Whatever else the finder can do, such as name distributions."""
         return getattr(self._finder, name)
 
     def _all(self, folders: Iterable[str]) -> list[str]:
-        return [self._checkout.moved(folder) for folder in folders]
+        return [self._checkout.path_in_commit(folder) for folder in folders]

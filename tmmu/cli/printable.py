@@ -5,4 +5,7 @@ def printable(text: str) -> str:
     """``text`` with every character that is no visible one, such as ESC, NUL or a line end, as its escape in Python."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )

@@ -25,7 +25,7 @@ from tmmu.cli.options import (
 COMMANDS: dict[str, Callable[..., object]] = {
     "plan": program.plan,
     "run": program.run_command,
-    "ring": program.ring,
+    "ring": program.ring_command,
     "diff": program.diff,
     "verify": program.verify,
 }

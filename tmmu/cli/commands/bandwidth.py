@@ -34,33 +34,33 @@ def run_bandwidth(job: BandwidthJob) -> int:
     """The copies are timed and the report is printed; 0."""
     from tmmu.runtime.device.bandwidth import measure_bandwidth
 
-    found = measure_bandwidth(job.device, job.size, job.tries)
+    bandwidth = measure_bandwidth(job.device, job.size, job.tries)
     if job.json:
-        print_json(record(found))
+        print_json(record(bandwidth))
         return 0
-    render.print_lines(render.console(), lines(found))
+    render.print_lines(render.console(), lines(bandwidth))
     return 0
 
 
-def record(found: "Bandwidth") -> dict[str, Any]:
+def record(bandwidth: "Bandwidth") -> dict[str, Any]:
     """The report as one JSON object."""
-    rates = [asdict(rate) | {"bytes_per_second": rate.bytes_per_second} for rate in found.rates]
-    return asdict(found) | {"rates": rates}
+    rates = [asdict(rate) | {"bytes_per_second": rate.bytes_per_second} for rate in bandwidth.rates]
+    return asdict(bandwidth) | {"rates": rates}
 
 
-def lines(found: "Bandwidth") -> Iterator[str]:
+def lines(bandwidth: "Bandwidth") -> Iterator[str]:
     """The report as a person reads it."""
-    yield f"{found.device}: {found.name}"
+    yield f"{bandwidth.device}: {bandwidth.name}"
     yield ""
     heading = ("from", "to", "bytes", "rate", "one of 4 KiB")
-    yield from render.aligned("<<>>>", heading, [_row(rate) for rate in found.rates])
+    yield from render.align_columns("<<>>>", heading, [_row(rate) for rate in bandwidth.rates])
     yield ""
-    if found.device == "cpu":
+    if bandwidth.device == "cpu":
         yield "no GPU: copies within the host's memory, which a ring on the CPU is made of; there is no link to measure"
-    elif found.unpinned:
-        yield f"memory cannot be pinned: {found.unpinned}; raise the limit of locked memory (ulimit -l)"
-    if found.link is not None:
-        link = found.link
+    elif bandwidth.unpinned:
+        yield f"memory cannot be pinned: {bandwidth.unpinned}; raise the limit of locked memory (ulimit -l)"
+    if bandwidth.link is not None:
+        link = bandwidth.link
         most = f"at most {link.max_speed}, {link.max_width} lanes"
         yield f"link {link.address}: {link.speed}, {link.width} lanes, {most}"
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from tmmu.cli.diff_inputs import DiffSide, Options, parse_side, plan_sides, require_use
+from tmmu.cli.diff_inputs import DiffInput, Options, parse_side, plan_sides, require_use
 from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.output import render
 from tmmu.cli.output.diff_report import DiffReport, Figure, Limit, blame, compare, over
-from tmmu.cli.output.diff_text import code, markdown, markdown_sections, print_report, print_sections, setting
+from tmmu.cli.output.diff_text import code, markdown, markdown_sections, plan_setting, print_report, print_sections
 from tmmu.cli.output.new_model_report import (
     Arrival,
     arrival_headline,
@@ -29,7 +29,7 @@ PERCENT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,4}))?\s*%", re.ASCII)
 class DiffJob:
     """One run of ``tmmu diff``, every option checked."""
 
-    sides: tuple[DiffSide, DiffSide]
+    sides: tuple[DiffInput, DiffInput]
     options: Options
     limit: Limit | None
     json: bool
@@ -43,25 +43,27 @@ def diff_job(  # noqa: PLR0913 - one parameter per option
     if as_json and as_markdown:
         raise InvalidConfig("--json and --markdown both say how to print", fix="give one of them")
     sides = (parse_side(before), parse_side(after))
-    given = {option: _texts(value) for option, value in options.items()}
-    require_use(given, sides)
-    return DiffJob(sides=sides, options=given, limit=parse_limit(fail_over), json=as_json, markdown=as_markdown)
+    texts_by_option = {option: _texts(value) for option, value in options.items()}
+    require_use(texts_by_option, sides)
+    return DiffJob(
+        sides=sides, options=texts_by_option, limit=parse_limit(fail_over), json=as_json, markdown=as_markdown
+    )
 
 
 def _texts(value: object) -> list[str]:
     """An option's values as they are written on a command line; none where it is not given."""
     if value is None or value is False:
         return []
-    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def parse_limit(text: str | None) -> Limit | None:
     """``1%``, ``0.5 %`` or a size such as ``64MiB``."""
     if text is None:
         return None
-    found = PERCENT.fullmatch(text.strip())
-    if found:
-        whole, part = found[1], (found[2] or "").ljust(4, "0")
+    percentage = PERCENT.fullmatch(text.strip())
+    if percentage:
+        whole, part = percentage[1], (percentage[2] or "").ljust(4, "0")
         return Limit(text=text.strip(), bytes=None, ppm=int(whole + part))
     return Limit(text=text.strip(), bytes=naming_option("--fail-over", lambda: parse_size(text)), ppm=0)
 
@@ -76,7 +78,9 @@ def run_diff(job: DiffJob) -> int:
     passed = over(report, job.limit)
     error = _refusal(report, passed, job.limit) if passed and job.limit else None
     if job.json:
-        print_json(asdict(report) | {"over": [one.name for one in passed], "error": error and error_record(error)})
+        print_json(
+            asdict(report) | {"over": [figure.name for figure in passed], "error": error and error_record(error)}
+        )
     elif job.markdown:
         render.print_lines(render.console(), markdown(report))
     else:
@@ -89,7 +93,7 @@ def _say_new(job: DiffJob, arrival: Arrival) -> int:
     if job.json:
         print_json(arrival_record(arrival) | {"over": [], "error": None})
     elif job.markdown:
-        about = f"{code(arrival.after.name)}: {setting(arrival.after)}"
+        about = f"{code(arrival.after.name)}: {plan_setting(arrival.after)}"
         parts = arrival_sections(arrival)
         render.print_lines(render.console(), markdown_sections(arrival_verdict(arrival), about, parts))
     else:
@@ -98,12 +102,14 @@ def _say_new(job: DiffJob, arrival: Arrival) -> int:
 
 
 def _refusal(report: DiffReport, passed: Sequence[Figure], limit: Limit) -> PeakOverLimit:
-    grown = " and ".join(f"{one.name} by {one.change} bytes ({readable_size(one.change)})" for one in passed)
-    found = blame(report)
-    by = f", most of it by {found[0].source or found[0].op}" if found else ""
+    grown = " and ".join(
+        f"{figure.name} by {figure.change} bytes ({readable_size(figure.change)})" for figure in passed
+    )
+    blamed = blame(report)
+    by = f", most of it by {blamed[0].source or blamed[0].op}" if blamed else ""
     return PeakOverLimit(
         f"{report.after.name} needs more than {report.before.name}: {grown}, limit {limit.text}{by}",
         fix="make it smaller, or accept it: raise the limit once, or record the new plan",
-        over={one.name: one.change for one in passed},
+        over={figure.name: figure.change for figure in passed},
         limit=limit.text,
     )

@@ -19,11 +19,11 @@ from tmmu.codec.files import read_ordinary
 from tmmu.codec.text import print_plan
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
 from tmmu.golden import store
-from tmmu.golden.cases import CONFIGS, Case, Config, graph_of, load, read_cases
-from tmmu.golden.check import Finding, check_case, check_files, unplannable
+from tmmu.golden.cases import CONFIGS, GoldenCase, PlanConfig, graph_of, load, read_cases
+from tmmu.golden.check import Finding, check_case, check_files, unplannable_cases
 from tmmu.golden.digests import KINDS
 from tmmu.golden.replay import Replay, replay
-from tmmu.golden.update import Updated, update
+from tmmu.golden.update import UpdateReport, update
 
 if TYPE_CHECKING:
     from tmmu.passes.capture.request import Progress
@@ -38,8 +38,8 @@ class GoldenJob:
     """One run of ``tmmu golden``, every option checked. ``chosen`` are the cases that are planned again."""
 
     folder: Path
-    cases: tuple[Case, ...]
-    chosen: tuple[Case, ...]
+    cases: tuple[GoldenCase, ...]
+    chosen: tuple[GoldenCase, ...]
     jobs: int
     json: bool
 
@@ -50,30 +50,30 @@ def golden_job(
     names: Sequence[str],
     jobs: int,
     as_json: bool,
-    read: Callable[[Path], tuple[Case, ...]] = read_cases,
+    read: Callable[[Path], tuple[GoldenCase, ...]] = read_cases,
 ) -> GoldenJob:
     """The job that the options ask for; refuses names of no case."""
     cases = read(folder)
-    known = [case.name for case in cases]
+    names_of_cases = [case.name for case in cases]
     for name in names:
-        if name not in known:
-            raise InvalidConfig(f"no case {name!r} in {folder}", fix=f"use {', '.join(known)}")
+        if name not in names_of_cases:
+            raise InvalidConfig(f"no case {name!r} in {folder}", fix=f"use {', '.join(names_of_cases)}")
     chosen = tuple(case for case in cases if not names or case.name in names)
     return GoldenJob(folder=folder, cases=cases, chosen=chosen, jobs=require_count(jobs, "--jobs") or 1, json=as_json)
 
 
 def run_check(job: GoldenJob) -> int:
     """0 where everything is as it was recorded; otherwise what is not, and 3. Writes nothing."""
-    findings = [*check_files(job.folder, job.cases), *unplannable(job.folder, job.chosen)]
-    known = {one.case for one in findings}
-    job = replace(job, chosen=tuple(case for case in job.chosen if case.name not in known))
+    findings = [*check_files(job.folder, job.cases), *unplannable_cases(job.folder, job.chosen)]
+    cases_with_findings = {finding.case for finding in findings}
+    job = replace(job, chosen=tuple(case for case in job.chosen if case.name not in cases_with_findings))
     with progress_bar() as progress:
         for case, replays in zip(job.chosen, _replays(job, progress), strict=True):
             findings += check_case(job.folder, case, replays)
     plans = _plans(job)
     error = _mismatch(job, findings) if findings else None
     if job.json:
-        listed = [_record(one) for one in findings]
+        listed = [_record(finding) for finding in findings]
         print_json(
             {"cases": len(job.chosen), "plans": plans, "findings": listed, "error": error and error_record(error)}
         )
@@ -84,9 +84,9 @@ def run_check(job: GoldenJob) -> int:
 
 
 def _mismatch(job: GoldenJob, findings: Sequence[Finding]) -> GoldenMismatch:
-    where = ", ".join(dict.fromkeys(one.case for one in findings))
+    case_names = ", ".join(dict.fromkeys(finding.case for finding in findings))
     return GoldenMismatch(
-        f"{job.folder} is not as recorded, in {where}",
+        f"{job.folder} is not as recorded, in {case_names}",
         fix="if that is meant, run tmmu golden update and raise the version as it says",
         findings=len(findings),
     )
@@ -98,14 +98,16 @@ def run_update(job: GoldenJob) -> int:
         replays = dict(zip((case.name for case in job.chosen), _replays(job, progress), strict=True))
     done = update(job.folder, job.cases, replays)
     if job.json:
-        print_json(asdict(done) | {"moved": [_record(one) for one in done.moved], "version": _version(done.moved)})
+        print_json(
+            asdict(done) | {"moved": [_record(finding) for finding in done.moved], "version": _version(done.moved)}
+        )
         return 0
     render.print_lines(render.console(), _update_lines(job, done))
     return 0
 
 
-def _update_lines(job: GoldenJob, done: Updated) -> Iterator[str]:
-    yield from dict.fromkeys(f"{one.case}: new" if one.new else _line(one) for one in done.moved)
+def _update_lines(job: GoldenJob, done: UpdateReport) -> Iterator[str]:
+    yield from dict.fromkeys(f"{finding.case}: new" if finding.is_new else _line(finding) for finding in done.moved)
     yield from (f"wrote {job.folder / name}" for name in done.written)
     yield from (f"removed {job.folder / name}" for name in done.removed)
     version = _version(done.moved)
@@ -119,47 +121,47 @@ def _update_lines(job: GoldenJob, done: Updated) -> Iterator[str]:
 
 def _version(moved: Sequence[Finding]) -> str:
     """What a change needs: the version to raise, or nothing where cases were only added or taken away."""
-    if any(one.major for one in moved):
+    if any(finding.is_major for finding in moved):
         return "major"
-    return "minor" if any(one.kind == "plan" for one in moved) else ""
+    return "minor" if any(finding.kind == "plan" for finding in moved) else ""
 
 
 def run_list(job: GoldenJob) -> int:
     """The cases and why they are there; 0."""
     if job.json:
-        rows = [{"case": c.name, "reason": c.reason, "made": c.made, "seeds": len(c.seeds)} for c in job.cases]
+        rows = [{"case": c.name, "reason": c.reason, "made": c.origin, "seeds": len(c.seeds)} for c in job.cases]
         print_json({"cases": rows})
         return 0
     texts = [(case.name, *_counts(job.folder, case), case.reason) for case in job.cases]
-    render.print_lines(render.console(), render.aligned("<>><", ("case", "ops", "buffers", "reason"), texts))
+    render.print_lines(render.console(), render.align_columns("<>><", ("case", "ops", "buffers", "reason"), texts))
     return 0
 
 
 def run_show(job: GoldenJob, *, mode: str | None, preset: str | None) -> int:
     """Of the one case chosen, its graph and plan for a reader, or the plan asked for; 0."""
     config = _config_asked(mode, preset)
-    (one,) = job.chosen
-    if config is None and not one.recipe:
-        text = read_ordinary(job.folder / store.review_file(one)).decode("utf-8", errors="replace")
+    (case,) = job.chosen
+    if config is None and not case.recipe:
+        text = read_ordinary(job.folder / store.review_file(case)).decode("utf-8", errors="replace")
     elif config is None:
-        text = f"# {one.name}: {one.reason}\n# made by the recipe {one.recipe}; only digests are kept\n"
+        text = f"# {case.name}: {case.reason}\n# made by the recipe {case.recipe}; only digests are kept\n"
     else:
-        text = _plan_text(job, one, config)
+        text = _plan_text(job, case, config)
     if job.json:
-        print_json({"case": one.name, "reason": one.reason, "text": text})
+        print_json({"case": case.name, "reason": case.reason, "text": text})
     else:
         render.print_lines(render.console(), text.rstrip("\n").split("\n"))
     return 0
 
 
-def _config_asked(mode: str | None, preset: str | None) -> Config | None:
+def _config_asked(mode: str | None, preset: str | None) -> PlanConfig | None:
     if mode is None and preset is None:
         return None
     mode = mode or "inference"
-    return Config(mode=mode, preset=preset or ("inference" if mode == "inference" else "train_full"))
+    return PlanConfig(mode=mode, preset=preset or ("inference" if mode == "inference" else "train_full"))
 
 
-def _plan_text(job: GoldenJob, case: Case, config: Config) -> str:
+def _plan_text(job: GoldenJob, case: GoldenCase, config: PlanConfig) -> str:
     plans = {} if case.recipe else load(job.folder / store.plans_file(case), store.decode_plans)
     if config not in plans:
         raise InvalidConfig(
@@ -168,7 +170,7 @@ def _plan_text(job: GoldenJob, case: Case, config: Config) -> str:
     return print_plan(plans[config])
 
 
-def _counts(folder: Path, case: Case) -> tuple[str, str]:
+def _counts(folder: Path, case: GoldenCase) -> tuple[str, str]:
     """Ops and buffers; of a recipe, nothing is made to count them."""
     if case.recipe:
         return "recipe", "recipe"
@@ -181,7 +183,7 @@ def _plans(job: GoldenJob) -> int:
     return sum(len(case.seeds) * len(CONFIGS) for case in job.chosen)
 
 
-def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[Config, Replay]]:
+def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[PlanConfig, Replay]]:
     """Every chosen case planned again, in the order of the cases, by as many processes as were asked for."""
     tasks = [(job.folder, case, config) for case in job.chosen for config in CONFIGS]
     if job.jobs == 1:
@@ -205,25 +207,25 @@ def _safe_path() -> Iterator[None]:
             os.environ[SAFE_PATH] = before
 
 
-def _by_case(job: GoldenJob, replays: Iterator[Replay], progress: "Progress") -> Iterator[dict[Config, Replay]]:
+def _by_case(job: GoldenJob, replays: Iterator[Replay], progress: "Progress") -> Iterator[dict[PlanConfig, Replay]]:
     done, plans = 0, _plans(job)
     for case in job.chosen:
-        found: dict[Config, Replay] = {}
+        replay_of: dict[PlanConfig, Replay] = {}
         for config in CONFIGS:
             progress(f"planning {case.name}: {done} of {plans} plans", 0)
-            found[config] = next(replays)
+            replay_of[config] = next(replays)
             done += len(case.seeds)
-        yield found
+        yield replay_of
 
 
-def _record(one: Finding) -> dict[str, object]:
-    return asdict(one) | {"seeds": [str(seed) for seed in one.seeds]}
+def _record(finding: Finding) -> dict[str, object]:
+    return asdict(finding) | {"seeds": [str(seed) for seed in finding.seeds]}
 
 
-def _line(one: Finding) -> str:
-    where = f"{one.case}: " + (f"{one.config}: " if one.config else "")
-    seeds = [str(seed) for seed in one.seeds[:LISTED]]
-    more = [f"and {len(one.seeds) - LISTED} more"] if len(one.seeds) > LISTED else []
+def _line(finding: Finding) -> str:
+    prefix = f"{finding.case}: " + (f"{finding.config}: " if finding.config else "")
+    seeds = [str(seed) for seed in finding.seeds[:LISTED]]
+    more = [f"and {len(finding.seeds) - LISTED} more"] if len(finding.seeds) > LISTED else []
     under = f" (seed {', '.join([*seeds, *more])})" if seeds else ""
-    verb = f"{one.kind} moved: " if one.kind in KINDS else f"{one.kind}: "
-    return f"{where}{verb}{one.what}{under}"
+    verb = f"{finding.kind} moved: " if finding.kind in KINDS else f"{finding.kind}: "
+    return f"{prefix}{verb}{finding.what}{under}"

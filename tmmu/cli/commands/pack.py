@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from tmmu.cli.error_boundary import print_json
-from tmmu.cli.output.render import aligned, console, print_lines, size
+from tmmu.cli.output.render import align_columns, console, print_lines, size
 from tmmu.cli.parsing import naming_option, require_nodes, require_writable
 from tmmu.codec.files import write_atomic
 from tmmu.errors import AlignmentViolation, AllocationOverflow, ArenaTooSmall, InvalidConfig
@@ -75,14 +75,14 @@ def _demand_room(job: PackJob, packed: Packed) -> None:
         return
     impossible = packed.bound > job.capacity
     if impossible:
-        what = f"no packing fits in {job.capacity} bytes: every one needs at least {packed.bound}"
+        reason = f"no packing fits in {job.capacity} bytes: every one needs at least {packed.bound}"
         fix = f"give it {packed.peak} bytes, the least found"
     else:
         visited = f"{packed.nodes_visited} nodes"
-        what = f"no packing in {job.capacity} bytes was found with {visited}, nor shown to be impossible"
+        reason = f"no packing in {job.capacity} bytes was found with {visited}, nor shown to be impossible"
         fix = f"give it {packed.peak} bytes, the least found, or more --nodes"
     raise ArenaTooSmall(
-        what,
+        reason,
         fix=fix,
         capacity=job.capacity,
         peak=packed.peak,
@@ -121,7 +121,9 @@ def _report(job: PackJob, intervals: Intervals, packed: Packed) -> None:
         str(packed.nodes_visited),
     )
     out = console()
-    print_lines(out, aligned(">>>><<>", ("items", "peak", "bound", "ratio", "proven", "method", "nodes"), [cells]))
+    print_lines(
+        out, align_columns(">>>><<>", ("items", "peak", "bound", "ratio", "proven", "method", "nodes"), [cells])
+    )
     if packed.bound > packed.live:
         out.print(f"most live at once: {packed.live} bytes ({size(packed.live)}); no packing is that low")
     if job.output is not None:

@@ -253,8 +253,8 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
     if job.json:
         graph = job.ir or (job.model.path if job.model.kind == "ir" else None)
         files = {"plan": str(job.plan), "ir": None if graph is None else str(graph)}
-        found = cache_record(compiled.cached)
-        print_json(asdict(summary) | {"files": files, "cache": found, "seconds": dict(compiled.seconds)})
+        cached = cache_record(compiled.cached)
+        print_json(asdict(summary) | {"files": files, "cache": cached, "seconds": dict(compiled.seconds)})
         return
     out = render.console()
     render.print_summary(out, summary)

@@ -103,13 +103,13 @@ def _budget(text: str) -> int:
 def run_ring(job: RingJob) -> int:
     """The schedule is printed, and written with its plan where a file is named; 0."""
     compiled = compile_argument(job.model, job.capture, job.request, keep=job.cache)
-    made = with_ring(compiled, job.ring, token=job.request.token)
+    streamed = with_ring(compiled, job.ring, token=job.request.token)
     if job.plan is not None:
-        files = [(job.folder / job.plan, encode_plan(made.plan))]
+        files = [(job.folder / job.plan, encode_plan(streamed.plan))]
         if job.ir is not None:
-            files.append((job.folder / job.ir, encode_graph(made.graph)))
+            files.append((job.folder / job.ir, encode_graph(streamed.graph)))
         write_together(files)
-    report = report_of(made, job.ring, simulated=job.simulate)
+    report = report_of(streamed, job.ring, simulated=job.simulate)
     written = [str(path) for path in (job.plan, job.ir) if path]
     if job.json:
         names = {"plan": job.plan, "ir": job.ir}

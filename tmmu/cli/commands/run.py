@@ -163,21 +163,21 @@ def lines(job: RunJob, compiled: Compiled, ran: "RunReport") -> Iterator[str]:
     yield f"outputs  {_few(ran.outputs)}"
     yield ""
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
-    yield from render.aligned("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])
+    yield from render.align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])
     yield ""
     table = [(u.operator, str(u.calls), readable_size(u.bytes), readable_size(u.peak)) for u in ran.unplanned[:SHOWN]]
     if table:
-        yield from render.aligned("<>>>", ("allocates inside", "calls", "bytes", "at once"), table)
+        yield from render.align_columns("<>>>", ("allocates inside", "calls", "bytes", "at once"), table)
         more = ran.unplanned[SHOWN:]
         if more:
             yield f"and {len(more)} more operators, {readable_size(max(u.peak for u in more))} at once at most"
     else:
         yield "no operator allocates inside"
-    yield from _streamed(ran)
+    yield from _streaming_lines(ran)
     yield from _held_against(ran, check=job.run.check)
     if ran.bench:
         yield ""
-        yield from render.aligned("<>>>", ("step", "time", "allocations", "peak"), list(map(_row, ran.bench)))
+        yield from render.align_columns("<>>>", ("step", "time", "allocations", "peak"), list(map(_row, ran.bench)))
 
 
 def _whence(job: RunJob, weights: Mapping[str, int]) -> str:
@@ -185,13 +185,13 @@ def _whence(job: RunJob, weights: Mapping[str, int]) -> str:
     named = {"model": job.model.path.name, "seed": f"seed {job.run.seed}"}
     if job.run.weights:
         named = {"file": job.run.weights.name} | named
-    found = [(place, weights[kind]) for kind, place in named.items() if weights.get(kind)]
-    if len(found) > 1:
-        return "weights: " + " and ".join(f"{count} of {place}" for place, count in found)
-    return f"weights of {found[0][0] if found else named['seed']}"
+    counts = [(place, weights[kind]) for kind, place in named.items() if weights.get(kind)]
+    if len(counts) > 1:
+        return "weights: " + " and ".join(f"{count} of {place}" for place, count in counts)
+    return f"weights of {counts[0][0] if counts else named['seed']}"
 
 
-def _streamed(ran: "RunReport") -> Iterator[str]:
+def _streaming_lines(ran: "RunReport") -> Iterator[str]:
     if ran.ring:
         names = ("host_bytes", "resident_bytes", "pass_bytes")
         host, stay, moves = (readable_size(ran.ring[name]) for name in names)
@@ -206,14 +206,19 @@ def _held_against(ran: "RunReport", *, check: bool) -> Iterator[str]:
         yield f"sanitized: {ran.steps} ops, {ran.sanitized} comparisons of a buffer, no fault"
     if check:
         yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
-        near = f", {ran.near} are near" if ran.near else ""
-        yield f"checked: {ran.same} outputs and states have the bits of the model itself{near}"
+        near_text = f", {ran.near} are near" if ran.near else ""
+        yield f"checked: {ran.same} outputs and states have the bits of the model itself{near_text}"
 
 
-def _row(one: "Measurement") -> tuple[str, ...]:
-    if one.failed:
-        return (one.way, "failed", "", one.failed)
-    return (one.way, f"{one.milliseconds:.3f} ms", str(one.allocations), readable_size(one.peak_bytes))
+def _row(measurement: "Measurement") -> tuple[str, ...]:
+    if measurement.failed:
+        return (measurement.way, "failed", "", measurement.failed)
+    return (
+        measurement.way,
+        f"{measurement.milliseconds:.3f} ms",
+        str(measurement.allocations),
+        readable_size(measurement.peak_bytes),
+    )
 
 
 def _few(items: tuple[str, ...]) -> str:

@@ -76,7 +76,7 @@ def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:
 def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
     record: dict[str, object] = asdict(_summary(job, plan, graph))
     if job.trace:
-        record["trace"] = [_readable(one) for one in trace_records(plan)]
+        record["trace"] = [_readable(entry) for entry in trace_records(plan)]
     if job.ops:
         record["operators"] = [asdict(row) for row in _operators(graph, plan)]
     return record

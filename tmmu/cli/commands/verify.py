@@ -31,8 +31,8 @@ def run_verify(job: VerifyJob) -> int:
         print_json({"sound": True, "addresses_checked": token is not None, "digest": plan.digest.hex()} | counts)
         return 0
     addresses = "" if token else "; addresses not checked: give --seed, --token or --token-file"
-    said = f"sound: {job.plan}, {len(plan.order)} ops, {len(plan.buffers)} buffers{addresses}"
-    print(printable(said))  # noqa: T201
+    verdict = f"sound: {job.plan}, {len(plan.order)} ops, {len(plan.buffers)} buffers{addresses}"
+    print(printable(verdict))  # noqa: T201
     return 0
 
 

@@ -97,16 +97,16 @@ class DiffReport:
 
 def compare(before: PlannedGraph, after: PlannedGraph, *, names: Sequence[str]) -> DiffReport:
     """The report of two planned graphs."""
-    found = difference(before, after)
+    changes = difference(before, after)
     return DiffReport(
         before=side_line(names[0], before),
         after=side_line(names[1], after),
         same=before.plan.digest == after.plan.digest,
         figures=tuple(figures(before, after)),
-        peak=found.peak,
-        lines=_lines(found.peak),
-        kept=found.persistent,
-        fared=tuple(Fared(why=why, buffers=n, bytes=size) for why, (n, size) in found.totals.items()),
+        peak=changes.peak,
+        lines=_lines(changes.peak),
+        kept=changes.persistent,
+        fared=tuple(Fared(why=why, buffers=n, bytes=size) for why, (n, size) in changes.totals.items()),
     )
 
 
@@ -114,10 +114,10 @@ def over(report: DiffReport, limit: Limit | None) -> tuple[Figure, ...]:
     """Of the total and the stack, those that grew by more than the limit."""
     if limit is None:
         return ()
-    watched = [one for one in report.figures if one.name in ("total", "stack")]
+    watched = [figure for figure in report.figures if figure.name in ("total", "stack")]
     if limit.bytes is not None:
-        return tuple(one for one in watched if one.change > limit.bytes)
-    return tuple(one for one in watched if one.change * PPM > one.before * limit.ppm)
+        return tuple(figure for figure in watched if figure.change > limit.bytes)
+    return tuple(figure for figure in watched if figure.change * PPM > figure.before * limit.ppm)
 
 
 def side_line(name: str, side: PlannedGraph) -> SideLine:
@@ -138,15 +138,15 @@ def side_line(name: str, side: PlannedGraph) -> SideLine:
 
 def figures(before: PlannedGraph | None, after: PlannedGraph) -> Iterator[Figure]:
     """The total, then each segment with its arenas, then the caller's inputs; from 0 where nothing was before."""
-    one, other = memory_of(before.plan, before.graph) if before else NOTHING, memory_of(after.plan, after.graph)
-    yield _figure("total", "", one.total, other.total)
+    old, new = memory_of(before.plan, before.graph) if before else NOTHING, memory_of(after.plan, after.graph)
+    yield _figure("total", "", old.total, new.total)
     for segment in ("text", "data", "stack"):
-        yield _figure(segment, "", getattr(one, segment), getattr(other, segment))
+        yield _figure(segment, "", getattr(old, segment), getattr(new, segment))
         arenas = [i for i, name in enumerate(after.plan.arenas.segment) if name == segment]
         for i in arenas if len(arenas) > 1 else ():
             bounds = before.plan.arenas.bound[i] if before else 0, after.plan.arenas.bound[i]
             yield _figure(after.plan.arenas.name[i], segment, *bounds)
-    yield _figure("inputs", "", one.inputs or 0, other.inputs or 0)
+    yield _figure("inputs", "", old.inputs or 0, new.inputs or 0)
 
 
 def _figure(name: str, segment: str, before: int, after: int) -> Figure:
@@ -165,8 +165,8 @@ def _lines(peak: PeakChange) -> tuple[Line, ...]:
         net[origin.source, gone] = net.get((origin.source, gone), 0) + change.bytes
     sign = 1 if peak.bytes >= 0 else -1
 
-    def place(one: Line) -> tuple[int, str, bool, int, str, str]:
-        return -sign * net[one.source, one.gone], one.source, one.gone, -sign * one.bytes, one.op, one.why
+    def place(line: Line) -> tuple[int, str, bool, int, str, str]:
+        return -sign * net[line.source, line.gone], line.source, line.gone, -sign * line.bytes, line.op, line.why
 
     return tuple(sorted((_line(key, changes) for key, changes in groups.items()), key=place))
 
@@ -176,7 +176,7 @@ def blame(report: DiffReport) -> tuple[Line, int] | None:
     if not report.lines or not report.peak.bytes:
         return None
     first = report.lines[0]
-    net = sum(one.bytes for one in report.lines if (one.source, one.gone) == (first.source, first.gone))
+    net = sum(line.bytes for line in report.lines if (line.source, line.gone) == (first.source, first.gone))
     return (first, net) if net * report.peak.bytes > 0 else None
 
 

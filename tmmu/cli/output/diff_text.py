@@ -40,14 +40,14 @@ def print_sections(out: Console, title: str, parts: Iterable[Section]) -> None:
     out.print(printable(title), style="bold")
     for section in parts:
         justify = "".join(">" if name in RIGHT else "<" for name in section.heading)
-        table = render.aligned(justify, section.heading, section.rows) if section.rows else []
+        table = render.align_columns(justify, section.heading, section.rows) if section.rows else []
         for lines in (section.sentences, table):
             render.print_lines(out, ["", *lines] if lines else [])
 
 
 def markdown(report: DiffReport) -> Iterator[str]:
     """The report as a comment on a pull request."""
-    about = f"{code(report.before.name)} to {code(report.after.name)}: {setting(report.before, report.after)}"
+    about = f"{code(report.before.name)} to {code(report.after.name)}: {plan_setting(report.before, report.after)}"
     return markdown_sections(_verdict(report), about, sections(report))
 
 
@@ -58,7 +58,7 @@ def markdown_sections(verdict: str, about: str, parts: Iterable[Section]) -> Ite
     yield about
     for section in parts:
         if section.sentences:
-            yield from ("", *(f"{_escaped(line)}  " for line in section.sentences))
+            yield from ("", *(f"{_escape(line)}  " for line in section.sentences))
         if section.rows:
             yield from ("", *_table(section))
 
@@ -70,7 +70,7 @@ def sections(report: DiffReport) -> Iterator[Section]:
         yield Section(
             sentences=tuple(_reasons(report)),
             heading=("change", "buffers", "why", "made by", "module", "source", "needed until"),
-            rows=(*map(_line_cells, report.lines[:LISTED]), *_rest(report.lines)),
+            rows=(*map(_line_cells, report.lines[:LISTED]), *_unlisted_row(report.lines)),
         )
     if report.kept:
         more = f", the largest {LISTED} of {len(report.kept)}" if len(report.kept) > LISTED else ""
@@ -79,64 +79,66 @@ def sections(report: DiffReport) -> Iterator[Section]:
             heading=("change", "why", "role", "name"),
             rows=tuple(map(_kept_cells, report.kept[:LISTED])),
         )
-    if any(one.buffers for one in report.fared):
-        yield Section(sentences=(_fared(report),))
+    if any(count.buffers for count in report.fared):
+        yield Section(sentences=(_counts_by_reason(report),))
 
 
 def headline(report: DiffReport) -> str:
     """What is compared, and the verdict."""
-    return f"{report.before.name} -> {report.after.name}: {setting(report.before, report.after)}: {_verdict(report)}"
+    return (
+        f"{report.before.name} -> {report.after.name}: {plan_setting(report.before, report.after)}: {_verdict(report)}"
+    )
 
 
 def _verdict(report: DiffReport) -> str:
     total = report.figures[0]
     if report.same:
         return "the same plan"
-    if not any(one.change for one in report.figures):
+    if not any(figure.change for figure in report.figures):
         return "needs what it needed"
-    return f"total {signed(total.change)}{_percent(total)}"
+    return f"total {signed_text(total.change)}{_percent(total)}"
 
 
-def setting(*sides: SideLine) -> str:
+def plan_setting(*sides: SideLine) -> str:
     """Mode, kernels and preset, of both where they differ."""
-    texts = [f"{one.mode} on {one.target}, preset {one.preset}" for one in sides]
+    texts = [f"{side.mode} on {side.target}, preset {side.preset}" for side in sides]
     return " -> ".join(dict.fromkeys(texts))
 
 
 def listed_figures(figures: Sequence[Figure]) -> Iterator[tuple[str, ...]]:
     """A row for each that is anything, and always for the total."""
-    return (_figure_cells(one) for one in figures if one.name == "total" or one.before or one.after)
+    return (_figure_cells(figure) for figure in figures if figure.name == "total" or figure.before or figure.after)
 
 
-def _figure_cells(one: Figure) -> tuple[str, ...]:
-    indent = "" if one.name == "total" else "  " if not one.segment else "    "
+def _figure_cells(figure: Figure) -> tuple[str, ...]:
+    indent = "" if figure.name == "total" else "  " if not figure.segment else "    "
     return (
-        indent + one.name,
-        render.size(one.before),
-        render.size(one.after),
-        signed(one.change),
-        _percent(one).strip(" ()"),
+        indent + figure.name,
+        render.size(figure.before),
+        render.size(figure.after),
+        signed_text(figure.change),
+        _percent(figure).strip(" ()"),
     )
 
 
-def signed(count: int) -> str:
+def signed_text(count: int) -> str:
     """Bytes more or less, or ``=``."""
     return "=" if not count else ("+" if count > 0 else "-") + render.size(abs(count))
 
 
-def _percent(one: Figure) -> str:
+def _percent(figure: Figure) -> str:
     """The change in per cent, to a tenth; nothing where there was nothing, or where nothing changed."""
-    if not one.change_ppm:
+    if not figure.change_ppm:
         return ""
-    tenths = (abs(one.change_ppm) + 500) // 1000
-    return f" ({'+' if one.change > 0 else '-'}{tenths // 10}.{tenths % 10} %)"
+    tenths = (abs(figure.change_ppm) + 500) // 1000
+    return f" ({'+' if figure.change > 0 else '-'}{tenths // 10}.{tenths % 10} %)"
 
 
 def _reasons(report: DiffReport) -> Iterator[str]:
     """Why the stack's peak moved: the line, the moments, and what no buffer accounts for."""
-    peak, found = report.peak, blame(report)
-    by = f", most of it by {_where(found[0])}: {signed(found[1])}" if found else ""
-    yield f"stack {signed(peak.bytes)}{by}"
+    peak, blamed = report.peak, blame(report)
+    by = f", most of it by {_location_of(blamed[0])}: {signed_text(blamed[1])}" if blamed else ""
+    yield f"stack {signed_text(peak.bytes)}{by}"
     up = peak.after == peak.fullest_after
     full, same = (peak.after, peak.before) if up else (peak.before, peak.after)
     yield f"fullest {'now' if up else 'before'} {_moment(full)}; {'before' if up else 'now'}, there, {_moment(same)}"
@@ -147,10 +149,10 @@ def _reasons(report: DiffReport) -> Iterator[str]:
     if peak.moved:
         yield f"{peak.moved} buffers of {render.size(peak.moved_bytes)} moved into the peak as they were"
     if peak.packing:
-        yield f"packing loses {signed(peak.packing)}"
+        yield f"packing loses {signed_text(peak.packing)}"
 
 
-def _where(line: Line) -> str:
+def _location_of(line: Line) -> str:
     """A line of the model, and what it does there."""
     module = f" in {line.modules[0]}" if line.modules else ""
     more = f" and {len(line.modules) - 1} more" if len(line.modules) > 1 else ""
@@ -159,27 +161,27 @@ def _where(line: Line) -> str:
 
 
 def _moment(moment: Moment) -> str:
-    at = ", ".join(text for text in (moment.op, moment.module, moment.source) if text)
-    return f"at position {moment.position}{f' ({at})' if at else ''}: {render.size(moment.bytes)}"
+    place = ", ".join(text for text in (moment.op, moment.module, moment.source) if text)
+    return f"at position {moment.position}{f' ({place})' if place else ''}: {render.size(moment.bytes)}"
 
 
 def _line_cells(line: Line) -> tuple[str, ...]:
     more = f" and {len(line.modules) - 1} more" if len(line.modules) > 1 else ""
     module = f"{line.modules[0]}{more}" if line.modules else ""
     source = line.source + (" (as it was)" if line.gone else "")
-    return signed(line.bytes), str(line.buffers), line.why, line.op, module, source, line.until
+    return signed_text(line.bytes), str(line.buffers), line.why, line.op, module, source, line.until
 
 
-def _rest(lines: Sequence[Line]) -> list[tuple[str, ...]]:
+def _unlisted_row(lines: Sequence[Line]) -> list[tuple[str, ...]]:
     """The causes that are not listed, as one."""
-    rest = lines[LISTED:]
-    if not rest:
+    unlisted = lines[LISTED:]
+    if not unlisted:
         return []
     return [
         (
-            signed(sum(one.bytes for one in rest)),
-            str(sum(one.buffers for one in rest)),
-            f"{len(rest)} more",
+            signed_text(sum(line.bytes for line in unlisted)),
+            str(sum(line.buffers for line in unlisted)),
+            f"{len(unlisted)} more",
             "",
             "",
             "",
@@ -190,11 +192,11 @@ def _rest(lines: Sequence[Line]) -> list[tuple[str, ...]]:
 
 def _kept_cells(change: Change) -> tuple[str, ...]:
     origin = change.origin
-    return signed(change.bytes), change.why, origin.role, origin.name or f"buffer {origin.id}"
+    return signed_text(change.bytes), change.why, origin.role, origin.name or f"buffer {origin.id}"
 
 
-def _fared(report: DiffReport) -> str:
-    parts = [f"{one.why} {one.buffers} ({signed(one.bytes)})" for one in report.fared if one.buffers]
+def _counts_by_reason(report: DiffReport) -> str:
+    parts = [f"{count.why} {count.buffers} ({signed_text(count.bytes)})" for count in report.fared if count.buffers]
     return f"of all buffers: {', '.join(parts)}"
 
 
@@ -202,17 +204,17 @@ def _table(section: Section) -> Iterator[str]:
     yield f"| {' | '.join(section.heading)} |"
     yield f"| {' | '.join('--:' if name in RIGHT else '---' for name in section.heading)} |"
     for row in section.rows:
-        yield f"| {' | '.join(_escaped(cell.strip()) for cell in row)} |"
+        yield f"| {' | '.join(_escape(cell.strip()) for cell in row)} |"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Text in which Markdown finds nothing to interpret; what no escape keeps from being a link or a call is code."""
     words = printable(text).split(" ")
     return " ".join(code(word).replace("|", "\\|") if LINKED.search(word) else _plain(word) for word in words)
 
 
 def _plain(word: str) -> str:
-    return "".join(f"\\{one}" if one in "\\`*_{}[]<>()|~!&$" else one for one in word)
+    return "".join(f"\\{character}" if character in "\\`*_{}[]<>()|~!&$" else character for character in word)
 
 
 def code(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tmmu.cli.output import render
 from tmmu.cli.output.diff_report import Figure, SideLine, figures, side_line
-from tmmu.cli.output.diff_text import Section, listed_figures, setting
+from tmmu.cli.output.diff_text import Section, listed_figures, plan_setting
 from tmmu.cli.output.summary import LARGEST, Peak, stack_peaks
 from tmmu.compare.match import PlannedGraph
 
@@ -37,23 +37,23 @@ def arrive(after: PlannedGraph, *, absent: str, name: str) -> Arrival:
 
 def arrival_record(arrival: Arrival) -> dict[str, Any]:
     """As JSON, with the keys that a comparison has: nothing was before, and no cause is told."""
-    found = asdict(arrival)
+    record = asdict(arrival)
     return {
         "before": None,
-        "after": found["after"],
+        "after": record["after"],
         "same": False,
-        "figures": found["figures"],
+        "figures": record["figures"],
         "peak": None,
         "lines": [],
         "kept": [],
         "fared": [],
-        "fullest": found["fullest"],
+        "fullest": record["fullest"],
     }
 
 
 def arrival_headline(arrival: Arrival) -> str:
     """What is new, and how it was planned."""
-    return f"{arrival.after.name}: {setting(arrival.after)}: {arrival_verdict(arrival)}"
+    return f"{arrival.after.name}: {plan_setting(arrival.after)}: {arrival_verdict(arrival)}"
 
 
 def arrival_verdict(arrival: Arrival) -> str:

@@ -18,8 +18,8 @@ def progress_bar() -> Iterator["Progress"]:
         yield _say_nothing
         return
     with err.status("") as status:
-        yield lambda what, ops: status.update(f"{what}: {ops} ops" if ops else what)
+        yield lambda stage, ops: status.update(f"{stage}: {ops} ops" if ops else stage)
 
 
-def _say_nothing(what: str, ops: int) -> None:
+def _say_nothing(stage: str, ops: int) -> None:
     """Progress for a pipe or a log."""

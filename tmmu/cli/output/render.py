@@ -62,23 +62,23 @@ def print_lines(out: Console, lines: Iterable[str]) -> None:
 
 def headline(summary: Summary) -> str:
     """Model, target, mode, preset, how many ops and buffers."""
-    what = f"{summary.model or 'plan'}: {summary.mode}"
-    where = f" on {summary.target}" if summary.target else ""
-    return f"{what}{where}, preset {summary.preset}, {summary.ops} ops, {summary.buffers} buffers"
+    title = f"{summary.model or 'plan'}: {summary.mode}"
+    device_text = f" on {summary.target}" if summary.target else ""
+    return f"{title}{device_text}, preset {summary.preset}, {summary.ops} ops, {summary.buffers} buffers"
 
 
 def inputs_line(summary: Summary) -> list[str]:
     """The workload: name, type and shape of the first inputs, and how many more there are."""
-    texts = [f"{one.name} {one.dtype}[{', '.join(map(str, one.shape))}]".strip() for one in summary.inputs]
+    texts = [f"{tensor.name} {tensor.dtype}[{', '.join(map(str, tensor.shape))}]".strip() for tensor in summary.inputs]
     more = [f"and {len(texts) - INPUTS} more"] if len(texts) > INPUTS else []
     return [f"inputs: {', '.join([*texts[:INPUTS], *more])}"] if texts else []
 
 
 def arena_table(summary: Summary) -> list[str]:
     """One line for each arena that holds anything, under a heading; several of the stack stand below its own line."""
-    held = [arena for arena in summary.arenas if arena.slots]
-    rows = [_arena_row(arena) for arena in held if arena.segment != STACK]
-    stack = [arena for arena in held if arena.segment == STACK]
+    used = [arena for arena in summary.arenas if arena.slots]
+    rows = [_arena_row(arena) for arena in used if arena.segment != STACK]
+    stack = [arena for arena in used if arena.segment == STACK]
     if len(stack) > 1:
         line = summary.stack
         rows.append((STACK, size(line.peak), size(line.bound), "yes" if line.proven else "no", ""))
@@ -86,7 +86,7 @@ def arena_table(summary: Summary) -> list[str]:
         rows += [_arena_row(arena, indent="  ", shared=shared and arena.layout == JOINT) for arena in stack]
     else:
         rows += [_arena_row(arena) for arena in stack]
-    return aligned("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
+    return align_columns("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
 
 
 def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> tuple[str, ...]:
@@ -98,20 +98,23 @@ def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> t
 def peak_line(peak: Peak) -> str:
     """Where an arena is fullest, and how much of that the table below shows."""
     shown = f"the largest {len(peak.buffers)} of {peak.live}" if len(peak.buffers) < peak.live else f"all {peak.live}"
-    where = f" ({peak.op})" if peak.op else ""
-    what = "the stack is" if peak.arena == STACK else f"{peak.arena} are"
-    return f"{what} fullest at position {peak.position}{where}: {size(peak.bytes)}, {shown} buffers:"
+    op_text = f" ({peak.op})" if peak.op else ""
+    subject = "the stack is" if peak.arena == STACK else f"{peak.arena} are"
+    return f"{subject} fullest at position {peak.position}{op_text}: {size(peak.bytes)}, {shown} buffers:"
 
 
 def live_table(buffers: Iterable[LiveBuffer]) -> list[str]:
     """One line for each buffer, under a heading."""
     heading, *rows = live_rows(buffers)
-    return aligned(">><<<<", heading, rows)
+    return align_columns(">><<<<", heading, rows)
 
 
 def live_rows(buffers: Iterable[LiveBuffer]) -> list[tuple[str, ...]]:
     """A heading, then of each buffer size, id, what made it, and where in the model."""
-    rows = [(size(one.bytes), str(one.id), one.role, one.op or one.name, one.module, one.source) for one in buffers]
+    rows = [
+        (size(buffer.bytes), str(buffer.id), buffer.role, buffer.op or buffer.name, buffer.module, buffer.source)
+        for buffer in buffers
+    ]
     return [("size", "buffer", "role", "made by", "module", "source"), *rows]
 
 
@@ -140,9 +143,9 @@ def state_line(summary: Summary) -> list[str]:
 
 def fit_line(summary: Summary) -> str:
     """Which devices hold the total beside the reserve, and the first that does not by how much."""
-    held = [str(fit.gb) for fit in summary.fits if fit.fits]
+    fitting = [str(fit.gb) for fit in summary.fits if fit.fits]
     short = [fit for fit in summary.fits if not fit.fits]
-    fits = f"fits {' '.join(held)} GB" if held else "fits none of the listed devices"
+    fits = f"fits {' '.join(fitting)} GB" if fitting else "fits none of the listed devices"
     return f"{fits}{_shortage(short)}, with {size(summary.reserve)} in reserve"
 
 
@@ -161,10 +164,10 @@ def seconds_line(seconds: Mapping[str, float]) -> str:
 def op_table(rows: Iterable[OperatorRow]) -> list[str]:
     """Operators by name: how many calls, floating-point operations, and what the operator table says."""
     texts = [(row.operator, str(row.calls), str(row.flops), "known" if row.known else "default") for row in rows]
-    return aligned("<>><", ("operator", "calls", "flops", "rule"), texts)
+    return align_columns("<>><", ("operator", "calls", "flops", "rule"), texts)
 
 
-def aligned(justify: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(justify: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of columns two blanks apart, each as wide as its widest cell; ``justify`` has one of ``<>`` per column."""
     lines = [heading, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]

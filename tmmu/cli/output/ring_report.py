@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from tmmu.cli.output.render import aligned, size
+from tmmu.cli.output.render import align_columns, size
 from tmmu.driver import Compiled
 from tmmu.errors import InternalError, PlanError
 from tmmu.ir.ring import POLICIES, Block, Ring
@@ -36,13 +36,13 @@ class RingReport:
     turns: tuple[VisitTiming, ...]
 
 
-def report_of(made: Compiled, request: RingRequest, *, simulated: bool) -> RingReport:
+def report_of(compiled: Compiled, request: RingRequest, *, simulated: bool) -> RingReport:
     """The report on the ring of a plan, which was made on this request."""
-    problem, ring = problem_of(made.graph, made.plan, request.profile), made.plan.ring
+    problem, ring = problem_of(compiled.graph, compiled.plan, request.profile), compiled.plan.ring
     if ring is None:
         raise InternalError("a plan that was given a ring has none")
     return RingReport(
-        model=made.graph.notes.name,
+        model=compiled.graph.notes.name,
         ring=ring,
         figures=figures_of(problem, ring),
         policies=tuple(_policies(problem, request, ring)),
@@ -58,22 +58,22 @@ def _policies(problem: RingProblem, request: RingRequest, ring: Ring) -> Iterato
     """The schedule of every policy that has one in this budget."""
     for policy in POLICIES:
         try:
-            found = ring if policy == ring.policy else plan_ring(problem, replace(request, policy=policy))
+            alternative = ring if policy == ring.policy else plan_ring(problem, replace(request, policy=policy))
         except PlanError:
             continue
-        yield policy, found, figures_of(problem, found)
+        yield policy, alternative, figures_of(problem, alternative)
 
 
 def lines(report: RingReport) -> Iterator[str]:
     """The report as a person reads it."""
     yield from _summary(report)
     yield ""
-    yield from aligned("<>>>><", POLICY_HEADING, [_policy_row(*row) for row in report.policies])
+    yield from align_columns("<>>>><", POLICY_HEADING, [_policy_row(*row) for row in report.policies])
     yield ""
-    yield from aligned("<>>>", ("layer", "bytes", "address", ""), _block_rows(report.ring))
+    yield from align_columns("<>>>", ("layer", "bytes", "address", ""), _block_rows(report.ring))
     if report.turns:
         yield ""
-        yield from aligned("<>>>>", TURN_HEADING, list(_turn_rows(report)))
+        yield from align_columns("<>>>>", TURN_HEADING, list(_turn_rows(report)))
     yield ""
     least = "none" if report.least is None else f"{size(report.least)} ({report.least} bytes)"
     yield f"least budget: {least}; {size(report.busy)} ({report.busy} bytes) never to wait for room"
@@ -122,7 +122,7 @@ def _turn_rows(report: RingReport) -> Iterator[tuple[str, ...]]:
     for turn in steady:
         block = report.ring.blocks[report.ring.visits[turn.visit].block]
         moments = (turn.copy_start, turn.copy_end, turn.start, turn.end)
-        yield (block.name, *(duration(at - origin) for at in moments))
+        yield (block.name, *(duration(moment - origin) for moment in moments))
 
 
 def record(report: RingReport) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def record(report: RingReport) -> dict[str, Any]:
         "blocks": [_block(block) for block in ring.blocks],
         "visits": [asdict(visit) for visit in ring.visits],
         "copies": [asdict(copy) for copy in ring.copies],
-        "simulated": [_simulated(timing) for timing in report.turns],
+        "simulated": [_visit_record(timing) for timing in report.turns],
     }
 
 
@@ -154,7 +154,7 @@ def _block(block: Block) -> dict[str, Any]:
     return columns | {"buffers": [member.buffer for member in block.members]}
 
 
-def _simulated(timing: VisitTiming) -> dict[str, int]:
+def _visit_record(timing: VisitTiming) -> dict[str, int]:
     row: dict[str, int] = asdict(timing)
     return {"turn": row.pop("pass_index"), **row}
 

@@ -246,18 +246,18 @@ def _slab_bound(plan: Plan, slab: tuple[int, ...]) -> int:
 def stack_peaks(plan: Plan, graph: Graph | None, listed: int | None) -> tuple[Peak, ...]:
     """The peak of each slab of the stack that holds anything, fullest first. What takes over a place counts once."""
     slabs = (tuple(placed_items(plan, slab)) for slab in _slabs(plan.arenas))
-    peaks = (_peak(plan, graph, held, listed) for held in slabs if held)
+    peaks = (_peak(plan, graph, arena_ids, listed) for arena_ids in slabs if arena_ids)
     return tuple(sorted(peaks, key=lambda peak: -peak.bytes))
 
 
 def _peak(plan: Plan, graph: Graph | None, slab: tuple[PlacedItem, ...], listed: int | None) -> Peak:
-    held = sorted({plan.buffers.arena[place.rows[0]] for place in slab})
+    arena_ids = sorted({plan.buffers.arena[place.rows[0]] for place in slab})
     position, size = peak_level(slab)
     row_of = {buffer: row for row, buffer in enumerate(plan.buffers.id)}
     rows = [row_of[buffer] for buffer in live_buffers(plan, slab, position)]
     rows.sort(key=lambda row: (-plan.buffers.bytes[row], plan.buffers.id[row]))
     return Peak(
-        arena=plan.arenas.name[held[0]] if len(held) == 1 else STACK,
+        arena=plan.arenas.name[arena_ids[0]] if len(arena_ids) == 1 else STACK,
         position=position,
         op=graph.ops.target[plan.order[position]] if graph else "",
         bytes=size,
@@ -289,7 +289,7 @@ def live_buffer(plan: Plan, graph: Graph | None, row: int) -> LiveBuffer:
     )
 
 
-def operators(graph: Graph, plan: Plan, known: Callable[[str], bool]) -> tuple[OperatorRow, ...]:
+def operators(graph: Graph, plan: Plan, is_known: Callable[[str], bool]) -> tuple[OperatorRow, ...]:
     """The operators that the plan runs, most calls first; ``known`` says which have a row in the operator table."""
     calls: Counter[str] = Counter()
     flops: Counter[str] = Counter()
@@ -298,4 +298,6 @@ def operators(graph: Graph, plan: Plan, known: Callable[[str], bool]) -> tuple[O
         calls[name] += 1
         flops[name] += graph.notes.ops.flops[op]
     names = sorted(calls, key=lambda name: (-calls[name], name))
-    return tuple(OperatorRow(operator=name, calls=calls[name], flops=flops[name], known=known(name)) for name in names)
+    return tuple(
+        OperatorRow(operator=name, calls=calls[name], flops=flops[name], known=is_known(name)) for name in names
+    )

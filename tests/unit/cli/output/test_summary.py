@@ -181,7 +181,7 @@ def test_the_reserve_counts_against_every_device() -> None:
 
 
 def test_operators_come_most_calls_first() -> None:
-    rows = operators(small(), plan(), known=lambda name: name != "aten.relu")
+    rows = operators(small(), plan(), is_known=lambda name: name != "aten.relu")
     assert [(row.operator, row.calls, row.flops, row.known) for row in rows] == [
         ("aten.mm", 2, 4194304, True),
         ("aten.add", 1, 0, True),
@@ -207,7 +207,7 @@ def test_sizes_read_as_a_person_reads_them(count: int, text: str) -> None:
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert render.aligned("<>", ("a", "b"), [("long", "1"), ("x", "22")]) == ["a      b", "long   1", "x     22"]
+    assert render.align_columns("<>", ("a", "b"), [("long", "1"), ("x", "22")]) == ["a      b", "long   1", "x     22"]
 
 
 def test_the_workload_is_every_input_of_the_caller() -> None:
@@ -250,4 +250,4 @@ def test_the_parts_of_data_add_up() -> None:
 
 
 def test_columns_are_wide_enough_for_what_is_escaped() -> None:
-    assert render.aligned("<>", ("a", "b"), [("\x1b", "1"), ("x", "22")]) == ["a      b", "\\x1b   1", "x     22"]
+    assert render.align_columns("<>", ("a", "b"), [("\x1b", "1"), ("x", "22")]) == ["a      b", "\\x1b   1", "x     22"]
