@@ -33,12 +33,7 @@ _PLAIN: Final = re.compile(
 )
 # Heads of longer strings: the bytes that hold the length.
 _LENGTH_BYTES: Final = {head + n: 1 << n for head in (0x58, 0x78) for n in range(4)}
-_INDEFINITE: Final = {
-    2: "an indefinite string",
-    3: "an indefinite text",
-    4: "an indefinite array",
-    5: "an indefinite map",
-}
+_INDEFINITE: Final = {2: "string", 3: "text", 4: "array", 5: "map"}
 
 
 def encode(value: object) -> bytes:
@@ -84,7 +79,7 @@ def _kind(head: int) -> str:
     if major == 6:
         return "a tag"
     if minor == 31 and major in _INDEFINITE:
-        return _INDEFINITE[major]
+        return f"an indefinite {_INDEFINITE[major]}"
     if major == 7 and 25 <= minor <= 27:
         return "a float"
     return f"head byte {head:#04x} or what it announces"

@@ -1,4 +1,4 @@
-"""The columns of a decoded file: complete, of the right type, in range, or ``PlanCorrupt`` that names the key.
+"""The columns of a file: written by name; read back complete, of the right type and in range, or ``PlanCorrupt``.
 
 ``key`` is the path of what is read inside the file, as ``buffers.offset``.
 """
@@ -13,6 +13,11 @@ from tmmu.ir.fault import U64_MAX
 
 N = TypeVar("N", bound=int)
 """The id or unit that a column of numbers holds: the caller says which, by the type that it expects."""
+
+
+def column_map(table: Any) -> dict[str, object]:
+    """The columns of a table with slots, by name: its field names are keys of the file, and renaming one changes it."""
+    return {name: getattr(table, name) for name in table.__slots__}
 
 
 def table(value: object, key: str, columns: Iterable[str]) -> Mapping[str, object]:

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias, cast
 from blake3 import blake3
 
 from tmmu.ir import cbor
+from tmmu.ir.columns import column_map
 from tmmu.ir.ids import BufferId, Bytes, OpId, ValueId
 
 FORMAT: Final = "tmmu.ir"
@@ -168,28 +169,13 @@ class Graph:
 
 def semantic_map(graph: Graph) -> dict[str, object]:
     """The map that ``ir_hash`` covers: all that the planner reads, and no more."""
-    buffers, values, ops = graph.buffers, graph.values, graph.ops
     return {
         "format": FORMAT,
         "version": VERSION,
         "target": graph.target,
-        "buffers": {"bytes": buffers.bytes, "role": buffers.role},
-        "values": {
-            "buffer": values.buffer,
-            "offset": values.offset,
-            "shape": values.shape,
-            "stride": values.stride,
-            "dtype": values.dtype,
-        },
-        "ops": {
-            "target": ops.target,
-            "reads": ops.reads,
-            "writes": ops.writes,
-            "overwrites": ops.overwrites,
-            "saves": ops.saves,
-            "recompute": ops.recompute,
-            "stage": ops.stage,
-        },
+        "buffers": column_map(graph.buffers),
+        "values": column_map(graph.values),
+        "ops": column_map(graph.ops),
         "inputs": graph.inputs,
         "outputs": graph.outputs,
     }
@@ -197,18 +183,7 @@ def semantic_map(graph: Graph) -> dict[str, object]:
 
 def notes_map(notes: Notes) -> dict[str, object]:
     """The key ``notes`` of an IR file."""
-    ops = notes.ops
-    return {
-        "name": notes.name,
-        "buffers": {"name": notes.buffers},
-        "ops": {
-            "phase": ops.phase,
-            "modality": ops.modality,
-            "flops": ops.flops,
-            "module": ops.module,
-            "source": ops.source,
-        },
-    }
+    return {"name": notes.name, "buffers": {"name": notes.buffers}, "ops": column_map(notes.ops)}
 
 
 def encode_graph(graph: Graph) -> bytes:

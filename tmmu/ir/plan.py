@@ -8,6 +8,7 @@ from typing import Final
 from blake3 import blake3
 
 from tmmu.ir import cbor
+from tmmu.ir.columns import column_map
 from tmmu.ir.ids import BufferId, OpId
 from tmmu.ir.ring import Ring, ring_map
 
@@ -131,7 +132,6 @@ def segment_bytes(arenas: Arenas, segment: str) -> int:
 
 def plan_map(plan: Plan) -> dict[str, object]:
     """The map that ``digest`` covers: the file without that key."""
-    arenas, slots, buffers = plan.arenas, plan.slots, plan.buffers
     ring = {} if plan.ring is None else {"ring": ring_map(plan.ring)}
     return {
         "format": FORMAT,
@@ -142,9 +142,9 @@ def plan_map(plan: Plan) -> dict[str, object]:
         "preset": plan.preset,
         "token_prefix": plan.token_prefix,
         "order": plan.order,
-        "arenas": {name: getattr(arenas, name) for name in Arenas.__slots__},
-        "slots": {name: getattr(slots, name) for name in Slots.__slots__},
-        "buffers": {name: getattr(buffers, name) for name in Placements.__slots__},
+        "arenas": column_map(plan.arenas),
+        "slots": column_map(plan.slots),
+        "buffers": column_map(plan.buffers),
         "metrics": dict(plan.metrics),
     } | ring
 

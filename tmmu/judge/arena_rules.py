@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tmmu.ir.fault import Fault
-from tmmu.judge.context import ARENA_OF_ROLE, CheckContext, max_live
+from tmmu.judge.context import ARENA_OF_ROLE, CheckContext
+from tmmu.judge.packing import most_live
 
 PPM: Final = 1_000_000
 
@@ -13,8 +14,7 @@ def peak(context: CheckContext) -> Iterator[Fault]:
     """The peak is the end of the last byte placed; under ``slots``, of the last slot."""
     arenas = context.plan.arenas
     for index, (name, actual) in enumerate(zip(arenas.name, arenas.peak, strict=True)):
-        expected = _peak(context, index)
-        if actual != expected:
+        if actual != (expected := _peak(context, index)):
             yield Fault(rule="peak", what=f"the peak of {name} is {expected}, not {actual}", arena=name)
 
 
@@ -29,15 +29,15 @@ def bound(context: CheckContext) -> Iterator[Fault]:
     """The bound is the most padded bytes alive at once; all of them under ``sequential``."""
     arenas = context.plan.arenas
     for index, (name, actual) in enumerate(zip(arenas.name, arenas.bound, strict=True)):
-        expected = _bound(context, (index,))
-        if actual != expected:
+        if actual != (expected := _bound(context, (index,))):
             yield Fault(rule="bound", what=f"the bound of {name} is {expected}, not {actual}", arena=name)
 
 
 def _bound(context: CheckContext, slab: Sequence[int]) -> int:
     items = context.items_of(slab)
-    is_sequential = context.plan.arenas.layout[slab[0]] == "sequential"
-    return sum(item.bytes for item in items) if is_sequential else max_live(items, weigh=True)
+    if context.plan.arenas.layout[slab[0]] == "sequential":
+        return sum(item.bytes for item in items)
+    return most_live((item.birth, item.death, item.bytes) for item in items)
 
 
 def proven_peaks(context: CheckContext) -> Iterator[Fault]:

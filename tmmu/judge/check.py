@@ -8,7 +8,7 @@ runs the plan abstractly; the other rules compare each number with its definitio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 from blake3 import blake3
 
@@ -25,6 +25,7 @@ from tmmu.judge.rules import check_graph
 from tmmu.judge.spans import ops_of_mode
 from tmmu.judge.versions import versions, writing_ops
 
+Check: TypeAlias = Callable[[CheckContext], Iterable[Fault]]
 SHORTEST_TOKEN: Final = 64
 """Bytes; specified (R9)."""
 
@@ -35,7 +36,7 @@ class PlanRule:
 
     rules: tuple[str, ...]
     demands: str
-    check: Callable[[CheckContext], Iterable[Fault]]
+    check: Check
     error: type[PlanError] = PlanUnsound
 
 
@@ -116,9 +117,7 @@ def weight_ring(context: CheckContext) -> Iterable[Fault]:
     return ring_rules.ring_faults(graph, plan, plan.ring) if plan.ring else ()
 
 
-def _rule(
-    check: Callable[[CheckContext], Iterable[Fault]], *names: str, error: type[PlanError] = PlanUnsound
-) -> PlanRule:
+def _rule(check: Check, *names: str, error: type[PlanError] = PlanUnsound) -> PlanRule:
     return PlanRule(rules=names, demands=(check.__doc__ or "").split("\n")[0].rstrip("."), check=check, error=error)
 
 

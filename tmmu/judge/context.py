@@ -1,14 +1,15 @@
 """The context of one check: graph, plan, token, and what follows from them by definition, worked out once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Final
 
 from tmmu.ir.graph import ACTIVATION, CONSTANT, GRADIENT, PARAMETER, SCRATCH, STATE, Graph
 from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import Plan, slabs_of
+from tmmu.judge.packing import most_live
 from tmmu.judge.spans import Spans, spans, takeover_objections
 
 ARENAS: Final = (("parameters", "text"), ("state", "data"), ("activations", "stack"), ("gradients", "stack"))
@@ -137,16 +138,5 @@ class CheckContext:
     @cached_property
     def slot_counts(self) -> tuple[int, ...]:
         """Per arena, the most items live at once; all of them where nothing is reused."""
-        arenas = enumerate(self.items)
-        return tuple(len(items) if a in NEVER_REUSED else max_live(items, weigh=False) for a, items in arenas)
-
-
-def max_live(items: Iterable[Item], *, weigh: bool) -> int:
-    """The most items live at once or, with ``weigh``, the most bytes of them."""
-    change: dict[int, int] = {}
-    for item in items:
-        if item.birth < item.death:
-            weight = item.bytes if weigh else 1
-            change[item.birth] = change.get(item.birth, 0) + weight
-            change[item.death] = change.get(item.death, 0) - weight
-    return max(accumulate(change[t] for t in sorted(change)), default=0)
+        live = [most_live((item.birth, item.death, 1) for item in items) for items in self.items]
+        return tuple(len(self.items[arena]) if arena in NEVER_REUSED else count for arena, count in enumerate(live))

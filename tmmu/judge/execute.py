@@ -24,16 +24,18 @@ the result lies on element i of the argument and on no other, and an elementwise
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.plan import Plan, slabs_of
 from tmmu.ir.windows import same_window, windows, writers
-from tmmu.judge.interval import Owner, Ownership
+from tmmu.judge.interval import Ownership
 from tmmu.judge.spans import is_mirrored, saved_values
 
+Owner: TypeAlias = tuple[BufferId, OpId]
+"""(buffer, op that wrote its bytes)"""
 START: Final = OpId(-1)
 """The writer of what is there from the start."""
 
@@ -53,7 +55,7 @@ class Execution:
             if plan.buffers.takes_over[row] != buffer:
                 self.taken_over[buffer] = plan.buffers.takes_over[row]
         slab_of = {a: slab[0] for slab in slabs_of(plan.arenas.segment, plan.arenas.layout) for a in slab}
-        slabs = [Ownership() for _ in range(len(plan.arenas))]
+        slabs = [Ownership[Owner]() for _ in range(len(plan.arenas))]
         self.memory = [slabs[slab_of[arena]] for arena in range(len(plan.arenas))]
         self.persistent = sorted(
             (buffer for buffer in plan.buffers.id if graph.buffers.role[buffer] in PERSISTENT_ROLES),
@@ -142,14 +144,12 @@ class Execution:
 
     def conflict_faults(self, op: OpId, buffer: BufferId, owner: Owner, taken: tuple[int, int]) -> Iterator[Fault]:
         """The fault of taking bytes of ``owner``, which ``op`` also writes or still reads; none where it may."""
-        other_buffer, (low, high) = owner[0], taken
-        also_writes = owner[1] == op
-        if not also_writes and (
-            self.may_overwrite(op, buffer, other_buffer) or not self.reads_bytes(op, other_buffer, taken)
-        ):
+        victim, (low, high) = owner[0], taken
+        still_reads = owner[1] != op
+        if still_reads and (self.may_overwrite(op, buffer, victim) or not self.reads_bytes(op, victim, taken)):
             return
         arena = self.plan.arenas.name[self.arena_of[buffer]]
-        act = f"it {'also writes' if also_writes else 'still reads'} as buffer {other_buffer}"
+        act = f"it {'still reads' if still_reads else 'also writes'} as buffer {victim}"
         message = f"op {op} writes buffer {buffer} over bytes {low} to {high} of {arena}, which {act}"
         yield Fault(rule="write", what=message, op=op, buffer=buffer, arena=arena, bytes=taken, by=op)
 
@@ -203,10 +203,9 @@ class Execution:
         for begin, end, owner in self.memory[arena].pieces(low, high):
             if owner is None or owner[0] != buffer:
                 name, role = self.plan.arenas.name[arena], self.graph.buffers.role[buffer]
-                held = f"{role} buffer {buffer}, hold {_describe(owner)}"
-                message = f"at the end, bytes {begin} to {end} of {name}, {held}"
-                span, culprit = (begin, end), _clobberer(owner)
-                yield Fault(rule="persistent", what=message, buffer=buffer, arena=name, bytes=span, by=culprit)
+                location, by = f"bytes {begin} to {end} of {name}", _clobberer(owner)
+                message = f"at the end, {location}, {role} buffer {buffer}, hold {_describe(owner)}"
+                yield Fault(rule="persistent", what=message, buffer=buffer, arena=name, bytes=(begin, end), by=by)
                 return
 
 

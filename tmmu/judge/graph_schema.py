@@ -6,7 +6,7 @@ Each rule trusts those before it, and the rules of ``judge.rules`` trust all of 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 from tmmu.errors import AllocationOverflow, InvalidIrShapes, UserError
 from tmmu.ir.fault import U64_MAX, Fault
@@ -24,6 +24,8 @@ from tmmu.ir.graph import (
     Values,
 )
 
+Check: TypeAlias = Callable[[Graph], Iterable[Fault]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRule:
@@ -31,13 +33,11 @@ class GraphRule:
 
     name: str
     demands: str
-    check: Callable[[Graph], Iterable[Fault]]
+    check: Check
     error: type[UserError] = InvalidIrShapes
 
 
-def graph_rule(
-    name: str, check: Callable[[Graph], Iterable[Fault]], error: type[UserError] = InvalidIrShapes
-) -> GraphRule:
+def graph_rule(name: str, check: Check, error: type[UserError] = InvalidIrShapes) -> GraphRule:
     """The row of ``check``, whose docstring is what the rule demands."""
     return GraphRule(name=name, demands=(check.__doc__ or "").rstrip("."), check=check, error=error)
 

@@ -1,4 +1,4 @@
-"""Byte ownership: a map from disjoint half-open byte ranges to owners.
+"""Byte ownership: a map from disjoint half-open byte ranges to owners, whatever an owner is.
 
 State: the sorted starts of all ranges, and per start its end and owner. Invariants: ranges are not empty and do not
 overlap; neighbours of one owner may touch and are not merged. ``claim`` keeps them by cutting what it overlaps: at most
@@ -8,15 +8,12 @@ a claim adds at most two ranges, and n claims leave at most 2n + 1.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Generic, TypeVar
 
-from tmmu.ir.ids import BufferId, OpId
-
-Owner: TypeAlias = tuple[BufferId, OpId]
-"""(buffer, op that wrote its bytes; -1 for what is there from the start)"""
+Owner = TypeVar("Owner")
 
 
-class Ownership:
+class Ownership(Generic[Owner]):
     """Each byte has one owner or none. ``claim`` and lookups are logarithmic, but for the memmove of a list."""
 
     def __init__(self) -> None:

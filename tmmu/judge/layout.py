@@ -1,12 +1,12 @@
 """Rules of the table ``buffers``: which buffers a plan places, in which arena, when, how large, at which offset."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
 from itertools import accumulate
 
 from tmmu.ir.fault import Fault
+from tmmu.ir.problem import PackProblem
 from tmmu.judge.context import ARENA_OF_ROLE, CheckContext, Item
+from tmmu.judge.packing import overlapping_pairs
 
 
 def placed_buffers(context: CheckContext) -> Iterator[Fault]:
@@ -76,38 +76,23 @@ def overlap(context: CheckContext) -> Iterator[Fault]:
     """Two items alive at once share no byte, in one arena or in two of one slab."""
     rows = context.plan.buffers
     for slab in context.slabs:
-        for newer, older in _overlapping_items(context.items_of(slab), rows.offset):
-            low = max(rows.offset[newer.rows[0]], rows.offset[older.rows[0]])
-            high = min(rows.offset[item.rows[0]] + item.bytes for item in (newer, older))
-            name = context.plan.arenas.name[rows.arena[newer.rows[0]]]
-            message = f"buffers {older.id} and {newer.id} share bytes {low} to {high} of {name} at {newer.birth}"
-            yield Fault(rule="overlap", what=message, buffer=newer.id, arena=name, bytes=(low, high))
+        items = context.items_of(slab)
+        problem, offset = _packing(items), [rows.offset[item.rows[0]] for item in items]
+        for older, newer in overlapping_pairs(problem, offset):
+            low, high = max(offset[older], offset[newer]), min(offset[i] + items[i].bytes for i in (older, newer))
+            item, name = items[newer], context.plan.arenas.name[rows.arena[items[newer].rows[0]]]
+            message = f"buffers {items[older].id} and {item.id} share bytes {low} to {high} of {name} at {item.birth}"
+            yield Fault(rule="overlap", what=message, buffer=item.id, arena=name, bytes=(low, high))
 
 
-def _overlapping_items(items: Sequence[Item], offset: Sequence[int]) -> Iterator[tuple[Item, Item]]:
-    """(newer, older) pairs that overlap: each item, when it is born, against its neighbours among the living.
-
-    ``alive`` has (offset, id) of the living, sorted. As long as no pair overlaps, an item that overlaps any of them
-    overlaps a neighbour, so a layout with an overlap yields one at least; after the first, some may be missed.
-    """
-    births = sorted(
-        (item for item in items if item.bytes), key=lambda item: (item.birth, offset[item.rows[0]], item.id)
+def _packing(items: Sequence[Item]) -> PackProblem:
+    return PackProblem(
+        size=tuple(item.bytes for item in items),
+        birth=tuple(item.birth for item in items),
+        death=tuple(item.death for item in items),
+        alignment=(1,) * len(items),
+        fixed=(-1,) * len(items),
     )
-    alive: list[tuple[int, int]] = []
-    by_id = {int(item.id): item for item in items}
-    dying: list[tuple[int, int, int]] = []
-    for item in births:
-        while dying and dying[0][0] <= item.birth:
-            _, low, dead = heappop(dying)
-            del alive[bisect_left(alive, (low, dead))]
-        key = (offset[item.rows[0]], item.id)
-        index = bisect_left(alive, key)
-        if index and alive[index - 1][0] + by_id[alive[index - 1][1]].bytes > key[0]:
-            yield item, by_id[alive[index - 1][1]]
-        if index < len(alive) and key[0] + item.bytes > alive[index][0]:
-            yield item, by_id[alive[index][1]]
-        alive.insert(index, key)
-        heappush(dying, (item.death, *key))
 
 
 def layout(context: CheckContext) -> Iterator[Fault]:

@@ -6,7 +6,8 @@ overlap. After the first overlap the sweep goes on, and may miss further pairs.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 
@@ -77,8 +78,14 @@ def overlapping_pairs(problem: PackProblem, offset: Sequence[int]) -> Iterator[t
 
 def most_live_bytes(problem: PackProblem) -> int:
     """The most bytes live at once: no arena that holds the items is smaller."""
-    change: dict[int, int] = {}
-    for item in nonempty_items(problem):
-        change[problem.birth[item]] = change.get(problem.birth[item], 0) + problem.size[item]
-        change[problem.death[item]] = change.get(problem.death[item], 0) - problem.size[item]
+    return most_live(zip(problem.birth, problem.death, problem.size, strict=True))
+
+
+def most_live(spans: Iterable[tuple[int, int, int]]) -> int:
+    """The most weight live at once of (birth, death, weight); an empty span weighs nothing."""
+    change: Counter[int] = Counter()
+    for birth, death, weight in spans:
+        if birth < death:
+            change[birth] += weight
+            change[death] -= weight
     return max(accumulate(change[time] for time in sorted(change)), default=0)

@@ -1,8 +1,8 @@
 """The rules of a ring: what a schedule of weight copies must be for its graph and order. Knows nothing of the planner.
 
-``lands`` carries the schedule out, as ``judge.execute`` does a plan. State: for disjoint byte ranges of the device, the
-block that lies there and the position until which it is read; and ``landed``, the position of the last op that the
-copies so far have waited for. Copies run one after another, in the order of their visits, so a copy lands no earlier
+``lands`` carries the schedule out, as ``judge.execute`` does a plan. State: per byte of the device, the block that lies
+there and the position until which it is read; and ``landed``, the position of the last op that the copies so far have
+waited for. Copies run one after another, in the order of their visits, so a copy lands no earlier
 than every wait of those before it: ``landed`` never decreases. A copy demands that all bytes of its block are read no
 later than that, and then takes them. Positions count on from pass to pass. Three passes are enough: waits reach back
 at most one pass, so the first has nothing to wait for, the second waits for the first, and every later one repeats the
@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Block, Ring, Visit, VisitRef
+from tmmu.judge.interval import Ownership
 from tmmu.judge.ring_schema import ring_schema_faults
 from tmmu.judge.spans import saved_values
 
@@ -181,51 +182,30 @@ def starts(context: RingContext) -> Iterator[Fault]:
                 yield _fault("starts", f"the copy for visit {copy.visit} {problem}")
 
 
-class _ReadRange(NamedTuple):
-    """Bytes ``[low, high)`` of the device, the position until which they are read, and whose they are since when."""
-
-    low: int
-    high: int
-    until: int
-    block: int
-    pass_index: int
-
-    def outside(self, low: int, high: int) -> Iterator["_ReadRange"]:
-        """What is left of the range without ``[low, high)``."""
-        if self.high <= low or high <= self.low:
-            yield self
-            return
-        if self.low < low:
-            yield self._replace(high=low)
-        if high < self.high:
-            yield self._replace(low=high)
-
-
 def lands(context: RingContext) -> Iterator[Fault]:
     """No copy lands on bytes that a visit still reads, in the first pass or any other."""
-    ring = context.ring
-    blocks = enumerate(ring.blocks)
-    ranges = [_ReadRange(b.address, b.address + b.bytes, FOREVER, i, 0) for i, b in blocks if b.resident]
-    landed = -1
+    ring, memory, landed = context.ring, Ownership[_Reader](), -1
+    for index, block in enumerate(ring.blocks):
+        if block.resident:
+            memory.claim(block.address, block.address + block.bytes, (FOREVER, index, 0))
     for pass_index in range(PASSES):
         for copy in ring.copies:
             waits = (context.last_position(wait, pass_index) for wait in copy.waits if wait.lag <= pass_index)
             landed = max([landed, *waits])
             visit = ring.visits[copy.visit]
-            low, high = (
-                ring.blocks[visit.block].address,
-                ring.blocks[visit.block].address + ring.blocks[visit.block].bytes,
-            )
-            for owner in ranges:
-                if owner.low < high and low < owner.high and owner.until > landed:
-                    act = f"in pass {pass_index} the copy for visit {copy.visit} lands on"
-                    message = f"{act} block {owner.block} of pass {owner.pass_index}, which is still read"
-                    yield _fault(
-                        "lands", message, (max(low, owner.low), min(high, owner.high)), _first_op(context, visit)
-                    )
-            ranges = [part for owner in ranges for part in owner.outside(low, high)]
+            low = ring.blocks[visit.block].address
+            high = low + ring.blocks[visit.block].bytes
+            for begin, end, reader in memory.pieces(low, high):
+                if reader and reader[0] > landed:
+                    target = f"block {reader[1]} of pass {reader[2]}, which is still read"
+                    message = f"in pass {pass_index} the copy for visit {copy.visit} lands on {target}"
+                    yield _fault("lands", message, (begin, end), by=_first_op(context, visit))
             until = context.last_position(VisitRef(visit=copy.visit, lag=0), pass_index)
-            ranges.append(_ReadRange(low, high, until, visit.block, pass_index))
+            memory.claim(low, high, (until, visit.block, pass_index))
+
+
+_Reader: TypeAlias = tuple[int, int, int]
+"""The position until which bytes are read, and the block and pass that put them there."""
 
 
 def _first_op(context: RingContext, visit: Visit) -> int | None:

@@ -1,7 +1,7 @@
 """What a ring looks like, whatever its graph means; and the ring of a plan file."""
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 from tmmu.ir.columns import bools, pairs, refuse, rows, table, text, texts, uint_columns, uints
 from tmmu.ir.fault import U64_MAX, Fault
@@ -80,19 +80,14 @@ def _require_version(version: object) -> None:
 
 def _blocks(value: object) -> tuple[Block, ...]:
     top = table(value, "ring.blocks", BLOCK_KEYS)
-    names, resident = texts(top["name"], "ring.blocks.name"), bools(top["resident"], "ring.blocks.resident")
-    sizes: tuple[int, ...] = uints(top["bytes"], "ring.blocks.bytes")
-    addresses: tuple[int, ...] = uints(top["address"], "ring.blocks.address")
-    buffers: tuple[tuple[BufferId, ...], ...] = rows(top["buffer"], "ring.blocks.buffer")
-    offsets: tuple[tuple[Bytes, ...], ...] = rows(top["offset"], "ring.blocks.offset")
-    _require_equal_lengths("ring.blocks", names, resident, sizes, addresses, buffers, offsets)
-    for block_buffers, block_offsets in zip(buffers, offsets, strict=True):
-        _require_equal_lengths("ring.blocks", block_buffers, block_offsets)
+    readers: tuple[Callable[[object, str], tuple[Any, ...]], ...] = (texts, uints, bools, uints, rows, rows)
+    columns = [read(top[name], f"ring.blocks.{name}") for read, name in zip(readers, BLOCK_KEYS, strict=True)]
+    _require_equal_lengths("ring.blocks", *columns)
+    for buffers, offsets in zip(*columns[-2:], strict=True):
+        _require_equal_lengths("ring.blocks", buffers, offsets)
     return tuple(
-        Block(name=name, bytes=size, resident=stays, address=address, members=_members(block_buffers, block_offsets))
-        for name, size, stays, address, block_buffers, block_offsets in zip(
-            names, sizes, resident, addresses, buffers, offsets, strict=True
-        )
+        Block(name=name, bytes=size, resident=resident, address=address, members=_members(buffers, offsets))
+        for name, size, resident, address, buffers, offsets in zip(*columns, strict=True)
     )
 
 

@@ -66,13 +66,8 @@ def spans(graph: Graph, order: Sequence[OpId], mode: str, preset: str) -> Spans:
             birth[buffer], death[buffer] = 0, timeline
         if role != INPUT and birth[buffer] >= 0:
             placed.append(buffer)
-    return Spans(
-        timeline=timeline,
-        birth=tuple(birth),
-        death=tuple(death),
-        placed=tuple(placed),
-        live_out=frozenset(buffer for buffer, _ in needed),
-    )
+    out = frozenset(buffer for buffer, _ in needed)
+    return Spans(timeline=timeline, birth=tuple(birth), death=tuple(death), placed=tuple(placed), live_out=out)
 
 
 def _touch_times(graph: Graph, order: Sequence[OpId]) -> tuple[list[int], list[int]]:

@@ -188,10 +188,8 @@ def test_sound_rings_have_no_fault(policy: str) -> None:
     assert streamed_blocks(policy)
 
 
-@pytest.mark.parametrize(
-    ("rule", "problem", "broken"), MUTATIONS, ids=[f"{rule}: {problem}" for rule, problem, _ in MUTATIONS]
-)
-def test_each_broken_ring_breaks_its_rule(rule: str, problem: str, broken: Callable[[], Ring]) -> None:
+@pytest.mark.parametrize(("rule", "_text", "broken"), MUTATIONS, ids=[f"{rule}: {text}" for rule, text, _ in MUTATIONS])
+def test_each_broken_ring_breaks_its_rule(rule: str, _text: str, broken: Callable[[], Ring]) -> None:
     assert f"ring-{rule}" in faults(broken())
 
 

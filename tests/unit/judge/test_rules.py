@@ -111,10 +111,8 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Graph]], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    ("rule", "_what", "broken"), MUTATIONS, ids=[f"{rule}: {problem}" for rule, problem, _ in MUTATIONS]
-)
-def test_each_broken_graph_breaks_its_rule(rule: str, _what: str, broken: Callable[[], Graph]) -> None:
+@pytest.mark.parametrize(("rule", "_text", "broken"), MUTATIONS, ids=[f"{rule}: {text}" for rule, text, _ in MUTATIONS])
+def test_each_broken_graph_breaks_its_rule(rule: str, _text: str, broken: Callable[[], Graph]) -> None:
     assert rule in {fault.rule for fault in check_graph(broken())}
 
 
