@@ -1,13 +1,26 @@
+"""Fixtures of tests that run models."""
+
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from tests import kernels
+
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Compute on one thread: others would only compete with threads that copy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with kernels.one_thread():
+        yield
+
+
+@pytest.fixture
+def fresh_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No graph of another test is compiled or reported, and kernels are those of eager."""
+    torch._dynamo.reset()
+    monkeypatch.setattr("tmmu.backend._GRAPHS", [])
+    torch.manual_seed(0)
+    with kernels.plain_kernels():
+        yield
+    torch._dynamo.reset()
