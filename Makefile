@@ -14,7 +14,7 @@ check: ## lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/names.py tmmu
+	$(BIN)/python -m tools.names tmmu
 
 quick: ## under a minute: values, judge, planner, cache; no torch
 	$(BIN)/pytest tests/unit/ir tests/unit/judge tests/unit/compare tests/unit/codec tests/unit/cache tests/unit/planner

@@ -1,6 +1,6 @@
 """Measures of names and sizes in a tree of Python files, with limits that CI holds the package to.
 
-    python tools/names.py tmmu [--list]
+    python -m tools.names tmmu [--list]
 
 Vague bindings are variables and parameters whose name says nothing of what they hold; a participle is a function
 called by one word that is no verb (``placed``, ``walking``); a homonym is a public class name with two owners.

@@ -65,12 +65,12 @@ class OpRow:
     source: str = ""
 
 
-def keep_ops(program: Program, kept: Iterable[OpId]) -> Program:
+def keep_ops(program: Program, op_ids: Iterable[OpId]) -> Program:
     """The program of these ops alone, with the values and buffers that they still need.
 
     Errors: ``INTERNAL`` where an op stays that reads what a dropped op writes.
     """
-    ops = sorted(set(kept))
+    ops = sorted(set(op_ids))
     if len(ops) == len(program.graph.ops):
         return program
     graph = program.graph
@@ -308,11 +308,11 @@ def _rows(table: Table, ids: Sequence[int]) -> Table:
 
 def _appended(table: Table, rows: Sequence[object]) -> Table:
     """The table with more rows, whose attributes are called as its columns are."""
-    columns: dict[str, Any] = {}
-    for column in type(table).__slots__:
-        added = [getattr(row, column) for row in rows]
-        columns[column] = (*getattr(table, column), *added)
-    return replace(table, **columns)
+    return replace(table, **{column: _cells(table, rows, column) for column in type(table).__slots__})
+
+
+def _cells(table: object, rows: Sequence[object], column: str) -> tuple[Any, ...]:
+    return (*getattr(table, column), *(getattr(row, column) for row in rows))
 
 
 def _picked(column: Sequence[T], ids: Sequence[int]) -> tuple[T, ...]:

@@ -38,22 +38,22 @@ def drops_without_effect(before: Program, after: Program) -> Iterator[Fault]:
     """Some ops go that have no effect; all others compute the same of the same, and the same leaves."""
     position = {call.origin: op for op, call in enumerate(before.calls)}
     match = _Correspondence(before, after)
-    last, kept = -1, set[int]()
+    last, matched = -1, set[int]()
     for op, call in enumerate(after.calls):
         old = position.get(call.origin, -1)
         if old <= last:
             yield Fault(rule="meaning", what=f"op {op} was not there, or has moved", op=op)
             return
         last = old
-        kept.add(old)
+        matched.add(old)
         if not match.same_op(old, op):
             yield Fault(rule="meaning", what=f"op {op} ({call.operator}) is another one now", op=op)
     for op in range(len(before.calls)):
-        if op not in kept and _has_effect(before, op):
+        if op not in matched and _has_effect(before, op):
             yield Fault(rule="meaning", what=f"op {op} has an effect, and is gone", op=op)
     if not match.same_values(before.graph.outputs, after.graph.outputs):
         yield Fault(rule="meaning", what="the outputs are others")
-    if not match.same_halves(kept):
+    if not match.same_halves(matched):
         yield Fault(rule="meaning", what="the halves hand out other values, or elsewhere")
 
 
@@ -117,24 +117,24 @@ class _Correspondence:
     def same_op(self, old: int, new: int) -> bool:
         """Whether they call one operator on the same values, and write the same bytes."""
         a, b = self.before, self.after
-        one, other = a.calls[old], b.calls[new]
+        old_call, new_call = a.calls[old], b.calls[new]
         return (
-            one.operator is other.operator
+            old_call.operator is new_call.operator
             and a.graph.ops.stage[old] == b.graph.ops.stage[new]
             and self.same_values(a.graph.ops.reads[old], b.graph.ops.reads[new])
-            and self.same_argument(one.args, other.args)
-            and self.same_argument(one.kwargs, other.kwargs)
-            and [r is None for r in one.results] == [r is None for r in other.results]
-            and self.same_values(_values(one.results), _values(other.results))
+            and self.same_argument(old_call.args, new_call.args)
+            and self.same_argument(old_call.kwargs, new_call.kwargs)
+            and [r is None for r in old_call.results] == [r is None for r in new_call.results]
+            and self.same_values(_values(old_call.results), _values(new_call.results))
             and self._same_bytes(a.graph.ops.writes[old], b.graph.ops.writes[new])
         )
 
-    def same_halves(self, kept: set[int]) -> bool:
+    def same_halves(self, matched: set[int]) -> bool:
         """Whether each half hands out what it did, where it did."""
         old, new = self.before.joint, self.after.joint
         if old is None or new is None:
             return old is new
-        count = list(accumulate((op in kept for op in range(len(self.before.calls))), initial=0))
+        count = list(accumulate((op in matched for op in range(len(self.before.calls))), initial=0))
         halves = ((old.forward, new.forward), (old.backward, new.backward))
         same = all(self._same_half(a, b, count) for a, b in halves)
         sizes = (count[old.forward_ops], old.user_outputs, old.residuals)
@@ -159,11 +159,11 @@ class _Correspondence:
         before, after = list(old), list(new)
         if len(before) == len(after) and all(map(self.same_value, before, after)):
             return True
-        home, there = self.before.graph.values.buffer, self.after.graph.values.buffer
-        known = all(any(self.same_value(o, n) for o in before) for n in after)
-        return known and all(
+        old_buffer, new_buffer = self.before.graph.values.buffer, self.after.graph.values.buffer
+        all_known = all(any(self.same_value(o, n) for o in before) for n in after)
+        return all_known and all(
             any(
-                self.forth.get(home[o]) == there[n]
+                self.forth.get(old_buffer[o]) == new_buffer[n]
                 and self.ranges[1][n][0] <= self.ranges[0][o][0]
                 and self.ranges[0][o][1] <= self.ranges[1][n][1]
                 for n in after

@@ -1,0 +1,1 @@
+"""Tools for whoever works on the tree."""
