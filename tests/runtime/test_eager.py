@@ -17,7 +17,7 @@ CASES: dict[str, tuple[Make, tuple[Tensors, Tensors]]] = {
     "convolutional": (models.Convolutional, tuple({"pixels": rand(2, 3, 8, 8, seed=s)} for s in (0, 1))),
     "cached": (models.Cached, tuple({"x": rand(1, 16, seed=s)} for s in (0, 1))),
     "recurrent": (models.Recurrent, tuple({"x": rand(2, 5, 8, seed=s)} for s in (0, 1))),
-    "odd": (models.Odd, tuple({"x": rand(3, 4, seed=s), "y": rand(3, 2, seed=s + 9)} for s in (0, 1))),
+    "odd": (models.ViewsAndWrites, tuple({"x": rand(3, 4, seed=s), "y": rand(3, 2, seed=s + 9)} for s in (0, 1))),
 }
 
 

@@ -226,7 +226,7 @@ def test_step_allocates_what_it_declares_and_its_outputs(name: str) -> None:
     cases: dict[str, tuple[Make, Tensors]] = {
         "decoder": (models.Decoder, {"ids": random_ids(2, 6, high=50)}),
         "convolutional": (models.Convolutional, {"pixels": torch.ones(2, 3, 8, 8)}),
-        "odd": (models.Odd, {"x": torch.ones(3, 4), "y": torch.ones(3, 2)}),
+        "odd": (models.ViewsAndWrites, {"x": torch.ones(3, 4), "y": torch.ones(3, 2)}),
     }
     make, inputs = cases[name]
     with plain_kernels():

@@ -87,7 +87,7 @@ class Cached(nn.Module):
         return weights @ self.keys
 
 
-class Odd(nn.Module):
+class ViewsAndWrites(nn.Module):
     """Chunks, in-place writes through views, scatter, a list of outputs with a scalar and ``None``."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[object]:

@@ -2,7 +2,7 @@
 
 The trace met such a tensor as a real one (``meta["value"]``), or it was made by calls that the recording of the model's
 construction saw (``meta["origin"]``, ``meta["built_as"]``): then its slice of that recording is evaluated
-(``values.py``). Weights that are loaded afterwards replace these values; whoever binds them decides that.
+(``record/values.py``). Weights that are loaded afterwards replace these values; whoever binds them decides that.
 """
 
 from collections.abc import Iterator

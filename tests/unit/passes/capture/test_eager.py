@@ -27,7 +27,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Any], list[str]]] = {
     "convolutional": (models.Convolutional, [((2, 3, 8, 8), torch.float32)], ["inference", "backward"]),
     "cached": (models.Cached, [((1, 16), torch.float32)], ["inference"]),
     "recurrent": (models.Recurrent, [((2, 5, 8), torch.float32)], ["inference"]),
-    "odd": (models.Odd, [((3, 4), torch.float32), ((3, 2), torch.float32)], ["inference"]),
+    "odd": (models.ViewsAndWrites, [((3, 4), torch.float32), ((3, 2), torch.float32)], ["inference"]),
 }
 ALL = [(name, mode) for name, (_, _, modes) in CASES.items() for mode in modes]
 

@@ -60,7 +60,7 @@ CASES = {
     "convolutional": (models.Convolutional, [((2, 3, 8, 8), torch.float32)]),
     "cached": (models.Cached, [((1, 16), torch.float32)]),
     "recurrent": (models.Recurrent, [((2, 5, 8), torch.float32)]),
-    "odd": (models.Odd, [((3, 4), torch.float32), ((3, 2), torch.float32)]),
+    "odd": (models.ViewsAndWrites, [((3, 4), torch.float32), ((3, 2), torch.float32)]),
 }
 
 
