@@ -22,6 +22,11 @@ def test_limits_of_names_and_sizes_hold() -> None:
     assert breaches(measure(ROOT / "tmmu")) == []
 
 
+def test_unit_tests_lie_in_the_folders_of_the_package() -> None:
+    folders = {path.parent.relative_to(ROOT / "tests/unit") for path in (ROOT / "tests/unit").rglob("test_*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (ROOT / "tmmu" / folder).is_dir()] == []
+
+
 def bindings(tree: ast.AST) -> set[tuple[str, int]]:
     stored = {(n.id, n.lineno) for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     return stored | {(n.arg, n.lineno) for n in ast.walk(tree) if isinstance(n, ast.arg)}
