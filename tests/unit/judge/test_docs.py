@@ -81,3 +81,10 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", path.read_text("utf-8")):
             heads = {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.+)$", page(target), re.MULTILINE)}
             assert not anchor or anchor in heads, f"{path.name}: {target}#{anchor}"
+
+
+def test_words_are_in_order_and_their_owners_exist() -> None:
+    text = page("words.md")
+    words = re.findall(r"^- \*\*([^*]+)\*\*", text, re.MULTILINE)
+    assert words == sorted(words)
+    assert all((SPEC.parents[1] / owner).is_file() for owner in re.findall(r"`(tmmu/[\w/]+\.py)`", text))
