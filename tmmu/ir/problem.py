@@ -21,11 +21,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackProblem:
-    """Items to place, as they come from outside: each with its own ``alignment``, some at a given offset.
+    """Items to place, as they come from a file: each with its own ``alignment``, some at a ``fixed`` offset.
 
-    Sizes are in bytes and need not be multiples of the alignment; the offset must be, unless it is given.
+    Sizes are in bytes and need not be multiples of the alignment; offsets must be, unless they are fixed.
     Spans ``[birth, death)`` are half-open. Items of no bytes or of an empty span are allowed and conflict with
-    nothing. ``fixed`` is the given offset, or -1.
+    nothing. ``fixed`` is -1 where the packer chooses.
     """
 
     size: tuple[int, ...]
@@ -40,7 +40,10 @@ class PackProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One offset per item; ``peak`` is the least arena that holds them; ``proven`` says it is minimal."""
+    """One offset per item, in bytes; ``peak`` is the end of the highest one; ``proven``: no placement is lower.
+
+    ``bound`` is a lower bound of any peak, ``method`` the packer that found the placement.
+    """
 
     offset: tuple[int, ...]
     peak: int

@@ -3,7 +3,7 @@
 State: the sorted starts of all ranges, and per start its end and owner. Invariants: ranges are not empty and do not
 overlap; neighbours of one owner may touch and are not merged. ``claim`` keeps them by cutting what it overlaps: at most
 the range that begins before it and the range that ends after it survive, each shortened, and all between them go. So
-a claim adds at most two ranges, and n claims leave at most 2n + 1.
+a claim adds at most two ranges, and n claims leave fewer than 2n.
 """
 
 from bisect import bisect_left, bisect_right
