@@ -14,7 +14,7 @@ from tests.unit.cli.graphs import Shell, leaving_its_buffer
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import ArenaTooSmall, PlanCorrupt, TmmuError
 from tmmu.golden import cases, replay, store
-from tmmu.golden.cases import Config, read_cases
+from tmmu.golden.cases import PlanConfig, read_cases
 from tmmu.golden.check import check_files
 from tmmu.ir import cbor
 from tmmu.ir.graph import Graph, encode_graph
@@ -77,7 +77,7 @@ def test_a_file_cut_short_or_emptied_is_found(little: Shell, name: str) -> None:
 
 def resum() -> None:
     """The sums as if what lies there had been written by an update."""
-    sums = {name: store.sum_of((GOLDEN / name).read_bytes()) for name in store.present(GOLDEN)}
+    sums = {name: store.checksum_of((GOLDEN / name).read_bytes()) for name in store.list_files(GOLDEN)}
     (GOLDEN / store.SUMS).write_text(store.print_sums(sums))
 
 
@@ -355,8 +355,8 @@ def test_a_case_that_is_gone_takes_its_files_with_it(little: Shell) -> None:
 def test_digests_of_any_spelling_are_read_or_left_out() -> None:
     text = "# head\n\n1 a b c\n" + "9" * 5000 + " a b c\n-1 a b c\n1 a b\n\u0662 a b c\n2 x y z w\n"
     assert store.parse_digests(text) == {
-        (1, Config(preset="a", mode="b")): ("c",),
-        (2, Config(preset="x", mode="y")): ("z", "w"),
+        (1, PlanConfig(preset="a", mode="b")): ("c",),
+        (2, PlanConfig(preset="x", mode="y")): ("z", "w"),
     }
 
 

@@ -11,7 +11,7 @@ from tests.golden.graphs import FOLDER, GRAPHS
 from tests.unit.cli.graphs import Shell
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.golden import store
-from tmmu.golden.cases import CONFIGS, SEEDS, Config, read_cases
+from tmmu.golden.cases import CONFIGS, SEEDS, PlanConfig, read_cases
 from tmmu.golden.digests import as_simulated, digests_of
 from tmmu.golden.million import million_buffers
 from tmmu.ir.graph import encode_graph
@@ -67,7 +67,7 @@ def test_graphs_written_by_hand_are_what_the_files_hold(name: str) -> None:
 
 
 def test_a_case_is_written_by_hand_or_says_how_it_was_made() -> None:
-    assert {case.name for case in CASES if not case.made and not case.recipe} == set(GRAPHS)
+    assert {case.name for case in CASES if not case.origin and not case.recipe} == set(GRAPHS)
 
 
 def test_one_capacity_is_met_to_the_byte_and_missed() -> None:
@@ -76,14 +76,14 @@ def test_one_capacity_is_met_to_the_byte_and_missed() -> None:
     assert refused == {"train_full/forward", "train_full/backward"}
     plans = store.decode_plans((FOLDER / "near-capacity.plans.cbor").read_bytes())
     peaks = {plan.arenas.peak[2] for plan in plans.values()}
-    assert max(peaks) == plans[Config(preset="inference", mode="forward")].arenas.capacity[2] == 112 << 10
+    assert max(peaks) == plans[PlanConfig(preset="inference", mode="forward")].arenas.capacity[2] == 112 << 10
 
 
 def test_whole_plans_are_those_of_the_first_seed() -> None:
     for name in QUICK:
         plans = store.decode_plans((FOLDER / f"{name}.plans.cbor").read_bytes())
         assert {plan.token_prefix for plan in plans.values()} == {token_from_seed(0)[:8]}
-        assert all(Config(preset=plan.preset, mode=plan.mode) == config for config, plan in plans.items())
+        assert all(PlanConfig(preset=plan.preset, mode=plan.mode) == config for config, plan in plans.items())
 
 
 def test_presets_and_modes_tell_the_cases_apart() -> None:
@@ -98,7 +98,7 @@ def test_presets_and_modes_tell_the_cases_apart() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_the_recipe_of_a_million_is_sound_in_small(config: Config) -> None:
+def test_the_recipe_of_a_million_is_sound_in_small(config: PlanConfig) -> None:
     graph, token = million_buffers(4_000), token_from_seed(1)
     assert len(graph.buffers) == 4_000
     assert not check_graph(graph)

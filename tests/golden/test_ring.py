@@ -13,7 +13,7 @@ from tests.unit.cli.graphs import Shell
 from tmmu.codec.read import read_graph
 from tmmu.errors import ArenaTooSmall
 from tmmu.golden import replay, store
-from tmmu.golden.cases import CONFIGS, Config, read_cases
+from tmmu.golden.cases import CONFIGS, PlanConfig, read_cases
 from tmmu.golden.difference import first_difference
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Copy, VisitRef
@@ -25,7 +25,7 @@ from tmmu.planner.token import token_from_seed
 
 GRAPH = read_graph(FOLDER / "weight-ring.ir.cbor")
 PLANS = store.decode_plans((FOLDER / "weight-ring.plans.cbor").read_bytes())
-BACKWARD = Config(preset="train_full", mode="backward")
+BACKWARD = PlanConfig(preset="train_full", mode="backward")
 CASE = '[weight-ring]\nreason = "streams"\nring = "150KiB"\nseeds = [0, 7]\n'
 
 
@@ -64,7 +64,7 @@ def test_the_case_has_what_a_ring_planner_can_get_wrong() -> None:
     assert any(copy.start.visit < copy.visit - 1 for copy in ring.copies if not copy.start.lag), "some run ahead"
     assert any(len(block.members) > 1 for block in ring.blocks)
     assert len(set(LAYERS.values())) > 5
-    forward = PLANS[Config(preset="train_full", mode="forward")].ring
+    forward = PLANS[PlanConfig(preset="train_full", mode="forward")].ring
     assert forward
     assert next(block for block in forward.blocks if block.name == "h.2").resident, "the gradient reads its weight"
 
@@ -75,9 +75,9 @@ def test_no_token_decides_anything_in_a_ring() -> None:
         token = token_from_seed(seed)
         plan = prepare_memory(GRAPH, mode="inference", preset="inference", token=token, arenas=default_arenas())
         made = prepare_ring(GRAPH, plan, RingRequest(capacity=150 << 10))
-        assert made.ring == PLANS[Config(preset="inference", mode="inference")].ring
+        assert made.ring == PLANS[PlanConfig(preset="inference", mode="inference")].ring
         text = (FOLDER / "weight-ring.digests.txt").read_text()
-        row = store.parse_digests(text)[seed, Config(preset="inference", mode="inference")]
+        row = store.parse_digests(text)[seed, PlanConfig(preset="inference", mode="inference")]
         assert row[-1] == made.digest[:16].hex()
 
 

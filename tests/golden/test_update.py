@@ -13,7 +13,7 @@ import pytest
 from tests.unit.cli.graphs import Shell
 from tmmu.errors import InvalidConfig
 from tmmu.golden import check, lock, store, update
-from tmmu.golden.cases import CONFIGS, Case, read_cases
+from tmmu.golden.cases import CONFIGS, GoldenCase, read_cases
 from tmmu.golden.journal import JOURNAL
 from tmmu.golden.replay import replay
 
@@ -69,7 +69,7 @@ def test_two_updates_of_different_cases_are_both_recorded(little: Shell, monkeyp
             meeting.wait(0.5)
         return made
 
-    def one(case: Case) -> None:
+    def one(case: GoldenCase) -> None:
         update.update(GOLDEN, cases, {case.name: {config: replay(GOLDEN, case, config) for config in CONFIGS}})
 
     monkeypatch.setattr(update, "_sums", late)
@@ -82,9 +82,9 @@ def test_two_updates_of_different_cases_are_both_recorded(little: Shell, monkeyp
 
 
 def test_who_waits_too_long_for_another_update_says_so(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    monkeypatch.setattr(lock, "LOCK_TIMEOUT_S", 0.1)
     before = contents()
-    with lock.locked(GOLDEN):
+    with lock.lock_folder(GOLDEN):
         done = little.tmmu("golden", "update")
     assert (done.code, done.err.count("\n"), contents()) == (2, 1, before)
     assert done.err.startswith("tmmu: INVALID_CONFIG: golden: another update has been writing there for ")

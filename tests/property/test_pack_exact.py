@@ -1,4 +1,4 @@
-"""The exact search against the search of every placement: what it finds is sound, what it denies does not exist."""
+"""The exact search against brute force: its packings are sound, and what it calls impossible is."""
 
 from collections.abc import Iterator
 
@@ -58,30 +58,35 @@ def is_sound(p: PackProblem, offset: tuple[int, ...], capacity: int) -> bool:
 
 
 def least_peak(p: PackProblem) -> int | None:
-    """By trying, in order of offset, every item on the ground or on every other: None where given offsets clash."""
+    """By brute force over items in order of offset, each at 0 or on another; None where fixed offsets overlap."""
     takes = [i for i in range(len(p)) if p.size[i] > 0 and p.birth[i] < p.death[i]]
-    given_ = {i: p.fixed[i] for i in takes if p.fixed[i] >= 0}
-    if any(clash(p, i, given_[i], j, given_[j]) for i in given_ for j in given_ if i < j):
+    offset_of = {i: p.fixed[i] for i in takes if p.fixed[i] >= 0}
+    if any(clash(p, i, offset_of[i], j, offset_of[j]) for i in offset_of for j in offset_of if i < j):
         return None
     free = [i for i in takes if p.fixed[i] < 0]
-    return min(peaks(p, free, given_, max((o + p.size[i] for i, o in given_.items()), default=0), 0))
+    return min(reachable_peaks(p, free, offset_of, max((o + p.size[i] for i, o in offset_of.items()), default=0), 0))
 
 
-def peaks(p: PackProblem, free: list[int], at: dict[int, int], peak: int, floor: int) -> Iterator[int]:
+def reachable_peaks(p: PackProblem, free: list[int], offset_of: dict[int, int], peak: int, floor: int) -> Iterator[int]:
     if not free:
         yield peak
     for i in free:
         ends = sorted(
-            {0} | {-(-(o + p.size[j]) // p.alignment[i]) * p.alignment[i] for j, o in at.items() if conflict(p, i, j)}
+            {0}
+            | {
+                -(-(o + p.size[j]) // p.alignment[i]) * p.alignment[i]
+                for j, o in offset_of.items()
+                if conflict(p, i, j)
+            }
         )
         for o in ends:
-            if o >= floor and not any(clash(p, i, o, j, q) for j, q in at.items()):
-                rest = [j for j in free if j != i]
-                yield from peaks(p, rest, {**at, i: o}, max(peak, o + p.size[i]), o)
+            if o >= floor and not any(clash(p, i, o, j, q) for j, q in offset_of.items()):
+                others = [j for j in free if j != i]
+                yield from reachable_peaks(p, others, {**offset_of, i: o}, max(peak, o + p.size[i]), o)
 
 
-def stacked(p: PackProblem) -> tuple[int, ...] | None:
-    """Given offsets as they are, all others above them, one over another; None where the given ones clash."""
+def stack_offsets(p: PackProblem) -> tuple[int, ...]:
+    """Fixed offsets as they are, all other items stacked above them."""
     end = max((o + size for o, size in zip(p.fixed, p.size, strict=True) if o >= 0), default=0)
     offset = []
     for i in range(len(p)):
@@ -96,12 +101,12 @@ def check_exact(p: PackProblem) -> None:
     if least is None:
         assert find(p, 1_000, search_nodes=PLENTY).status == "impossible"
         return
-    found = find(p, least, search_nodes=PLENTY)
-    assert found.status == "placed"
-    assert is_sound(p, found.offset, least)
+    verdict = find(p, least, search_nodes=PLENTY)
+    assert verdict.status == "placed"
+    assert is_sound(p, verdict.offset, least)
     if least:
         assert find(p, least - 1, search_nodes=PLENTY).status == "impossible"
-    best = minimize(p, stacked(p), search_nodes=PLENTY)
+    best = minimize(p, stack_offsets(p), search_nodes=PLENTY)
     assert (best.peak, best.bound, best.proven) == (least, least, True)
     assert is_sound(p, best.offset, least)
 
@@ -120,13 +125,13 @@ def test_sizes_with_a_common_unit_are_packed_as_low_as_any_placement(items: list
 
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(rows(st.integers(0, 9), 6, fixed=True, alignments=(1, 2, 4)))
-def test_alignments_and_given_offsets_are_packed_as_low_as_any_placement(items: list) -> None:
+def test_alignments_and_fixed_offsets_are_packed_as_low_as_any_placement(items: list) -> None:
     check_exact(problem_of(items))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(rows(st.integers(1, 9), 5, fixed=True, alignments=(1, 3, 4, 6)))
-def test_alignments_that_do_not_divide_each_other(items: list) -> None:
+def test_alignments_that_do_not_divide_each_other_are_packed_as_low(items: list) -> None:
     check_exact(problem_of(items))
 
 
@@ -137,8 +142,8 @@ def test_seven_items_are_packed_as_low_as_any_placement(items: list) -> None:
     check_exact(problem_of(items))
 
 
-def filled(seed: int, steps: int, height: int, most: int) -> PackProblem:
-    """Items that fill every step to ``height``, or until there are ``most``: often they fit only higher."""
+def fill_rectangle(seed: int, steps: int, height: int, most: int) -> PackProblem:
+    """At most ``most`` items that fill every position to ``height``; often no packing is as low as that."""
     room = [height] * steps
     items: list[tuple[int, int, int, int, int]] = []
     turn = seed * 1_000
@@ -157,27 +162,27 @@ def filled(seed: int, steps: int, height: int, most: int) -> PackProblem:
 
 
 def fits(p: PackProblem, capacity: int) -> bool:
-    """By a search that knows one rule: what is left of a step must fit above what lies there."""
+    """By a search with one rule: the unplaced bytes of a position must fit above its placed ones."""
     steps = max(p.death)
-    seen: set[tuple[frozenset[int], tuple[int, ...]]] = set()
+    visited: set[tuple[frozenset[int], tuple[int, ...]]] = set()
 
-    def go(left: frozenset[int], height: tuple[int, ...], floor: int) -> bool:
-        if not left:
+    def go(unplaced: frozenset[int], height: tuple[int, ...], floor: int) -> bool:
+        if not unplaced:
             return True
         for step in range(steps):
-            rest = sum(p.size[i] for i in left if p.birth[i] <= step < p.death[i])
-            if rest and max(height[step], 0) + rest > capacity:
+            waiting_units = sum(p.size[i] for i in unplaced if p.birth[i] <= step < p.death[i])
+            if waiting_units and max(height[step], 0) + waiting_units > capacity:
                 return False
-        key = (left, tuple(max(h, floor) for h in height))
-        if key in seen:
+        key = (unplaced, tuple(max(h, floor) for h in height))
+        if key in visited:
             return False
-        for i in sorted(left):
+        for i in sorted(unplaced):
             o = max(height[p.birth[i] : p.death[i]])
             if o >= floor:
                 raised = [o + p.size[i] if p.birth[i] <= step < p.death[i] else h for step, h in enumerate(height)]
-                if go(left - {i}, tuple(raised), o):
+                if go(unplaced - {i}, tuple(raised), o):
                     return True
-        seen.add(key)
+        visited.add(key)
         return False
 
     return go(frozenset(range(len(p))), (0,) * steps, 0)
@@ -189,23 +194,23 @@ def live_bytes(p: PackProblem) -> int:
 
 def assert_every_order_agrees(p: PackProblem, least: int) -> None:
     fullest = max(prepare_instances(p), key=lambda instance: instance.bound)
-    desk = make_workspace(fullest)
+    workspace = make_workspace(fullest)
     for turn, (noise, order) in enumerate(CYCLE):
-        one = SearchConfig(order=order, noise=noise, seed=turn, max_nodes=PLENTY)
-        assert run_search(desk, least, one, PLENTY).status == "placed"
+        config = SearchConfig(order=order, noise=noise, seed=turn, max_nodes=PLENTY)
+        assert run_search(workspace, least, config, PLENTY).status == "placed"
         if len(prepare_instances(p)) == 1:
-            assert run_search(desk, least - 1, one, PLENTY).status == "impossible"
+            assert run_search(workspace, least - 1, config, PLENTY).status == "impossible"
 
 
 @pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.slow) for block in range(2, 10))])
-def test_what_fits_only_above_the_bound_is_proven_to(block: int) -> None:
+def test_minimum_above_the_bound_is_proven(block: int) -> None:
     gaps = 0
     for seed in range(block * 300, block * 300 + 300):
-        p = filled(seed, 8 + seed % 5, 6 + seed % 7, 16)
+        p = fill_rectangle(seed, 8 + seed % 5, 6 + seed % 7, 16)
         bound = live_bytes(p)
         if find(p, bound, search_nodes=3 * len(p)).status == "placed":
             continue
-        best = minimize(p, stacked(p), search_nodes=PLENTY)
+        best = minimize(p, stack_offsets(p), search_nodes=PLENTY)
         assert best.proven
         assert is_sound(p, best.offset, best.peak)
         assert best.peak == bound or not fits(p, best.peak - 1)

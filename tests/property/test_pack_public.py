@@ -1,4 +1,4 @@
-"""What holds for every packing problem, through the public ``pack``: sound, minimal, never wrongly proven."""
+"""``pack`` on random problems: sound, minimal, and proven only when minimal."""
 
 from itertools import permutations
 from typing import Final
@@ -19,7 +19,7 @@ TIMES: Final = (1, 2**62)
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 7) -> PackProblem:
-    """Up to ``most`` items; some of no bytes or an empty span, some aligned, some given, in all mixtures."""
+    """Up to ``most`` items, empty, aligned and fixed ones among them."""
     rows = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 9)), max_size=most))
     scale, time = draw(st.sampled_from(SCALES)), draw(st.sampled_from(TIMES))
     steps = draw(st.sampled_from(((1,), (4,), (1, 2, 8))))
@@ -34,28 +34,28 @@ def problems(draw: st.DrawFn, most: int = 7) -> PackProblem:
     )
 
 
-def contradicts_itself(problem: PackProblem) -> bool:
-    given_ones = take(problem, [i for i, offset in enumerate(problem.fixed) if offset >= 0])
-    return any(overlapping_pairs(given_ones, given_ones.fixed))
+def fixed_offsets_conflict(problem: PackProblem) -> bool:
+    fixed_items = take(problem, [i for i, offset in enumerate(problem.fixed) if offset >= 0])
+    return any(overlapping_pairs(fixed_items, fixed_items.fixed))
 
 
 def least_peak(problem: PackProblem) -> int:
-    """By brute force: every order, each item at its lowest place. Some order of a minimal packing yields it."""
+    """By brute force over all orders, each item at its lowest offset: some order yields a minimal packing."""
     items = nonempty_items(problem)
-    given_ones = {i: problem.fixed[i] for i in items if problem.fixed[i] >= 0}
-    orders = permutations([i for i in items if i not in given_ones])
-    return min(_peak_in_order(problem, dict(given_ones), order) for order in orders)
+    offset_of = {i: problem.fixed[i] for i in items if problem.fixed[i] >= 0}
+    orders = permutations([i for i in items if i not in offset_of])
+    return min(_peak_in_order(problem, dict(offset_of), order) for order in orders)
 
 
 def _peak_in_order(problem: PackProblem, offset: dict[int, int], order: tuple[int, ...]) -> int:
     for item in order:
         step, low = problem.alignment[item], 0
-        near = sorted(
+        spans = sorted(
             (offset[j], offset[j] + problem.size[j])
             for j in offset
             if problem.birth[j] < problem.death[item] and problem.birth[item] < problem.death[j]
         )
-        for start, end in near:
+        for start, end in spans:
             if low + problem.size[item] <= start:
                 break
             low = max(low, -(-end // step) * step)
@@ -63,67 +63,67 @@ def _peak_in_order(problem: PackProblem, offset: dict[int, int], order: tuple[in
     return max((offset[item] + problem.size[item] for item in offset), default=0)
 
 
-def demand_sound(problem: PackProblem, found: Packed) -> None:
-    assert [*packing_faults(problem, found.offset, peak=found.peak, bound=found.bound)] == []
-    assert found.live <= found.bound
-    assert all(type(offset) is int for offset in found.offset)
+def require_sound(problem: PackProblem, packed: Packed) -> None:
+    assert [*packing_faults(problem, packed.offset, peak=packed.peak, bound=packed.bound)] == []
+    assert packed.live <= packed.bound
+    assert all(type(offset) is int for offset in packed.offset)
 
 
 @settings(deadline=None, max_examples=300)
 @given(problems())
-def test_equal_to_brute_force(problem: PackProblem) -> None:
-    if contradicts_itself(problem):
+def test_pack_equals_brute_force(problem: PackProblem) -> None:
+    if fixed_offsets_conflict(problem):
         with pytest.raises(InvalidConfig):
             pack(problem)
         return
-    found = pack(problem)
-    demand_sound(problem, found)
-    assert found.peak == least_peak(problem)
-    assert found.proven
+    packed = pack(problem)
+    require_sound(problem, packed)
+    assert packed.peak == least_peak(problem)
+    assert packed.proven
 
 
 @settings(deadline=None, max_examples=200)
 @given(problems(), st.integers(-2, 2))
-def test_a_capacity_is_met_or_shown_to_be_too_small(problem: PackProblem, more: int) -> None:
-    if contradicts_itself(problem):
+def test_pack_meets_the_capacity_or_proves_it_too_small(problem: PackProblem, more: int) -> None:
+    if fixed_offsets_conflict(problem):
         return
     least = least_peak(problem)
     capacity = max(1, least + more)
-    found = pack(problem, capacity=capacity)
-    demand_sound(problem, found)
-    assert (found.peak <= capacity) == (least <= capacity)
-    assert (found.bound > capacity) == (least > capacity)
+    packed = pack(problem, capacity=capacity)
+    require_sound(problem, packed)
+    assert (packed.peak <= capacity) == (least <= capacity)
+    assert (packed.bound > capacity) == (least > capacity)
 
 
 @settings(deadline=None, max_examples=200)
 @given(problems(most=30), st.randoms(use_true_random=False), st.sampled_from((0, 50, 1000)))
-def test_the_order_of_items_changes_nothing(problem: PackProblem, random: object, nodes: int) -> None:
-    """But that items alike in everything may swap."""
-    if contradicts_itself(problem):
+def test_pack_does_not_depend_on_item_order(problem: PackProblem, random: object, nodes: int) -> None:
+    """Except that equal items may swap."""
+    if fixed_offsets_conflict(problem):
         return
     order = list(range(len(problem)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    moved = take(problem, order)
-    one, other = pack(problem, search_nodes=nodes), pack(moved, search_nodes=nodes)
-    demand_sound(problem, one)
-    assert placed(problem, one) == placed(moved, other)
-    assert (one.peak, one.bound, one.method, one.nodes_visited) == (
-        other.peak,
-        other.bound,
-        other.method,
-        other.nodes_visited,
+    reordered = take(problem, order)
+    original, shuffled = pack(problem, search_nodes=nodes), pack(reordered, search_nodes=nodes)
+    require_sound(problem, original)
+    assert placed_rows(problem, original) == placed_rows(reordered, shuffled)
+    assert (original.peak, original.bound, original.method, original.nodes_visited) == (
+        shuffled.peak,
+        shuffled.bound,
+        shuffled.method,
+        shuffled.nodes_visited,
     )
 
 
-def placed(problem: PackProblem, found: Packed) -> list[tuple[int, ...]]:
-    columns = (problem.birth, problem.death, problem.size, problem.alignment, problem.fixed, found.offset)
+def placed_rows(problem: PackProblem, packed: Packed) -> list[tuple[int, ...]]:
+    columns = (problem.birth, problem.death, problem.size, problem.alignment, problem.fixed, packed.offset)
     return sorted(zip(*columns, strict=True))
 
 
 @settings(deadline=None, max_examples=100)
 @given(problems(most=30))
-def test_a_search_never_makes_it_worse_and_costs_no_more_than_allowed(problem: PackProblem) -> None:
-    if contradicts_itself(problem):
+def test_search_is_never_worse_and_within_its_budget(problem: PackProblem) -> None:
+    if fixed_offsets_conflict(problem):
         return
     less, more = pack(problem, search_nodes=0), pack(problem, search_nodes=500)
     assert less.nodes_visited == 0

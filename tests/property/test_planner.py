@@ -1,4 +1,4 @@
-"""On any legal graph the planner says what the reference simulator says, and packs without overlap."""
+"""On random legal graphs the planner agrees with the reference simulator and packs without overlap."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -23,23 +23,23 @@ def plan_of(graph: Graph, mode: str, preset: str, arenas: tuple[ArenaSpec, ...] 
     return prepare_memory(graph, mode=mode, preset=preset, token=TOKEN, arenas=arenas or default_arenas())
 
 
-def demand_as_simulated(graph: Graph, plan: Plan, arenas: tuple[ArenaSpec, ...]) -> None:
-    want = simulate(graph, plan.order, mode=plan.mode, preset=plan.preset, token=TOKEN, arenas=arenas)
+def require_simulated(graph: Graph, plan: Plan, arenas: tuple[ArenaSpec, ...]) -> None:
+    expected = simulate(graph, plan.order, mode=plan.mode, preset=plan.preset, token=TOKEN, arenas=arenas)
     b, names = plan.buffers, plan.arenas.name
     slots = zip((names[a] for a in plan.slots.arena), plan.slots.slot, strict=True)
     keys = list(slots)
-    assert dict(zip(b.id, zip(b.birth, b.death, strict=True), strict=True)) == want.span
-    assert dict(zip(b.id, b.takes_over, strict=True)) == want.takes_over
-    assert dict(zip(b.id, ((names[a], s) for a, s in zip(b.arena, b.slot, strict=True)), strict=True)) == want.slot
-    assert dict(zip(keys, plan.slots.address, strict=True)) == want.address
-    assert dict(zip(keys, plan.slots.bytes, strict=True)) == want.slot_bytes
+    assert dict(zip(b.id, zip(b.birth, b.death, strict=True), strict=True)) == expected.span
+    assert dict(zip(b.id, b.takes_over, strict=True)) == expected.takes_over
+    assert dict(zip(b.id, ((names[a], s) for a, s in zip(b.arena, b.slot, strict=True)), strict=True)) == expected.slot
+    assert dict(zip(keys, plan.slots.address, strict=True)) == expected.address
+    assert dict(zip(keys, plan.slots.bytes, strict=True)) == expected.slot_bytes
     if plan.order:
-        assert dict(zip(names, plan.arenas.slots, strict=True)) == want.max_live
+        assert dict(zip(names, plan.arenas.slots, strict=True)) == expected.max_live
     assert plan.metrics["max_live"] == plan.metrics["peak_logical_slots"] == sum(plan.arenas.slots)
 
 
 def slab_names(plan: Plan) -> list[str]:
-    """Per arena, the bytes that it lies in: those of the stack, shared, or its own."""
+    """Per arena, the slab that holds it: the shared stack, or its own."""
     layouts = zip(plan.arenas.name, plan.arenas.layout, strict=True)
     return ["stack" if layout == "joint" else name for name, layout in layouts]
 
@@ -48,21 +48,21 @@ def most_live(rows: list[tuple[int, int, int]]) -> int:
     return max((sum(n for x, y, n in rows if x <= t < y) for t, _, _ in rows), default=0)
 
 
-def demand_stack_figures(plan: Plan, items: list[tuple[str, int, int, int]]) -> None:
-    """Per slab of the stack: the highest end, and the most live at once or all of it; and these added up."""
+def require_stack_metrics(plan: Plan, items: list[tuple[str, int, int, int]]) -> None:
+    """Stack metrics are sums over slabs: peaks are highest ends, bounds the most live bytes (or all, if sequential)."""
     a, slabs = plan.arenas, slab_names(plan)
     stack = sorted({slab for slab, segment in zip(slabs, a.segment, strict=True) if segment == "stack"})
     peak = {slab: max(p for name, p in zip(slabs, a.peak, strict=True) if name == slab) for slab in stack}
-    inside = {slab: [row[1:] for row in items if row[0] == slab] for slab in stack}
+    items_of = {slab: [row[1:] for row in items if row[0] == slab] for slab in stack}
     lined = {slab for slab, layout in zip(slabs, a.layout, strict=True) if layout == "sequential"}
-    bound = {s: sum(n for *_, n in inside[s]) if s in lined else most_live(inside[s]) for s in stack}
+    bound = {s: sum(n for *_, n in items_of[s]) if s in lined else most_live(items_of[s]) for s in stack}
     assert plan.metrics["peak_bytes.stack"] == sum(peak.values())
     assert plan.metrics["bound_bytes.stack"] == sum(bound.values())
     for slab, proven in zip(slabs, a.proven, strict=True):
         assert slab not in stack or proven == (peak[slab] == bound[slab])
 
 
-def demand_sound_layout(plan: Plan) -> None:
+def require_sound_layout(plan: Plan) -> None:
     b = plan.buffers
     spans = dict(zip(b.id, zip(b.birth, b.death, strict=True), strict=True))
     over = dict(zip(b.id, b.takes_over, strict=True))
@@ -72,16 +72,19 @@ def demand_sound_layout(plan: Plan) -> None:
     for r, _, _, members in items:
         assert {b.offset[row[m]] for m in members} == {b.offset[r]}
         assert b.offset[r] % plan.arenas.alignment[b.arena[r]] == 0
-    for (one, birth, death, _), (two, born, dead, _) in combinations(items, 2):
-        if slabs[b.arena[one]] == slabs[b.arena[two]] and birth < dead and born < death:
-            apart = b.offset[one] + b.bytes[one] <= b.offset[two] or b.offset[two] + b.bytes[two] <= b.offset[one]
-            assert apart or not (b.bytes[one] and b.bytes[two])
-    demand_stack_figures(plan, [(slabs[b.arena[r]], birth, death, b.bytes[r]) for r, birth, death, _ in items])
+    for (first, birth, death, _), (second, born, dead, _) in combinations(items, 2):
+        if slabs[b.arena[first]] == slabs[b.arena[second]] and birth < dead and born < death:
+            apart = (
+                b.offset[first] + b.bytes[first] <= b.offset[second]
+                or b.offset[second] + b.bytes[second] <= b.offset[first]
+            )
+            assert apart or not (b.bytes[first] and b.bytes[second])
+    require_stack_metrics(plan, [(slabs[b.arena[r]], birth, death, b.bytes[r]) for r, birth, death, _ in items])
     for index, peak in enumerate(plan.arenas.peak):
-        inside = [r for r, *_ in items if b.arena[r] == index]
-        tops = [b.offset[r] + b.bytes[r] for r in inside]
+        arena_items = [r for r, *_ in items if b.arena[r] == index]
+        tops = [b.offset[r] + b.bytes[r] for r in arena_items]
         assert max(tops, default=0) <= peak if plan.arenas.layout[index] == "slots" else max(tops, default=0) == peak
-        live = [(birth, death, b.bytes[r]) for r, birth, death, _ in items if r in inside]
+        live = [(birth, death, b.bytes[r]) for r, birth, death, _ in items if r in arena_items]
         most = most_live(live)
         sequential = plan.arenas.layout[index] == "sequential"
         assert plan.arenas.bound[index] == (sum(n for _, _, n in live) if sequential else most) <= peak
@@ -92,8 +95,8 @@ def demand_sound_layout(plan: Plan) -> None:
 def test_planner_and_simulator_agree(graph: Graph, mode: str, preset: str, alignment: int) -> None:
     arenas = default_arenas(alignment)
     plan = plan_of(graph, mode, preset, arenas)
-    demand_as_simulated(graph, plan, arenas)
-    demand_sound_layout(plan)
+    require_simulated(graph, plan, arenas)
+    require_sound_layout(plan)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -105,8 +108,8 @@ def test_every_layout_is_sound(layout: str, graph: Graph, mode: str) -> None:
         [f"activations=layout:{layout},alignment:{alignment}", f"gradients=layout:{layout},alignment:64"]
     )
     plan = plan_of(graph, mode, "inference", arenas)
-    demand_as_simulated(graph, plan, arenas)
-    demand_sound_layout(plan)
+    require_simulated(graph, plan, arenas)
+    require_sound_layout(plan)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -116,15 +119,15 @@ def test_planner_and_simulator_agree_on_longer_programs(mode: str, preset: str) 
     for seed in range(12):
         graph = random_graph(seeded(seed), ops=80, joint=seed % 2 == 0, shuffled=seed % 3 == 0)
         plan = plan_of(graph, mode, preset)
-        demand_as_simulated(graph, plan, default_arenas())
-        demand_sound_layout(plan)
+        require_simulated(graph, plan, default_arenas())
+        require_sound_layout(plan)
         taken += sum(a != b for a, b in zip(plan.buffers.id, plan.buffers.takes_over, strict=True))
     assert (taken > 0) == (preset != "train_full")
 
 
 @settings(deadline=None, max_examples=30)
 @given(graphs(shuffled=None), st.sampled_from(MODES))
-def test_the_same_arguments_give_the_same_bytes(graph: Graph, mode: str) -> None:
+def test_plans_of_equal_arguments_have_equal_bytes(graph: Graph, mode: str) -> None:
     first, second = plan_of(graph, mode, "inference"), plan_of(graph, mode, "inference")
     assert encode_plan(first) == encode_plan(second)
     again = prepare_memory(
@@ -135,8 +138,8 @@ def test_the_same_arguments_give_the_same_bytes(graph: Graph, mode: str) -> None
 
 @settings(deadline=None, max_examples=60)
 @given(graphs(joint=True), st.sampled_from(PRESETS))
-def test_a_joint_stack_moves_bytes_and_nothing_else(graph: Graph, preset: str) -> None:
-    """Slots, addresses and takeovers are the replay identity; and the stack is never larger than two apart."""
+def test_joint_stack_moves_offsets_and_nothing_else(graph: Graph, preset: str) -> None:
+    """Slots, addresses and takeovers are the replay identity; the joint stack is never larger than two slabs."""
     joint = plan_of(graph, "backward", preset)
     apart = plan_of(graph, "backward", preset, parse_arenas(["activations=layout:packed", "gradients=layout:packed"]))
     assert joint.slots == apart.slots

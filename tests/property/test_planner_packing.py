@@ -1,4 +1,4 @@
-"""The conformance suite of every packer: no overlap, aligned, tight peak, and a bound that is one."""
+"""Conformance suite of all packers: no overlap, alignment, a true peak and a true bound."""
 
 from itertools import combinations
 
@@ -29,41 +29,41 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def demand_sound(problem: Problem, found: Placement) -> None:
-    ends = [offset + size for offset, size in zip(found.offset, problem.size, strict=True)]
-    assert found.peak == max(ends, default=0)
-    assert all(offset >= 0 and offset % problem.alignment == 0 for offset in found.offset)
-    assert all(type(offset) is int for offset in found.offset)
+def require_sound(problem: Problem, placement: Placement) -> None:
+    ends = [offset + size for offset, size in zip(placement.offset, problem.size, strict=True)]
+    assert placement.peak == max(ends, default=0)
+    assert all(offset >= 0 and offset % problem.alignment == 0 for offset in placement.offset)
+    assert all(type(offset) is int for offset in placement.offset)
     for i, j in combinations(range(len(problem)), 2):
         if problem.birth[i] < problem.death[j] and problem.birth[j] < problem.death[i]:
-            apart = ends[i] <= found.offset[j] or ends[j] <= found.offset[i]
+            apart = ends[i] <= placement.offset[j] or ends[j] <= placement.offset[i]
             assert apart or not (problem.size[i] and problem.size[j])
     live = [
         sum(n for n, b, d in zip(problem.size, problem.birth, problem.death, strict=True) if b <= t < d)
         for t in range(40)
     ]
-    assert found.bound == max(live) <= found.peak
-    assert found.proven == (found.peak == found.bound)
+    assert placement.bound == max(live) <= placement.peak
+    assert placement.proven == (placement.peak == placement.bound)
 
 
 @pytest.mark.parametrize("packer", PACKERS, ids=lambda packer: packer.name)
 @settings(deadline=None, max_examples=60)
 @given(problem=problems())
 def test_every_packer_is_sound(packer: Packer, problem: Problem) -> None:
-    demand_sound(problem, pack_with(packer, problem))
+    require_sound(problem, pack_with(packer, problem))
 
 
 @settings(deadline=None, max_examples=60)
 @given(problems())
-def test_the_best_of_them_is_sound_and_no_worse_than_any(problem: Problem) -> None:
-    found = place_packed(problem)
-    demand_sound(problem, found)
-    assert all(found.peak <= pack_with(packer, problem).peak for packer in PACKERS)
+def test_place_packed_is_sound_and_no_worse_than_any_packer(problem: Problem) -> None:
+    placement = place_packed(problem)
+    require_sound(problem, placement)
+    assert all(placement.peak <= pack_with(packer, problem).peak for packer in PACKERS)
 
 
 @settings(deadline=None, max_examples=40)
 @given(problems(), st.sampled_from(WALKS), st.integers(1, 5))
-def test_more_tries_are_never_worse(problem: Problem, step: object, tries: int) -> None:
+def test_walk_with_more_tries_is_never_worse(problem: Problem, step: object, tries: int) -> None:
     instance = prepare_instance(problem, max_live_bytes(problem))
     if len(instance):
         peaks = [int((walk_orders(instance, step, n) + instance.size).max()) for n in (1, tries, tries + 3)]  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_more_tries_are_never_worse(problem: Problem, step: object, tries: int) 
 
 @settings(deadline=None)
 @given(problems())
-def test_what_overlaps_an_item_is_found(problem: Problem) -> None:
+def test_neighbors_are_the_items_that_overlap_in_time(problem: Problem) -> None:
     instance = prepare_instance(problem, max_live_bytes(problem))
     total = 0
     for index in range(len(instance)):
@@ -83,7 +83,7 @@ def test_what_overlaps_an_item_is_found(problem: Problem) -> None:
     assert instance.overlaps == total
 
 
-def test_larger_problems_than_a_block_of_neighbors() -> None:
+def test_packers_are_sound_beyond_one_block_of_neighbors() -> None:
     pick = seeded(11)
     birth = [pick(300) for _ in range(900)]
     problem = Problem(
@@ -95,11 +95,11 @@ def test_larger_problems_than_a_block_of_neighbors() -> None:
     instance = prepare_instance(problem, max_live_bytes(problem))
     assert len(instance.carry) > 3
     for packer in PACKERS:
-        found = pack_with(packer, problem)
+        placement = pack_with(packer, problem)
         for i, j in combinations(range(len(birth)), 2):
             if problem.birth[i] < problem.death[j] and problem.birth[j] < problem.death[i]:
                 low, high = (
-                    max(found.offset[i], found.offset[j]),
-                    min(found.offset[i] + problem.size[i], found.offset[j] + problem.size[j]),
+                    max(placement.offset[i], placement.offset[j]),
+                    min(placement.offset[i] + problem.size[i], placement.offset[j] + problem.size[j]),
                 )
                 assert low >= high

@@ -1,1 +1,1 @@
-"""Golden traces: what plans of fixed graphs have said since they were recorded, byte for byte."""
+"""Golden files: recorded digests and plans of fixed graphs, compared byte for byte with what the planner makes now."""

@@ -1,4 +1,4 @@
-"""Which graphs are golden, and why: ``cases.toml`` of a folder, read and checked."""
+"""Golden cases: the graphs of a folder with their settings, read and checked from its ``cases.toml``."""
 
 import re
 import tomllib
@@ -23,15 +23,15 @@ T = TypeVar("T")
 MANIFEST: Final = "cases.toml"
 SEEDS: Final = (0, 1, 2, 3, 7, 42, 2**31, 2**32, 2**63, 2**64 - 1)
 RECIPES: Final[Mapping[str, Callable[[], Graph]]] = {"million-buffers": million_buffers}
-"""Graphs that are too large to keep: made anew each time, the same on every machine."""
+"""Graphs too large for a file: built on demand, the same on every machine."""
 
 _NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _KEYS: Final = ("reason", "made", "recipe", "arenas", "ring", "seeds", "review", "keep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """How a graph is planned, but for the token."""
+class PlanConfig:
+    """Preset and mode of a plan."""
 
     preset: str
     mode: str
@@ -40,60 +40,60 @@ class Config:
         return f"{self.preset}/{self.mode}"
 
 
-CONFIGS: Final = tuple(Config(preset=preset, mode=mode) for preset in PRESETS for mode in MODES)
+CONFIGS: Final = tuple(PlanConfig(preset=preset, mode=mode) for preset in PRESETS for mode in MODES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class GoldenCase:
     """One golden graph, planned in every preset and mode under each of ``seeds``.
 
-    ``recipe`` names how it is made where no file holds it; ``ring`` is how many bytes of the device its weights stream
-    through, 0 where they stay; ``review`` is the plan that is kept as text; ``keep``
-    says that graph and plan join the files of old formats whenever a format gets a new version.
+    ``recipe``: key of ``RECIPES`` if the graph is in no file; ``origin``: how its file was made; ``ring``: capacity in
+    bytes of its weight ring, 0 where weights stay; ``review``: the plan that is kept as text; ``keep``: graph and plan
+    join the files of old formats whenever a format gets a new version.
     """
 
     name: str
     reason: str
-    made: str
+    origin: str
     recipe: str
     arenas: tuple[ArenaSpec, ...]
     ring: int
     seeds: tuple[int, ...]
-    review: Config
+    review: PlanConfig
     keep: bool
 
 
-def read_cases(folder: Path) -> tuple[Case, ...]:
-    """The cases of a folder, in the order of its ``cases.toml``; ``InvalidConfig`` where that is none."""
+def read_cases(folder: Path) -> tuple[GoldenCase, ...]:
+    """The cases of a folder, in the order of its ``cases.toml``; ``InvalidConfig`` if it is malformed."""
     path = folder / MANIFEST
     data = read_ordinary(path)
     try:
         tables = tomllib.loads(data.decode("utf-8"))
         if not tables:
             raise InvalidConfig("has no cases", fix="name at least one")
-        return tuple(_case(name, table) for name, table in tables.items())
+        return tuple(_parse_case(name, table) for name, table in tables.items())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidConfig(f"{path} is no TOML: {error}", fix="correct the file") from error
     except UserError as error:
         raise type(error)(f"{path}: {error.what}", fix=error.fix, **error.fields) from error
 
 
-def _case(name: str, table: object) -> Case:
+def _parse_case(name: str, table: object) -> GoldenCase:
     if not _NAME.fullmatch(name) or not isinstance(table, dict):
         raise InvalidConfig(f"{name!r} is no case", fix="name a table with small letters, digits and hyphens")
     for key in table:
         if key not in _KEYS:
             raise InvalidConfig(f"case {name}: unknown key {key!r}", fix=f"use {', '.join(_KEYS)}")
-    case = Case(
+    case = GoldenCase(
         name=name,
-        reason=_text(name, table, "reason"),
-        made=_text(name, table, "made"),
-        recipe=_text(name, table, "recipe"),
-        arenas=parse_arenas(_list(name, table, "arenas", str, ())),
-        ring=_budget(name, _text(name, table, "ring")),
-        seeds=_list(name, table, "seeds", int, SEEDS),
-        review=_config(name, _text(name, table, "review") or "inference/inference"),
-        keep=_flag(name, table, "keep"),
+        reason=_parse_text(name, table, "reason"),
+        origin=_parse_text(name, table, "made"),
+        recipe=_parse_text(name, table, "recipe"),
+        arenas=parse_arenas(_parse_list(name, table, "arenas", str, ())),
+        ring=_parse_ring_bytes(name, _parse_text(name, table, "ring")),
+        seeds=_parse_list(name, table, "seeds", int, SEEDS),
+        review=_parse_config(name, _parse_text(name, table, "review") or "inference/inference"),
+        keep=_parse_flag(name, table, "keep"),
     )
     if not case.reason:
         raise InvalidConfig(f"case {name} has no reason", fix="say what it is there to catch")
@@ -106,22 +106,22 @@ def _case(name: str, table: object) -> Case:
     return case
 
 
-def _text(name: str, table: Mapping[str, object], key: str) -> str:
+def _parse_text(name: str, table: Mapping[str, object], key: str) -> str:
     value = table.get(key, "")
     if not isinstance(value, str) or "\n" in value:
         raise InvalidConfig(f"case {name}: {key} is no line of text", fix="write it in quotes")
     return value
 
 
-def _list(name: str, table: Mapping[str, object], key: str, kind: type, default: tuple) -> tuple:  # type: ignore[type-arg]
+def _parse_list(name: str, table: Mapping[str, object], key: str, kind: type, default: tuple) -> tuple:  # type: ignore[type-arg]
     value = table.get(key, list(default))
-    if not isinstance(value, list) or any(type(one) is not kind for one in value):
+    if not isinstance(value, list) or any(type(cell) is not kind for cell in value):
         raise InvalidConfig(f"case {name}: {key} is no list of {kind.__name__}", fix="write it in brackets")
     return tuple(value)
 
 
-def _budget(name: str, text: str) -> int:
-    """The bytes of a ring; 0 where none is asked for."""
+def _parse_ring_bytes(name: str, text: str) -> int:
+    """Capacity of the ring in bytes; 0 without a ring."""
     if not text:
         return 0
     try:
@@ -133,27 +133,27 @@ def _budget(name: str, text: str) -> int:
     return size
 
 
-def _flag(name: str, table: Mapping[str, object], key: str) -> bool:
+def _parse_flag(name: str, table: Mapping[str, object], key: str) -> bool:
     value = table.get(key, False)
     if not isinstance(value, bool):
         raise InvalidConfig(f"case {name}: {key} is neither true nor false", fix="write true, or leave it out")
     return value
 
 
-def _config(name: str, text: str) -> Config:
-    found = next((config for config in CONFIGS if str(config) == text), None)
-    if found is None:
+def _parse_config(name: str, text: str) -> PlanConfig:
+    match = next((config for config in CONFIGS if str(config) == text), None)
+    if match is None:
         raise InvalidConfig(f"case {name}: review {text!r} is no PRESET/MODE", fix="for example train_full/backward")
-    return found
+    return match
 
 
-def graph_file(case: Case) -> str:
+def graph_file(case: GoldenCase) -> str:
     """The name of the file that holds its graph."""
     return f"{case.name}.ir.cbor"
 
 
 def load(path: Path, read: Callable[[bytes], T]) -> T:
-    """What ``read`` makes of an ordinary file; its refusal names the file."""
+    """The result of ``read`` on the bytes of an ordinary file; errors name the file."""
     data = read_ordinary(path)
     try:
         return read(data)
@@ -162,8 +162,8 @@ def load(path: Path, read: Callable[[bytes], T]) -> T:
 
 
 @lru_cache(maxsize=1)
-def graph_of(folder: Path, case: Case) -> Graph:
-    """The graph of a case, legal: read, or made by its recipe."""
+def graph_of(folder: Path, case: GoldenCase) -> Graph:
+    """The legal graph of a case, read or built by its recipe."""
     graph = RECIPES[case.recipe]() if case.recipe else load(folder / graph_file(case), read_graph)
     require_legal(graph)
     return graph

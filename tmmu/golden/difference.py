@@ -1,4 +1,4 @@
-"""The first buffer at which two plans of one graph part, said in words."""
+"""The first buffer at which two plans of one graph differ, as text."""
 
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
@@ -11,22 +11,23 @@ from tmmu.ir.ring import Ring
 
 
 def first_difference(graph: Graph, kind: str, before: Plan, after: Plan) -> str:
-    """Which buffer is the first whose ``kind`` (one of ``KINDS``) differs, what it is, and what it was."""
-    told = _TOLD[kind]
-    old, new = told(before), told(after)
+    """The first buffer by id whose ``kind`` (one of ``KINDS``) differs, with its new and old contents."""
+    describe = _DESCRIBE[kind]
+    old, new = describe(before), describe(after)
     for buffer in sorted(old.keys() | new.keys()):
         if old.get(buffer) != new.get(buffer):
-            return f"{_named(graph, buffer)} {new.get(buffer, 'is not placed')}, {_was(old.get(buffer, 'not placed'))}"
+            was = _describe_before(old.get(buffer, "not placed"))
+            return f"{_buffer_name(graph, buffer)} {new.get(buffer, 'is not placed')}, {was}"
     return _first_field(before, after)
 
 
-def _named(graph: Graph, buffer: int) -> str:
+def _buffer_name(graph: Graph, buffer: int) -> str:
     """The buffer's id, and its name where the graph has one for it."""
     name = graph.notes.buffers[buffer] if buffer < len(graph.buffers) else ""
     return f"buffer {buffer} ({name})" if name else f"buffer {buffer}"
 
 
-def _was(told: str) -> str:
+def _describe_before(told: str) -> str:
     return "was " + told.removeprefix("is ").removeprefix("has ")
 
 
@@ -59,7 +60,7 @@ def _offsets(plan: Plan) -> Mapping[int, str]:
     }
 
 
-_TOLD: Final[Mapping[str, Callable[[Plan], Mapping[int, str]]]] = {
+_DESCRIBE: Final[Mapping[str, Callable[[Plan], Mapping[int, str]]]] = {
     "spans": _spans,
     "slots": _slots,
     "addresses": _addresses,
@@ -71,20 +72,20 @@ def _first_field(before: Plan, after: Plan) -> str:
     """The first key of the plan's map whose content differs; of a ring, the first line of its print."""
     old, new = plan_map(before), plan_map(after)
     for key in sorted(old.keys() | new.keys()):
-        one, other = old.get(key), new.get(key)
-        if one == other:
+        old_field, new_field = old.get(key), new.get(key)
+        if old_field == new_field:
             continue
         if key == "ring":
             return _ring_line(before.ring, after.ring)
-        if isinstance(one, dict) and isinstance(other, dict):
-            inner = next(k for k in sorted(one.keys() | other.keys()) if one.get(k) != other.get(k))
-            return f"{key}.{inner} is {other.get(inner)!s:.80}, was {one.get(inner)!s:.80}"
-        return f"{key} is {other!s:.80}, was {one!s:.80}"
+        if isinstance(old_field, dict) and isinstance(new_field, dict):
+            inner = next(k for k in sorted(old_field.keys() | new_field.keys()) if old_field.get(k) != new_field.get(k))
+            return f"{key}.{inner} is {new_field.get(inner)!s:.80}, was {old_field.get(inner)!s:.80}"
+        return f"{key} is {new_field!s:.80}, was {old_field!s:.80}"
     return "nothing that a plan file holds"
 
 
 def _ring_line(before: Ring | None, after: Ring | None) -> str:
-    """What the first line is and was that only one of two rings has in its place."""
+    """The first line at which the prints of two rings differ."""
     old, new = (print_ring(ring).splitlines() if ring else [] for ring in (before, after))
     rows = zip_longest(old, new, fillvalue="not there")
     was, now = next((was, now) for was, now in rows if was != now)

@@ -1,4 +1,4 @@
-"""What a golden file holds of a plan: four digests, of what the specification fixes and of everything."""
+"""Digests of a plan: three of what the specification fixes, one of everything."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from tmmu.planner.reference import Expected, arena_name, padded_size, simulate
 
 KINDS: Final = ("spans", "slots", "addresses", "plan")
 MAJOR: Final = frozenset({"spans", "slots", "addresses"})
-"""What a replay relies on: moving any of it takes a major version, moving the rest of a plan a minor one."""
+"""Kinds that replays rely on: a change of them needs a major version, any other change of a plan a minor one."""
 LENGTH: Final = 16
-"""Bytes of a digest that are kept: no two of a few thousand agree by chance."""
+"""Bytes kept of a digest: 128 bits do not collide among a few thousand plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digests:
-    """Hexadecimal; of births and deaths, of slots and takeovers, of addresses, and the plan's own."""
+    """Hexadecimal digests: of births and deaths, of slots and takeovers, of addresses, and of the whole plan."""
 
     spans: str
     slots: str
@@ -46,13 +46,13 @@ def _digest(columns: Sequence[object]) -> str:
 
 
 def as_simulated(graph: Graph, plan: Plan, *, token: bytes, arenas: Sequence[ArenaSpec]) -> Plan:
-    """The plan that the reference simulator makes of the order and packing of ``plan``, and of nothing else in it.
+    """The reference simulator's plan for the order and the offsets of ``plan``.
 
     Equal to ``plan`` where planner and simulator agree on all that the specification fixes.
     """
-    found = simulate(graph, plan.order, mode=plan.mode, preset=plan.preset, token=token, arenas=arenas)
+    expected = simulate(graph, plan.order, mode=plan.mode, preset=plan.preset, token=token, arenas=arenas)
     index = {name: number for number, name in enumerate(plan.arenas.name)}
-    keys = sorted(found.address, key=lambda key: (index[key[0]], key[1]))
+    keys = sorted(expected.address, key=lambda key: (index[key[0]], key[1]))
     counts = [sum(name == key[0] for key in keys) for name in plan.arenas.name] if keys else [0] * len(index)
     return replace(
         plan,
@@ -60,36 +60,36 @@ def as_simulated(graph: Graph, plan: Plan, *, token: bytes, arenas: Sequence[Are
         slots=Slots(
             arena=tuple(index[name] for name, _ in keys),
             slot=tuple(number for _, number in keys),
-            address=tuple(found.address[key] for key in keys),
-            bytes=tuple(found.slot_bytes[key] for key in keys),
+            address=tuple(expected.address[key] for key in keys),
+            bytes=tuple(expected.slot_bytes[key] for key in keys),
         ),
-        buffers=_placements(graph, plan, arenas, found, index),
-        metrics=dict(plan.metrics) | _metrics(found, len(keys)),
+        buffers=_placements(graph, plan, arenas, expected, index),
+        metrics=dict(plan.metrics) | _metrics(expected, len(keys)),
     )
 
 
 def _placements(
-    graph: Graph, plan: Plan, arenas: Sequence[ArenaSpec], found: Expected, index: Mapping[str, int]
+    graph: Graph, plan: Plan, arenas: Sequence[ArenaSpec], expected: Expected, index: Mapping[str, int]
 ) -> Placements:
-    ids = cast("list[BufferId]", sorted(found.span))
+    ids = cast("list[BufferId]", sorted(expected.span))
     offset = dict(zip(plan.buffers.id, plan.buffers.offset, strict=True))
     return Placements(
         id=tuple(ids),
         arena=tuple(index[arena_name(graph, b)] for b in ids),
-        slot=tuple(found.slot[b][1] for b in ids),
+        slot=tuple(expected.slot[b][1] for b in ids),
         offset=tuple(offset.get(b, 0) for b in ids),
         bytes=tuple(padded_size(graph, arenas, b) for b in ids),
-        birth=tuple(found.span[b][0] for b in ids),
-        death=tuple(found.span[b][1] for b in ids),
-        takes_over=cast("tuple[BufferId, ...]", tuple(found.takes_over[b] for b in ids)),
+        birth=tuple(expected.span[b][0] for b in ids),
+        death=tuple(expected.span[b][1] for b in ids),
+        takes_over=cast("tuple[BufferId, ...]", tuple(expected.takes_over[b] for b in ids)),
     )
 
 
-def _metrics(found: Expected, slots: int) -> dict[str, int]:
-    buffers = len(found.span)
-    kept = sum(name in NEVER_REUSED for name, _ in found.address)
+def _metrics(expected: Expected, slots: int) -> dict[str, int]:
+    buffers = len(expected.span)
+    never_reused = sum(name in NEVER_REUSED for name, _ in expected.address)
     return {
         "peak_logical_slots": slots,
-        "max_live": kept + sum(most for name, most in found.max_live.items() if name not in NEVER_REUSED),
+        "max_live": never_reused + sum(most for name, most in expected.max_live.items() if name not in NEVER_REUSED),
         "memory_reuse_ppm": (buffers - slots) * 10**6 // buffers if buffers else 0,
     }

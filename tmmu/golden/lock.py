@@ -1,4 +1,4 @@
-"""One update of a golden folder at a time."""
+"""Lock of a golden folder: one update at a time."""
 
 import os
 import time
@@ -14,16 +14,16 @@ try:
 except ImportError:  # a system without it has no lock that leaves no file in the folder
     fcntl = None  # type: ignore[assignment]
 
-PATIENCE: Final = 60.0
-"""Seconds: an update that has planned holds the folder for a moment."""
-PAUSE: Final = 0.05
+LOCK_TIMEOUT_S: Final = 60.0
+"""An update locks the folder after planning, for a moment only."""
+POLL_INTERVAL_S: Final = 0.05
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else is in here for this folder, where its file system can lock one; waits for whoever is.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock of the folder, where its file system supports one; it ends with the process.
 
-    The lock goes with the process that has it. ``InvalidConfig`` after ``PATIENCE``.
+    ``InvalidConfig`` if another update holds it for ``LOCK_TIMEOUT_S`` seconds.
     """
     if fcntl is None:
         yield
@@ -31,19 +31,19 @@ def locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
-            _wait(handle, folder)
+            _acquire(handle, folder)
         yield
     finally:
         os.close(handle)
 
 
-def _wait(handle: int, folder: Path) -> None:
-    end = time.monotonic() + PATIENCE
+def _acquire(handle: int, folder: Path) -> None:
+    end = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > end:
-                what = f"{folder}: another update has been writing there for {PATIENCE:.0f} seconds"
-                raise InvalidConfig(what, fix="wait until it ends, or end it; then run this again") from error
-        time.sleep(PAUSE)
+                message = f"{folder}: another update has been writing there for {LOCK_TIMEOUT_S:.0f} seconds"
+                raise InvalidConfig(message, fix="wait until it ends, or end it; then run this again") from error
+        time.sleep(POLL_INTERVAL_S)

@@ -1,7 +1,7 @@
-"""A graph of a million buffers, by a recipe of whole numbers: no file, no random source, the same everywhere.
+"""A synthetic graph of a million buffers, generated from integers alone: the same on every machine.
 
-Each op makes one buffer, or two, and reads one or two of the last sixteen: a congruential generator chooses which, and
-the sizes, the roles, and what is overwritten, saved or marked to be computed again. Value ``b`` is all of buffer ``b``.
+Each op writes one or two buffers and reads one or two of the last sixteen; a congruential generator chooses reads,
+sizes, roles, overwrites, saves and recomputation. Value ``b`` covers all of buffer ``b``.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from tmmu.ir.graph import ACTIVATION, GRADIENT, Buffers, Graph, Notes, OpNotes, 
 from tmmu.ir.ids import BufferId, Bytes, ValueId
 
 BUFFERS: Final = 1_000_000
-REACH: Final = 16
-"""How far back an op reads: so many buffers are live at once, about."""
-SAVED_IN: Final = 4096
-"""One op in so many saves what it makes, so that a training step holds a few hundred buffers to its end."""
+READ_DISTANCE: Final = 16
+"""Buffers back that an op may read, about the number live at once."""
+SAVE_INTERVAL: Final = 4096
+"""One op in so many saves its result: a training step holds a few hundred buffers to its end."""
 ELEMENTS: Final = (1, 24, 64, 96, 256, 1000, 4096, 0)
 MULTIPLIER: Final = 6364136223846793005
 INCREMENT: Final = 1442695040888963407
@@ -25,8 +25,8 @@ _Ids: TypeAlias = tuple[tuple[ValueId, ...], ...]
 
 
 @dataclass(slots=True)
-class _Columns:
-    """The graph in the making, a row per buffer or op."""
+class _GraphColumns:
+    """Columns of the graph under construction, a row per buffer or op."""
 
     elements: list[int] = field(default_factory=list)
     role: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Columns:
     recompute: list[bool] = field(default_factory=list)
 
 
-def numbers() -> Iterator[int]:
+def random_numbers() -> Iterator[int]:
     """The upper 32 bits of the states of a 64-bit congruential generator (Knuth, MMIX) that starts at 1."""
     state = 1
     while True:
@@ -47,28 +47,28 @@ def numbers() -> Iterator[int]:
 
 def million_buffers(count: int = BUFFERS) -> Graph:
     """``count`` float32 buffers; the last one is the output."""
-    columns, drawn = _Columns(), numbers()
+    columns, drawn = _GraphColumns(), random_numbers()
     while len(columns.elements) < count:
         _add_op(columns, next(drawn), two=len(columns.elements) + 2 <= count)
-    return _graph(columns)
+    return _build_graph(columns)
 
 
-def _add_op(c: _Columns, drawn: int, *, two: bool) -> None:
+def _add_op(c: _GraphColumns, drawn: int, *, two: bool) -> None:
     new = len(c.elements)
-    first = new - 1 - (drawn >> 3) % min(new, REACH) if new else -1
-    second = new - 1 - (drawn >> 7) % min(new, REACH) if new else -1
+    first = new - 1 - (drawn >> 3) % min(new, READ_DISTANCE) if new else -1
+    second = new - 1 - (drawn >> 7) % min(new, READ_DISTANCE) if new else -1
     like = new > 0 and drawn % 4 == 0
-    for made in range(1 + (two and drawn % 8 == 7)):
-        c.elements.append(c.elements[first] if like else ELEMENTS[(drawn >> 12 + 3 * made) % len(ELEMENTS)])
-        c.role.append(GRADIENT if (drawn >> 18 + 3 * made) % 8 == 0 else ACTIVATION)
+    for index in range(1 + (two and drawn % 8 == 7)):
+        c.elements.append(c.elements[first] if like else ELEMENTS[(drawn >> 12 + 3 * index) % len(ELEMENTS)])
+        c.role.append(GRADIENT if (drawn >> 18 + 3 * index) % 8 == 0 else ACTIVATION)
     c.reads.append(tuple(dict.fromkeys((first, second))) if new else _NONE)
     c.writes.append(tuple(range(new, len(c.elements))))
     c.overwrites.append(((new, first),) if like else ())
-    c.saves.append((new,) if drawn % SAVED_IN == 1 else _NONE)
-    c.recompute.append(drawn % (2 * SAVED_IN) == 1)
+    c.saves.append((new,) if drawn % SAVE_INTERVAL == 1 else _NONE)
+    c.recompute.append(drawn % (2 * SAVE_INTERVAL) == 1)
 
 
-def _graph(c: _Columns) -> Graph:
+def _build_graph(c: _GraphColumns) -> Graph:
     buffers, ops = len(c.elements), len(c.reads)
     blank, unknown = ("",) * ops, ("unknown",) * ops
     return Graph(

@@ -1,8 +1,8 @@
 """Coalescing (in-place reuse): a result takes over the bytes of an argument that dies at the op that writes it.
 
 State: ``takes_over``, a forest over placed buffers in which every buffer has at most one parent (the buffer that it
-overwrites) and at most one child. Invariant: along a chain each birth is the position before the parent's death, so
-that spans in a chain meet and never overlap, and one item from the first birth to the last death holds all of them.
+overwrites) and at most one child. Invariant: a child is born at the last position of its parent, so that spans along a
+chain share the position of one op only, and one item from the first birth to the last death holds all of them.
 One pass over the ops' declared ``overwrites`` pairs, each decided once: O(ops + pairs x reads). The greedy choice in
 pair order is part of the plan format (docs/spec/liveness.md): it is not the maximum matching.
 """

@@ -2,7 +2,8 @@
 
 The items of all arenas form one packing problem, concatenated arena by arena, so that item ``i`` of the union is
 found again by its position. Invariant: the slab never ends higher than the arenas packed separately and stacked, the
-fallback when a heuristic does worse on the union. Two packings at most, no iteration; see docs/spec/packing.md.
+fallback when a heuristic does worse on the union. One packing of the union and at most one per arena, no iteration.
+See docs/spec/packing.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -55,6 +55,7 @@ def analyze_liveness(graph: Graph, order: Sequence[int], *, mode: str, preset: s
     ids = _placed_buffers(graph, birth)
     persistent = [graph.buffers.role[buffer] in PERSISTENT_ROLES for buffer in ids]
     timeline = 2 * steps if mirrored else steps
+    # Mirrored, a saved buffer dies at its gradient, before the timeline ends: it is not live-out.
     live_out = outputs if mirrored else outputs | saved.keys()
     return LiveRanges(
         timeline=timeline,

@@ -28,6 +28,7 @@ def derive_order(graph: Graph, mode: str) -> tuple[int, ...]:
     _demand_closed(graph, chosen, writer)
     if _reads_match_writers(graph, chosen, writer):
         return chosen
+    # Ids that are no legal order do not say which version of a buffer comes first: dataflow alone does.
     dataflow_order = _sort_topologically(graph, chosen, _read_after_write(graph, chosen, writer))
     order = _sort_topologically(graph, chosen, _all_edges(graph, dataflow_order, writer))
     _demand_random_order(graph, order)
@@ -108,6 +109,7 @@ def _versions(graph: Graph, order: Sequence[int]) -> list[list[int]]:
     for op in order:
         for value in graph.ops.writes[op]:
             buffer_writers = versions[graph.values.buffer[value]]
+            # An op that writes a buffer through several values makes one version of it.
             if not buffer_writers or buffer_writers[-1] != op:
                 buffer_writers.append(op)
     return versions
@@ -169,6 +171,7 @@ def _refuse_cycle(graph: Graph, stuck: Sequence[int], successors: Sequence[Seque
         for successor in successors[op]:
             if successor in waiting:
                 predecessor.setdefault(successor, op)
+    # Every stuck op waits for another stuck one, so that the walk back repeats an op and ends.
     path, op = [stuck[0]], predecessor[stuck[0]]
     while op not in path:
         path.append(op)

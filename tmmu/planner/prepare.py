@@ -53,6 +53,7 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
         for slab in slabs_of([s.segment for s in specs], [s.layout for s in specs])
     ]
     placements = arena_placements(slabs)
+    # Capacities are checked on the result only: a placement does not depend on them.
     for task, placement in zip(tasks, placements, strict=True):
         _demand_room(task, placement)
     columns, buffers = arena_columns(tasks, placements), buffer_columns(rows, tasks, placements)

@@ -1,4 +1,4 @@
-"""What a caller may ask of an arena, and what is refused."""
+"""Arena settings: defaults, parsing, and the settings that are refused."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from tmmu.ir.graph import ROLES
 from tmmu.planner.arenas import arena_of_role, check_arenas, default_arenas, parse_arenas, parse_size
 
 
-def test_the_defaults() -> None:
+def test_default_arenas() -> None:
     rows = [(s.name, s.segment, s.layout, s.alignment, s.capacity, s.page) for s in default_arenas()]
     assert rows == [
         ("parameters", "text", "sequential", 256, 0, 0),
@@ -34,7 +34,7 @@ def test_every_role_has_its_arena() -> None:
         arena_of_role("weight")
 
 
-def test_texts_are_merged_one_after_another() -> None:
+def test_arena_settings_are_merged_in_order() -> None:
     specs = parse_arenas(
         ["activations=capacity:8GiB,alignment:512,layout:slots", "state=page:2MiB", "state=capacity:1"]
     )
@@ -70,24 +70,24 @@ def test_texts_are_merged_one_after_another() -> None:
         "gradients=alignment:512",
     ],
 )
-def test_what_is_no_arena_is_refused(text: str) -> None:
+def test_malformed_arena_settings_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfig):
         parse_arenas([text])
 
 
 def test_arenas_of_one_slab_have_one_alignment() -> None:
-    """Both changed, or one of them apart, is fine."""
+    """Both changed, or one of them packed alone, is allowed."""
     with pytest.raises(InvalidConfig) as caught:
         parse_arenas(["activations=alignment:512"])
     assert caught.value.fields["alignments"] == [512, 256]
     assert "gradients=layout:packed" in caught.value.fix
     assert parse_arenas(["activations=alignment:512", "gradients=alignment:512"])[3].alignment == 512
-    for apart in ("activations", "gradients"):
-        assert parse_arenas(["activations=alignment:512", f"{apart}=layout:packed"])[2].alignment == 512
+    for alone in ("activations", "gradients"):
+        assert parse_arenas(["activations=alignment:512", f"{alone}=layout:packed"])[2].alignment == 512
 
 
 @pytest.mark.parametrize("text", ["alignment:0", "alignment:3", "alignment:96", "page:3000", "alignment:24KiB"])
-def test_alignments_are_powers_of_two(text: str) -> None:
+def test_alignments_and_pages_are_powers_of_two(text: str) -> None:
     with pytest.raises(AlignmentViolation):
         parse_arenas([f"gradients={text}"])
 
@@ -96,14 +96,14 @@ def test_alignments_are_powers_of_two(text: str) -> None:
     ("text", "size"),
     [("0", 0), ("17", 17), ("4 KiB", 4096), ("2MB", 2_000_000), ("1.1KiB", 1126), ("0.5 tib", 2**39), ("5b", 5)],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes_are_parsed_in_binary_and_decimal_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-def test_arenas_come_in_one_order_each_once_in_its_segment() -> None:
+def test_arenas_are_four_in_plan_order_each_in_its_segment() -> None:
     specs = default_arenas()
     assert check_arenas(specs[::-1]) == specs
     wrong = [specs[:3], (*specs, specs[0]), (*specs[:3], specs[0]), (replace(specs[0], segment="data"), *specs[1:])]
-    for some in wrong:
+    for arenas in wrong:
         with pytest.raises(InvalidConfig):
-            check_arenas(some)
+            check_arenas(arenas)

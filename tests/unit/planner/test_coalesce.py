@@ -1,4 +1,4 @@
-"""Takeovers: exactly the pairs that are safe."""
+"""Coalescing: exactly the safe pairs of (written, read) buffers are taken over."""
 
 import pytest
 
@@ -15,15 +15,15 @@ def takeovers(graph: Graph, *, preset: str = "inference", mode: str = "inference
     return {new: old for new, old in pairs if new != old}
 
 
-def pair(role: str = "activation", other: str = "activation") -> tuple[Builder, int, int]:
+def pair(old_role: str = "activation", new_role: str = "activation") -> tuple[Builder, int, int]:
     b = Builder()
-    x, y = b.buffer(role, (4, 4)), b.buffer(other, (4, 4))
-    if role != "parameter":
+    x, y = b.buffer(old_role, (4, 4)), b.buffer(new_role, (4, 4))
+    if old_role != "parameter":
         b.op([], [x])
     return b, x, y
 
 
-def test_a_dying_argument_is_taken_over() -> None:
+def test_coalescing_takes_over_a_dying_argument() -> None:
     b, x, y = pair()
     b.op([x], [y], in_place=[(y, x)])
     assert takeovers(b.build([y])) == {y: x}
@@ -31,21 +31,21 @@ def test_a_dying_argument_is_taken_over() -> None:
     assert takeovers(b.build([y]), preset="remat_enabled") == {y: x}
 
 
-def test_an_argument_that_is_read_later_is_not() -> None:
+def test_coalescing_spares_arguments_read_later() -> None:
     b, x, y = pair()
     b.op([x], [y], in_place=[(y, x)])
     b.op([x])
     assert takeovers(b.build([y])) == {}
 
 
-def test_an_output_is_not() -> None:
+def test_coalescing_spares_outputs() -> None:
     b, x, y = pair()
     b.op([x], [y], in_place=[(y, x)])
     assert takeovers(b.build([x, y])) == {}
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("inference", {1: 0}), ("forward", {}), ("backward", {})])
-def test_what_is_saved_is_not(mode: str, expected: dict[int, int]) -> None:
+def test_coalescing_spares_saved_values(mode: str, expected: dict[int, int]) -> None:
     b, x, y = pair()
     b.op([x], [y], in_place=[(y, x)], saves=[x])
     b.op([y])
@@ -53,38 +53,38 @@ def test_what_is_saved_is_not(mode: str, expected: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("role", ["parameter", "state", "gradient"])
-def test_another_arena_is_not(role: str) -> None:
+def test_coalescing_stays_within_an_arena(role: str) -> None:
     b, x, y = pair(role)
     b.op([x], [y], in_place=[(y, x)])
     assert takeovers(b.build([y])) == {}
 
 
-def test_gradients_take_over_gradients() -> None:
+def test_coalescing_covers_gradients() -> None:
     b, x, y = pair("gradient", "gradient")
     b.op([x], [y], in_place=[(y, x)])
     assert takeovers(b.build([y])) == {y: x}
 
 
-def test_an_argument_read_through_a_second_window_is_not() -> None:
+def test_coalescing_spares_arguments_read_through_two_windows() -> None:
     b, x, y = pair()
     transposed = (0, (4, 4), (1, 4), "float32")
     b.op([x, (x, transposed)], [y], in_place=[(y, x)])
     assert takeovers(b.build([y])) == {}
 
 
-def test_an_argument_read_twice_through_one_window_is() -> None:
+def test_coalescing_takes_over_arguments_read_twice_through_one_window() -> None:
     b, x, y = pair()
     b.op([x, x], [y], in_place=[(y, x)])
     assert takeovers(b.build([y])) == {y: x}
 
 
-def test_an_argument_that_the_op_changes_as_well_is_not() -> None:
+def test_coalescing_spares_arguments_that_the_op_writes() -> None:
     b, x, y = pair()
     b.op([x], [y], [(x, b.whole[x])], in_place=[(y, x)])
     assert takeovers(b.build([y])) == {}
 
 
-def test_one_argument_is_taken_over_once_and_one_result_takes_over_once() -> None:
+def test_coalescing_is_one_to_one() -> None:
     b = Builder()
     x, w, y, z = (b.buffer("activation", (4,)) for _ in range(4))
     b.op([], [x, w])
@@ -92,7 +92,7 @@ def test_one_argument_is_taken_over_once_and_one_result_takes_over_once() -> Non
     assert takeovers(b.build([y, z])) == {y: x, z: w}
 
 
-def test_a_larger_storage_is_not() -> None:
+def test_coalescing_spares_larger_storages() -> None:
     b = Builder()
     x, y = b.buffer("activation", (4,), tail=16), b.buffer("activation", (4,))
     b.op([], [x])
@@ -101,7 +101,7 @@ def test_a_larger_storage_is_not() -> None:
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])
-def test_what_the_last_op_saves_is_not(mode: str) -> None:
+def test_coalescing_spares_what_the_last_op_saves(mode: str) -> None:
     b, x, y = pair()
     b.op([x], [y], in_place=[(y, x)], saves=[x])
     assert takeovers(b.build([]), mode=mode) == {}

@@ -1,4 +1,4 @@
-"""The same plan bytes in every process: other hash seed, other folder, other thread count."""
+"""Plan bytes do not depend on the process: hash seed, working folder, number of threads."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def digest(hash_seed: str, threads: str, folder: Path) -> str:
     return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+def test_plans_have_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     base = digest("0", "1", ROOT)
     assert len(base) == 64
     assert digest("1", "4", tmp_path) == base

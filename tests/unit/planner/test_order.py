@@ -1,4 +1,4 @@
-"""Orders: by id where that is legal, else topological, and never against a dependence."""
+"""Execution orders: by id where legal, else topological; illegal orders are refused."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from tmmu.ir.graph import Graph, Ops
 from tmmu.planner.order import check_order, derive_order
 
 
-def permuted(graph: Graph, ids: list[int]) -> Graph:
-    """Op ``ids[i]`` of the graph becomes op i."""
+def permute_ops(graph: Graph, ids: list[int]) -> Graph:
+    """The graph with op ``ids[i]`` as op i."""
     columns = {name: tuple(getattr(graph.ops, name)[old] for old in ids) for name in Ops.__slots__}
     return replace(graph, ops=Ops(**columns))
 
@@ -28,16 +28,16 @@ def cache_update() -> Graph:
     return b.build([y, z])
 
 
-def test_program_order_is_kept_where_it_is_legal() -> None:
+def test_program_order_is_kept_where_legal() -> None:
     assert derive_order(cache_update(), "inference") == (0, 1, 2)
 
 
-def test_a_reader_of_the_old_contents_comes_before_the_writer() -> None:
-    graph = permuted(cache_update(), [1, 2, 0])
+def test_readers_of_old_contents_precede_the_writer() -> None:
+    graph = permute_ops(cache_update(), [1, 2, 0])
     assert derive_order(graph, "inference") == (2, 0, 1)
 
 
-def test_a_write_without_a_read_still_follows_the_write_before_it() -> None:
+def test_writers_of_a_buffer_keep_their_sequence() -> None:
     b = Builder()
     x, y, z = (b.buffer("activation", (8,)) for _ in range(3))
     b.op([], [x])
@@ -52,42 +52,42 @@ def test_a_write_without_a_read_still_follows_the_write_before_it() -> None:
         check_order(graph, "inference", (2, 3, 0, 1))
 
 
-def setting_the_state(graph: Graph, op: int) -> Graph:
-    targets = tuple("tmmu.set_random_state.default" if at == op else t for at, t in enumerate(graph.ops.target))
+def set_random_state_at(graph: Graph, op: int) -> Graph:
+    targets = tuple("tmmu.set_random_state.default" if index == op else t for index, t in enumerate(graph.ops.target))
     return replace(graph, ops=replace(graph.ops, target=targets))
 
 
-def test_an_order_that_moves_what_sets_the_random_state_is_refused() -> None:
+def test_order_that_moves_a_random_state_op_is_refused() -> None:
     b = Builder()
-    made = [b.buffer("activation", (8,)) for _ in range(3)]
-    for x in made:
+    buffers = [b.buffer("activation", (8,)) for _ in range(3)]
+    for x in buffers:
         b.op([], [x])
-    graph = b.build(made)
+    graph = b.build(buffers)
     assert check_order(graph, "inference", (0, 2, 1)) == (0, 2, 1)
-    assert check_order(setting_the_state(graph, 0), "inference", (0, 2, 1)) == (0, 2, 1)
+    assert check_order(set_random_state_at(graph, 0), "inference", (0, 2, 1)) == (0, 2, 1)
     for op, order in ((1, (0, 2, 1)), (0, (1, 0, 2))):
         with pytest.raises(InvalidConfig, match="random state"):
-            check_order(setting_the_state(graph, op), "inference", order)
+            check_order(set_random_state_at(graph, op), "inference", order)
 
 
-def test_where_ids_are_no_order_what_sets_the_random_state_must_not_need_to_move() -> None:
-    graph = permuted(cache_update(), [1, 2, 0])
+def test_derived_order_that_moves_a_random_state_op_is_refused() -> None:
+    graph = permute_ops(cache_update(), [1, 2, 0])
     assert derive_order(graph, "inference") == (2, 0, 1)
     with pytest.raises(LivenessCycle, match="op 0 takes or sets the random state"):
-        derive_order(setting_the_state(graph, 0), "inference")
+        derive_order(set_random_state_at(graph, 0), "inference")
 
 
-def test_ties_go_to_the_smallest_id() -> None:
+def test_ready_ops_run_by_smallest_id() -> None:
     b = Builder()
-    made = [b.buffer("activation", (8,)) for _ in range(4)]
-    for x in made[:3]:
+    buffers = [b.buffer("activation", (8,)) for _ in range(4)]
+    for x in buffers[:3]:
         b.op([], [x])
-    b.op(made[:3], [made[3]])
-    graph = permuted(b.build([]), [3, 0, 1, 2])
+    b.op(buffers[:3], [buffers[3]])
+    graph = permute_ops(b.build([]), [3, 0, 1, 2])
     assert derive_order(graph, "inference") == (1, 2, 3, 0)
 
 
-def test_a_cycle_is_named() -> None:
+def test_cycle_error_names_its_ops() -> None:
     b = Builder()
     x, y, z = (b.buffer("activation", (8,)) for _ in range(3))
     b.op([], [x])
@@ -102,7 +102,7 @@ def test_a_cycle_is_named() -> None:
     assert sorted(map(int, map(str, ops))) == [1, 2]
 
 
-def test_an_op_that_needs_itself_is_a_cycle() -> None:
+def test_op_that_needs_itself_is_a_cycle() -> None:
     b = Builder()
     x = b.buffer("activation", (8,))
     b.op([], [x])
@@ -111,7 +111,7 @@ def test_an_op_that_needs_itself_is_a_cycle() -> None:
         derive_order(replace(graph, ops=replace(graph.ops, reads=(graph.ops.writes[0],))), "inference")
 
 
-def test_only_the_backward_mode_runs_later_stages() -> None:
+def test_later_stages_run_in_backward_mode_only() -> None:
     b = Builder()
     x, g = b.buffer("activation", (8,)), b.buffer("gradient", (8,))
     b.op([], [x])
@@ -122,7 +122,7 @@ def test_only_the_backward_mode_runs_later_stages() -> None:
     assert derive_order(graph, "backward") == (0, 1, 2)
 
 
-def test_a_forward_op_that_needs_a_later_stage_is_malformed() -> None:
+def test_forward_op_that_reads_a_later_stage_is_refused() -> None:
     b = Builder()
     x, y = b.buffer("activation", (8,)), b.buffer("activation", (8,))
     b.op([], [x], stage="backward")
@@ -136,10 +136,10 @@ def test_a_forward_op_that_needs_a_later_stage_is_malformed() -> None:
 def test_every_read_finds_its_value(graph: Graph) -> None:
     order = derive_order(graph, "backward")
     assert sorted(order) == list(range(len(graph.ops)))
-    held: dict[int, int] = {}
-    written = {value: op for op, values in enumerate(graph.ops.writes) for value in values}
+    last_writer: dict[int, int] = {}
+    writer = {value: op for op, values in enumerate(graph.ops.writes) for value in values}
     for op in order:
         for value in graph.ops.reads[op]:
-            assert held.get(graph.values.buffer[value]) == written.get(value)
-        held |= {graph.values.buffer[value]: op for value in graph.ops.writes[op]}
+            assert last_writer.get(graph.values.buffer[value]) == writer.get(value)
+        last_writer |= {graph.values.buffer[value]: op for value in graph.ops.writes[op]}
     assert check_order(graph, "backward", order) == order

@@ -1,4 +1,4 @@
-"""Whole plans with answers worked out by hand, one small program each."""
+"""Complete plans of small programs, with answers worked out by hand."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def chain(length: int, *, in_place: bool, output: bool = True) -> Graph:
     return b.build([last] if output else [])
 
 
-def test_a_chain_of_elementwise_ops_needs_one_slot() -> None:
+def test_elementwise_chain_needs_one_slot() -> None:
     plan = plan_of(chain(6, in_place=True))
     assert plan.arenas.slots[ACTIVATIONS] == 1
     assert plan.arenas.peak[ACTIVATIONS] == 256
@@ -50,20 +50,20 @@ def test_a_chain_of_elementwise_ops_needs_one_slot() -> None:
     assert spans(plan) == {1: (0, 2), 2: (1, 3), 3: (2, 4), 4: (3, 5), 5: (4, 6), 6: (5, 6)}
 
 
-def test_the_same_chain_without_overwriting_needs_two() -> None:
+def test_elementwise_chain_without_coalescing_needs_two_slots() -> None:
     plan = plan_of(chain(6, in_place=True), preset="train_full")
     assert plan.arenas.slots[ACTIVATIONS] == 2
     assert plan.buffers.slot == (0, 1, 0, 1, 0, 1)
     assert plan.buffers.takes_over == plan.buffers.id
 
 
-def test_a_chain_of_products_needs_two_slots() -> None:
+def test_chain_of_products_needs_two_slots() -> None:
     plan = plan_of(chain(6, in_place=False))
     assert plan.arenas.slots[ACTIVATIONS] == 2
     assert plan.arenas.peak[ACTIVATIONS] == plan.arenas.bound[ACTIVATIONS] == 512
 
 
-def residual() -> Graph:
+def residual_block() -> Graph:
     """x; h = f(x); g = f(h); y = x + g, written over x."""
     b = Builder()
     source = b.buffer("input", (64,))
@@ -75,8 +75,8 @@ def residual() -> Graph:
     return b.build([y])
 
 
-def test_a_residual_block_needs_the_skip_and_two_more() -> None:
-    plan = plan_of(residual())
+def test_residual_block_needs_three_slots() -> None:
+    plan = plan_of(residual_block())
     assert plan.arenas.slots[ACTIVATIONS] == 3
     assert spans(plan) == {1: (0, 4), 2: (1, 3), 3: (2, 4), 4: (3, 4)}
     assert plan.buffers.takes_over == (1, 2, 3, 1)
@@ -96,7 +96,7 @@ def test_fan_out_lives_to_its_last_reader() -> None:
     assert plan.buffers.slot == (0, 1, 2, 2)
 
 
-def test_a_diamond_in_ids_out_of_order_runs_topologically() -> None:
+def test_diamond_with_ids_out_of_order_runs_topologically() -> None:
     b = Builder()
     x, left, right, out = (b.buffer("activation", (64,)) for _ in range(4))
     b.op([], [x])
@@ -109,7 +109,7 @@ def test_a_diamond_in_ids_out_of_order_runs_topologically() -> None:
     assert plan_of(flipped).order == (3, 1, 2, 0)
 
 
-def test_buffers_of_no_bytes_have_slots_and_take_no_room() -> None:
+def test_empty_buffers_have_slots_and_no_bytes() -> None:
     b = Builder()
     x, empty, y = b.buffer("activation", (64,)), b.buffer("activation", (0, 4)), b.buffer("activation", (64,))
     b.op([], [x])
@@ -122,7 +122,7 @@ def test_buffers_of_no_bytes_have_slots_and_take_no_room() -> None:
     assert plan.arenas.peak[ACTIVATIONS] == 512
 
 
-def saving() -> Graph:
+def saving_graph() -> Graph:
     """Three ops in a row; the first saves its result, the second its own, and is marked for recomputation."""
     b = Builder()
     source = b.buffer("input", (64,))
@@ -144,11 +144,11 @@ def saving() -> Graph:
         ("backward", "remat_enabled", {1: (0, 6), 2: (1, 3), 3: (2, 3)}),
     ],
 )
-def test_what_is_saved_lives_as_the_mode_says(mode: str, preset: str, expected: dict[int, tuple[int, int]]) -> None:
-    assert spans(plan_of(saving(), mode, preset)) == expected
+def test_saved_values_live_as_the_mode_says(mode: str, preset: str, expected: dict[int, tuple[int, int]]) -> None:
+    assert spans(plan_of(saving_graph(), mode, preset)) == expected
 
 
-def test_a_graph_with_its_own_backward_needs_no_mirror() -> None:
+def test_graph_with_backward_ops_is_not_mirrored() -> None:
     b = Builder()
     weight, x = b.buffer("parameter", (64,)), b.buffer("activation", (64,))
     gradient, state = b.buffer("gradient", (64,)), b.buffer("state", (64,))
@@ -161,14 +161,14 @@ def test_a_graph_with_its_own_backward_needs_no_mirror() -> None:
     assert spans(plan_of(graph, "forward")) == {0: (0, 1), 1: (0, 1), 3: (0, 1)}
 
 
-def test_nothing_at_all_is_a_plan() -> None:
+def test_empty_graph_has_a_plan() -> None:
     plan = plan_of(Builder().build([]))
     assert plan.order == ()
     assert plan.arenas.peak == (0, 0, 0, 0)
     assert plan.metrics["peak_logical_slots"] == 0
 
 
-def test_parameters_are_placed_one_after_another_with_a_slot_each() -> None:
+def test_parameters_are_sequential_with_a_slot_each() -> None:
     b = Builder()
     for size in (3, 100, 0):
         b.buffer("parameter", (size,))
@@ -179,20 +179,20 @@ def test_parameters_are_placed_one_after_another_with_a_slot_each() -> None:
     assert plan.arenas.proven[0]
 
 
-def test_untouched_activations_and_inputs_have_no_place() -> None:
+def test_inputs_and_unwritten_activations_are_not_placed() -> None:
     b = Builder()
     b.buffer("input", (4,))
     b.buffer("activation", (4,))
-    kept = b.buffer("constant", (4,))
-    assert plan_of(b.build([])).buffers.id == (kept,)
+    constant = b.buffer("constant", (4,))
+    assert plan_of(b.build([])).buffers.id == (constant,)
 
 
-def test_slots_layout_costs_what_the_slots_hold() -> None:
+def test_slots_layout_takes_the_sum_of_slot_sizes() -> None:
     b = Builder()
-    small, large, other = b.buffer("activation", (4,)), b.buffer("activation", (1024,)), b.buffer("activation", (512,))
+    small, large, medium = b.buffer("activation", (4,)), b.buffer("activation", (1024,)), b.buffer("activation", (512,))
     b.op([], [small])
     b.op([small], [large])
-    b.op([large], [other])
+    b.op([large], [medium])
     graph = b.build([])
     packed, slots = plan_of(graph), plan_of(graph, texts=("activations=layout:slots",))
     assert slots.slots == packed.slots
@@ -204,11 +204,11 @@ def test_slots_layout_costs_what_the_slots_hold() -> None:
 
 
 @pytest.mark.parametrize("texts", [("activations=capacity:512",), ("activations=capacity:512,page:4096",)])
-def test_capacity_is_a_limit_in_bytes_and_may_be_met_exactly(texts: tuple[str, ...]) -> None:
+def test_capacity_may_be_met_exactly(texts: tuple[str, ...]) -> None:
     assert plan_of(chain(4, in_place=False), texts=texts).arenas.peak[ACTIVATIONS] == 512
 
 
-def test_an_arena_too_small_says_by_how_much() -> None:
+def test_arena_too_small_says_by_how_much() -> None:
     with pytest.raises(ArenaTooSmall) as caught:
         plan_of(chain(4, in_place=False), texts=("activations=capacity:511",))
     fields = caught.value.fields
@@ -216,24 +216,24 @@ def test_an_arena_too_small_says_by_how_much() -> None:
     assert "512" in str(caught.value)
 
 
-def huge(*sizes: int, role: str = "activation") -> Graph:
+def graph_of_sizes(*sizes: int, role: str = "activation") -> Graph:
     b = Builder()
-    made = [b.buffer(role, (8,), "uint8") for _ in sizes]
-    b.op([], made if role == "activation" else [])
-    graph = b.build(made if role == "activation" else [])
+    buffers = [b.buffer(role, (8,), "uint8") for _ in sizes]
+    b.op([], buffers if role == "activation" else [])
+    graph = b.build(buffers if role == "activation" else [])
     return replace(graph, buffers=replace(graph.buffers, bytes=sizes))
 
 
 @pytest.mark.parametrize("role", ["activation", "parameter", "state"])
 @pytest.mark.parametrize("sizes", [(2**64 - 1,), (2**63, 2**63), (2**62,) * 4])
-def test_past_64_bits_is_an_overflow(role: str, sizes: tuple[int, ...]) -> None:
+def test_arena_beyond_64_bits_is_an_overflow(role: str, sizes: tuple[int, ...]) -> None:
     with pytest.raises(AllocationOverflow):
-        plan_of(huge(*sizes, role=role))
+        plan_of(graph_of_sizes(*sizes, role=role))
 
 
 @pytest.mark.parametrize("sizes", [(2**64 - 256,), (2**63, 2**62, 2**61), (2**61,) * 7])
-def test_64_bits_are_enough_for_what_fits(sizes: tuple[int, ...]) -> None:
-    plan = plan_of(huge(*sizes))
+def test_arena_within_64_bits_is_planned(sizes: tuple[int, ...]) -> None:
+    plan = plan_of(graph_of_sizes(*sizes))
     assert plan.arenas.peak[ACTIVATIONS] == sum(sizes)
     assert min(plan.buffers.offset) == 0
 
@@ -249,26 +249,26 @@ def test_64_bits_are_enough_for_what_fits(sizes: tuple[int, ...]) -> None:
         ({"order": (1, 0, 2, 3)}, InvalidConfig),
     ],
 )
-def test_what_makes_no_sense_is_refused(change: dict[str, object], error: type[TmmuError]) -> None:
+def test_invalid_arguments_are_refused(change: dict[str, object], error: type[TmmuError]) -> None:
     arguments = {"mode": "inference", "preset": "inference", "token": TOKEN, "arenas": default_arenas()}
     with pytest.raises(error):
-        prepare_memory(residual(), **(arguments | change))  # type: ignore[arg-type]
+        prepare_memory(residual_block(), **(arguments | change))  # type: ignore[arg-type]
 
 
-def test_an_unknown_role_is_refused() -> None:
-    graph = residual()
+def test_unknown_role_is_refused() -> None:
+    graph = residual_block()
     odd = replace(graph, buffers=replace(graph.buffers, role=("input", "weights", *graph.buffers.role[2:])))
     with pytest.raises(InvalidIrShapes):
         plan_of(odd)
 
 
-def test_names_and_notes_move_nothing() -> None:
-    graph = residual()
+def test_notes_do_not_change_the_digest() -> None:
+    graph = residual_block()
     noted = replace(graph, notes=replace(graph.notes, name="other"))
     assert plan_of(graph).digest == plan_of(noted).digest
 
 
-def test_metrics_of_the_chain() -> None:
+def test_metrics_of_a_chain() -> None:
     metrics = plan_of(chain(4, in_place=False)).metrics
     assert metrics == {
         "peak_logical_slots": 2,

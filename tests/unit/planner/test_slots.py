@@ -1,4 +1,4 @@
-"""Slots: as many as live at once, the lowest first."""
+"""Logical slots: as many as items live at once, lowest free slot first."""
 
 import pytest
 from hypothesis import given
@@ -25,9 +25,11 @@ def problem(*rows: tuple[int, int, int]) -> Problem:
         ([(5, 6, 0), (5, 6, 0)], (0, 1), (0, 0)),
     ],
 )
-def test_answers_by_hand(rows: list[tuple[int, int, int]], slots: tuple[int, ...], widest: tuple[int, ...]) -> None:
-    found = assign_logical_slots(problem(*rows))
-    assert (found.slot, found.bytes) == (slots, widest)
+def test_slots_of_small_problems(
+    rows: list[tuple[int, int, int]], slots: tuple[int, ...], widest: tuple[int, ...]
+) -> None:
+    assignment = assign_logical_slots(problem(*rows))
+    assert (assignment.slot, assignment.bytes) == (slots, widest)
 
 
 ROWS = st.lists(
@@ -37,17 +39,17 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_no_slot_is_shared_and_none_is_spare(rows: list[tuple[int, int, int]]) -> None:
-    found = assign_logical_slots(problem(*rows))
+def test_slots_are_never_shared_and_minimal_in_number(rows: list[tuple[int, int, int]]) -> None:
+    assignment = assign_logical_slots(problem(*rows))
     live = [[i for i, (birth, death, _) in enumerate(rows) if birth <= t < death] for t in range(30)]
     for together in live:
-        assert len({found.slot[i] for i in together}) == len(together)
-    assert len(found.bytes) == max(map(len, live)) == max_live(problem(*rows))
+        assert len({assignment.slot[i] for i in together}) == len(together)
+    assert len(assignment.bytes) == max(map(len, live)) == max_live(problem(*rows))
     assert max_live_bytes(problem(*rows)) == max(sum(rows[i][2] for i in together) for together in live)
-    for slot, size in enumerate(found.bytes):
-        assert size == max(rows[i][2] for i in range(len(rows)) if found.slot[i] == slot)
+    for slot, size in enumerate(assignment.bytes):
+        assert size == max(rows[i][2] for i in range(len(rows)) if assignment.slot[i] == slot)
 
 
 def test_one_slot_each() -> None:
-    found = one_slot_each(problem((0, 9, 3), (0, 9, 0), (0, 9, 4)))
-    assert (found.slot, found.bytes) == ((0, 1, 2), (3, 0, 4))
+    assignment = one_slot_each(problem((0, 9, 3), (0, 9, 0), (0, 9, 4)))
+    assert (assignment.slot, assignment.bytes) == ((0, 1, 2), (3, 0, 4))

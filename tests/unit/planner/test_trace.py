@@ -13,13 +13,13 @@ from tmmu.planner.token import token_from_seed
 from tmmu.planner.trace import encode_trace, trace_records
 
 
-def a_plan() -> Plan:
+def sample_plan() -> Plan:
     graph = random_graph(seeded(4), ops=20, joint=True)
     return prepare_memory(graph, mode="backward", preset="inference", token=token_from_seed(2), arenas=default_arenas())
 
 
-def test_one_header_one_record_per_buffer_one_summary() -> None:
-    plan = a_plan()
+def test_trace_is_header_tensors_and_summary() -> None:
+    plan = sample_plan()
     records = list(trace_records(plan))
     assert [r["record"] for r in records] == ["allocation_header", *["tensor"] * len(plan.buffers), "summary"]
     assert [r["tensor_id"] for r in records[1:-1]] == list(plan.buffers.id)
@@ -30,8 +30,8 @@ def test_one_header_one_record_per_buffer_one_summary() -> None:
     assert records[-1]["total_logical_slots"] == len(plan.slots)
 
 
-def test_a_tensor_has_the_address_and_bytes_of_its_slot() -> None:
-    plan = a_plan()
+def test_trace_record_has_the_address_and_bytes_of_its_slot() -> None:
+    plan = sample_plan()
     by_slot = dict(
         zip(
             zip((plan.arenas.name[a] for a in plan.slots.arena), plan.slots.slot, strict=True),
@@ -44,8 +44,8 @@ def test_a_tensor_has_the_address_and_bytes_of_its_slot() -> None:
         assert (record["virtual_address"], record["bytes"]) == (address, backing)
 
 
-def test_the_encoding_is_a_sequence_of_canonical_items() -> None:
-    plan = a_plan()
+def test_trace_encoding_is_a_sequence_of_canonical_items() -> None:
+    plan = sample_plan()
     data = encode_trace(plan)
     stream, items = io.BytesIO(data), []
     while stream.tell() < len(data):

@@ -1,4 +1,4 @@
-"""Lower bounds: what no arena that holds the items can be below."""
+"""Lower bounds of the peak, none of which needs a search."""
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
@@ -7,7 +7,7 @@ from itertools import accumulate
 from tmmu.ir.problem import PackProblem
 
 GAP_WORK = 2_000_000
-"""Items times given offsets up to which the gaps among given offsets are looked at."""
+"""Limit of items x fixed offsets: ``gap_bound`` looks at all of them at every birth."""
 
 
 def live_bound(problem: PackProblem) -> int:
@@ -16,13 +16,17 @@ def live_bound(problem: PackProblem) -> int:
 
 
 def lower_bound(problem: PackProblem) -> int:
-    """The sharpest of: bytes live at once, with what alignment wastes; ends given; gaps that hold nothing."""
+    """The highest of: bytes live at once, the same with alignment padding, with unusable gaps, and fixed ends."""
     ends = (offset + size for offset, size in zip(problem.fixed, problem.size, strict=True) if offset >= 0)
     return max(live_bound(problem), padded_bound(problem), gap_bound(problem), max(ends, default=0))
 
 
 def padded_bound(problem: PackProblem) -> int:
-    """Live at once, all but the topmost fill multiples of the least alignment; 0 where offsets given defy it."""
+    """Bytes live at once, all items but the topmost padded to the least alignment; 0 if a fixed offset is unaligned.
+
+    Sweep in birth order; ``slack`` is a heap of (size - padded size, death): its least live entry is the padding that
+    the topmost item may save. O(n log n).
+    """
     step = min(problem.alignment, default=1)
     padded = tuple(-(-size // step) * step for size in problem.size)
     if padded == problem.size or any(offset > 0 and offset % step for offset in problem.fixed):
@@ -38,6 +42,7 @@ def padded_bound(problem: PackProblem) -> int:
             ended += 1
         live += padded[item]
         heappush(slack, (problem.size[item] - padded[item], problem.death[item]))
+        # Dead entries are dropped at the top only: one below is never read. The new item keeps the heap from emptying.
         while slack[0][1] <= problem.birth[item]:
             heappop(slack)
         most = max(most, live + slack[0][0])
@@ -45,7 +50,7 @@ def padded_bound(problem: PackProblem) -> int:
 
 
 def gap_bound(problem: PackProblem) -> int:
-    """Among given offsets, a gap below the size of the smallest free item stays empty; 0 where none is given."""
+    """Bytes live at once plus the gaps between fixed items that hold no free item; 0 without fixed offsets."""
     fixed_items = [item for item, offset in enumerate(problem.fixed) if offset >= 0]
     free = [item for item, offset in enumerate(problem.fixed) if offset < 0]
     if not fixed_items or not free or len(problem) * len(fixed_items) > GAP_WORK or len(problem) * len(free) > GAP_WORK:
@@ -54,7 +59,7 @@ def gap_bound(problem: PackProblem) -> int:
 
 
 def _fixed_load(problem: PackProblem, fixed_items: list[int], free: list[int], time: int) -> int:
-    """Bytes live at ``time`` and gaps below the last of ``given`` that no free item of the moment fits."""
+    """Bytes live at ``time``, and the gaps between fixed items that are smaller than the smallest free item."""
     live_fixed = sorted(
         (problem.fixed[i], problem.size[i]) for i in fixed_items if problem.birth[i] <= time < problem.death[i]
     )
@@ -69,7 +74,7 @@ def _fixed_load(problem: PackProblem, fixed_items: list[int], free: list[int], t
 
 
 def _load_changes(problem: PackProblem, size: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """By time, how much more is live from then on."""
+    """(time, change of the live bytes), by time."""
     change: dict[int, int] = {}
     for birth, death, item_bytes in zip(problem.birth, problem.death, size, strict=True):
         change[birth] = change.get(birth, 0) + item_bytes

@@ -1,4 +1,9 @@
-"""A packing problem made ready for search: columns in birth order, and quick access to what overlaps an item."""
+"""Packing instances: numpy columns in birth order, with the items that overlap an item in time found quickly.
+
+Items are cut into blocks of about the usual live set. Invariant: an item that overlaps item ``i`` in time was either
+born before the block of ``i`` and is live at the block's first birth (``carry``), or lies in the contiguous range from
+the start of the block to ``stop[i]``. So a lookup costs O(live), and the carried lists take O(items) in all.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +20,15 @@ Index: TypeAlias = npt.NDArray[np.int64]
 
 WORD_LIMIT: Final = 2**62
 MAX_CACHED_OVERLAPS: Final = 8_000_000
-"""Overlaps worth keeping in memory between two packings: 64 MB."""
+"""Overlapping pairs kept in memory between two packings: 64 MB of int64."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingInstance:
-    """Items of more than no bytes, sorted by (birth, id). ``item`` leads back to the problem's own index.
+    """Items of 1 byte or more, sorted by (birth, id); ``item`` is their index in the problem.
 
-    Items from ``stop[i]`` on are born after the death of item i; ``carry[j]`` are the items before block j
-    that are alive when its first one is born: so what overlaps an item is found without looking at all others.
-    ``far`` is above every offset.
+    Items from ``stop[i]`` on are born at or after the death of item i; ``carry[j]``: items before block j that are live
+    at its first birth. ``bound``: most live bytes; ``max_offset`` is above every offset.
     """
 
     item: Index
@@ -42,19 +46,19 @@ class PackingInstance:
 
     @cached_property
     def overlaps(self) -> int:
-        """Pairs of items that live at once, counted twice; each item counts with itself."""
+        """Ordered pairs of items that are live at once, each item paired with itself too."""
         ended = np.searchsorted(np.sort(self.death), self.birth, side="right")
         return int((self.stop - ended).sum())
 
     @cached_property
     def cached_neighbors(self) -> tuple[Index, ...]:
-        """Per item what overlaps it, or nothing at all where that is too much to keep."""
+        """Per item its ``neighbors``; empty where they exceed ``MAX_CACHED_OVERLAPS``."""
         if self.overlaps > MAX_CACHED_OVERLAPS:
             return ()
         return tuple(self.neighbors(index) for index in range(len(self)))
 
     def neighbors(self, index: int) -> Index:
-        """Every item that lives together with item ``index``, itself among them."""
+        """Items live at some time when item ``index`` is, itself included."""
         born = self.birth[index]
         block = index // self.block
         start, stop = block * self.block, int(self.stop[index])
@@ -88,14 +92,14 @@ def prepare_instance(problem: Problem, bound: int) -> PackingInstance:
 
 
 def _live_counts(birth: Index, death: Index) -> Index:
-    """Per item in birth order, how many live at its birth, born no later."""
+    """Per item in birth order, the items live at its birth."""
     ended = np.searchsorted(np.sort(death), birth, side="right")
     started = np.searchsorted(birth, birth, side="right")
     return started - ended
 
 
 def _block_width(birth: Index, death: Index) -> int:
-    """As wide as the usual live set: then the carries take no more room than the items."""
+    """The mean number of live items, 32 at least: then carried lists take O(items) in all."""
     if not len(birth):
         return 1
     return max(32, int(_live_counts(birth, death).mean()))

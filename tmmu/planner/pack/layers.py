@@ -1,4 +1,10 @@
-"""The layers of packing: one row each, in the order in which they run on a problem until it is solved."""
+"""Packing stages: a table of pure functions that run in order until no lower packing is possible or asked for.
+
+State: the best offsets and peak so far, the best lower bound, and the search nodes spent. Invariants: no stage raises
+the peak, lowers the bound or exceeds ``search_nodes``; bound <= peak once there is a packing, and where they are equal
+it is optimal. The tables are finite and each stage is limited by work or nodes, so that every run ends. Cheap
+bounds and heuristics come first (``HEURISTICS``), then exact search (``SEARCH``); see docs/spec/packing.md.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +21,16 @@ from tmmu.planner.pack.portfolio import CandidatePacking, best_packer, best_walk
 
 DECIDE_SHARE: Final = 4
 SEARCH_ITEMS: Final = 5_000
-"""More items than this, and the exact search looks at too few nodes to be worth its set-up."""
+"""Above this the exact search visits too few nodes to be worth its set-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingState:
-    """What is known of a problem whose items all hold a byte and are sorted by birth.
+    """Best packing and bound of a problem whose items all have 1 byte or more and are sorted by birth.
 
-    ``peak`` is that of ``offset`` and -1 while there is none; no packing is below ``bound``; nobody asks for
-    less than ``target``; ``nodes`` are spent, at most ``limit`` of them. ``work`` is what walks may cost.
+    ``peak`` is that of ``offset``, -1 without offsets; a peak of ``target`` or less is good enough; ``capacity`` is 0
+    where none was asked for. ``nodes_visited`` of at most ``search_nodes`` are spent; ``work`` limits local search, in
+    overlaps looked at.
     """
 
     problem: PackProblem
@@ -39,25 +46,25 @@ class PackingState:
 
     @property
     def is_done(self) -> bool:
-        """Nothing that anybody asks for is left to find."""
+        """Whether the peak is optimal or at ``target``."""
         return 0 <= self.peak <= max(self.bound, self.target)
 
     @property
     def is_searchable(self) -> bool:
-        """Few enough items for the exact search, and nodes to spend."""
+        """Whether an exact search is worth its set-up and has nodes left."""
         return len(self.problem) <= SEARCH_ITEMS and self.nodes_visited < self.search_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingStage:
-    """A step towards the least peak: a name, and a pure function that never makes a state worse."""
+    """A named step: a pure function that never raises the peak or lowers the bound."""
 
     name: str
     run: Callable[[PackingState], PackingState]
 
 
 def run_stages(state: PackingState, stages: Sequence[PackingStage]) -> PackingState:
-    """The state after each layer in turn, stopping where it is done."""
+    """The state after the stages in turn, up to the first at which it is done."""
     for stage in stages:
         if state.is_done:
             break
@@ -66,12 +73,12 @@ def run_stages(state: PackingState, stages: Sequence[PackingStage]) -> PackingSt
 
 
 def raise_bound(state: PackingState) -> PackingState:
-    """With the sharpest bound that needs no search."""
+    """Raise the bound to the highest that needs no search."""
     return replace(state, bound=max(state.bound, lower_bound(state.problem)))
 
 
 def run_heuristics(state: PackingState) -> PackingState:
-    """By the packers that know neither alignment nor given offsets; sizes are padded to the widest alignment."""
+    """Run the packers of ``table.py`` on sizes padded to the widest alignment; skipped with fixed offsets."""
     if any(offset >= 0 for offset in state.problem.fixed):
         return state
     instance = _padded_instance(state)
@@ -79,7 +86,7 @@ def run_heuristics(state: PackingState) -> PackingState:
 
 
 def local_search(state: PackingState) -> PackingState:
-    """By walks from there, where alignments are one and no offset is given; the others have walked already."""
+    """Walk from the current packing; skipped where ``run_constrained_heuristics`` has walked already."""
     if len(set(state.problem.alignment)) > 1 or any(offset >= 0 for offset in state.problem.fixed):
         return state
     instance = _padded_instance(state)
@@ -91,7 +98,8 @@ def _padded_instance(state: PackingState) -> PackingInstance:
     step = max(problem.alignment)
     padded = tuple(-(-size // step) * step for size in problem.size)
     plain = Problem(size=padded, birth=problem.birth, death=problem.death, alignment=step)
-    return prepare_instance(plain, state.bound)
+    # Padded peaks are multiples of ``step``; packers that place items right below the bound rely on that.
+    return prepare_instance(plain, -(-state.bound // step) * step)
 
 
 def _current_candidate(state: PackingState, instance: PackingInstance) -> CandidatePacking:
@@ -106,7 +114,7 @@ def _keep_lower_candidate(state: PackingState, instance: PackingInstance, candid
 
 
 def run_constrained_heuristics(state: PackingState) -> PackingState:
-    """By the heuristics that obey each item's own alignment and what is given."""
+    """Run the heuristics that obey mixed alignments and fixed offsets; skipped where there are neither."""
     problem = state.problem
     if len(set(problem.alignment)) == 1 and all(fixed < 0 for fixed in problem.fixed):
         return state
@@ -119,7 +127,7 @@ def run_constrained_heuristics(state: PackingState) -> PackingState:
 
 
 def keep_lower(state: PackingState, offset: tuple[int, ...], method: str) -> PackingState:
-    """With these offsets where they are lower; ties go to the earlier."""
+    """The state with these offsets if they have a lower peak; ties keep the earlier."""
     peak = max(low + size for low, size in zip(offset, state.problem.size, strict=True))
     if 0 <= state.peak <= peak:
         return state
@@ -127,9 +135,10 @@ def keep_lower(state: PackingState, offset: tuple[int, ...], method: str) -> Pac
 
 
 def decide(state: PackingState) -> PackingState:
-    """With a packing that is low enough for whoever asks, or the knowledge that there is none.
+    """Search exactly for a packing at the capacity, or prove that there is none.
 
-    Without a capacity the bound is asked for, for a share of the nodes: often no packing meets it.
+    Without a capacity, the question is whether a packing meets the bound, for ``1 / DECIDE_SHARE`` of the nodes: often
+    none does.
     """
     goal = state.capacity or max(state.target, state.bound)
     if goal < state.bound or not state.is_searchable:
@@ -145,7 +154,7 @@ def decide(state: PackingState) -> PackingState:
 
 
 def minimize(state: PackingState) -> PackingState:
-    """With what the exact search makes of the rest of the nodes; nothing where a capacity was asked for."""
+    """Lower the peak by exact search with the remaining nodes; skipped where only a capacity was asked for."""
     if state.capacity or not state.is_searchable:
         return state
     minimum = exact.minimize(state.problem, state.offset, search_nodes=state.search_nodes - state.nodes_visited)

@@ -1,4 +1,8 @@
-"""Hanging fit: lowest fit, but what lives to the end hangs from the ceiling of the bound."""
+"""Two-sided fit: items that live to the end are placed high below the bound, all others low.
+
+In a training step the gradients that live to the end take the bytes of dying activations: one stack grows downwards
+as the other shrinks, and short-lived items fit between them.
+"""
 
 from typing import Any
 
@@ -9,10 +13,9 @@ from tmmu.planner.pack.instance import Column, PackingInstance
 
 
 def place_long_lived_high(instance: PackingInstance) -> Column:
-    """Offsets per item: the most loaded moment first, then longest-lived; last ones high, all others low.
+    """Offsets per item, placed by pressure, then duration: at the highest free offset below the bound, or the lowest.
 
-    In a training step the gradients that last take the bytes of activations that die: one stack grows down as
-    the other shrinks, and what is brief fits between. Costs as much as a lowest fit.
+    Costs as much as a lowest fit.
     """
     low = np.full(len(instance), instance.max_offset, dtype=instance.size.dtype)
     high = low.copy()
@@ -28,7 +31,7 @@ def place_long_lived_high(instance: PackingInstance) -> Column:
 
 
 def _free_ranges(low: Column, high: Column, far: int) -> tuple[Column, Column]:
-    """Where free ranges start and stop, lowest first; a range that stops before it starts is none."""
+    """Starts and stops of free ranges, lowest first; empty where stop <= start. See ``lowest._gaps`` for why."""
     start, stop = np.append(high, 0), np.append(low, far)
     start.sort()
     stop.sort()
@@ -36,7 +39,7 @@ def _free_ranges(low: Column, high: Column, far: int) -> tuple[Column, Column]:
 
 
 def _highest_free_offset(start: Column, stop: Column, size: Any, ceiling: int) -> Any:
-    """The highest free offset for ``size`` that ends at the ceiling or below, or -1."""
+    """The highest free offset at which ``size`` bytes end at ``ceiling`` or below, or -1."""
     top = np.minimum(stop, ceiling)
     fits = np.flatnonzero(top - start >= size)
     return top[fits[-1]] - size if len(fits) else -1

@@ -1,4 +1,8 @@
-"""Lowest fit: items in a given order, each at the lowest offset that is free for as long as it lives."""
+"""Lowest fit: items in a given order, each at the lowest offset that is free during its whole life.
+
+State: per item its interval of bytes, at ``max_offset`` while it has none. Each step looks only at the items that
+overlap the new one in time and needs no free list: see ``_gaps``. n steps of a sort each: O(sum of live log live).
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -8,16 +12,16 @@ import numpy as np
 from tmmu.planner.pack.instance import Column, Index, PackingInstance
 
 Choose: TypeAlias = Callable[[Column, Column, Any], Any]
-"""From where free ranges start and how long they are: the offset of a size."""
+"""(starts, lengths, size): the offset at which an item of ``size`` goes."""
 
 
 def lowest_fit(instance: PackingInstance, order: Index) -> Column:
-    """Offsets per item. Costs, per item, a sort of what overlaps it."""
+    """Offsets per item, each in the lowest gap that holds it."""
     return _fit(instance, order, _lowest_gap)
 
 
 def tight_fit(instance: PackingInstance, order: Index) -> Column:
-    """The same, each in the shortest free range that holds it, the lowest of equals."""
+    """Offsets per item, each in the shortest gap that holds it, the lowest of equals."""
     return _fit(instance, order, _tightest_gap)
 
 
@@ -34,11 +38,10 @@ def _fit(instance: PackingInstance, order: Index, choose: Choose) -> Column:
 
 
 def _gaps(low: Column, high: Column, max_offset: int) -> tuple[Column, Column]:
-    """Where free ranges start and how long they are, lowest first, among intervals that may overlap each other.
+    """Starts and lengths of the gaps among intervals that may overlap, lowest first; a length <= 0 is no gap.
 
-    Free is what lies between the m-th end and the m-th next start, both sorted apart: there, as many
-    intervals have ended as have begun; lengths of no more than 0 are no ranges. Items without a place yet are at
-    ``far`` and sort behind all others.
+    Starts and ends are sorted independently. Between the m-th end and the (m+1)-th start as many intervals have ended
+    as have begun, so that the range is free. Unplaced items are at ``max_offset`` and sort behind all others.
     """
     count = len(low)
     starts = np.empty(count + 1, dtype=low.dtype)

@@ -1,4 +1,9 @@
-"""Heuristics where some offsets are given, or alignments differ: lowest fit around what already lies there."""
+"""Heuristics for fixed offsets and mixed alignments: lowest fit around the fixed items, in five orders and in walks.
+
+Invariants: fixed items never move, and every other offset is a multiple of its item's own alignment. A sweep above all
+fixed items comes first, so that there is always an answer, in near-linear time; orders and walks then run while the
+work limit lasts and the bound is not met, and the lowest peak wins, ties to the earlier.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +31,7 @@ ORDERS: Final[tuple[tuple[str, Callable[[PackingInstance], Index]], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstrainedInstance:
-    """An instance with each item's alignment, and its given offset or -1. ``wide``: Python integers, not words."""
+    """An instance with each item's alignment and its fixed offset, or -1."""
 
     instance: PackingInstance
     alignment: Column
@@ -34,7 +39,7 @@ class ConstrainedInstance:
 
 
 def prepare_constrained(problem: PackProblem, bound: int) -> ConstrainedInstance:
-    """The board of items that all hold a byte; offsets fit its columns whatever a packer does."""
+    """The instance of items of 1 byte or more; Python integers where offsets could exceed 62 bits."""
     plain = Problem(size=problem.size, birth=problem.birth, death=problem.death)
     instance = prepare_instance(plain, bound)
     ends = (offset + size for offset, size in zip(problem.fixed, problem.size, strict=True) if offset >= 0)
@@ -51,7 +56,7 @@ def prepare_constrained(problem: PackProblem, bound: int) -> ConstrainedInstance
 
 
 def fit_around_fixed(instance: PackingInstance, order: Index, *, constrained: ConstrainedInstance) -> Column:
-    """Offsets per item: given ones as they are, then ``order``, each at the lowest aligned offset that is free."""
+    """Offsets per item: fixed ones, then those of ``order``, each at its lowest free aligned offset."""
     max_offset, size = instance.max_offset, instance.size
     is_fixed = constrained.fixed >= 0
     low = np.where(is_fixed, constrained.fixed, max_offset)
@@ -65,17 +70,18 @@ def fit_around_fixed(instance: PackingInstance, order: Index, *, constrained: Co
 
 
 def _lowest_aligned(low: Column, high: Column, size: Any, step: Any, max_offset: int) -> Any:
-    """The lowest multiple of ``step`` with ``size`` free bytes; see ``lowest_fit`` for how gaps are found."""
+    """The lowest multiple of ``step`` with ``size`` free bytes; gaps as in ``lowest._gaps``."""
     starts = np.append(low, max_offset)
     ends = np.append(high, 0)
     starts.sort()
     ends.sort()
+    # Rounding up keeps the order of ends, and shortens a gap only by what alignment makes unusable.
     ends += (-ends) % step
     return ends[(starts - ends >= size).argmax()]
 
 
 def sweep_above_fixed(problem: PackProblem, constrained: ConstrainedInstance) -> Column:
-    """Offsets per item, near-linear whatever the input: above all that is given, at the widest alignment."""
+    """Offsets per item by a best-fit sweep above all fixed items, at the widest alignment. O(n log n)."""
     free = constrained.instance.item[(constrained.fixed < 0).astype(bool)].tolist()
     is_fixed = constrained.fixed >= 0
     low = constrained.fixed.copy()
@@ -94,7 +100,7 @@ def sweep_above_fixed(problem: PackProblem, constrained: ConstrainedInstance) ->
 
 
 def best_around_fixed(problem: PackProblem, constrained: ConstrainedInstance) -> tuple[str, Column]:
-    """The offsets of the lowest peak among orders and walks within the work limit, and which it was."""
+    """(method, offsets) of the lowest peak among sweep, orders and walks within the work limit."""
     instance = constrained.instance
     work_left = min(BASE_WORK + WORK_PER_ITEM * len(instance), MAX_WORK)
     cost = lowest_work(instance)
@@ -121,7 +127,10 @@ def _peak(instance: PackingInstance, offset: Column) -> int:
 
 
 def fit_rounds(problem: PackProblem, rounds: Sequence[Sequence[int]], placed: Mapping[int, int]) -> tuple[int, ...]:
-    """Offsets of all items: ``placed`` where they are, then the rounds, last first, each item at its lowest gap."""
+    """Offsets of all items: ``placed`` as given, then the rounds, last first, each item in its lowest gap.
+
+    The inverse of ``reduce.droppable_rounds``: in that order every item fits below its target.
+    """
     fixed = tuple(placed.get(item, offset) for item, offset in enumerate(problem.fixed))
     constrained = prepare_constrained(replace(problem, fixed=fixed), 0)
     row = np.argsort(constrained.instance.item)

@@ -1,4 +1,4 @@
-"""Static orders: which item of an instance goes first. Each is a pure function to a permutation."""
+"""Static packing orders: pure functions from an instance to a permutation of its items, first to be placed first."""
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ def by_area(instance: PackingInstance) -> Index:
 
 
 def by_duration(instance: PackingInstance) -> Index:
-    """Longest-lived first: what is saved for the gradient forms a stack on the ground."""
+    """Longest-lived first: tensors saved for the gradient form a stack from offset 0."""
     return _sort_descending(_duration(instance), instance.size)
 
 
@@ -27,12 +27,12 @@ def by_birth(instance: PackingInstance) -> Index:
 
 
 def by_pressure(instance: PackingInstance) -> Index:
-    """First what lives at the most loaded moment, then longest-lived: the peak is packed before all else."""
+    """Items live at the most loaded moment first, then longest-lived: the peak is packed before all else."""
     return _sort_descending(pressure(instance), _duration(instance))
 
 
 def by_pressure_and_size(instance: PackingInstance) -> Index:
-    """First what lives at the most loaded moment, then largest."""
+    """Items live at the most loaded moment first, then largest."""
     return _sort_descending(pressure(instance), instance.size)
 
 
@@ -45,7 +45,7 @@ def _sort_descending(first: Column, second: Column) -> Index:
 
 
 def pressure(instance: PackingInstance) -> npt.NDArray[np.float64]:
-    """Per item, the most bytes live at once during its life."""
+    """Per item, the most bytes live at once during its life: range maxima by a sparse table, O(n log n)."""
     load = _load_at_births(instance)
     table = [load]
     while 2 * (1 << (len(table) - 1)) <= len(load):

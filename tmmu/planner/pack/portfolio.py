@@ -1,4 +1,8 @@
-"""The heuristics in their order, under one limit of work: the lowest peak among them."""
+"""Portfolio of packers and walks under one limit of work; the lowest peak wins, ties go to the earlier.
+
+The limit counts overlaps looked at, never seconds: a clock would give other plans on slower machines. It stops early
+once a peak meets the bound, which no packing can beat.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +14,7 @@ from tmmu.planner.pack.table import PACKERS, Packer, lowest_work
 BASE_WORK: Final = 500_000_000
 WORK_PER_ITEM: Final = 12_000
 MAX_WORK: Final = 3_500_000_000
-"""How much a packing may cost, in overlaps looked at: two seconds, and five more for 100,000 items; never over 15."""
+"""Limits in overlaps looked at (4 ns each): 2 s, 5 s more for 100,000 items, 15 s at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +27,17 @@ class CandidatePacking:
 
 
 def run_packer(instance: PackingInstance, packer: Packer) -> CandidatePacking:
-    """What one packer makes of an instance."""
+    """The packing of one packer."""
     return make_candidate(instance, packer.name, packer.place(instance))
 
 
 def make_candidate(instance: PackingInstance, method: str, offset: Column) -> CandidatePacking:
-    """These offsets, with their peak."""
+    """A candidate from offsets, with its peak."""
     return CandidatePacking(method=method, offset=offset, peak=int((offset + instance.size).max()))
 
 
 def work_limit(items: int) -> int:
-    """What packers and walks together may cost."""
+    """Work that packers and walks may take together, in overlaps looked at."""
     return min(BASE_WORK + WORK_PER_ITEM * items, MAX_WORK)
 
 

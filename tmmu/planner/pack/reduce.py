@@ -1,4 +1,9 @@
-"""Reductions: smaller problems whose minimum is the same, and the way back."""
+"""Reductions that keep the minimum peak: canonical form, components in time, and items that fit wherever others lie.
+
+Each reduction comes with its inverse: ``Canonical.item`` and ``unit`` for order and scale, ranges for components,
+rounds of dropped items for ``obstacles.fit_rounds``. Invariant: from a packing of the reduced problem with peak p, the
+inverse makes one of the original with peak p (in units), or below the target for dropped items. All are O(n log n).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +16,12 @@ from tmmu.ir.problem import PackProblem
 
 TIME_LIMIT = 2**62
 MAX_DROP_ROUNDS = 4
-"""Each round drops what the rounds before made droppable; the later ones find next to nothing."""
+"""Dropping items makes others droppable; after four rounds next to none are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canonical:
-    """The items that hold a byte at some moment, in an order of their own, in units of ``unit`` bytes."""
+    """The items with bytes and a span, sorted, in units of ``unit`` bytes; ``item``: their original indices."""
 
     problem: PackProblem
     item: tuple[int, ...]
@@ -24,7 +29,7 @@ class Canonical:
 
 
 def take(problem: PackProblem, items: Sequence[int]) -> PackProblem:
-    """Only these items, in this order."""
+    """The problem of these items, in this order."""
     return PackProblem(
         size=tuple(problem.size[i] for i in items),
         birth=tuple(problem.birth[i] for i in items),
@@ -35,7 +40,7 @@ def take(problem: PackProblem, items: Sequence[int]) -> PackProblem:
 
 
 def canonical(problem: PackProblem) -> Canonical:
-    """Sorted by birth, then death, size, alignment, given offset, position; times that pass 62 bits become ranks."""
+    """Items sorted by (birth, death, size, alignment, fixed offset, index); times above 62 bits become ranks."""
     columns = (problem.birth, problem.death, problem.size, problem.alignment, problem.fixed)
     keep = [i for i, (b, d, s) in enumerate(zip(*columns[:3], strict=True)) if s > 0 and b < d]
     items = sorted(keep, key=lambda i: tuple(column[i] for column in columns))
@@ -53,10 +58,10 @@ def canonical(problem: PackProblem) -> Canonical:
 
 
 def common_unit(problem: PackProblem) -> int:
-    """The largest unit of which some minimal packing is made.
+    """The largest unit of which all offsets of some minimal packing are multiples.
 
-    It divides all sizes and given offsets; so do, pushed down, all ends. An alignment that it divides, or that divides
-    it, keeps that true; where one does neither, its power of two is left.
+    It divides all sizes and fixed offsets, hence all ends in a packing in which no item can move down. Alignments
+    that divide it, or that it divides, keep that true; otherwise only its power of two remains.
     """
     unit = gcd(*problem.size, *(offset for offset in problem.fixed if offset > 0))
     if all(step % unit == 0 or unit % step == 0 for step in set(problem.alignment) if unit):
@@ -73,7 +78,7 @@ def _times_or_ranks(problem: PackProblem) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def components(problem: PackProblem) -> tuple[range, ...]:
-    """Items (sorted by birth) cut at every moment at which nothing is live: no part conflicts with another."""
+    """Ranges of items (sorted by birth), cut where nothing is live: items of different ranges never overlap in time."""
     cuts, reach = [0], None
     for item, (birth, death) in enumerate(zip(problem.birth, problem.death, strict=True)):
         if reach is not None and birth >= reach:
@@ -84,10 +89,10 @@ def components(problem: PackProblem) -> tuple[range, ...]:
 
 
 def droppable_rounds(problem: PackProblem, target: int) -> tuple[list[int], list[list[int]]]:
-    """Items that matter, then rounds of items that find room below ``target`` wherever all others of before lie.
+    """(core, rounds): an item of a round fits below ``target`` wherever the core, its own and later rounds lie.
 
-    The gaps among k neighbours that hold s bytes are at most k + 1: if none held an item, s and its size less one
-    per gap would reach ``target``. Whoever places the rounds last first, each item at its lowest gap, stays below.
+    k neighbours of s bytes in all leave at most k + 1 gaps below ``target``. If none held an item of n bytes and
+    alignment a, then s + (k + 1)(n + a - 2) >= target. Placed last round first, each in its lowest gap, all stay below.
     """
     remaining = [item for item in range(len(problem)) if item >= 0]
     rounds: list[list[int]] = []
@@ -102,7 +107,7 @@ def droppable_rounds(problem: PackProblem, target: int) -> tuple[list[int], list
 
 
 def _may_not_fit(problem: PackProblem, target: int) -> list[bool]:
-    """Whether an item may find no room below ``target`` once all others are placed."""
+    """Per item, whether it may not fit below ``target`` once all others are placed."""
     by_birth = np.argsort(np.array(problem.birth, dtype=np.int64), kind="stable")
     by_death = np.argsort(np.array(problem.death, dtype=np.int64), kind="stable")
     birth = np.array(problem.birth, dtype=np.int64)

@@ -1,4 +1,8 @@
-"""A bounded walk around the peak: pack, move what tops the peak forward in the order, pack again."""
+"""Local search over packing orders: pack, move the items at the peak forward in the order, pack again.
+
+State: the current order and the best offsets so far. The walk accepts every new order, better or not, and returns the
+best packing seen; it is deterministic, ends after ``tries`` packings or at the bound, and costs a lowest fit per step.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +22,7 @@ TRIES_PER_ITEM: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkStart:
-    """Where a walk starts, and to how many quarters of its position an item at the peak moves."""
+    """The first order of a walk, and the quarters of its position that an item at the peak moves to."""
 
     name: str
     order: Callable[[PackingInstance], Index]
@@ -34,10 +38,7 @@ WALKS: Final = (
 
 
 def walk_orders(instance: PackingInstance, start: WalkStart, tries: int, *, fit: Fit = lowest_fit) -> Column:
-    """The offsets of least peak among ``tries`` packings (at least one; no more once the bound is met).
-
-    An item that tops the peak was packed too late: it moves forward, and the next packing repairs the rest.
-    """
+    """Offsets of the least peak among ``tries`` packings, one at least, none after the bound is met."""
     order = start.order(instance)
     best = fit(instance, order)
     low, lowest = best, int((best + instance.size).max())
@@ -53,6 +54,7 @@ def walk_orders(instance: PackingInstance, start: WalkStart, tries: int, *, fit:
 
 
 def _promote(order: Index, high: Column, quarters: int) -> Index:
+    # Positions x 4 leave room for fractions: a promoted item goes right before the one at its new position.
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order), dtype=np.int64) * 4
     top = high == high.max()

@@ -1,4 +1,11 @@
-"""Packing as a whole: offsets of the least peak that a number of nodes finds, with what is proven about it."""
+"""The packing pipeline: canonical form, heuristics, components, reduction, exact search; with a proven lower bound.
+
+State: one ``PackingState`` for the whole problem, then one per component in time. Invariants: a component's result
+replaces its offsets only if it is lower; the nodes spent by all components never exceed ``search_nodes``; ``floor``,
+the highest peak that some component needs anyway, only rises, and no component is searched below it. Components are
+searched once each, by bound. The result depends on the problem and the node budget alone, never on a clock.
+See docs/spec/packing.md.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,17 +23,16 @@ from tmmu.planner.pack.reduce import canonical, components, droppable_rounds, ta
 
 MAX_NODES: Final = 2_000_000
 NODE_WORK: Final = 200_000_000
-"""Nodes of the exact search times items, where nobody says how many: a minute, at a fifth of a microsecond each."""
+"""Default budget, in search nodes x items: about a minute, at 0.2 us per node and item."""
 MAX_REDUCED_ITEMS: Final = 50_000
-"""A part of more items is searched whole: looking for what does not matter would cost more than it gains."""
+"""Components of more items are searched unreduced: finding droppable items would cost more than it saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Offsets of all items, and their peak.
+    """Offsets of all items, and their peak in bytes.
 
-    ``live``: the most bytes live at once. ``bound``: no packing is lower, by any argument that was found.
-    ``nodes``: how many the exact search looked at.
+    ``live``: the most bytes live at once; ``bound``: the highest proven lower bound of any peak.
     """
 
     offset: tuple[int, ...]
@@ -43,12 +49,10 @@ class Packed:
 
 
 def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int = 0) -> Packed:
-    """The lowest packing found; with ``capacity``, the search ends where it fits or is known not to.
+    """The lowest packing found; with ``capacity``, the search ends once it fits or provably does not.
 
-    ``nodes`` limits the exact search; where it is None, the input does.
-
-    Sound always; the same for any order of the items, but that equal ones may swap. ``InvalidConfig`` where offsets
-    that are given conflict. No clock is read: work depends on the input and ``nodes`` alone.
+    ``search_nodes``: node budget of the exact search, by default ``NODE_WORK`` over the items. The result is the same
+    for any order of the items, except that equal items may swap. ``InvalidConfig`` if fixed offsets conflict.
     """
     _demand_compatible(problem)
     form = canonical(problem)
@@ -71,7 +75,7 @@ def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int
 
 
 def improve(problem: PackProblem, offset: Sequence[int], *, search_nodes: int) -> tuple[int, ...]:
-    """Offsets that are no higher than ``offset``, after an exact search. Every item holds bytes."""
+    """Offsets with a peak no higher than that of ``offset``, by exact search. Every item has 1 byte or more."""
     form = canonical(problem)
     offset_in_units = tuple(offset[item] // form.unit for item in form.item)
     start = run_stages(PackingState(problem=form.problem, target=0, search_nodes=search_nodes), HEURISTICS[:1])
@@ -89,18 +93,15 @@ def _demand_compatible(problem: PackProblem) -> None:
 
 
 def _spread(problem: PackProblem, items: Sequence[int], offset: Sequence[int], unit: int) -> tuple[int, ...]:
-    """Offsets by the caller's items; those that hold no byte are where they are given, or at 0."""
-    by_item = [max(0, given) for given in problem.fixed]
+    """Offsets in bytes by the caller's items; items without bytes or span are at their fixed offset, or at 0."""
+    by_item = [max(0, fixed) for fixed in problem.fixed]
     for item, low in zip(items, offset, strict=True):
         by_item[item] = low * unit
     return tuple(by_item)
 
 
 def search_components(whole: PackingState) -> PackingState:
-    """The state after each part that is above what can be had has been searched by itself, the fullest first.
-
-    A part need not be lower than the bound of another.
-    """
+    """The state after each component above the floor has been searched by itself, the fullest first."""
     if whole.is_done:
         return whole
     parts = [_component_state(whole, items) for items in components(whole.problem)]
@@ -109,6 +110,7 @@ def search_components(whole: PackingState) -> PackingState:
     for index in sorted(range(len(parts)), key=lambda i: (-parts[i].bound, -parts[i].peak, i)):
         hopeless = whole.capacity and max(part.bound for part in results) > whole.capacity
         if parts[index].peak > floor and not hopeless:
+            # One budget for all components: each gets what those before it left.
             spent = sum(part.nodes_visited for part in results)
             results[index] = _search_component(
                 replace(parts[index], target=floor, search_nodes=whole.search_nodes - spent)
@@ -136,7 +138,7 @@ def _component_state(whole: PackingState, items: range) -> PackingState:
 
 
 def _search_component(part: PackingState) -> PackingState:
-    """The part after a search of what matters of it; what does not is put back where there is room."""
+    """The component after a search of its core; dropped items are put back into their gaps."""
     if len(part.problem) > MAX_REDUCED_ITEMS:
         return run_stages(part, SEARCH)
     goal = max(part.target, part.bound)

@@ -1,4 +1,9 @@
-"""Sweeps: items in the order of time, over the gaps that are free just then. For problems of any size."""
+"""Sweeps over time: items in birth order, each into a gap that is free at its birth. For problems of any size.
+
+State: the free list at the current time, and the offsets so far. Invariant: when an item is placed, exactly the items
+live at its birth hold bytes, since items that end by then are released first. Each item is placed and released once.
+O(n log n) with ``SizedGaps``; O(n x gaps) with ``Gaps``.
+"""
 
 from collections.abc import Callable
 
@@ -9,21 +14,21 @@ from tmmu.planner.pack.instance import Column, PackingInstance
 
 
 def sweep_first_fit(instance: PackingInstance, *, backward: bool = False) -> Column:
-    """Offsets per item, by birth (``backward``: by death, last first): each in the lowest gap that holds it."""
+    """Offsets per item: each in the lowest gap that holds it, by birth (``backward``: by death, latest first)."""
     gaps = Gaps(instance.max_offset * 2)
     size = instance.size.tolist()
     return _place_by_birth(instance, gaps, lambda index: gaps.take_lowest(size[index]), backward=backward)
 
 
 def sweep_best_fit(instance: PackingInstance) -> Column:
-    """Offsets per item, by birth: each in the tightest gap that holds it. O(n log n)."""
+    """Offsets per item: each in the smallest gap that holds it. O(n log n)."""
     gaps = SizedGaps(instance.max_offset * 2)
     size = instance.size.tolist()
     return _place_by_birth(instance, gaps, lambda index: gaps.take_tightest(size[index]))
 
 
 def sweep_two_ended(instance: PackingInstance, *, short: int) -> Column:
-    """Offsets per item, by birth: what lives ``short`` steps or fewer under the ceiling of the bound, the rest low."""
+    """Offsets per item: those that live at most ``short`` positions high below the bound, the others low."""
     gaps = Gaps(instance.max_offset * 2)
     size = instance.size.tolist()
     short_lived = (instance.death - instance.birth <= short).tolist()
@@ -37,9 +42,9 @@ def sweep_two_ended(instance: PackingInstance, *, short: int) -> Column:
 
 
 def sweep_long_lived_high(instance: PackingInstance) -> Column:
-    """Offsets per item, by birth: what lives to the end hangs from the ceiling of the bound, the rest stands low.
+    """Offsets per item: those that live to the end high below the bound, the others low.
 
-    In a training step the gradients that last are made while activations die: the two stacks meet and never cross.
+    In a training step gradients are written while activations die: the two stacks meet and never cross.
     """
     gaps = Gaps(instance.max_offset * 2)
     size = instance.size.tolist()
@@ -56,7 +61,7 @@ def sweep_long_lived_high(instance: PackingInstance) -> Column:
 def _place_by_birth(
     instance: PackingInstance, gaps: Gaps, take: Callable[[int], int], *, backward: bool = False
 ) -> Column:
-    """Twins of one birth go longest-lived first, then largest."""
+    """Offsets by ``take`` in birth order; of one birth the longest-lived first, then the largest."""
     birth = (-instance.death if backward else instance.birth).tolist()
     death = (-instance.birth if backward else instance.death).tolist()
     size = instance.size.tolist()

@@ -14,13 +14,13 @@ from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_long_
 Place: TypeAlias = Callable[[PackingInstance], Column]
 
 ITEM_WORK: Final = 3000
-"""Work of one step of lowest fit, in the work of looking at one overlap (12 microseconds to 4 nanoseconds)."""
+"""Work of one item of a lowest fit, in overlaps looked at: 12 us against 4 ns."""
 SWEEP_WORK: Final = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packer:
-    """A heuristic: a name for the record, offsets for an instance, and the work that it takes."""
+    """A heuristic: its name in a plan's ``method``, offsets per item, and its work in overlaps looked at."""
 
     name: str
     place: Place
@@ -28,12 +28,12 @@ class Packer:
 
 
 def best_fit_work(instance: PackingInstance) -> int:
-    """Work of a sweep that does not look at every gap."""
+    """Work of a sweep with gaps indexed by size."""
     return len(instance) * SWEEP_WORK
 
 
 def first_fit_work(instance: PackingInstance) -> int:
-    """Work of a sweep that looks at one gap after another: the more live at once, the more gaps."""
+    """Work of a sweep that scans gaps, whose number grows with the items live at once."""
     return len(instance) * SWEEP_WORK + instance.overlaps // 4
 
 

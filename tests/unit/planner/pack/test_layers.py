@@ -1,4 +1,4 @@
-"""Bounds, reductions, obstacles and layers, with answers worked out by hand."""
+"""Bounds, reductions, constrained heuristics and stages, with answers worked out by hand."""
 
 import pytest
 
@@ -18,7 +18,7 @@ Row = tuple[int, ...]
 
 
 def problem(rows: list[Row]) -> PackProblem:
-    """(birth, death, size[, alignment[, offset]])"""
+    """Rows of (birth, death, size[, alignment[, offset]])."""
     full = [(*row, 1, -1)[:5] if len(row) == 3 else (*row, -1)[:5] for row in rows]
     birth, death, size, alignment, fixed = zip(*full, strict=True) if full else ((),) * 5
     return PackProblem(birth=birth, death=death, size=size, alignment=alignment, fixed=fixed)
@@ -29,7 +29,7 @@ def test_live_bound_counts_half_open_spans() -> None:
     assert live_bound(problem([])) == 0
 
 
-def test_padding_is_wasted_below_all_but_the_topmost() -> None:
+def test_padded_bound_pads_all_but_the_topmost_item() -> None:
     rows: list[Row] = [(0, 9, 5, 4), (0, 9, 6, 4), (0, 9, 4, 4), (9, 10, 15, 4)]
     assert live_bound(problem(rows)) == 15
     assert padded_bound(problem(rows)) == 8 + 8 + 4 - 3
@@ -38,13 +38,13 @@ def test_padding_is_wasted_below_all_but_the_topmost() -> None:
     assert padded_bound(problem([*rows, (20, 21, 1, 1)])) == 0
 
 
-def test_a_slack_that_has_died_does_not_count() -> None:
+def test_padded_bound_ignores_the_slack_of_dead_items() -> None:
     rows: list[Row] = [(0, 5, 1, 8), (1, 9, 7, 8), (6, 9, 8, 8)]
     assert padded_bound(problem(rows)) == 8 + 8 - 1
     assert pack(problem(rows)).peak == 15
 
 
-def test_gaps_that_hold_nothing_count() -> None:
+def test_gap_bound_counts_unusable_gaps() -> None:
     rows: list[Row] = [(0, 9, 4, 1, 3), (0, 9, 4, 1, 12), (0, 9, 5, 1), (0, 9, 4, 1)]
     assert live_bound(problem(rows)) == 17
     assert gap_bound(problem(rows)) == 17 + 3
@@ -53,7 +53,7 @@ def test_gaps_that_hold_nothing_count() -> None:
     assert lower_bound(problem(rows[:2])) == 16
 
 
-def test_the_unit_divides_what_can_be_divided() -> None:
+def test_common_unit_divides_sizes_and_fixed_offsets() -> None:
     assert common_unit(problem([(0, 1, 12), (0, 1, 18)])) == 6
     assert common_unit(problem([(0, 1, 12, 2), (0, 1, 18, 2)])) == 6
     assert common_unit(problem([(0, 1, 12, 4), (0, 1, 18, 1)])) == 2
@@ -62,7 +62,7 @@ def test_the_unit_divides_what_can_be_divided() -> None:
     assert common_unit(problem([(0, 1, 16), (0, 1, 48, 1, 0)])) == 16
 
 
-def test_canonical_drops_what_holds_no_byte_and_ranks_wide_times() -> None:
+def test_canonical_form_drops_empty_items_and_ranks_wide_times() -> None:
     far = 2**63
     form = canonical(problem([(far, far + 9, 8), (3, 3, 8), (5, 6, 0), (-far, far + 1, 4)]))
     assert form.item == (3, 0)
@@ -70,13 +70,13 @@ def test_canonical_drops_what_holds_no_byte_and_ranks_wide_times() -> None:
     assert (form.problem.birth, form.problem.death, form.problem.size) == ((0, 1), (2, 3), (1, 2))
 
 
-def test_components_are_cut_where_nothing_lives() -> None:
+def test_components_are_cut_where_nothing_is_live() -> None:
     rows: list[Row] = [(0, 5, 1), (1, 2, 1), (5, 7, 1), (6, 9, 1), (8, 9, 1), (10, 11, 1)]
     assert components(problem(rows)) == (range(2), range(2, 5), range(5, 6))
     assert components(problem([])) == ()
 
 
-def test_what_always_finds_room_is_dropped() -> None:
+def test_items_that_always_fit_are_dropped() -> None:
     rows: list[Row] = [(0, 9, 10), (0, 9, 10), (0, 1, 2), (5, 6, 4)]
     assert droppable_rounds(problem(rows), 26) == ([0, 1, 3], [[2]])
     assert droppable_rounds(problem(rows), 30) == ([], [[2, 3], [0, 1]])
@@ -84,7 +84,7 @@ def test_what_always_finds_room_is_dropped() -> None:
     assert droppable_rounds(problem([(0, 9, 10), (0, 9, 2, 8), (0, 9, 2, 1)]), 20) == ([0, 1], [[2]])
 
 
-def test_what_was_dropped_goes_back_below_the_target() -> None:
+def test_dropped_items_go_back_below_the_target() -> None:
     pick = seeded(5)
     for _ in range(200):
         rows = [(b, b + 1 + pick(5), 1 + pick(9), 1 << pick(3)) for b in (pick(12) for _ in range(14))]
@@ -99,39 +99,46 @@ def test_what_was_dropped_goes_back_below_the_target() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 2**57])
-def test_around_what_is_given(scale: int) -> None:
+def test_items_are_placed_around_fixed_ones(scale: int) -> None:
     rows: list[Row] = [(0, 9, 2, 1, 4), (0, 9, 4, 1), (3, 9, 3, 8), (0, 3, 3, 2), (4, 5, 1, 1)]
     scaled = [(row[0], row[1], row[2] * scale, row[3] * scale, row[4] * scale if len(row) == 5 else -1) for row in rows]
     whole = problem(scaled)
     method, offset = best_around_fixed(whole, prepare_constrained(whole, 11 * scale))
     assert method == "size"
-    found = dict(zip(prepare_constrained(whole, 0).instance.item.tolist(), offset.tolist(), strict=True))
-    assert [found[item] // scale for item in range(5)] == [4, 0, 8, 6, 6]
+    offset_of = dict(zip(prepare_constrained(whole, 0).instance.item.tolist(), offset.tolist(), strict=True))
+    assert [offset_of[item] // scale for item in range(5)] == [4, 0, 8, 6, 6]
 
 
-def test_layers_stop_where_nobody_asks_for_more() -> None:
-    hard = canonical(outer(60, 15, 2)).problem
+def test_items_placed_below_an_unaligned_bound_are_aligned() -> None:
+    """The bound is 18, which is no multiple of 4: 6, 6, 6 and 3 live at once, all but the topmost padded to 4."""
+    whole = problem([(0, 2, 6, 4), (1, 3, 6, 4), (2, 3, 6, 4), (2, 4, 3, 4), (3, 5, 3, 4)])
+    packed = pack(whole, search_nodes=0)
+    assert [*packing_faults(whole, packed.offset, peak=packed.peak, bound=packed.bound)] == []
+
+
+def test_stages_stop_at_the_target() -> None:
+    hard = canonical(random_aligned_problem(60, 15, 2)).problem
     free = run_stages(PackingState(problem=hard, target=0, search_nodes=2_000), HEURISTICS)
     assert free.peak > free.bound
     assert not free.is_done
-    asked = run_stages(PackingState(problem=hard, target=free.peak, search_nodes=2_000), HEURISTICS)
-    assert asked.is_done
-    assert run_stages(asked, SEARCH) == asked
-    found = run_stages(free, SEARCH)
-    assert found.peak < free.peak
-    assert found.nodes_visited > 0
+    satisfied = run_stages(PackingState(problem=hard, target=free.peak, search_nodes=2_000), HEURISTICS)
+    assert satisfied.is_done
+    assert run_stages(satisfied, SEARCH) == satisfied
+    searched = run_stages(free, SEARCH)
+    assert searched.peak < free.peak
+    assert searched.nodes_visited > 0
 
 
-def outer(items: int, live: int, seed: int) -> PackProblem:
+def random_aligned_problem(items: int, live: int, seed: int) -> PackProblem:
     plain = random_problem(items, live, seed)
     return PackProblem(
         size=plain.size, birth=plain.birth, death=plain.death, alignment=(256,) * items, fixed=(-1,) * items
     )
 
 
-def test_each_part_is_searched_only_as_far_as_it_matters() -> None:
-    """The second part needs less than the first one's bound: what it could be packed to is nobody's concern."""
-    hard = outer(60, 15, 2)
+def test_components_below_the_highest_bound_are_not_searched() -> None:
+    """The second component needs as much as the heuristics use for the first: no search can lower the peak."""
+    hard = random_aligned_problem(60, 15, 2)
     after = max(hard.death)
     form = canonical(hard)
     tall = run_stages(PackingState(problem=form.problem, target=0, search_nodes=0), HEURISTICS).peak * form.unit
@@ -142,26 +149,26 @@ def test_each_part_is_searched_only_as_far_as_it_matters() -> None:
         alignment=(*hard.alignment, 256),
         fixed=(*hard.fixed, -1),
     )
-    found = pack(both)
-    assert (found.peak, found.bound, found.nodes_visited) == (tall, tall, 0)
+    packed = pack(both)
+    assert (packed.peak, packed.bound, packed.nodes_visited) == (tall, tall, 0)
     lower = pack(hard, search_nodes=2_000)
     assert 0 < lower.nodes_visited <= 2_000
 
 
-def test_conflicting_offsets_are_refused() -> None:
+def test_conflicting_fixed_offsets_are_refused() -> None:
     with pytest.raises(InvalidConfig, match="items 0 and 2"):
         pack(problem([(0, 9, 4, 1, 0), (0, 9, 4, 1), (8, 10, 1, 1, 3)]))
     assert pack(problem([(0, 9, 4, 1, 0), (9, 10, 4, 1, 3)])).peak == 7
 
 
-def test_what_holds_nothing_lies_where_it_is_given() -> None:
-    found = pack(problem([(0, 0, 4, 1, 6), (3, 9, 0, 1), (3, 9, 0, 1, 8), (0, 9, 3, 1)]))
-    assert (found.offset, found.peak) == ((6, 0, 8, 0), 3)
+def test_empty_items_lie_at_their_fixed_offset() -> None:
+    packed = pack(problem([(0, 0, 4, 1, 6), (3, 9, 0, 1), (3, 9, 0, 1, 8), (0, 9, 3, 1)]))
+    assert (packed.offset, packed.peak) == ((6, 0, 8, 0), 3)
 
 
-def test_the_search_finds_what_no_heuristic_does() -> None:
+def test_exact_search_finds_what_no_heuristic_does() -> None:
     whole = problem(cut(60, 1000, 70, seed=1))
     assert pack(whole, search_nodes=0).peak > 1000
-    found = pack(whole, search_nodes=100_000)
-    assert (found.peak, found.bound, found.proven, found.method) == (1000, 1000, True, "exact")
+    packed = pack(whole, search_nodes=100_000)
+    assert (packed.peak, packed.bound, packed.proven, packed.method) == (1000, 1000, True, "exact")
     assert pack(whole, search_nodes=100_000, capacity=1000).peak == 1000

@@ -1,4 +1,4 @@
-"""Hanging fit, with answers worked out by hand."""
+"""Placement of long-lived items high below the bound, with answers worked out by hand."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tmmu.ir.problem import Problem
 from tmmu.planner.layout import pack_with
 from tmmu.planner.pack.table import PACKERS
 
-HANGING = [packer for packer in PACKERS if packer.name in ("long_lived_high", "long_lived_sweep")]
+LONG_LIVED = [packer for packer in PACKERS if packer.name in ("long_lived_high", "long_lived_sweep")]
 
 
 def problem(*rows: tuple[int, int, int]) -> Problem:
@@ -15,25 +15,25 @@ def problem(*rows: tuple[int, int, int]) -> Problem:
     return Problem(size=size, birth=birth, death=death)
 
 
-@pytest.mark.parametrize("packer", HANGING, ids=lambda packer: packer.name)
-def test_what_lives_to_the_end_hangs_over_what_dies_before(packer: object) -> None:
-    """A training step: 4, 3, 2 are saved, 1 is brief, gradients of 2, 3, 4 take their place from the ceiling of 10."""
+@pytest.mark.parametrize("packer", LONG_LIVED, ids=lambda packer: packer.name)
+def test_items_that_live_to_the_end_are_placed_above_those_that_die(packer: object) -> None:
+    """A training step: 4, 3, 2 are saved, 1 is short-lived, gradients of 2, 3, 4 fill the bound of 10 from the top."""
     saved, brief, gradients = ((4, 0, 6), (3, 1, 5), (2, 2, 4)), (1, 3, 4), ((2, 4, 7), (3, 5, 7), (4, 6, 7))
-    found = pack_with(packer, problem(*saved, brief, *gradients))  # type: ignore[arg-type]
-    assert found.offset == (0, 4, 7, 9, 8, 5, 1)
-    assert (found.peak, found.proven) == (10, True)
+    placement = pack_with(packer, problem(*saved, brief, *gradients))  # type: ignore[arg-type]
+    assert placement.offset == (0, 4, 7, 9, 8, 5, 1)
+    assert (placement.peak, placement.proven) == (10, True)
 
 
-def test_of_two_free_ranges_the_higher_is_taken() -> None:
-    """The last 2 is born beside the 2 at 3: free are 0 to 3 and 5 to 10."""
-    hang = next(packer for packer in HANGING if packer.name == "long_lived_high")
-    assert pack_with(hang, problem((3, 0, 4), (2, 3, 6), (5, 3, 4), (2, 4, 7))).offset == (0, 3, 5, 8)
+def test_long_lived_item_takes_the_higher_of_two_free_ranges() -> None:
+    """The last item of 2 is born while the 2 at offset 3 is live: [0, 3) and [5, 10) are free."""
+    packer = next(packer for packer in LONG_LIVED if packer.name == "long_lived_high")
+    assert pack_with(packer, problem((3, 0, 4), (2, 3, 6), (5, 3, 4), (2, 4, 7))).offset == (0, 3, 5, 8)
 
 
-def test_what_does_not_fit_under_the_ceiling_lies_as_low_as_it_can() -> None:
-    """At most 6 live. The last 2 hangs below the 2 that still lives, at 2; the last 4 finds no room but at 4."""
-    hang = next(packer for packer in HANGING if packer.name == "long_lived_high")
-    found = pack_with(hang, problem((4, 0, 2), (2, 1, 3), (2, 2, 4), (4, 3, 4)))
-    assert found.bound == 6
-    assert found.offset == (0, 4, 2, 4)
-    assert not found.proven
+def test_long_lived_item_that_fits_nowhere_below_the_bound_is_placed_low() -> None:
+    """6 bytes live at most. The third item goes below the live one at 4, to 2; the last fits nowhere but at 4."""
+    packer = next(packer for packer in LONG_LIVED if packer.name == "long_lived_high")
+    placement = pack_with(packer, problem((4, 0, 2), (2, 1, 3), (2, 2, 4), (4, 3, 4)))
+    assert placement.bound == 6
+    assert placement.offset == (0, 4, 2, 4)
+    assert not placement.proven

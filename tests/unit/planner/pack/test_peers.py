@@ -1,10 +1,10 @@
-"""The heuristics that the benchmark compares with are sound, differ, and are never below ours."""
+"""The published heuristics of the benchmark are sound, and their peaks are never below ours."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.pack import to_problem, to_pack_problem
+from benchmarks.pack import to_pack_problem, to_problem
 from benchmarks.peers import PEERS, Peer
 from tests.problems import random_problem
 from tmmu.ir.problem import PackProblem, Problem
@@ -20,8 +20,8 @@ HOLES = Problem(birth=(0, 0, 0, 0, 2, 4), death=(2, 9, 2, 9, 9, 6), size=(4, 1, 
 
 def offsets(peer: Peer, problem: PackProblem) -> list[int]:
     instance = prepare_instance(to_problem(problem), max_live_bytes(to_problem(problem)))
-    found = dict(zip(instance.item.tolist(), peer.place(instance).tolist(), strict=True))
-    return [found.get(item, 0) for item in range(len(problem))]
+    by_item = dict(zip(instance.item.tolist(), peer.place(instance).tolist(), strict=True))
+    return [by_item.get(item, 0) for item in range(len(problem))]
 
 
 def peak(problem: PackProblem, offset: list[int]) -> int:
@@ -39,23 +39,25 @@ def test_peers_are_sound_and_never_below_ours(peer: Peer, rows: list[tuple[int, 
     top = peak(problem, low)
     assert [*packing_faults(problem, low, peak=top, bound=max_live_bytes(to_problem(problem)))] == []
     assert pack(problem, search_nodes=2_000).peak <= top
-    # A plan's packing runs no search unless asked to: a hill climb of 500 packings may end lower on some inputs.
+    # Without search nodes a plan's packing is heuristic: a hill climb of 500 packings may end lower on some inputs.
     assert peer.name == "tvm-climb" or place_packed(to_problem(problem)).peak <= top
 
 
-def test_each_does_what_its_description_says() -> None:
+def test_peers_place_a_small_problem_as_described() -> None:
     holes = to_pack_problem(HOLES)
-    found = {peer.name: offsets(peer, holes) for peer in PEERS}
-    assert found["tflite"] == [2, 0, 6, 1, 5, 2]
-    assert found["tvm-size"] == [0, 6, 4, 7, 3, 0]
-    assert found["program-order"] == [0, 4, 5, 7, 0, 8]
-    assert found["executorch"] == [0, 7, 4, 6, 4, 0]
+    by_peer = {peer.name: offsets(peer, holes) for peer in PEERS}
+    assert by_peer["tflite"] == [2, 0, 6, 1, 5, 2]
+    assert by_peer["tvm-size"] == [0, 6, 4, 7, 3, 0]
+    assert by_peer["program-order"] == [0, 4, 5, 7, 0, 8]
+    assert by_peer["executorch"] == [0, 7, 4, 6, 4, 0]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_none_is_below_ours_on_larger_problems(seed: int) -> None:
+def test_peers_are_not_below_ours_on_larger_problems(seed: int) -> None:
     problem = random_problem(300, 20, seed)
     ours = place_packed(problem).peak
     assert all(
-        peak(to_pack_problem(problem), offsets(peer, to_pack_problem(problem))) >= ours for peer in PEERS if peer.name != "tvm-climb"
+        peak(to_pack_problem(problem), offsets(peer, to_pack_problem(problem))) >= ours
+        for peer in PEERS
+        if peer.name != "tvm-climb"
     )

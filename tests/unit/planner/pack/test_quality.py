@@ -1,4 +1,4 @@
-"""How tight the packing is, and how planning grows: on transformers at the bound, a million buffers in a minute."""
+"""Quality and scale: transformers pack to the bound, and a million buffers are planned in a minute."""
 
 import sys
 import time
@@ -48,18 +48,18 @@ def test_transformers_pack_to_the_bound() -> None:
 @pytest.mark.parametrize(("items", "live", "ppm"), [(50, 5, 80_000), (500, 10, 50_000), (4000, 50, 80_000)])
 def test_random_problems_stay_near_the_bound(items: int, live: int, ppm: int) -> None:
     for seed in range(3):
-        found = place_packed(random_problem(items, live, seed))
-        assert (found.peak - found.bound) * 10**6 <= ppm * found.bound
+        placement = place_packed(random_problem(items, live, seed))
+        assert (placement.peak - placement.bound) * 10**6 <= ppm * placement.bound
 
 
-def test_packing_beats_the_slots_of_the_specification() -> None:
+def test_packing_is_smaller_than_the_slots_layout() -> None:
     plan = plan_of(decoder(4, train=True), "backward", "train_full")
     backed = sum(n for a, n in zip(plan.slots.arena, plan.slots.bytes, strict=True) if a == 2)
     assert backed > plan.arenas.peak[2] * 11 // 10
 
 
 @pytest.mark.slow
-def test_a_million_buffers_in_a_minute_in_near_linear_time() -> None:
+def test_million_buffers_are_planned_in_a_minute_in_near_linear_time() -> None:
     seconds = []
     for ops in (125_000, 250_000, 500_000, 1_000_000):
         graph = long_graph(ops)

@@ -1,4 +1,4 @@
-"""The exact search in plans: only where it is asked for, only where the packers miss, never worse."""
+"""The exact search in plans runs only with a node budget, and only where the packers are above the bound."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from tmmu.planner.pack import solve
 ITEMS = Problem(size=(4, 5, 3, 4, 5), birth=(0, 0, 0, 2, 3), death=(3, 4, 6, 7, 6))
 
 
-def test_without_nodes_no_search_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_not_started_without_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmmu.planner.layout.improve", lambda *a, **k: pytest.fail("searched"))
     place_packed(ITEMS)
 
 
-def made(items: int, seed: int) -> Problem:
+def arithmetic_problem(items: int, seed: int) -> Problem:
     births = tuple((seed * 3 + i * 5) % 12 for i in range(items))
     return Problem(
         size=tuple((seed * 7 + i * 13) % 11 + 1 for i in range(items)),
@@ -23,20 +23,20 @@ def made(items: int, seed: int) -> Problem:
     )
 
 
-MISSED = ((14, 23), (20, 38), (30, 13), (40, 12))
-"""Problems that packers and walks leave above the bound."""
+ABOVE_BOUND = ((14, 23), (20, 38), (30, 13), (40, 12))
+"""(items, seed) of problems that packers and walks leave above the bound."""
 
 
-@pytest.mark.parametrize(("items", "seed"), MISSED)
-def test_with_nodes_a_search_lowers_what_the_packers_miss(items: int, seed: int) -> None:
-    problem = made(items, seed)
+@pytest.mark.parametrize(("items", "seed"), ABOVE_BOUND)
+def test_search_lowers_what_the_packers_miss(items: int, seed: int) -> None:
+    problem = arithmetic_problem(items, seed)
     packed, searched = place_packed(problem), place_packed(problem, search_nodes=2000)
     assert packed.peak > packed.bound
     assert searched.peak == searched.bound
     assert searched.proven
 
 
-def test_a_search_goes_no_further_than_asked_and_starts_only_above_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_starts_only_above_the_bound_with_the_given_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[int] = []
 
     def count_nodes(*args: object, search_nodes: int) -> object:
@@ -44,7 +44,7 @@ def test_a_search_goes_no_further_than_asked_and_starts_only_above_the_bound(mon
         return solve.improve(*args, search_nodes=search_nodes)  # type: ignore[arg-type]
 
     monkeypatch.setattr("tmmu.planner.layout.improve", count_nodes)
-    place_packed(made(*MISSED[0]), search_nodes=500)
+    place_packed(arithmetic_problem(*ABOVE_BOUND[0]), search_nodes=500)
     place_packed(ITEMS, search_nodes=700)
     assert place_packed(ITEMS).proven
     assert budgets == [500]

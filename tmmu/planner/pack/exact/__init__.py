@@ -1,4 +1,4 @@
-"""Exact packing: offsets below a capacity or the proof that there are none, and the least peak there is.
+"""Exact packing: offsets below a capacity or a proof that there are none, and the least peak.
 
 Deterministic, and bounded by nodes: the answer depends on neither time, threads nor the order of the rows. Compiled
 where numba is installed; without it the same answers take about fifty times as long.
@@ -12,14 +12,14 @@ __all__ = ["Minimum", "Verdict", "find", "minimize"]
 
 
 def find(problem: PackProblem, capacity: int, *, search_nodes: int) -> Verdict:
-    """Offsets with no end above ``capacity``, or the proof that there are none, or neither after ``nodes`` nodes."""
+    """Offsets with no end above ``capacity``, a proof that there are none, or neither within ``search_nodes``."""
     from tmmu.planner.pack.exact.portfolio import find_parts  # noqa: PLC0415  compiles
 
     return find_parts(prepare_instances(problem), capacity, default_offsets(problem), search_nodes)
 
 
 def minimize(problem: PackProblem, incumbent: tuple[int, ...], *, search_nodes: int) -> Minimum:
-    """The lowest peak found within ``nodes`` nodes, never above that of ``incumbent``, which must be sound."""
+    """The lowest peak found within ``search_nodes``, never above that of ``incumbent``, which must be sound."""
     from tmmu.planner.pack.exact.bisection import minimize_parts  # noqa: PLC0415  compiles
 
     offset_by_row = tuple(
@@ -30,5 +30,5 @@ def minimize(problem: PackProblem, incumbent: tuple[int, ...], *, search_nodes: 
 
 
 def default_offsets(problem: PackProblem) -> tuple[int, ...]:
-    """Where items lie that conflict with nothing: at their given offset, or at 0."""
+    """Offsets of items that conflict with nothing: fixed, or 0."""
     return tuple(max(offset, 0) for offset in problem.fixed)

@@ -1,4 +1,4 @@
-"""What the exact search answers: frozen values, offsets by the rows of the problem."""
+"""Results of the exact search: frozen values, with offsets in bytes by row of the problem."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -8,7 +8,7 @@ SearchStatus: TypeAlias = Literal["placed", "impossible", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a problem fits a capacity; ``offset`` per row where it was placed, empty otherwise."""
+    """Whether a problem fits a capacity; ``offset`` per row if placed, else empty."""
 
     status: SearchStatus
     offset: tuple[int, ...]

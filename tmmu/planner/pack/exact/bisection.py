@@ -1,4 +1,10 @@
-"""Anytime minimization: lower capacities are tried until none is left or the nodes are spent."""
+"""Anytime minimization: bisection over the capacity between the proven bound and the best peak.
+
+State: per component a ``PeakRange`` (offsets, peak, bound). Invariants: the peak never rises, the bound never falls,
+bound <= peak. A capacity that a search places lowers the peak; one that it refutes raises the bound; one left open
+counts as too low for this round only, and is tried again with twice the nodes in the next. Ends when peak and bound
+meet, when the goal is reached or when the nodes are spent.
+"""
 
 from dataclasses import dataclass, replace
 from math import gcd
@@ -13,7 +19,7 @@ FIRST_NODES: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakRange:
-    """Offsets in bytes per item, the peak that they need, and what every placement needs."""
+    """Offsets in bytes per item, their peak, and the proven lower bound."""
 
     offset: tuple[int, ...]
     peak: int
@@ -26,7 +32,7 @@ def peak_of(instance: SearchInstance, offset: tuple[int, ...]) -> int:
 
 
 def minimize_parts(parts: tuple[SearchInstance, ...], incumbent: tuple[int, ...], search_nodes: int) -> Minimum:
-    """The least peak found from the incumbent's offsets: the most loaded part first, in fair shares."""
+    """The least peak found from the incumbent's offsets: components by bound, the nodes left shared among the rest."""
     ranges = [first_range(part, incumbent) for part in parts]
     spent, goal = 0, max((part.bound for part in ranges), default=0)
     order = sorted(range(len(parts)), key=lambda index: (-ranges[index].bound, index))
@@ -43,7 +49,7 @@ def minimize_parts(parts: tuple[SearchInstance, ...], incumbent: tuple[int, ...]
 
 
 def first_range(instance: SearchInstance, incumbent: tuple[int, ...]) -> PeakRange:
-    """What is known before any search."""
+    """The range before any search: the incumbent's offsets and the instance's bound."""
     offset = tuple(incumbent[row] for row in instance.row)
     return PeakRange(offset=offset, peak=peak_of(instance, offset), bound=instance.bound)
 
@@ -51,9 +57,9 @@ def first_range(instance: SearchInstance, incumbent: tuple[int, ...]) -> PeakRan
 def narrow_range(
     instance: SearchInstance, peak_range: PeakRange, goal: int, search_nodes: int
 ) -> tuple[PeakRange, int]:
-    """A range no wider than ``known``, and the nodes spent: no more once the peak is at ``goal`` or the bound.
+    """A range no wider than ``peak_range``, and the nodes spent; ends early once the peak is at ``goal`` or the bound.
 
-    In each round a capacity may cost twice the nodes that it could in the round before.
+    Each round doubles the nodes that one capacity may cost.
     """
     workspace = make_workspace(instance)
     spent, share = 0, FIRST_NODES
@@ -67,7 +73,7 @@ def narrow_range(
 def bisect_peak(
     workspace: SearchWorkspace, peak_range: PeakRange, goal: int, share: int, nodes_left: int
 ) -> tuple[PeakRange, int]:
-    """One round: the goal itself, then halfway to the peak; what stays open counts as too low in this round."""
+    """One round: the goal first, then halfway to the peak; (range, nodes spent)."""
     grain = gcd(workspace.instance.unit, *workspace.instance.bytes)
     low = target = goal
     spent = 0
@@ -80,6 +86,7 @@ def bisect_peak(
         else:
             low = target
         if result.status == "impossible":
+            # Ends are multiples of ``grain``: the next capacity worth asking for is one grain up.
             peak_range = replace(peak_range, bound=max(peak_range.bound, (target // grain + 1) * grain))
         target = low + max((peak_range.peak - low) // 2 // grain, 1) * grain
     return peak_range, spent

@@ -1,7 +1,8 @@
-"""The problem as the search sees it: items that matter, in an order of their own, in small numbers.
+"""Search instances: one per component in time, with items in canonical order, sections for times, and small integers.
 
-Reductions, all of which keep every peak attainable: items that conflict with nothing by size or span lie at 0 (or
-where they were given); moments that no further moment includes are the only ones kept; a common unit is divided out.
+Reductions, each of which keeps every peak attainable: items without bytes or span are left out; of all moments only the
+maximal sets of items live at once remain (*sections*, the maximal cliques of the interval graph, in time order);
+a common unit is divided out.
 """
 
 from bisect import bisect_left
@@ -13,17 +14,17 @@ from math import gcd
 from tmmu.ir.problem import PackProblem
 
 MAX_ITEMS = 5_000
-"""What is kept for going back is quadratic in the items: 300 MB at the worst."""
+"""The trail for backtracking is quadratic in the items: 300 MB at most."""
 MAX_UNITS = 1 << 56
-"""Sums of all sizes stay far below the limit of a word."""
+"""Sums of all sizes stay far below the limit of int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchInstance:
     """Items in canonical order; ``row`` is their index in the problem. Offsets and sizes are multiples of ``unit``.
 
-    ``room`` is the size rounded up to units; ``byte`` what it was. Item ``i`` is live in sections ``[lo, hi)``: sets
-    of items live at once, none within another, in the order of time. ``span`` is how long it lives.
+    ``units`` is the size rounded up to units, ``bytes`` the exact size. Item ``i`` is live in sections
+    ``[first_section[i], end_section[i])``; ``span`` is its length of life in positions.
     """
 
     row: tuple[int, ...]
@@ -42,17 +43,17 @@ class SearchInstance:
 
     @property
     def is_searchable(self) -> bool:
-        """Whether the search can hold it: neither too many items nor too large numbers."""
+        """Whether items and numbers are within the limits of the search."""
         most = max(self.fixed) + sum(self.units) + sum(self.align)
         return len(self) <= MAX_ITEMS and most < MAX_UNITS
 
     def clamp_capacity(self, capacity: int) -> int:
-        """``capacity``, or one that is as good as endless and that the search can hold."""
+        """``capacity``, at most the largest that fits the search's integers."""
         return min(capacity, MAX_UNITS * self.unit)
 
     @property
     def loads(self) -> list[int]:
-        """Per section, the units live in it."""
+        """Units live per section."""
         change = [0] * (self.sections + 1)
         for item, size in enumerate(self.units):
             change[self.first_section[item]] += size
@@ -61,13 +62,13 @@ class SearchInstance:
 
     @property
     def bound(self) -> int:
-        """Bytes that every placement needs: of each section all units but the end of one, and every given end."""
+        """Lower bound in bytes: per section all its units but the unused end of one item; and every fixed end."""
         ends = [fixed * self.unit + size for fixed, size in zip(self.fixed, self.bytes, strict=True) if fixed >= 0]
         spare = self._spare()
         return max([load * self.unit - spare[section] for section, load in enumerate(self.loads)] + ends)
 
     def _spare(self) -> list[int]:
-        """Per section, the most bytes of its last unit that an item leaves unused."""
+        """Per section, the most bytes that an item leaves unused in its last unit."""
         pads = [room * self.unit - size for room, size in zip(self.units, self.bytes, strict=True)]
         if not any(pads):
             return [0] * self.sections
@@ -85,15 +86,12 @@ class SearchInstance:
 
 
 def occupies_bytes(problem: PackProblem, row: int) -> bool:
-    """Whether a row takes any room."""
+    """Whether a row has bytes and a span."""
     return problem.size[row] > 0 and problem.birth[row] < problem.death[row]
 
 
 def prepare_instances(problem: PackProblem) -> tuple[SearchInstance, ...]:
-    """One instance per part of the timeline that shares no item with the others, in the order of time.
-
-    The same whatever the order of the rows, but for ``row`` among equal rows.
-    """
+    """One instance per component in time, in time order; independent of the order of rows, except among equal rows."""
     p = problem
     rows = [row for row in range(len(p)) if occupies_bytes(p, row)]
     rows.sort(key=lambda r: (p.birth[r], -p.death[r], -p.size[r], p.alignment[r], p.fixed[r], r))
@@ -113,6 +111,7 @@ def instance_of(problem: PackProblem, rows: list[int]) -> SearchInstance:
     size = [problem.size[row] for row in rows]
     alignment = [problem.alignment[row] for row in rows]
     fixed = [problem.fixed[row] for row in rows]
+    # Every offset is a multiple of ``step``, so that rounding sizes up to it changes no packing.
     step = gcd(*alignment, *(offset for offset in fixed if offset > 0))
     padded = [-(-number // step) * step for number in size]
     unit = common_unit(padded, alignment, fixed)
@@ -134,7 +133,7 @@ def instance_of(problem: PackProblem, rows: list[int]) -> SearchInstance:
 
 
 def common_unit(sizes: list[int], alignments: list[int], fixed: list[int]) -> int:
-    """The largest unit that every offset worth looking at is a multiple of: sums of sizes, rounded up to alignments."""
+    """The largest unit of all relevant offsets (sums of sizes rounded up to alignments): a fixed point of gcds."""
     unit = gcd(*sizes, *(offset for offset in fixed if offset > 0))
     steady = False
     while not steady:
@@ -147,9 +146,9 @@ def common_unit(sizes: list[int], alignments: list[int], fixed: list[int]) -> in
 
 
 def sections_of(birth: list[int], death: list[int]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Per item ``[lo, hi)`` among the largest sets of items live at once: (lo, hi, their number).
+    """(first section, end section, both per item; number of sections).
 
-    Such a set is complete where, after a birth, the next event is a death.
+    A maximal set of live items is complete where a birth is followed by a death.
     """
     events = sorted([(t, 1) for t in birth] + [(t, 0) for t in death])
     full = [t for (t, kind), (_, after) in pairwise(events) if kind == 1 and after == 0]
@@ -161,7 +160,7 @@ def sections_of(birth: list[int], death: list[int]) -> tuple[tuple[int, ...], tu
 def offsets_by_row(
     parts: tuple[SearchInstance, ...], offsets: list[tuple[int, ...]], default: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Offsets by row of the problem: of each part its own, of rows in no part what ``others`` say."""
+    """Offsets by row of the problem; ``default`` for rows in no part."""
     by_row = list(default)
     for part, offset in zip(parts, offsets, strict=True):
         for row, value in zip(part.row, offset, strict=True):

@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def _load_numba() -> Any:
-    """The numba module; nothing where it is missing or told not to compile: then plain lists are faster than arrays."""
+    """The numba module; None if it is missing or told not to compile: then plain lists are faster than arrays."""
     if find_spec("numba") is None:
         return None
     numba = import_module("numba")

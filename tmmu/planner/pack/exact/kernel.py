@@ -9,7 +9,7 @@ another item. Every rule below (``raise_bounds``, ``place_forced``, ``is_outrank
 that what contradicts a rule is cut off, and a search that ends without a solution is a proof.
 
 State. Per item its offset (-1: not placed), its ``support`` (highest end placed below it) and ``low``, a lower bound of
-its offset. Invariants: ``support <= low`` up to alignment; both only rise within a node; every placed item lies below
+its offset. Invariants: ``support <= low``; both only rise within a node; every placed item lies below
 all of its neighbours yet to place, since items are placed in the order of their lower bounds.
 
 Branching. The open item of least bound rests on its support (first side), or lies on a neighbour yet to place (second
@@ -112,6 +112,7 @@ def split_parts(items: SearchItems, sections: SectionBounds, stack: SearchStack)
     for s in range(first + 1, end + 1):
         cross[s] += cross[s - 1]
     stop = end
+    # Backwards, so that the earliest part is pushed last and entered first.
     for s in range(end - 1, first - 1, -1):
         if cross[s] > 0:
             continue
@@ -193,6 +194,7 @@ def backtrack(items: SearchItems, state: SearchState, stack: SearchStack) -> int
     cursor[CELLS] = stack.cells[f]
     cursor[FRAMES] = f
     item = stack.item[f]
+    # The first side is refuted: the item lies on an open neighbour, whose lowest end is ``lift``.
     if stack.lift[f] > items.last[item]:
         return item
     low[item] = clear_of_fixed(items, state, item, stack.lift[f])
@@ -353,8 +355,10 @@ def raise_bounds(
         neighbor_low[i] = lows
         if fixed[i] >= 0:
             continue
+        # Off its support, an item lies on an open neighbour: not below the lowest end among them.
         if ends > v and (old_low > support[i] or is_outranked(items, state, i)):
             v = ends
+        # Of two equal items the one of lower rank is the lower.
         k = twin[i]
         if k >= 0 and offset[k] < 0 and low[k] + size[k] > v:
             v = low[k] + size[k]

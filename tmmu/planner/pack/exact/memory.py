@@ -1,4 +1,8 @@
-"""Filling the arrays of a search: items once per instance, the rest once per search."""
+"""Arrays of a search: ``SearchItems`` and the stack are made once per instance, ``SearchState`` once per search.
+
+Invariant: a search leaves ``SearchItems`` unchanged, and ``set_capacity`` rewrites all that depends on capacity and
+rank. The trail holds at most (n + 1)(n + 2) / 2 entries: each frame has placed one item more than the one before.
+"""
 
 from itertools import accumulate
 from typing import TypeAlias
@@ -14,7 +18,7 @@ Index: TypeAlias = npt.NDArray[np.int64]
 
 
 def items_of(instance: SearchInstance) -> SearchItems:
-    """The constant cells of ``instance``; ``last``, ``rank`` and ``twin`` are filled per search."""
+    """Constant columns of ``instance``; ``last``, ``rank`` and ``twin`` are filled by ``set_capacity``."""
     count = len(instance)
     neighbors_of = neighbors(instance)
     neighbor_start = list(accumulate((len(items) for items in neighbors_of), initial=0))
@@ -34,7 +38,7 @@ def items_of(instance: SearchInstance) -> SearchItems:
 
 
 def set_capacity(items: SearchItems, instance: SearchInstance, capacity: int, rank: list[int]) -> None:
-    """Make the items those of a search below ``capacity`` bytes in the order of ``rank``."""
+    """Fill the columns that depend on ``capacity`` (bytes) and ``rank``, for the next search."""
     twin = twins(instance, rank)
     for item in range(len(instance)):
         items.last[item] = (capacity - instance.bytes[item]) // instance.unit
@@ -43,14 +47,14 @@ def set_capacity(items: SearchItems, instance: SearchInstance, capacity: int, ra
 
 
 def mark_near_fixed(instance: SearchInstance, neighbors_of: list[Index]) -> list[int]:
-    """Per item the given offset; else -2 where a neighbour has one, and -1 where none has."""
+    """Per item its fixed offset; else -2 if a neighbour has one, -1 if none has."""
     fixed = np.array(instance.fixed, dtype=np.int64)
     has_fixed_neighbor = [bool((fixed[items] >= 0).any()) for items in neighbors_of]
     return [-2 if has_fixed_neighbor[item] and offset < 0 else offset for item, offset in enumerate(instance.fixed)]
 
 
 def neighbors(instance: SearchInstance) -> list[Index]:
-    """Per item the others that are live at some time when it is."""
+    """Per item the others that share a section with it."""
     first_section, end_section = (
         np.array(instance.first_section, dtype=np.int64),
         np.array(instance.end_section, dtype=np.int64),
@@ -64,7 +68,7 @@ def neighbors(instance: SearchInstance) -> list[Index]:
 
 
 def twins(instance: SearchInstance, rank: list[int]) -> list[int]:
-    """Per item the last one of lower rank that is equal to it, or -1: only one order of twins is searched."""
+    """Per item the last equal one of lower rank, or -1: of equal items only one order is searched."""
     before: dict[tuple[int, int, int, int], int] = {}
     twin = [-1] * len(instance)
     for item in sorted(range(len(instance)), key=rank.__getitem__):
@@ -76,7 +80,7 @@ def twins(instance: SearchInstance, rank: list[int]) -> list[int]:
 
 
 def peers(instance: SearchInstance) -> list[int]:
-    """Per item the next in the ring of those that could change places with it wherever one lies on the other."""
+    """Per item the next in a ring of unaligned, unfixed items of its sections: two that touch may change places."""
     first: dict[tuple[int, int], int] = {}
     peer = list(range(len(instance)))
     for item in peer[:]:
@@ -88,7 +92,7 @@ def peers(instance: SearchInstance) -> list[int]:
 
 
 def state_of(instance: SearchInstance) -> SearchState:
-    """Nothing is placed, every bound is zero or the given offset."""
+    """Nothing is placed; each bound is the fixed offset, or 0."""
     count = len(instance)
     return SearchState(
         offset=make_cells([-1] * count),
@@ -100,12 +104,12 @@ def state_of(instance: SearchInstance) -> SearchState:
 
 
 def sections_of(instance: SearchInstance) -> SectionBounds:
-    """Room for what a survey finds."""
+    """Empty cells for ``summarize_sections``."""
     return SectionBounds(*(zero_cells(instance.sections + 2) for _ in SectionBounds._fields))
 
 
 def stack_of(instance: SearchInstance) -> SearchStack:
-    """Room for every frame that can be open at once: each has placed an item that those above it no longer hold."""
+    """Cells for every frame that can be open at once: at most one per item."""
     count = len(instance)
     frame, cell, saved = count + 2, 4 * count + 8, 3 * (count + 1) * (count + 2) // 2
     sizes = {"saved": saved, "active": count + 1, "cursor": 8}

@@ -1,4 +1,4 @@
-"""Orders in which the search prefers items: pure functions of an instance, without floats or chance."""
+"""Ranks for the exact search: integer keys of an instance's items, disturbed by a hash instead of a random source."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tmmu.planner.pack.exact.instance import SearchInstance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What orders look at, per item: units, steps, sections, and the units live in its fullest section."""
+    """Per item: units, span in positions, width in sections, and the units live in its fullest section."""
 
     size: tuple[int, ...]
     span: tuple[int, ...]
@@ -18,7 +18,7 @@ class Shape:
 
 
 Order: TypeAlias = Callable[[Shape, int], tuple[int, int]]
-"""The key of an item, largest first; noise disturbs its second part alone."""
+"""The (major, minor) key of an item, largest first; noise scales the minor part alone."""
 
 
 def shape_of(instance: SearchInstance) -> Shape:
@@ -34,27 +34,27 @@ def shape_of(instance: SearchInstance) -> Shape:
 
 
 def by_crowd_and_width(shape: Shape, item: int) -> tuple[int, int]:
-    """First what lives in the fullest section, of that the widest."""
+    """Items of the fullest section first, of those the widest."""
     return shape.crowd[item], shape.width[item] + 1
 
 
 def by_crowded_span(shape: Shape, item: int) -> tuple[int, int]:
-    """Longest-lived first, with a strong preference for full sections."""
+    """Longest-lived first, weighted by the cube of the fullest section."""
     return 0, shape.span[item] * shape.crowd[item] ** 3
 
 
 def by_crowded_width(shape: Shape, item: int) -> tuple[int, int]:
-    """Widest first, with the same preference."""
+    """Widest first, weighted in the same way."""
     return 0, shape.width[item] * shape.crowd[item] ** 3
 
 
 def by_crowded_area(shape: Shape, item: int) -> tuple[int, int]:
-    """Most bytes times steps first, with the same preference."""
+    """Most units x positions first, weighted in the same way."""
     return 0, shape.size[item] * shape.span[item] * shape.crowd[item] ** 3
 
 
 def by_crowded_load(shape: Shape, item: int) -> tuple[int, int]:
-    """Most bytes times sections first, with the same preference."""
+    """Most units x sections first, weighted in the same way."""
     return 0, shape.size[item] * shape.width[item] * shape.crowd[item] ** 3
 
 
@@ -76,7 +76,7 @@ CYCLE: Final[tuple[tuple[int, Order], ...]] = (
 
 
 def ranks(shape: Shape, order: Order, *, noise: int, seed: int) -> list[int]:
-    """Per item its place in the order, each key first times a factor within ``noise`` of 256 that ``seed`` fixes."""
+    """Per item its rank; minor keys are scaled by a factor in [256 - noise, 256 + noise], a hash of seed and item."""
     keys = []
     for item in range(len(shape.size)):
         major, minor = order(shape, item)

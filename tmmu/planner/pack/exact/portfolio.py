@@ -1,4 +1,10 @@
-"""Many short searches before one long one, each in an order of its own, until the nodes are spent."""
+"""Restarts: many short searches in different orders before one long one, until the node budget is spent.
+
+State: ``SearchWorkspace``, the arrays that all searches of an instance share. Each search is complete: if it ends
+within its limit, its answer is final, whatever its order. Node limits follow Luby's sequence, within a logarithmic
+factor of the best restart schedule for an unknown running time (Luby, Sinclair, Zuckerman 1993). The sequence of
+searches is a function of the number of items alone; the budget bounds it.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +22,7 @@ STATUS_OF_CODE: Final[dict[int, SearchStatus]] = {PLACED: "placed", IMPOSSIBLE: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:
-    """One search: an order, how much it is disturbed and how, and its most nodes."""
+    """One search: order, noise (of 256), seed of the noise, and node limit."""
 
     order: Order
     noise: int
@@ -26,7 +32,7 @@ class SearchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The answer for one instance: offsets in units per item where it was placed."""
+    """The answer for one instance: offsets in units per item if placed."""
 
     status: SearchStatus
     offset: tuple[int, ...]
@@ -35,7 +41,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchWorkspace:
-    """An instance with what all its searches share."""
+    """An instance and the arrays that all its searches share."""
 
     instance: SearchInstance
     shape: Shape
@@ -45,7 +51,7 @@ class SearchWorkspace:
 
 
 def make_workspace(instance: SearchInstance) -> SearchWorkspace:
-    """Everything that a search of ``instance`` needs, made once."""
+    """The arrays for searches of ``instance``."""
     return SearchWorkspace(
         instance=instance,
         shape=shape_of(instance),
@@ -56,9 +62,9 @@ def make_workspace(instance: SearchInstance) -> SearchWorkspace:
 
 
 def search_configs(count: int) -> Iterator[SearchConfig]:
-    """The searches of ``count`` items, in turn and without end; limits follow Luby's sequence, the seed is the turn.
+    """Endless sequence of searches for ``count`` items, with limits in multiples of ``2 * count + 100`` nodes.
 
-    A search that succeeds hardly ever goes back: it takes a node per item, and a few more.
+    A search that succeeds hardly ever backtracks: it takes about a node per item.
     """
     index = 0
     while True:
@@ -68,7 +74,7 @@ def search_configs(count: int) -> Iterator[SearchConfig]:
 
 
 def luby(index: int) -> int:
-    """1, 1, 2, 1, 1, 2, 4, ...: within a logarithm of the best schedule of restarts, whatever the search."""
+    """Term ``index`` (from 1) of Luby's sequence 1, 1, 2, 1, 1, 2, 4, ..."""
     while True:
         bits = index.bit_length()
         if index == (1 << bits) - 1:
@@ -77,7 +83,7 @@ def luby(index: int) -> int:
 
 
 def run_search(workspace: SearchWorkspace, capacity: int, config: SearchConfig, nodes_left: int) -> SearchResult:
-    """What one search finds within its own limit and ``limit`` nodes."""
+    """The result of one search within its own limit and ``nodes_left``."""
     instance = workspace.instance
     capacity = instance.clamp_capacity(capacity)
     set_capacity(
@@ -92,7 +98,7 @@ def run_search(workspace: SearchWorkspace, capacity: int, config: SearchConfig, 
 
 
 def solve(workspace: SearchWorkspace, capacity: int, search_nodes: int) -> SearchResult:
-    """Offsets below ``capacity``, the proof that there are none, or neither after ``nodes`` nodes."""
+    """Offsets below ``capacity`` bytes, a proof that there are none, or neither within ``search_nodes``."""
     spent = 0
     for config in search_configs(len(workspace.instance)):
         if spent >= search_nodes:
@@ -107,7 +113,7 @@ def solve(workspace: SearchWorkspace, capacity: int, search_nodes: int) -> Searc
 def find_parts(
     parts: tuple[SearchInstance, ...], capacity: int, default: tuple[int, ...], search_nodes: int
 ) -> Verdict:
-    """The verdict for all parts together: the most loaded first, for it is the most likely not to fit."""
+    """The verdict for all components together, by bound: the fullest is the most likely not to fit."""
     if any(part.bound > capacity for part in parts):
         return Verdict(status="impossible", offset=(), nodes_visited=0)
     offsets: dict[int, tuple[int, ...]] = {}

@@ -1,21 +1,21 @@
-"""The cells that the search works on: flat, named, filled before it starts (numpy's when compiled, else lists).
+"""Columns of the search: flat integer arrays in named tuples (numpy when compiled, else lists).
 
-Compiled code knows the fields by their place: whoever moves one touches ``kernel.py`` too, or old code may be kept.
+Compiled code addresses the fields by position and numba's cache is keyed by ``kernel.py`` alone: a change of the fields
+needs a change of ``kernel.py`` too, or stale compiled code may be loaded.
 """
 
 from collections.abc import MutableSequence
 from typing import NamedTuple, TypeAlias
 
 Cells: TypeAlias = MutableSequence[int]
-"""A flat row of integers that is written in place."""
+"""int64[n], written in place."""
 
 
 class SearchItems(NamedTuple):
-    """What a search does not change, per item; ``near[start[i]:start[i + 1]]`` live together with item ``i``.
+    """Constants per item; ``neighbors[neighbor_start[i]:neighbor_start[i + 1]]`` share a section with item ``i``.
 
-    ``last`` is the highest offset below the capacity; ``fixed`` the given offset, -1, or -2: none, but a neighbour has
-    one. ``lo`` and ``hi`` are sections. ``twin`` is the item that lies below because it is equal and comes first in
-    ``rank``, or -1; ``peer`` the next in a ring of items of one span.
+    ``last``: highest offset below the capacity; ``fixed``: fixed offset, -1 (none), or -2 (none, but a neighbour has
+    one); ``twin``: the equal item next below in ``rank``, or -1; ``peer``: the next in a ring of items of one span.
     """
 
     size: Cells
@@ -32,9 +32,9 @@ class SearchItems(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """What a search finds out, per item: offset (-1: none yet), the end of what lies below, the least offset.
+    """Per item: offset (-1: open), highest end placed below it, lower bound of its offset.
 
-    ``end_near`` and ``low_near`` are the lowest end and the lowest offset that a neighbour yet to place can have.
+    ``neighbor_end`` and ``neighbor_low``: the lowest end and the lowest offset that an open neighbour can have.
     """
 
     offset: Cells
@@ -45,9 +45,9 @@ class SearchState(NamedTuple):
 
 
 class SectionBounds(NamedTuple):
-    """Per section, of what is yet to place: all units, the two lowest offsets and ends, and whose the lowest are.
+    """Per section, over its open items: units, the two lowest offsets and ends, and the items of the lowest.
 
-    ``first_end`` is the lowest end of an item that may be the lowest one; ``cross`` counts items that go on.
+    ``first_end``: lowest end among items that may be the lowest; ``cross``: items that span into the next section.
     """
 
     load: Cells
@@ -62,11 +62,11 @@ class SectionBounds(NamedTuple):
 
 
 class SearchStack(NamedTuple):
-    """Where the search is, its choices that have another side, and what the items were before each, to go back to.
+    """Position of the search, its frames (choices with an open second side), and the trail to undo them.
 
-    Frames have an item and where it goes if not on its support; ``first`` and ``end`` are the sections of its part,
-    ``parent`` is the choice before it in that part, ``mark`` where its items begin in ``saved``. Cells are a linked
-    list of parts that were put off.
+    A frame has an item and its offset on the second side (``lift``), the sections ``first`` to ``end`` of its part, the
+    choice before it in that part (``parent``), and where its entries begin in the trail ``saved`` (``saved_start``).
+    ``cell_*``: a linked list of pending parts.
     """
 
     item: Cells

@@ -1,4 +1,4 @@
-"""Exact packing through its two functions: answers by hand, limits, and the same answer everywhere."""
+"""``exact.find`` and ``exact.minimize``: answers by hand, limits, and determinism across processes."""
 
 import json
 import os
@@ -28,14 +28,14 @@ def problem(
     )
 
 
-def cut(seed: int, cuts: int, width: int, height: int) -> list[Item]:
-    """A full rectangle of bytes and steps, cut into items: it can be put together again at that height."""
+def cut_rectangle(seed: int, cuts: int, width: int, height: int) -> list[Item]:
+    """A full rectangle of bytes and positions, cut into items: they can be packed to exactly ``height``."""
     blocks = [(0, width, height)]
     for turn in range(cuts):
         start, end, size = blocks.pop(mix(seed + 3 * turn) % len(blocks))
         if mix(seed + 3 * turn + 1) % 2 and end - start > 1:
-            at = start + 1 + mix(seed + 3 * turn + 2) % (end - start - 1)
-            blocks += [(start, at, size), (at, end, size)]
+            middle = start + 1 + mix(seed + 3 * turn + 2) % (end - start - 1)
+            blocks += [(start, middle, size), (middle, end, size)]
         elif size > 1:
             part = 1 + mix(seed + 3 * turn + 2) % (size - 1)
             blocks += [(start, end, part), (start, end, size - part)]
@@ -44,7 +44,7 @@ def cut(seed: int, cuts: int, width: int, height: int) -> list[Item]:
     return sorted((size, start, end) for start, end, size in blocks)
 
 
-def stacked(p: PackProblem) -> tuple[int, ...]:
+def stack_offsets(p: PackProblem) -> tuple[int, ...]:
     return tuple(sum(p.size[:row]) for row in range(len(p)))
 
 
@@ -58,91 +58,91 @@ def assert_sound(p: PackProblem, offset: tuple[int, ...], capacity: int) -> None
             assert apart or not together
 
 
-def test_a_problem_without_items_fits_in_nothing() -> None:
-    found = find(problem([]), 0, search_nodes=1)
-    assert (found.status, found.offset, found.nodes_visited) == ("placed", (), 0)
+def test_problem_without_items_fits_in_zero_bytes() -> None:
+    verdict = find(problem([]), 0, search_nodes=1)
+    assert (verdict.status, verdict.offset, verdict.nodes_visited) == ("placed", (), 0)
 
 
-def test_items_that_take_no_room_lie_at_zero_or_where_they_were_given() -> None:
+def test_empty_items_lie_at_zero_or_at_their_fixed_offset() -> None:
     p = problem([(0, 0, 9), (7, 4, 4), (0, 1, 2)], fixed=[-1, -1, 5])
     assert find(p, 0, search_nodes=1).offset == (0, 0, 5)
     assert minimize(p, (3, 3, 5), search_nodes=1).offset == (0, 0, 5)
 
 
-def test_two_items_at_once_lie_on_each_other() -> None:
-    found = find(problem([(3, 0, 2), (4, 1, 3)]), 7, search_nodes=10)
-    assert found.status == "placed"
-    assert sorted(found.offset) in ([0, 3], [0, 4])
+def test_items_live_at_once_lie_on_each_other() -> None:
+    verdict = find(problem([(3, 0, 2), (4, 1, 3)]), 7, search_nodes=10)
+    assert verdict.status == "placed"
+    assert sorted(verdict.offset) in ([0, 3], [0, 4])
 
 
-def test_more_live_bytes_than_the_capacity_need_no_search() -> None:
-    found = find(problem([(3, 0, 2), (4, 1, 3)]), 6, search_nodes=0)
-    assert (found.status, found.offset, found.nodes_visited) == ("impossible", (), 0)
+def test_capacity_below_the_live_bytes_needs_no_search() -> None:
+    verdict = find(problem([(3, 0, 2), (4, 1, 3)]), 6, search_nodes=0)
+    assert (verdict.status, verdict.offset, verdict.nodes_visited) == ("impossible", (), 0)
 
 
-def test_a_given_offset_splits_the_room_below_the_capacity() -> None:
+def test_fixed_offset_splits_the_bytes_below_the_capacity() -> None:
     p = problem([(2, 0, 1), (3, 0, 1), (3, 0, 1)], fixed=[4, -1, -1])
     assert find(p, 8, search_nodes=100).status == "impossible"
-    found = find(p, 9, search_nodes=100)
-    assert found.offset in ((4, 0, 6), (4, 6, 0))
+    verdict = find(p, 9, search_nodes=100)
+    assert verdict.offset in ((4, 0, 6), (4, 6, 0))
 
 
 def test_alignment_leaves_a_gap_that_a_smaller_item_fills() -> None:
     p = problem([(3, 0, 1), (4, 0, 1), (1, 0, 1)], alignment=[1, 4, 1])
     assert find(p, 7, search_nodes=100).status == "impossible"
-    found = find(p, 8, search_nodes=100)
-    assert found.status == "placed"
-    assert_sound(p, found.offset, 8)
+    verdict = find(p, 8, search_nodes=100)
+    assert verdict.status == "placed"
+    assert_sound(p, verdict.offset, 8)
 
 
-def test_given_offsets_that_clash_are_impossible_at_any_capacity() -> None:
+def test_fixed_offsets_that_overlap_are_impossible_at_any_capacity() -> None:
     p = problem([(3, 0, 2), (3, 1, 3)], fixed=[0, 2])
     assert find(p, 1_000_000, search_nodes=100).status == "impossible"
 
 
-def test_a_given_end_above_the_capacity_is_impossible() -> None:
+def test_fixed_end_above_the_capacity_is_impossible() -> None:
     assert find(problem([(3, 0, 2)], fixed=[5]), 7, search_nodes=100).status == "impossible"
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_cut_rectangle_is_put_together_again(seed: int) -> None:
-    p = problem(cut(seed * 1000, 60, 24, 40))
-    found = find(p, 40, search_nodes=200_000)
-    assert found.status == "placed"
-    assert_sound(p, found.offset, 40)
+def test_cut_rectangle_is_packed_to_its_height(seed: int) -> None:
+    p = problem(cut_rectangle(seed * 1000, 60, 24, 40))
+    verdict = find(p, 40, search_nodes=200_000)
+    assert verdict.status == "placed"
+    assert_sound(p, verdict.offset, 40)
 
 
-def test_parts_that_share_no_moment_are_packed_apart() -> None:
-    late = [(size, birth + 100, death + 100) for size, birth, death in cut(3, 20, 10, 30)]
-    p = problem(cut(2, 20, 10, 20) + late)
-    best = minimize(p, stacked(p), search_nodes=50_000)
+def test_components_in_time_are_packed_separately() -> None:
+    late = [(size, birth + 100, death + 100) for size, birth, death in cut_rectangle(3, 20, 10, 30)]
+    p = problem(cut_rectangle(2, 20, 10, 20) + late)
+    best = minimize(p, stack_offsets(p), search_nodes=50_000)
     assert (best.peak, best.bound, best.proven) == (30, 30, True)
     assert_sound(p, best.offset, 30)
 
 
-def test_no_nodes_no_change() -> None:
-    p = problem(cut(5, 30, 12, 20))
-    best = minimize(p, stacked(p), search_nodes=0)
-    assert (best.offset, best.peak, best.bound, best.proven) == (stacked(p), sum(p.size), 20, False)
+def test_minimize_without_nodes_changes_nothing() -> None:
+    p = problem(cut_rectangle(5, 30, 12, 20))
+    best = minimize(p, stack_offsets(p), search_nodes=0)
+    assert (best.offset, best.peak, best.bound, best.proven) == (stack_offsets(p), sum(p.size), 20, False)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 7, 100, 3_000])
-def test_no_more_nodes_than_allowed(nodes: int) -> None:
-    p = problem(cut(7, 150, 60, 200))
+def test_search_nodes_are_never_exceeded(nodes: int) -> None:
+    p = problem(cut_rectangle(7, 150, 60, 200))
     assert find(p, 200, search_nodes=nodes).nodes_visited <= nodes
-    best = minimize(p, stacked(p), search_nodes=nodes)
+    best = minimize(p, stack_offsets(p), search_nodes=nodes)
     assert best.nodes_visited <= nodes
     assert best.peak <= sum(p.size)
     assert_sound(p, best.offset, best.peak)
 
 
-def test_more_nodes_are_never_worse() -> None:
-    p = problem(cut(11, 120, 40, 300))
-    peaks = [minimize(p, stacked(p), search_nodes=nodes).peak for nodes in (0, 200, 2_000, 20_000)]
+def test_search_with_more_nodes_is_never_worse() -> None:
+    p = problem(cut_rectangle(11, 120, 40, 300))
+    peaks = [minimize(p, stack_offsets(p), search_nodes=nodes).peak for nodes in (0, 200, 2_000, 20_000)]
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_too_many_items_stay_unknown() -> None:
+def test_problem_of_too_many_items_stays_unknown() -> None:
     p = problem([(1, 0, 1)] * (MAX_ITEMS + 1))
     assert find(p, MAX_ITEMS + 1, search_nodes=10**6).status == "unknown"
     assert not minimize(p, tuple(2 * row for row in range(len(p))), search_nodes=10**6).proven
@@ -155,49 +155,49 @@ def test_numbers_beyond_a_word_stay_unknown_unless_a_common_unit_makes_them_smal
     assert find(even, 2**63 + 2**62, search_nodes=100).status == "placed"
 
 
-def test_the_order_of_the_rows_does_not_matter() -> None:
-    items = cut(13, 60, 24, 40)
+def test_row_order_does_not_change_the_answer() -> None:
+    items = cut_rectangle(13, 60, 24, 40)
     expected = sorted(zip(items, find(problem(items), 40, search_nodes=100_000).offset, strict=True))
     for order in (items[::-1], sorted(items, key=lambda item: mix(sum(item)))):
-        found = find(problem(order), 40, search_nodes=100_000)
-        assert sorted(zip(order, found.offset, strict=True)) == expected
+        verdict = find(problem(order), 40, search_nodes=100_000)
+        assert sorted(zip(order, verdict.offset, strict=True)) == expected
 
 
 SCRIPT = """
 import json, sys
 if sys.argv[1] == "missing":
     sys.modules["numba"] = None
-from tests.unit.planner.pack.exact.test_exact import cut, problem, stacked
+from tests.unit.planner.pack.exact.test_exact import cut_rectangle, problem, stack_offsets
 from tmmu.planner.pack.exact import find, minimize
-p = problem(cut(17, 25, 12, 30), fixed=[-1] * 3 + [0] + [-1] * 22)
-q = problem(cut(19, 30, 12, 30))
-one, two = find(q, 30, search_nodes=3000), minimize(q, stacked(q), search_nodes=3000)
+p = problem(cut_rectangle(17, 25, 12, 30), fixed=[-1] * 3 + [0] + [-1] * 22)
+q = problem(cut_rectangle(19, 30, 12, 30))
+one, two = find(q, 30, search_nodes=3000), minimize(q, stack_offsets(q), search_nodes=3000)
 three = find(p, 36, search_nodes=500)
 first = [one.status, one.offset, one.nodes_visited]
 print(json.dumps([*first, two.offset, two.bound, two.nodes_visited, three.status, three.nodes_visited]))
 """
 
 
-def answer(how: str, **environment: str) -> list[object]:
+def answers_of_process(numba: str, **environment: str) -> list[object]:
     env = {**os.environ, **environment}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, how], env=env, capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", SCRIPT, numba], env=env, capture_output=True, text=True, check=True, timeout=300
     )
     result: list[object] = json.loads(done.stdout)
     return result
 
 
-def test_the_same_answer_without_numba_with_another_hash_seed_and_thread_count() -> None:
-    expected = answer("present", PYTHONHASHSEED="1")
+def test_answers_do_not_depend_on_numba_hash_seed_or_threads() -> None:
+    expected = answers_of_process("present", PYTHONHASHSEED="1")
     assert expected[0] == "placed"
-    assert answer("present", PYTHONHASHSEED="2", NUMBA_NUM_THREADS="1", OMP_NUM_THREADS="1") == expected
-    assert answer("present", NUMBA_DISABLE_JIT="1") == expected
-    assert answer("missing") == expected
+    assert answers_of_process("present", PYTHONHASHSEED="2", NUMBA_NUM_THREADS="1", OMP_NUM_THREADS="1") == expected
+    assert answers_of_process("present", NUMBA_DISABLE_JIT="1") == expected
+    assert answers_of_process("missing") == expected
 
 
-def test_a_part_is_not_packed_lower_than_another_one_forces_anyway() -> None:
+def test_component_is_not_packed_below_what_another_needs() -> None:
     tall = [(9, 0, 1), (9, 0, 1)]
-    loose = [(size, birth + 10, death + 10) for size, birth, death in cut(3, 12, 8, 12)]
+    loose = [(size, birth + 10, death + 10) for size, birth, death in cut_rectangle(3, 12, 8, 12)]
     p = problem(tall + loose)
     spread = (0, 9, *(sum(size for size, _, _ in loose[:row]) for row in range(len(loose))))
     best = minimize(p, spread, search_nodes=10_000)

@@ -1,4 +1,4 @@
-"""The parts of the exact search, each with its answer by hand."""
+"""Sections, bounds, twins, peers, orders and restarts of the exact search, with answers worked out by hand."""
 
 import os
 import subprocess
@@ -44,20 +44,20 @@ def test_parts_of_the_timeline_are_instances_in_the_order_of_time() -> None:
         ([8, 24], [16, 3], [-1, 0], 1),
     ],
 )
-def test_the_unit_divides_every_offset_worth_looking_at(
+def test_common_unit_divides_every_relevant_offset(
     sizes: list[int], alignments: list[int], fixed: list[int], unit: int
 ) -> None:
     assert common_unit(sizes, alignments, fixed) == unit
 
 
-def test_the_bound_leaves_out_what_the_last_item_does_not_fill() -> None:
+def test_bound_leaves_out_the_padding_of_the_topmost_item() -> None:
     (part,) = prepare_instances(problem([(5, 0, 2), (7, 1, 3), (2, 2, 3)], alignment=[4, 4, 4]))
     assert (part.unit, part.units) == (4, (2, 2, 1))
     assert part.loads == [4, 3]
     assert part.bound == 16 - 3
 
 
-def test_the_bound_reaches_every_given_end() -> None:
+def test_bound_reaches_every_fixed_end() -> None:
     (part,) = prepare_instances(problem([(5, 0, 2)], fixed=[30]))
     assert part.bound == 35
 
@@ -65,7 +65,7 @@ def test_the_bound_reaches_every_given_end() -> None:
 def test_neighbors_twins_and_peers() -> None:
     (part,) = prepare_instances(problem([(5, 0, 4), (3, 0, 2), (3, 0, 2), (4, 0, 2), (2, 2, 4)]))
     assert part.bytes == (5, 4, 3, 3, 2)
-    assert [near.tolist() for near in neighbors(part)] == [[1, 2, 3, 4], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0]]
+    assert [items.tolist() for items in neighbors(part)] == [[1, 2, 3, 4], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0]]
     assert twins(part, [0, 1, 2, 3, 4]) == [-1, -1, -1, 2, -1]
     assert twins(part, [0, 1, 3, 2, 4]) == [-1, -1, 3, -1, -1]
     ring = peers(part)
@@ -74,23 +74,23 @@ def test_neighbors_twins_and_peers() -> None:
     assert (ring[0], ring[4]) == (0, 4)
 
 
-def test_given_offsets_have_neither_twins_nor_peers() -> None:
+def test_fixed_items_have_neither_twins_nor_peers() -> None:
     (part,) = prepare_instances(problem([(3, 0, 2), (3, 0, 2), (3, 0, 2)], fixed=[-1, 0, 3]))
     assert twins(part, [0, 1, 2]) == [-1, -1, -1]
     assert peers(part) == [0, 1, 2]
 
 
-def test_limits_follow_lubys_sequence() -> None:
+def test_node_limits_follow_lubys_sequence() -> None:
     assert [luby(turn) for turn in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
-    assert [one.max_nodes for one in islice(search_configs(50), 3)] == [200, 200, 400]
+    assert [config.max_nodes for config in islice(search_configs(50), 3)] == [200, 200, 400]
 
 
-def test_no_two_tries_of_an_order_are_disturbed_alike() -> None:
+def test_search_configs_have_distinct_seeds() -> None:
     first = list(islice(search_configs(50), 3 * len(CYCLE)))
-    assert len({one.seed for one in first}) == len(first)
+    assert len({config.seed for config in first}) == len(first)
 
 
-def test_an_order_without_noise_is_exact_and_noise_is_repeatable() -> None:
+def test_ranks_are_exact_without_noise_and_repeatable_with_it() -> None:
     (part,) = prepare_instances(problem([(1, 0, 3), (1, 0, 9), (1, 2, 5), (1, 4, 7)]))
     shape = shape_of(part)
     assert shape.width == (2, 1, 2, 1)
@@ -101,7 +101,7 @@ def test_an_order_without_noise_is_exact_and_noise_is_repeatable() -> None:
     assert all(sorted(rank) == [0, 1, 2, 3] for rank in disturbed)
 
 
-def test_compiled_code_is_kept_nowhere_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jit_compiles_uncached_where_no_folder_is_writable(monkeypatch: pytest.MonkeyPatch) -> None:
     def njit(function: object = None, *, cache: bool = False) -> object:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
@@ -111,6 +111,6 @@ def test_compiled_code_is_kept_nowhere_where_no_folder_can_be_written(monkeypatc
     assert jit.jit(len) == ("compiled", len)
 
 
-def test_importing_the_package_does_not_import_numba() -> None:
+def test_import_of_the_package_does_not_import_numba() -> None:
     code = "import sys, tmmu.planner.pack.exact; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ}, cwd=Path(__file__).parents[3])
