@@ -15,12 +15,19 @@ def extent(shape: Sequence[int], stride: Sequence[int], item_bytes: int) -> int:
 
 
 def windows(graph: Graph) -> tuple[tuple[int, int], ...]:
-    """Per value, the half-open byte range ``[low, high)`` of its buffer that holds its elements."""
-    values = graph.values
-    columns = zip(values.offset, values.shape, values.stride, values.dtype, strict=True)
-    return tuple(
-        (offset, offset + extent(shape, stride, DTYPE_BYTES[dtype])) for offset, shape, stride, dtype in columns
-    )
+    """Per value, the half-open byte range ``[low, high)`` of its buffer that holds its elements.
+
+    Worked out once for each graph, which never changes.
+    """
+    ranges: tuple[tuple[int, int], ...] | None = vars(graph).get("_windows")
+    if ranges is None:
+        values = graph.values
+        columns = zip(values.offset, values.shape, values.stride, values.dtype, strict=True)
+        ranges = tuple(
+            (offset, offset + extent(shape, stride, DTYPE_BYTES[dtype])) for offset, shape, stride, dtype in columns
+        )
+        vars(graph)["_windows"] = ranges
+    return ranges
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:

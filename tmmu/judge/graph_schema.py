@@ -6,6 +6,7 @@ Each rule trusts those before it, and the rules of ``judge.rules`` trust all of 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from tmmu.errors import AllocationOverflow, InvalidIrShapes, UserError
@@ -35,11 +36,19 @@ class GraphRule:
     demands: str
     check: Check
     error: type[UserError] = InvalidIrShapes
+    parts: tuple[str, ...] = ()
+    """What the rule looks at, such as ``values`` or ``ops.reads``; empty for everything."""
+
+    def still_holds(self, graph: Graph, legal: Graph) -> bool:
+        """Whether the rule need not be asked again: all that it looks at are the very objects of a legal graph."""
+        return bool(self.parts) and all(attrgetter(part)(graph) is attrgetter(part)(legal) for part in self.parts)
 
 
-def graph_rule(name: str, check: Check, error: type[UserError] = InvalidIrShapes) -> GraphRule:
+def graph_rule(
+    name: str, check: Check, error: type[UserError] = InvalidIrShapes, *, parts: tuple[str, ...] = ()
+) -> GraphRule:
     """The row of ``check``, whose docstring is what the rule demands."""
-    return GraphRule(name=name, demands=(check.__doc__ or "").rstrip("."), check=check, error=error)
+    return GraphRule(name=name, demands=(check.__doc__ or "").rstrip("."), check=check, error=error, parts=parts)
 
 
 def columns(graph: Graph) -> Iterator[Fault]:

@@ -153,7 +153,7 @@ def run_passes(program: Program, passes: Sequence[Pass], facts: Iterable[Fact]) 
 
 
 def _demand_kept_promises(row: Pass, before: Program, after: Program, facts: Iterable[Fact]) -> None:
-    faults = check_graph(after.graph)
+    faults = check_graph(after.graph, legal=before.graph)
     if not faults:
         faults = (*row.meaning(before, after), *(fault for fact in facts for fault in fact.check(after)))
     if faults:
