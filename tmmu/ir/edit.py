@@ -97,8 +97,8 @@ def insert_ops(
     count = len(program.graph.ops)
     order = sorted(range(count + len(rows)), key=lambda op: (op, 1) if op < count else (rows[op - count].before, 0))
     calls = (*program.calls, *(row.call for row in rows))
-    longer = Program(graph=at_end, calls=calls, joint=_shifted(program.joint, rows))
-    return _reordered(longer, order)
+    longer = Program(graph=at_end, calls=calls, joint=_shift_joint(program.joint, rows))
+    return _reorder(longer, order)
 
 
 def replace_values(program: Program, replacement: Mapping[ValueId, ValueId], *, since: int = 0) -> Program:
@@ -113,11 +113,11 @@ def replace_values(program: Program, replacement: Mapping[ValueId, ValueId], *, 
     def new(value: ValueId) -> ValueId:
         return replacement.get(value, value)
 
-    def renamed(column: Sequence[Sequence[ValueId]]) -> tuple[tuple[ValueId, ...], ...]:
+    def rename_column(column: Sequence[Sequence[ValueId]]) -> tuple[tuple[ValueId, ...], ...]:
         return (*map(tuple, column[:since]), *(_distinct(map(new, values)) for values in column[since:]))
 
     pairs = (*ops.overwrites[:since], *(tuple((w, new(r)) for w, r in row) for row in ops.overwrites[since:]))
-    edited = replace(ops, reads=renamed(ops.reads), saves=renamed(ops.saves), overwrites=pairs)
+    edited = replace(ops, reads=rename_column(ops.reads), saves=rename_column(ops.saves), overwrites=pairs)
     outputs = _distinct(map(new, graph.outputs))
     calls = (*program.calls[:since], *(_call_with_refs(call, new, results=False) for call in program.calls[since:]))
     joint = None if program.joint is None else _joint_with_refs(program.joint, new)
@@ -156,11 +156,13 @@ def _remaining_values(program: Program, stays: set[OpId], named: set[ValueId], w
         for value in (*ops.reads[op], *ops.saves[op], *ops.writes[op])
         if value not in named
     }
-    covered = _covered(program.graph, doubtful, writer, stays)
+    covered = _values_without_cover(program.graph, doubtful, writer, stays)
     return [ValueId(value) for value in range(len(program.graph.values)) if value not in doubtful or value in covered]
 
 
-def _covered(graph: Graph, doubtful: set[ValueId], writer: Sequence[int], stays: set[OpId]) -> set[ValueId]:
+def _values_without_cover(
+    graph: Graph, doubtful: set[ValueId], writer: Sequence[int], stays: set[OpId]
+) -> set[ValueId]:
     """Those that must stay all the same: no other value of their op covers the bytes that they say are written."""
     ranges, buffer = windows(graph), graph.values.buffer
     needed: set[ValueId] = set()
@@ -195,12 +197,12 @@ def _select(program: Program, ops: Sequence[OpId], values: Sequence[ValueId], bu
         graph,
         buffers=_rows(graph.buffers, buffers),
         values=replace(table, buffer=tuple(buffer_ids[buffer] for buffer in table.buffer)),
-        ops=_renamed(_rows(graph.ops, ops), value_ids),
+        ops=_rename_values(_rows(graph.ops, ops), value_ids),
         inputs=tuple(value_ids[value] for value in graph.inputs),
         outputs=tuple(value_ids[value] for value in graph.outputs),
         notes=Notes(
             name=graph.notes.name,
-            buffers=_picked(graph.notes.buffers, buffers),
+            buffers=_pick(graph.notes.buffers, buffers),
             ops=_rows(graph.notes.ops, ops),
         ),
     )
@@ -211,39 +213,39 @@ def _select(program: Program, ops: Sequence[OpId], values: Sequence[ValueId], bu
     return Program(graph=selected, calls=calls, joint=joint)
 
 
-def _reordered(program: Program, order: Sequence[int]) -> Program:
+def _reorder(program: Program, order: Sequence[int]) -> Program:
     """The same rows of ops in another order; the joint graph names positions of that order already."""
     graph = program.graph
     ops, notes = _rows(graph.ops, order), replace(graph.notes, ops=_rows(graph.notes.ops, order))
-    return replace(program, graph=replace(graph, ops=ops, notes=notes), calls=_picked(program.calls, order))
+    return replace(program, graph=replace(graph, ops=ops, notes=notes), calls=_pick(program.calls, order))
 
 
 def _with_values(graph: Graph, values: Sequence[ValueRow], buffers: Sequence[BufferRow]) -> Graph:
     return replace(
         graph,
-        values=_appended(graph.values, values),
-        buffers=_appended(graph.buffers, buffers),
+        values=_append_rows(graph.values, values),
+        buffers=_append_rows(graph.buffers, buffers),
         notes=replace(graph.notes, buffers=(*graph.notes.buffers, *(row.name for row in buffers))),
     )
 
 
 def _with_ops(graph: Graph, rows: Sequence[OpRow]) -> Graph:
-    notes = replace(graph.notes, ops=_appended(graph.notes.ops, rows))
-    return replace(graph, ops=_appended(graph.ops, rows), notes=notes)
+    notes = replace(graph.notes, ops=_append_rows(graph.notes.ops, rows))
+    return replace(graph, ops=_append_rows(graph.ops, rows), notes=notes)
 
 
-def _shifted(joint: JointGraph | None, rows: Sequence[OpRow]) -> JointGraph | None:
+def _shift_joint(joint: JointGraph | None, rows: Sequence[OpRow]) -> JointGraph | None:
     """The joint graph after the insertion. What is inserted where a half ends belongs to the half of its stage."""
     if joint is None:
         return None
-    border = joint.forward_ops
-    ahead = sum(row.before < border or (row.before == border and row.stage == "forward") for row in rows)
+    forward_end = joint.forward_ops
+    ahead = sum(row.before < forward_end or (row.before == forward_end and row.stage == "forward") for row in rows)
 
-    def moved(half: GraphHalf | None) -> GraphHalf | None:
+    def shift_half(half: GraphHalf | None) -> GraphHalf | None:
         return half and _deliveries_at(half, lambda after: after + sum(row.before < after for row in rows))
 
-    forward = moved(joint.forward) or joint.forward
-    return replace(joint, forward_ops=border + ahead, forward=forward, backward=moved(joint.backward))
+    forward = shift_half(joint.forward) or joint.forward
+    return replace(joint, forward_ops=forward_end + ahead, forward=forward, backward=shift_half(joint.backward))
 
 
 def _joint_at(joint: JointGraph, count_before: Sequence[int]) -> JointGraph:
@@ -252,9 +254,9 @@ def _joint_at(joint: JointGraph, count_before: Sequence[int]) -> JointGraph:
     return replace(joint, forward_ops=count_before[joint.forward_ops], forward=forward, backward=backward)
 
 
-def _deliveries_at(half: GraphHalf, moved: Callable[[int], int]) -> GraphHalf:
+def _deliveries_at(half: GraphHalf, new_position: Callable[[int], int]) -> GraphHalf:
     return replace(
-        half, deliveries=tuple(OutputDelivery(after=moved(d.after), outputs=d.outputs) for d in half.deliveries)
+        half, deliveries=tuple(OutputDelivery(after=new_position(d.after), outputs=d.outputs) for d in half.deliveries)
     )
 
 
@@ -282,15 +284,15 @@ def _call_with_refs(call: Call, new: Callable[[ValueId], ValueId], *, results: b
 
 
 def _joint_with_refs(joint: JointGraph, new: Callable[[ValueId], ValueId]) -> JointGraph:
-    def renamed(output: Output) -> Output:
+    def rename_output(output: Output) -> Output:
         return ValueRef(new(ValueId(output.value))) if isinstance(output, ValueRef) else output
 
-    forward = replace(joint.forward, outputs=tuple(map(renamed, joint.forward.outputs)))
-    backward = joint.backward and replace(joint.backward, outputs=tuple(map(renamed, joint.backward.outputs)))
+    forward = replace(joint.forward, outputs=tuple(map(rename_output, joint.forward.outputs)))
+    backward = joint.backward and replace(joint.backward, outputs=tuple(map(rename_output, joint.backward.outputs)))
     return replace(joint, forward=forward, backward=backward)
 
 
-def _renamed(ops: Ops, new: Mapping[ValueId, ValueId]) -> Ops:
+def _rename_values(ops: Ops, new: Mapping[ValueId, ValueId]) -> Ops:
     """Ops of a selection. Only writes may name what went: a window that nobody reads and another one covers."""
     return replace(
         ops,
@@ -303,10 +305,10 @@ def _renamed(ops: Ops, new: Mapping[ValueId, ValueId]) -> Ops:
 
 def _rows(table: Table, ids: Sequence[int]) -> Table:
     """These rows of a table of columns, in this order."""
-    return replace(table, **{column: _picked(getattr(table, column), ids) for column in type(table).__slots__})
+    return replace(table, **{column: _pick(getattr(table, column), ids) for column in type(table).__slots__})
 
 
-def _appended(table: Table, rows: Sequence[object]) -> Table:
+def _append_rows(table: Table, rows: Sequence[object]) -> Table:
     """The table with more rows, whose attributes are called as its columns are."""
     return replace(table, **{column: _cells(table, rows, column) for column in type(table).__slots__})
 
@@ -315,7 +317,7 @@ def _cells(table: object, rows: Sequence[object], column: str) -> tuple[Any, ...
     return (*getattr(table, column), *(getattr(row, column) for row in rows))
 
 
-def _picked(column: Sequence[T], ids: Sequence[int]) -> tuple[T, ...]:
+def _pick(column: Sequence[T], ids: Sequence[int]) -> tuple[T, ...]:
     return tuple(column[index] for index in ids)
 
 

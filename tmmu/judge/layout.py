@@ -77,7 +77,7 @@ def overlap(context: CheckContext) -> Iterator[Fault]:
     rows = context.plan.buffers
     for slab in context.slabs:
         items = context.items_of(slab)
-        problem, offset = _packing(items), [rows.offset[item.rows[0]] for item in items]
+        problem, offset = _pack_problem(items), [rows.offset[item.rows[0]] for item in items]
         for older, newer in overlapping_pairs(problem, offset):
             low, high = max(offset[older], offset[newer]), min(offset[i] + items[i].bytes for i in (older, newer))
             item, name = items[newer], context.plan.arenas.name[rows.arena[items[newer].rows[0]]]
@@ -85,7 +85,7 @@ def overlap(context: CheckContext) -> Iterator[Fault]:
             yield Fault(rule="overlap", what=message, buffer=item.id, arena=name, bytes=(low, high))
 
 
-def _packing(items: Sequence[Item]) -> PackProblem:
+def _pack_problem(items: Sequence[Item]) -> PackProblem:
     return PackProblem(
         size=tuple(item.bytes for item in items),
         birth=tuple(item.birth for item in items),
