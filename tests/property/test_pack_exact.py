@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tmmu.ir.problem import PackProblem
 from tmmu.planner.pack.exact import find, minimize
 from tmmu.planner.pack.exact.instance import prepare_instances
-from tmmu.planner.pack.exact.orders import CYCLE, mix
+from tmmu.planner.pack.exact.orders import CYCLE, splitmix64
 from tmmu.planner.pack.exact.portfolio import SearchConfig, make_workspace, run_search
 
 PLENTY = 200_000
@@ -150,11 +150,11 @@ def fill_rectangle(seed: int, steps: int, height: int, most: int) -> PackProblem
     while any(room) and len(items) < most:
         turn += 4
         open_steps = [step for step in range(steps) if room[step]]
-        birth = open_steps[mix(turn) % len(open_steps)]
-        death, longest = birth + 1, 2 + mix(turn + 1) % 4
+        birth = open_steps[splitmix64(turn) % len(open_steps)]
+        death, longest = birth + 1, 2 + splitmix64(turn + 1) % 4
         while death < steps and room[death] and death - birth < longest:
             death += 1
-        size = 1 + mix(turn + 2) % min(6, *room[birth:death])
+        size = 1 + splitmix64(turn + 2) % min(6, *room[birth:death])
         for step in range(birth, death):
             room[step] -= size
         items.append((size, birth, death - birth, 1, -1))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
 from tmmu.judge.packing import nonempty_items, overlapping_pairs, packing_faults
-from tmmu.planner.pack.reduce import take
-from tmmu.planner.pack.solve import Packed, pack
+from tmmu.planner.pack.reduce import select_items
+from tmmu.planner.pack.solve import PackingResult, pack
 
 SCALES: Final = (1, 3, 256, 2**40)
 TIMES: Final = (1, 2**62)
@@ -35,7 +35,7 @@ def problems(draw: st.DrawFn, most: int = 7) -> PackProblem:
 
 
 def fixed_offsets_conflict(problem: PackProblem) -> bool:
-    fixed_items = take(problem, [i for i, offset in enumerate(problem.fixed) if offset >= 0])
+    fixed_items = select_items(problem, [i for i, offset in enumerate(problem.fixed) if offset >= 0])
     return any(overlapping_pairs(fixed_items, fixed_items.fixed))
 
 
@@ -63,7 +63,7 @@ def _peak_in_order(problem: PackProblem, offset: dict[int, int], order: tuple[in
     return max((offset[item] + problem.size[item] for item in offset), default=0)
 
 
-def require_sound(problem: PackProblem, packed: Packed) -> None:
+def require_sound(problem: PackProblem, packed: PackingResult) -> None:
     assert [*packing_faults(problem, packed.offset, peak=packed.peak, bound=packed.bound)] == []
     assert packed.live <= packed.bound
     assert all(type(offset) is int for offset in packed.offset)
@@ -103,7 +103,7 @@ def test_pack_does_not_depend_on_item_order(problem: PackProblem, random: object
         return
     order = list(range(len(problem)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    reordered = take(problem, order)
+    reordered = select_items(problem, order)
     original, shuffled = pack(problem, search_nodes=nodes), pack(reordered, search_nodes=nodes)
     require_sound(problem, original)
     assert placed_rows(problem, original) == placed_rows(reordered, shuffled)
@@ -115,7 +115,7 @@ def test_pack_does_not_depend_on_item_order(problem: PackProblem, random: object
     )
 
 
-def placed_rows(problem: PackProblem, packed: Packed) -> list[tuple[int, ...]]:
+def placed_rows(problem: PackProblem, packed: PackingResult) -> list[tuple[int, ...]]:
     columns = (problem.birth, problem.death, problem.size, problem.alignment, problem.fixed, packed.offset)
     return sorted(zip(*columns, strict=True))
 

@@ -44,7 +44,7 @@ def place_joint(arenas: tuple[int, ...], problems: Sequence[Problem], *, search_
     whole = _no_worse_than_stacked(problems, place_packed(_merge_problems(problems), search_nodes=search_nodes))
     ends = accumulate((len(problem) for problem in problems), initial=0)
     offsets = (whole.offset[low:high] for low, high in pairwise(ends))
-    parts = tuple(_arena_part(problem, offset, whole) for problem, offset in zip(problems, offsets, strict=True))
+    parts = tuple(_arena_placement(problem, offset, whole) for problem, offset in zip(problems, offsets, strict=True))
     return PlacedSlab(arenas=arenas, placements=parts, bound=whole.bound)
 
 
@@ -79,7 +79,7 @@ def _shift_offsets(problem: Problem, part: Placement, base: int) -> Iterator[int
     return (base + low if size else 0 for low, size in zip(part.offset, problem.size, strict=True))
 
 
-def _arena_part(problem: Problem, offset: tuple[int, ...], whole: Placement) -> Placement:
+def _arena_placement(problem: Problem, offset: tuple[int, ...], whole: Placement) -> Placement:
     ends = (low + size for low, size in zip(offset, problem.size, strict=True))
     return Placement(
         offset=offset,

@@ -40,7 +40,7 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     Errors: ``INVALID_CONFIG``, ``INVALID_TOKEN``, ``ALIGNMENT_VIOLATION``, ``INVALID_IR_SHAPES``,
     ``LIVENESS_CYCLE``, ``ALLOCATION_OVERFLOW``, ``ARENA_TOO_SMALL``, ``ADDRESS_COLLISION``.
     """
-    _demand_known(mode, preset)
+    _demand_known_options(mode, preset)
     check_token(token)
     specs = check_arenas(arenas)
     steps = derive_order(graph, mode) if order is None else check_order(graph, mode, order)
@@ -57,7 +57,7 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     for task, placement in zip(tasks, placements, strict=True):
         _demand_room(task, placement)
     columns, buffers = arena_columns(tasks, placements), buffer_columns(rows, tasks, placements)
-    _demand_countable(segment_bytes(columns, "stack"))
+    _demand_64_bit_stack(segment_bytes(columns, "stack"))
     return Plan(
         ir_hash=graph.ir_hash,
         mode=mode,
@@ -72,7 +72,7 @@ def prepare_memory(  # noqa: PLR0913 - the specification's own parameters
     )
 
 
-def _demand_known(mode: str, preset: str) -> None:
+def _demand_known_options(mode: str, preset: str) -> None:
     for setting, name, names in (("mode", mode, MODES), ("preset", preset, PRESETS)):
         if name not in names:
             raise InvalidConfig(f"unknown {setting} {name!r}", fix=f"use one of {', '.join(names)}", **{setting: name})
@@ -95,8 +95,8 @@ def _buffer_rows(
 def pad_sizes(graph: Graph, ranges: LiveRanges, arena: Sequence[int], specs: Sequence[ArenaSpec]) -> tuple[int, ...]:
     """Per placed buffer its bytes, rounded up to its arena's alignment; ``AllocationOverflow`` past 64 bits."""
     size = graph.buffers.bytes
-    low = [spec.alignment - 1 for spec in specs]
-    padded = tuple((size[b] + low[a]) & ~low[a] for b, a in zip(ranges.id, arena, strict=True))
+    mask = [spec.alignment - 1 for spec in specs]
+    padded = tuple((size[b] + mask[a]) & ~mask[a] for b, a in zip(ranges.id, arena, strict=True))
     for row, total in enumerate(padded):
         if total > U64_MAX:
             raise AllocationOverflow(
@@ -173,8 +173,10 @@ def _layout_hint(spec: ArenaSpec, placement: Placement) -> str:
     return "lay it out alone (layout:packed), " if spec.layout == JOINT and placement.bound <= spec.capacity else ""
 
 
-def _demand_countable(stack: int) -> None:
-    if stack > U64_MAX:
+def _demand_64_bit_stack(stack_bytes: int) -> None:
+    if stack_bytes > U64_MAX:
         raise AllocationOverflow(
-            f"the stack needs {stack} bytes, more than 64 bits can count", fix="make the model smaller", peak=str(stack)
+            f"the stack needs {stack_bytes} bytes, more than 64 bits can count",
+            fix="make the model smaller",
+            peak=str(stack_bytes),
         )

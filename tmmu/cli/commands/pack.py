@@ -13,7 +13,7 @@ from tmmu.ir.fault import U64_MAX
 from tmmu.judge.packing import require_sound_packing
 from tmmu.planner.arenas import parse_size
 from tmmu.planner.intervals import Intervals, intervals_with_offsets, read_intervals
-from tmmu.planner.pack.solve import Packed, pack
+from tmmu.planner.pack.solve import PackingResult, pack
 
 PPM: Final = 1_000_000
 
@@ -68,7 +68,7 @@ def run_pack(job: PackJob) -> int:
     return 0
 
 
-def _demand_room(job: PackJob, packed: Packed) -> None:
+def _demand_room(job: PackJob, packed: PackingResult) -> None:
     if packed.peak > U64_MAX:
         raise AllocationOverflow(f"the packing found ends at {packed.peak}, past 64 bits", fix="use larger units")
     if not job.capacity or packed.peak <= job.capacity:
@@ -93,7 +93,7 @@ def _demand_room(job: PackJob, packed: Packed) -> None:
     )
 
 
-def _report(job: PackJob, intervals: Intervals, packed: Packed) -> None:
+def _report(job: PackJob, intervals: Intervals, packed: PackingResult) -> None:
     ratio = ratio_ppm(packed)
     if job.json:
         print_json(
@@ -130,6 +130,6 @@ def _report(job: PackJob, intervals: Intervals, packed: Packed) -> None:
         out.print(f"wrote {job.output}")
 
 
-def ratio_ppm(packed: Packed) -> int:
+def ratio_ppm(packed: PackingResult) -> int:
     """Peak by bound in parts per million, rounded up: a million only where they are equal."""
     return -(-packed.peak * PPM // packed.bound) if packed.bound else PPM

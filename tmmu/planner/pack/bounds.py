@@ -33,12 +33,12 @@ def padded_bound(problem: PackProblem) -> int:
         return 0
     most, live = 0, 0
     slack: list[tuple[int, int]] = []
-    events = sorted(range(len(problem)), key=lambda i: (problem.birth[i], i))
-    dying = sorted(range(len(problem)), key=lambda i: (problem.death[i], i))
+    by_birth = sorted(range(len(problem)), key=lambda i: (problem.birth[i], i))
+    by_death = sorted(range(len(problem)), key=lambda i: (problem.death[i], i))
     ended = 0
-    for item in events:
-        while problem.death[dying[ended]] <= problem.birth[item]:
-            live -= padded[dying[ended]]
+    for item in by_birth:
+        while problem.death[by_death[ended]] <= problem.birth[item]:
+            live -= padded[by_death[ended]]
             ended += 1
         live += padded[item]
         heappush(slack, (problem.size[item] - padded[item], problem.death[item]))

@@ -111,6 +111,6 @@ def _live_before_blocks(birth: Index, death: Index, block: int) -> tuple[Index, 
     for start in range(0, len(birth), block):
         live = live[death[live] > birth[start]]
         carries.append(live)
-        fresh = np.arange(start, min(start + block, len(birth)), dtype=np.int64)
-        live = np.concatenate([live, fresh])
+        born = np.arange(start, min(start + block, len(birth)), dtype=np.int64)
+        live = np.concatenate([live, born])
     return tuple(carries)

@@ -30,9 +30,9 @@ def place_long_lived_high(instance: PackingInstance) -> Column:
     return low
 
 
-def _free_ranges(low: Column, high: Column, far: int) -> tuple[Column, Column]:
+def _free_ranges(low: Column, high: Column, max_offset: int) -> tuple[Column, Column]:
     """Starts and stops of free ranges, lowest first; empty where stop <= start. See ``lowest._gaps`` for why."""
-    start, stop = np.append(high, 0), np.append(low, far)
+    start, stop = np.append(high, 0), np.append(low, max_offset)
     start.sort()
     stop.sort()
     return start, stop

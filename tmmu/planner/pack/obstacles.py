@@ -47,11 +47,11 @@ def prepare_constrained(problem: PackProblem, bound: int) -> ConstrainedInstance
     wide = 4 * highest >= WORD_LIMIT
     if wide:
         instance = replace(instance, size=instance.size.astype(object), max_offset=4 * highest)
-    kind = object if wide else np.int64
+    dtype = object if wide else np.int64
     return ConstrainedInstance(
         instance=instance,
-        alignment=np.array(problem.alignment, dtype=kind)[instance.item],
-        fixed=np.array(problem.fixed, dtype=kind)[instance.item],
+        alignment=np.array(problem.alignment, dtype=dtype)[instance.item],
+        fixed=np.array(problem.fixed, dtype=dtype)[instance.item],
     )
 
 
@@ -113,12 +113,12 @@ def best_around_fixed(problem: PackProblem, constrained: ConstrainedInstance) ->
                 (name, fit_around_fixed(instance, order(instance), constrained=constrained)),
                 key=lambda b: _peak(instance, b[1]),
             )
-    for index, step in enumerate(WALKS):
+    for index, walk in enumerate(WALKS):
         tries = min(work_left // (len(WALKS) - index) // cost, MAX_TRIES, TRIES_PER_ITEM * len(instance))
         if _peak(instance, best[1]) > instance.bound and tries:
             work_left -= tries * cost
-            walked = walk_orders(instance, step, tries, fit=partial(fit_around_fixed, constrained=constrained))
-            best = min(best, (step.name, walked), key=lambda b: _peak(instance, b[1]))
+            offset = walk_orders(instance, walk, tries, fit=partial(fit_around_fixed, constrained=constrained))
+            best = min(best, (walk.name, offset), key=lambda b: _peak(instance, b[1]))
     return best
 
 

@@ -64,12 +64,12 @@ def best_packer(instance: PackingInstance) -> tuple[CandidatePacking, int]:
 
 def best_walk(instance: PackingInstance, best: CandidatePacking, work_left: int) -> CandidatePacking:
     """The lowest peak among ``best`` and walks that cost no more than ``left``."""
-    for index, step in enumerate(WALKS):
+    for index, walk in enumerate(WALKS):
         share = work_left // (len(WALKS) - index) // lowest_work(instance)
         tries = min(share, MAX_TRIES, TRIES_PER_ITEM * len(instance))
         if best.peak > instance.bound and tries:
             work_left -= tries * lowest_work(instance)
-            best = min(best, make_candidate(instance, step.name, walk_orders(instance, step, tries)), key=_peak_of)
+            best = min(best, make_candidate(instance, walk.name, walk_orders(instance, walk, tries)), key=_peak_of)
     return best
 
 

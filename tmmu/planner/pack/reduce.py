@@ -1,7 +1,7 @@
 """Reductions that keep the minimum peak: canonical form, components in time, and items that fit wherever others lie.
 
-Each reduction comes with its inverse: ``Canonical.item`` and ``unit`` for order and scale, ranges for components,
-rounds of dropped items for ``obstacles.fit_rounds``. Invariant: from a packing of the reduced problem with peak p, the
+Each reduction has an inverse: ``CanonicalProblem.item`` and ``unit`` for order and scale, ranges for components, rounds
+of dropped items for ``obstacles.fit_rounds``. Invariant: from a packing of the reduced problem with peak p, the
 inverse makes one of the original with peak p (in units), or below the target for dropped items. All are O(n log n).
 """
 
@@ -20,7 +20,7 @@ MAX_DROP_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Canonical:
+class CanonicalProblem:
     """The items with bytes and a span, sorted, in units of ``unit`` bytes; ``item``: their original indices."""
 
     problem: PackProblem
@@ -28,7 +28,7 @@ class Canonical:
     unit: int
 
 
-def take(problem: PackProblem, items: Sequence[int]) -> PackProblem:
+def select_items(problem: PackProblem, items: Sequence[int]) -> PackProblem:
     """The problem of these items, in this order."""
     return PackProblem(
         size=tuple(problem.size[i] for i in items),
@@ -39,12 +39,12 @@ def take(problem: PackProblem, items: Sequence[int]) -> PackProblem:
     )
 
 
-def canonical(problem: PackProblem) -> Canonical:
+def canonicalize(problem: PackProblem) -> CanonicalProblem:
     """Items sorted by (birth, death, size, alignment, fixed offset, index); times above 62 bits become ranks."""
     columns = (problem.birth, problem.death, problem.size, problem.alignment, problem.fixed)
     keep = [i for i, (b, d, s) in enumerate(zip(*columns[:3], strict=True)) if s > 0 and b < d]
     items = sorted(keep, key=lambda i: tuple(column[i] for column in columns))
-    nonempty = take(problem, items)
+    nonempty = select_items(problem, items)
     unit = common_unit(nonempty)
     birth, death = _times_or_ranks(nonempty)
     small = PackProblem(
@@ -54,7 +54,7 @@ def canonical(problem: PackProblem) -> Canonical:
         alignment=tuple(max(1, step // unit) for step in nonempty.alignment),
         fixed=tuple(offset // unit if offset > 0 else offset for offset in nonempty.fixed),
     )
-    return Canonical(problem=small, item=tuple(items), unit=unit)
+    return CanonicalProblem(problem=small, item=tuple(items), unit=unit)
 
 
 def common_unit(problem: PackProblem) -> int:
@@ -97,7 +97,7 @@ def droppable_rounds(problem: PackProblem, target: int) -> tuple[list[int], list
     remaining = [item for item in range(len(problem)) if item >= 0]
     rounds: list[list[int]] = []
     for _ in range(MAX_DROP_ROUNDS):
-        needed = _may_not_fit(take(problem, remaining), target)
+        needed = _may_not_fit(select_items(problem, remaining), target)
         dropped = [item for item, need in zip(remaining, needed, strict=True) if not need]
         if not dropped:
             break

@@ -41,22 +41,22 @@ def walk_orders(instance: PackingInstance, start: WalkStart, tries: int, *, fit:
     """Offsets of the least peak among ``tries`` packings, one at least, none after the bound is met."""
     order = start.order(instance)
     best = fit(instance, order)
-    low, lowest = best, int((best + instance.size).max())
+    offset, best_peak = best, int((best + instance.size).max())
     for _ in range(tries - 1):
-        if lowest == instance.bound:
+        if best_peak == instance.bound:
             break
-        order = _promote(order, low + instance.size, start.quarters)
-        low = fit(instance, order)
-        peak = int((low + instance.size).max())
-        if peak < lowest:
-            best, lowest = low, peak
+        order = _promote(order, offset + instance.size, start.quarters)
+        offset = fit(instance, order)
+        peak = int((offset + instance.size).max())
+        if peak < best_peak:
+            best, best_peak = offset, peak
     return best
 
 
-def _promote(order: Index, high: Column, quarters: int) -> Index:
+def _promote(order: Index, ends: Column, quarters: int) -> Index:
     # Positions x 4 leave room for fractions: a promoted item goes right before the one at its new position.
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order), dtype=np.int64) * 4
-    top = high == high.max()
+    top = ends == ends.max()
     rank[top] = rank[top] // 4 * quarters - 1
     return np.argsort(rank, kind="stable")

@@ -16,12 +16,12 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
 from tmmu.judge.packing import overlapping_pairs
 from tmmu.planner.pack.bounds import live_bound
-from tmmu.planner.pack.layers import HEURISTICS, SEARCH, PackingState, keep_lower, run_stages
 from tmmu.planner.pack.obstacles import fit_rounds
 from tmmu.planner.pack.portfolio import work_limit
-from tmmu.planner.pack.reduce import canonical, components, droppable_rounds, take
+from tmmu.planner.pack.reduce import canonicalize, components, droppable_rounds, select_items
+from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, keep_lower, run_stages
 
-MAX_NODES: Final = 2_000_000
+MAX_SEARCH_NODES: Final = 2_000_000
 NODE_WORK: Final = 200_000_000
 """Default budget, in search nodes x items: about a minute, at 0.2 us per node and item."""
 MAX_REDUCED_ITEMS: Final = 50_000
@@ -29,7 +29,7 @@ MAX_REDUCED_ITEMS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackingResult:
     """Offsets of all items, and their peak in bytes.
 
     ``live``: the most bytes live at once; ``bound``: the highest proven lower bound of any peak.
@@ -48,27 +48,33 @@ class Packed:
         return self.peak == self.bound
 
 
-def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int = 0) -> Packed:
+def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int = 0) -> PackingResult:
     """The lowest packing found; with ``capacity``, the search ends once it fits or provably does not.
 
     ``search_nodes``: node budget of the exact search, by default ``NODE_WORK`` over the items. The result is the same
     for any order of the items, except that equal items may swap. ``InvalidConfig`` if fixed offsets conflict.
     """
-    _demand_compatible(problem)
-    form = canonical(problem)
-    if not form.item:
-        return Packed(offset=_spread(problem, (), (), 1), peak=0, live=0, bound=0, method="empty", nodes_visited=0)
-    room = capacity // form.unit
-    limit = min(MAX_NODES, NODE_WORK // len(form.item)) if search_nodes is None else search_nodes
+    _demand_disjoint_fixed(problem)
+    canonical = canonicalize(problem)
+    if not canonical.item:
+        return PackingResult(
+            offset=_offsets_by_item(problem, (), (), 1), peak=0, live=0, bound=0, method="empty", nodes_visited=0
+        )
+    capacity_in_units = capacity // canonical.unit
+    limit = min(MAX_SEARCH_NODES, NODE_WORK // len(canonical.item)) if search_nodes is None else search_nodes
     start = PackingState(
-        problem=form.problem, target=room, capacity=room, search_nodes=limit, work=work_limit(len(form.item))
+        problem=canonical.problem,
+        target=capacity_in_units,
+        capacity=capacity_in_units,
+        search_nodes=limit,
+        work=work_limit(len(canonical.item)),
     )
     final = search_components(run_stages(start, HEURISTICS))
-    return Packed(
-        offset=_spread(problem, form.item, final.offset, form.unit),
-        peak=final.peak * form.unit,
-        live=live_bound(form.problem) * form.unit,
-        bound=final.bound * form.unit,
+    return PackingResult(
+        offset=_offsets_by_item(problem, canonical.item, final.offset, canonical.unit),
+        peak=final.peak * canonical.unit,
+        live=live_bound(canonical.problem) * canonical.unit,
+        bound=final.bound * canonical.unit,
         method=final.method,
         nodes_visited=final.nodes_visited,
     )
@@ -76,15 +82,17 @@ def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int
 
 def improve(problem: PackProblem, offset: Sequence[int], *, search_nodes: int) -> tuple[int, ...]:
     """Offsets with a peak no higher than that of ``offset``, by exact search. Every item has 1 byte or more."""
-    form = canonical(problem)
-    offset_in_units = tuple(offset[item] // form.unit for item in form.item)
-    start = run_stages(PackingState(problem=form.problem, target=0, search_nodes=search_nodes), HEURISTICS[:1])
-    return _spread(problem, form.item, search_components(keep_lower(start, offset_in_units, "given")).offset, form.unit)
+    canonical = canonicalize(problem)
+    offset_in_units = tuple(offset[item] // canonical.unit for item in canonical.item)
+    start = run_stages(PackingState(problem=canonical.problem, target=0, search_nodes=search_nodes), HEURISTICS[:1])
+    return _offsets_by_item(
+        problem, canonical.item, search_components(keep_lower(start, offset_in_units, "given")).offset, canonical.unit
+    )
 
 
-def _demand_compatible(problem: PackProblem) -> None:
+def _demand_disjoint_fixed(problem: PackProblem) -> None:
     fixed_items = [item for item, offset in enumerate(problem.fixed) if offset >= 0]
-    fixed_problem = take(problem, fixed_items)
+    fixed_problem = select_items(problem, fixed_items)
     for first, second in overlapping_pairs(fixed_problem, fixed_problem.fixed):
         raise InvalidConfig(
             f"items {fixed_items[first]} and {fixed_items[second]} are given bytes in common while both live",
@@ -92,7 +100,7 @@ def _demand_compatible(problem: PackProblem) -> None:
         )
 
 
-def _spread(problem: PackProblem, items: Sequence[int], offset: Sequence[int], unit: int) -> tuple[int, ...]:
+def _offsets_by_item(problem: PackProblem, items: Sequence[int], offset: Sequence[int], unit: int) -> tuple[int, ...]:
     """Offsets in bytes by the caller's items; items without bytes or span are at their fixed offset, or at 0."""
     by_item = [max(0, fixed) for fixed in problem.fixed]
     for item, low in zip(items, offset, strict=True):
@@ -108,8 +116,8 @@ def search_components(whole: PackingState) -> PackingState:
     floor = max(whole.target, whole.bound)
     results = list(parts)
     for index in sorted(range(len(parts)), key=lambda i: (-parts[i].bound, -parts[i].peak, i)):
-        hopeless = whole.capacity and max(part.bound for part in results) > whole.capacity
-        if parts[index].peak > floor and not hopeless:
+        exceeds_capacity = whole.capacity and max(part.bound for part in results) > whole.capacity
+        if parts[index].peak > floor and not exceeds_capacity:
             # One budget for all components: each gets what those before it left.
             spent = sum(part.nodes_visited for part in results)
             results[index] = _search_component(
@@ -129,7 +137,7 @@ def search_components(whole: PackingState) -> PackingState:
 
 def _component_state(whole: PackingState, items: range) -> PackingState:
     offset = whole.offset[items.start : items.stop]
-    problem = take(whole.problem, items)
+    problem = select_items(whole.problem, items)
     ends = (low + size for low, size in zip(offset, problem.size, strict=True))
     work = whole.work * len(items) // len(whole.problem)
     initial = PackingState(problem=problem, target=whole.target, search_nodes=0, work=work, capacity=whole.capacity)
@@ -147,7 +155,7 @@ def _search_component(part: PackingState) -> PackingState:
         return run_stages(part, SEARCH)
     if not core:
         return keep_lower(part, fit_rounds(part.problem, rounds, {}), "room")
-    core_state = replace(part, problem=take(part.problem, core), target=goal, offset=(), peak=-1)
+    core_state = replace(part, problem=select_items(part.problem, core), target=goal, offset=(), peak=-1)
     core_start = keep_lower(core_state, tuple(part.offset[item] for item in core), part.method)
     core_result = run_stages(core_start, SEARCH)
     offset = fit_rounds(part.problem, rounds, dict(zip(core, core_result.offset, strict=True)))

@@ -11,7 +11,7 @@ from tmmu.planner.pack.long_lived import place_long_lived_high
 from tmmu.planner.pack.lowest import lowest_fit, tight_fit
 from tmmu.planner.pack.sweep import sweep_best_fit, sweep_first_fit, sweep_long_lived_high, sweep_two_ended
 
-Place: TypeAlias = Callable[[PackingInstance], Column]
+PlaceItems: TypeAlias = Callable[[PackingInstance], Column]
 
 ITEM_WORK: Final = 3000
 """Work of one item of a lowest fit, in overlaps looked at: 12 us against 4 ns."""
@@ -23,7 +23,7 @@ class Packer:
     """A heuristic: its name in a plan's ``method``, offsets per item, and its work in overlaps looked at."""
 
     name: str
-    place: Place
+    place: PlaceItems
     work: Callable[[PackingInstance], int]
 
 

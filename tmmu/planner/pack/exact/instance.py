@@ -114,7 +114,7 @@ def instance_of(problem: PackProblem, rows: list[int]) -> SearchInstance:
     # Every offset is a multiple of ``step``, so that rounding sizes up to it changes no packing.
     step = gcd(*alignment, *(offset for offset in fixed if offset > 0))
     padded = [-(-number // step) * step for number in size]
-    unit = common_unit(padded, alignment, fixed)
+    unit = offset_unit(padded, alignment, fixed)
     first_section, end_section, sections = sections_of(
         [problem.birth[row] for row in rows], [problem.death[row] for row in rows]
     )
@@ -132,7 +132,7 @@ def instance_of(problem: PackProblem, rows: list[int]) -> SearchInstance:
     )
 
 
-def common_unit(sizes: list[int], alignments: list[int], fixed: list[int]) -> int:
+def offset_unit(sizes: list[int], alignments: list[int], fixed: list[int]) -> int:
     """The largest unit of all relevant offsets (sums of sizes rounded up to alignments): a fixed point of gcds."""
     unit = gcd(*sizes, *(offset for offset in fixed if offset > 0))
     steady = False

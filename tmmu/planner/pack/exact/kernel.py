@@ -33,13 +33,13 @@ IMPOSSIBLE: Final = 0
 UNKNOWN: Final = 2
 FREE: Final = -1
 """In ``fixed``: no fixed offset, and none among the neighbours either."""
-CAP, FIRST, END, COUNT, PARENT, PENDING, CELLS, FRAMES = range(8)
+CAP, FIRST, END, COUNT, PARENT, PENDING, PARTS, FRAMES = range(8)
 """Indices of ``stack.cursor``: capacity, sections and open items of the current part, its last choice, list tops."""
 
 
 @jit
 def search(
-    items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack, limit: int
+    items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack, max_nodes: int
 ) -> tuple[int, int]:
     """Offsets in ``state.offset``, none above its ``last``: (PLACED, IMPOSSIBLE or UNKNOWN, nodes visited).
 
@@ -48,7 +48,7 @@ def search(
     if not initialize(items, state, stack):
         return IMPOSSIBLE, 0
     cursor = stack.cursor
-    for node in range(limit):
+    for node in range(max_nodes):
         conflict = propagate(items, state, sections, stack)
         if conflict < 0:
             if cursor[COUNT]:
@@ -64,7 +64,7 @@ def search(
             if cursor[PARENT] < 0:
                 return IMPOSSIBLE, node + 1
             conflict = backtrack(items, state, stack)
-    return UNKNOWN, limit
+    return UNKNOWN, max_nodes
 
 
 @jit
@@ -74,7 +74,7 @@ def initialize(items: SearchItems, state: SearchState, stack: SearchStack) -> bo
     cursor[FIRST] = 0
     cursor[PARENT] = -1
     cursor[PENDING] = -1
-    cursor[CELLS] = 0
+    cursor[PARTS] = 0
     cursor[FRAMES] = 0
     stack.saved_start[0] = 0
     for i in range(len(state.low)):
@@ -101,29 +101,29 @@ def collect_unplaced(items: SearchItems, state: SearchState, stack: SearchStack)
 @jit
 def split_parts(items: SearchItems, sections: SectionBounds, stack: SearchStack) -> None:
     """Push every independent part of the current part onto the pending list, the earliest last, to be entered first."""
-    cursor, cross = stack.cursor, sections.cross
+    cursor, crossing = stack.cursor, sections.crossing
     first, end = cursor[FIRST], cursor[END]
     for s in range(first, end + 1):
-        cross[s] = 0
+        crossing[s] = 0
     for x in range(cursor[COUNT]):
         i = stack.active[x]
-        cross[items.first_section[i] + 1] += 1
-        cross[items.end_section[i]] -= 1
+        crossing[items.first_section[i] + 1] += 1
+        crossing[items.end_section[i]] -= 1
     for s in range(first + 1, end + 1):
-        cross[s] += cross[s - 1]
+        crossing[s] += crossing[s - 1]
     stop = end
     # Backwards, so that the earliest part is pushed last and entered first.
     for s in range(end - 1, first - 1, -1):
-        if cross[s] > 0:
+        if crossing[s] > 0:
             continue
         if sections.load[s] > 0:
-            c = cursor[CELLS]
-            stack.cell_first[c] = s
-            stack.cell_end[c] = stop
-            stack.cell_parent[c] = cursor[PARENT]
-            stack.cell_next[c] = cursor[PENDING]
-            cursor[PENDING] = c
-            cursor[CELLS] = c + 1
+            part = cursor[PARTS]
+            stack.part_first[part] = s
+            stack.part_end[part] = stop
+            stack.part_parent[part] = cursor[PARENT]
+            stack.part_next[part] = cursor[PENDING]
+            cursor[PENDING] = part
+            cursor[PARTS] = part + 1
         stop = s
 
 
@@ -131,11 +131,11 @@ def split_parts(items: SearchItems, sections: SectionBounds, stack: SearchStack)
 def enter_part(stack: SearchStack) -> None:
     """Pop the last pending part and make it the current one."""
     cursor = stack.cursor
-    c = cursor[PENDING]
-    cursor[FIRST] = stack.cell_first[c]
-    cursor[END] = stack.cell_end[c]
-    cursor[PARENT] = stack.cell_parent[c]
-    cursor[PENDING] = stack.cell_next[c]
+    part = cursor[PENDING]
+    cursor[FIRST] = stack.part_first[part]
+    cursor[END] = stack.part_end[part]
+    cursor[PARENT] = stack.part_parent[part]
+    cursor[PENDING] = stack.part_next[part]
 
 
 @jit
@@ -157,47 +157,47 @@ def choose_item(items: SearchItems, state: SearchState, stack: SearchStack) -> i
 def push_choice(state: SearchState, stack: SearchStack, item: int) -> None:
     """Push a frame: the second side of the choice, and the bounds of all open items of the part before it."""
     cursor, saved, active, low, support = stack.cursor, stack.saved, stack.active, state.low, state.support
-    f = cursor[FRAMES]
-    stack.item[f] = item
-    stack.lift[f] = state.neighbor_end[item]
-    stack.first[f] = cursor[FIRST]
-    stack.end[f] = cursor[END]
-    stack.parent[f] = cursor[PARENT]
-    stack.pending[f] = cursor[PENDING]
-    stack.cells[f] = cursor[CELLS]
-    m = stack.saved_start[f]
+    frame = cursor[FRAMES]
+    stack.item[frame] = item
+    stack.lift[frame] = state.neighbor_end[item]
+    stack.first[frame] = cursor[FIRST]
+    stack.end[frame] = cursor[END]
+    stack.parent[frame] = cursor[PARENT]
+    stack.pending[frame] = cursor[PENDING]
+    stack.parts[frame] = cursor[PARTS]
+    index = stack.saved_start[frame]
     for x in range(cursor[COUNT]):
         i = active[x]
-        saved[m] = i
-        saved[m + 1] = low[i]
-        saved[m + 2] = support[i]
-        m += 3
-    stack.saved_start[f + 1] = m
-    cursor[PARENT] = f
-    cursor[FRAMES] = f + 1
+        saved[index] = i
+        saved[index + 1] = low[i]
+        saved[index + 2] = support[i]
+        index += 3
+    stack.saved_start[frame + 1] = index
+    cursor[PARENT] = frame
+    cursor[FRAMES] = frame + 1
 
 
 @jit
 def backtrack(items: SearchItems, state: SearchState, stack: SearchStack) -> int:
     """Undo the last choice in this part and take its second side; the item if that contradicts too, or -1."""
     cursor, saved, low, support, offset = stack.cursor, stack.saved, state.low, state.support, state.offset
-    f = cursor[PARENT]
-    for m in range(stack.saved_start[f], stack.saved_start[f + 1], 3):
-        i = saved[m]
+    frame = cursor[PARENT]
+    for index in range(stack.saved_start[frame], stack.saved_start[frame + 1], 3):
+        i = saved[index]
         offset[i] = -1
-        low[i] = saved[m + 1]
-        support[i] = saved[m + 2]
-    cursor[FIRST] = stack.first[f]
-    cursor[END] = stack.end[f]
-    cursor[PARENT] = stack.parent[f]
-    cursor[PENDING] = stack.pending[f]
-    cursor[CELLS] = stack.cells[f]
-    cursor[FRAMES] = f
-    item = stack.item[f]
+        low[i] = saved[index + 1]
+        support[i] = saved[index + 2]
+    cursor[FIRST] = stack.first[frame]
+    cursor[END] = stack.end[frame]
+    cursor[PARENT] = stack.parent[frame]
+    cursor[PENDING] = stack.pending[frame]
+    cursor[PARTS] = stack.parts[frame]
+    cursor[FRAMES] = frame
+    item = stack.item[frame]
     # The first side is refuted: the item lies on an open neighbour, whose lowest end is ``lift``.
-    if stack.lift[f] > items.last[item]:
+    if stack.lift[frame] > items.last[item]:
         return item
-    low[item] = clear_of_fixed(items, state, item, stack.lift[f])
+    low[item] = clear_of_fixed(items, state, item, stack.lift[frame])
     return item if low[item] > items.last[item] else -1
 
 
@@ -222,11 +222,11 @@ def place_item(items: SearchItems, state: SearchState, i: int) -> int:
             if end > fixed[j]:
                 return j
             continue
-        end_of = end if align[j] <= 1 else align_up(end, align[j])
-        if support[j] < end_of:
-            support[j] = end_of
-            if low[j] < end_of:
-                low[j] = end_of if fixed[j] == FREE else clear_of_fixed(items, state, j, end_of)
+        next_start = end if align[j] <= 1 else align_up(end, align[j])
+        if support[j] < next_start:
+            support[j] = next_start
+            if low[j] < next_start:
+                low[j] = next_start if fixed[j] == FREE else clear_of_fixed(items, state, j, next_start)
                 if low[j] > last[j]:
                     return j
     return -1
@@ -235,19 +235,23 @@ def place_item(items: SearchItems, state: SearchState, i: int) -> int:
 @jit
 def clear_of_fixed(items: SearchItems, state: SearchState, i: int, value: int) -> int:
     """The least aligned offset from ``value`` up that overlaps no fixed neighbour; one that was in the way supports."""
-    v = align_up(value, items.align[i])
+    offset = align_up(value, items.align[i])
     if items.fixed[i] == FREE:
-        return v
+        return offset
     moved = True
     while moved:
         moved = False
         for k in range(items.neighbor_start[i], items.neighbor_start[i + 1]):
             j = items.neighbors[k]
-            if items.fixed[j] >= 0 and v < items.fixed[j] + items.size[j] and v + items.size[i] > items.fixed[j]:
-                v = align_up(items.fixed[j] + items.size[j], items.align[i])
-                state.support[i] = max(state.support[i], v)
+            if (
+                items.fixed[j] >= 0
+                and offset < items.fixed[j] + items.size[j]
+                and offset + items.size[i] > items.fixed[j]
+            ):
+                offset = align_up(items.fixed[j] + items.size[j], items.align[i])
+                state.support[i] = max(state.support[i], offset)
                 moved = True
-    return v
+    return offset
 
 
 @jit
@@ -274,32 +278,32 @@ def summarize_sections(items: SearchItems, state: SearchState, sections: Section
         top_of[s] = -1
     for x in range(count):
         i = active[x]
-        o = low[i]
-        end_of = o + size[i]
+        start = low[i]
+        item_end = start + size[i]
         for s in range(first_section[i], end_section[i]):
             load[s] += size[i]
-            if o < floor[s]:
+            if start < floor[s]:
                 floor2[s] = floor[s]
-                floor[s] = o
+                floor[s] = start
                 floor_of[s] = i
-            elif o < floor2[s]:
-                floor2[s] = o
-            if end_of < top[s]:
+            elif start < floor2[s]:
+                floor2[s] = start
+            if item_end < top[s]:
                 top2[s] = top[s]
-                top[s] = end_of
+                top[s] = item_end
                 top_of[s] = i
-            elif end_of < top2[s]:
-                top2[s] = end_of
+            elif item_end < top2[s]:
+                top2[s] = item_end
     for s in range(first, end):
         if load[s] > 0 and floor[s] + load[s] > capacity:
             return s
     for x in range(count):
         i = active[x]
         slack = capacity - low[i]
-        end_of = low[i] + size[i]
+        item_end = low[i] + size[i]
         for s in range(first_section[i], end_section[i]):
-            if load[s] <= slack and end_of < first_end[s]:
-                first_end[s] = end_of
+            if load[s] <= slack and item_end < first_end[s]:
+                first_end[s] = item_end
     return -1
 
 
@@ -341,35 +345,35 @@ def raise_bounds(
     for x in range(stack.cursor[COUNT]):
         i = stack.active[x]
         old_low = low[i]
-        v = old_low
+        new_low = old_low
         ends = MAX_OFFSET
-        lows = MAX_OFFSET
+        starts = MAX_OFFSET
         for s in range(first_section[i], end_section[i]):
-            t = top2[s] if top_of[s] == i else top[s]
-            f = floor2[s] if floor_of[s] == i else floor[s]
-            ends = min(ends, t)
-            lows = min(lows, f)
-            if old_low + load[s] > capacity and first_end[s] > v:
-                v = first_end[s]
+            lowest_end = top2[s] if top_of[s] == i else top[s]
+            lowest_start = floor2[s] if floor_of[s] == i else floor[s]
+            ends = min(ends, lowest_end)
+            starts = min(starts, lowest_start)
+            if old_low + load[s] > capacity and first_end[s] > new_low:
+                new_low = first_end[s]
         neighbor_end[i] = ends
-        neighbor_low[i] = lows
+        neighbor_low[i] = starts
         if fixed[i] >= 0:
             continue
         # Off its support, an item lies on an open neighbour: not below the lowest end among them.
-        if ends > v and (old_low > support[i] or is_outranked(items, state, i)):
-            v = ends
+        if ends > new_low and (old_low > support[i] or is_outranked(items, state, i)):
+            new_low = ends
         # Of two equal items the one of lower rank is the lower.
         k = twin[i]
-        if k >= 0 and offset[k] < 0 and low[k] + size[k] > v:
-            v = low[k] + size[k]
-        if v > old_low:
-            if v > last[i]:
+        if k >= 0 and offset[k] < 0 and low[k] + size[k] > new_low:
+            new_low = low[k] + size[k]
+        if new_low > old_low:
+            if new_low > last[i]:
                 return raised, i
             if align[i] > 1 or fixed[i] != FREE:
-                v = clear_of_fixed(items, state, i, v)
-                if v > last[i]:
+                new_low = clear_of_fixed(items, state, i, new_low)
+                if new_low > last[i]:
                     return raised, i
-            low[i] = v
+            low[i] = new_low
             raised += 1
     return raised, -1
 

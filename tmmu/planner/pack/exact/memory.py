@@ -17,7 +17,7 @@ from tmmu.planner.pack.exact.state import SearchItems, SearchStack, SearchState,
 Index: TypeAlias = npt.NDArray[np.int64]
 
 
-def items_of(instance: SearchInstance) -> SearchItems:
+def make_items(instance: SearchInstance) -> SearchItems:
     """Constant columns of ``instance``; ``last``, ``rank`` and ``twin`` are filled by ``set_capacity``."""
     count = len(instance)
     neighbors_of = neighbors(instance)
@@ -91,7 +91,7 @@ def peers(instance: SearchInstance) -> list[int]:
     return peer
 
 
-def state_of(instance: SearchInstance) -> SearchState:
+def make_state(instance: SearchInstance) -> SearchState:
     """Nothing is placed; each bound is the fixed offset, or 0."""
     count = len(instance)
     return SearchState(
@@ -103,15 +103,15 @@ def state_of(instance: SearchInstance) -> SearchState:
     )
 
 
-def sections_of(instance: SearchInstance) -> SectionBounds:
+def make_sections(instance: SearchInstance) -> SectionBounds:
     """Empty cells for ``summarize_sections``."""
     return SectionBounds(*(zero_cells(instance.sections + 2) for _ in SectionBounds._fields))
 
 
-def stack_of(instance: SearchInstance) -> SearchStack:
+def make_stack(instance: SearchInstance) -> SearchStack:
     """Cells for every frame that can be open at once: at most one per item."""
     count = len(instance)
-    frame, cell, saved = count + 2, 4 * count + 8, 3 * (count + 1) * (count + 2) // 2
+    frames, parts, saved = count + 2, 4 * count + 8, 3 * (count + 1) * (count + 2) // 2
     sizes = {"saved": saved, "active": count + 1, "cursor": 8}
-    per_field = [sizes.get(name, cell if name.startswith("cell_") else frame) for name in SearchStack._fields]
+    per_field = [sizes.get(name, parts if name.startswith("part_") else frames) for name in SearchStack._fields]
     return SearchStack(*(zero_cells(size) for size in per_field))

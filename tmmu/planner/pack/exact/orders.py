@@ -8,79 +8,79 @@ from tmmu.planner.pack.exact.instance import SearchInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ItemFeatures:
     """Per item: units, span in positions, width in sections, and the units live in its fullest section."""
 
     size: tuple[int, ...]
     span: tuple[int, ...]
     width: tuple[int, ...]
-    crowd: tuple[int, ...]
+    pressure: tuple[int, ...]
 
 
-Order: TypeAlias = Callable[[Shape, int], tuple[int, int]]
+Order: TypeAlias = Callable[[ItemFeatures, int], tuple[int, int]]
 """The (major, minor) key of an item, largest first; noise scales the minor part alone."""
 
 
-def shape_of(instance: SearchInstance) -> Shape:
+def features_of(instance: SearchInstance) -> ItemFeatures:
     """The shapes of all items of ``instance``."""
     load = instance.loads
     bounds = list(zip(instance.first_section, instance.end_section, strict=True))
-    return Shape(
+    return ItemFeatures(
         size=instance.units,
         span=instance.span,
         width=tuple(end_section - first_section for first_section, end_section in bounds),
-        crowd=tuple(max(load[first_section:end_section]) for first_section, end_section in bounds),
+        pressure=tuple(max(load[first_section:end_section]) for first_section, end_section in bounds),
     )
 
 
-def by_crowd_and_width(shape: Shape, item: int) -> tuple[int, int]:
+def by_pressure_and_width(shape: ItemFeatures, item: int) -> tuple[int, int]:
     """Items of the fullest section first, of those the widest."""
-    return shape.crowd[item], shape.width[item] + 1
+    return shape.pressure[item], shape.width[item] + 1
 
 
-def by_crowded_span(shape: Shape, item: int) -> tuple[int, int]:
+def by_weighted_span(shape: ItemFeatures, item: int) -> tuple[int, int]:
     """Longest-lived first, weighted by the cube of the fullest section."""
-    return 0, shape.span[item] * shape.crowd[item] ** 3
+    return 0, shape.span[item] * shape.pressure[item] ** 3
 
 
-def by_crowded_width(shape: Shape, item: int) -> tuple[int, int]:
+def by_weighted_width(shape: ItemFeatures, item: int) -> tuple[int, int]:
     """Widest first, weighted in the same way."""
-    return 0, shape.width[item] * shape.crowd[item] ** 3
+    return 0, shape.width[item] * shape.pressure[item] ** 3
 
 
-def by_crowded_area(shape: Shape, item: int) -> tuple[int, int]:
+def by_weighted_area(shape: ItemFeatures, item: int) -> tuple[int, int]:
     """Most units x positions first, weighted in the same way."""
-    return 0, shape.size[item] * shape.span[item] * shape.crowd[item] ** 3
+    return 0, shape.size[item] * shape.span[item] * shape.pressure[item] ** 3
 
 
-def by_crowded_load(shape: Shape, item: int) -> tuple[int, int]:
+def by_weighted_load(shape: ItemFeatures, item: int) -> tuple[int, int]:
     """Most units x sections first, weighted in the same way."""
-    return 0, shape.size[item] * shape.width[item] * shape.crowd[item] ** 3
+    return 0, shape.size[item] * shape.width[item] * shape.pressure[item] ** 3
 
 
-def by_width(shape: Shape, item: int) -> tuple[int, int]:
+def by_width(shape: ItemFeatures, item: int) -> tuple[int, int]:
     """Widest first."""
     return 0, shape.width[item]
 
 
 CYCLE: Final[tuple[tuple[int, Order], ...]] = (
-    (64, by_crowded_span),
-    (64, by_crowd_and_width),
-    (64, by_crowded_area),
+    (64, by_weighted_span),
+    (64, by_pressure_and_width),
+    (64, by_weighted_area),
     (64, by_width),
-    (160, by_crowd_and_width),
-    (64, by_crowded_width),
-    (160, by_crowded_load),
+    (160, by_pressure_and_width),
+    (64, by_weighted_width),
+    (160, by_weighted_load),
 )
 """Noise, of 256, and order of the searches in turn."""
 
 
-def ranks(shape: Shape, order: Order, *, noise: int, seed: int) -> list[int]:
+def ranks(shape: ItemFeatures, order: Order, *, noise: int, seed: int) -> list[int]:
     """Per item its rank; minor keys are scaled by a factor in [256 - noise, 256 + noise], a hash of seed and item."""
     keys = []
     for item in range(len(shape.size)):
         major, minor = order(shape, item)
-        factor = 256 - noise + mix(seed * 1_000_003 + item) % (2 * noise + 1)
+        factor = 256 - noise + splitmix64(seed * 1_000_003 + item) % (2 * noise + 1)
         keys.append((-major, -minor * factor, item))
     rank = [0] * len(keys)
     for place, (_, _, item) in enumerate(sorted(keys)):
@@ -88,7 +88,7 @@ def ranks(shape: Shape, order: Order, *, noise: int, seed: int) -> list[int]:
     return rank
 
 
-def mix(value: int) -> int:
+def splitmix64(value: int) -> int:
     """A well-spread 64-bit number for ``value`` (the finalizer of splitmix64)."""
     word = (value + 1) * 0x9E3779B97F4A7C15 % (1 << 64)
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)

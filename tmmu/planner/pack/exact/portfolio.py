@@ -13,8 +13,8 @@ from typing import Final
 from tmmu.planner.pack.exact.answers import SearchStatus, Verdict
 from tmmu.planner.pack.exact.instance import SearchInstance, offsets_by_row
 from tmmu.planner.pack.exact.kernel import CAP, END, IMPOSSIBLE, PLACED, search
-from tmmu.planner.pack.exact.memory import items_of, sections_of, set_capacity, stack_of, state_of
-from tmmu.planner.pack.exact.orders import CYCLE, Order, Shape, ranks, shape_of
+from tmmu.planner.pack.exact.memory import make_items, make_sections, make_stack, make_state, set_capacity
+from tmmu.planner.pack.exact.orders import CYCLE, ItemFeatures, Order, features_of, ranks
 from tmmu.planner.pack.exact.state import SearchItems, SearchStack, SectionBounds
 
 STATUS_OF_CODE: Final[dict[int, SearchStatus]] = {PLACED: "placed", IMPOSSIBLE: "impossible"}
@@ -44,7 +44,7 @@ class SearchWorkspace:
     """An instance and the arrays that all its searches share."""
 
     instance: SearchInstance
-    shape: Shape
+    features: ItemFeatures
     items: SearchItems
     sections: SectionBounds
     stack: SearchStack
@@ -54,10 +54,10 @@ def make_workspace(instance: SearchInstance) -> SearchWorkspace:
     """The arrays for searches of ``instance``."""
     return SearchWorkspace(
         instance=instance,
-        shape=shape_of(instance),
-        items=items_of(instance),
-        sections=sections_of(instance),
-        stack=stack_of(instance),
+        features=features_of(instance),
+        items=make_items(instance),
+        sections=make_sections(instance),
+        stack=make_stack(instance),
     )
 
 
@@ -87,9 +87,12 @@ def run_search(workspace: SearchWorkspace, capacity: int, config: SearchConfig, 
     instance = workspace.instance
     capacity = instance.clamp_capacity(capacity)
     set_capacity(
-        workspace.items, instance, capacity, ranks(workspace.shape, config.order, noise=config.noise, seed=config.seed)
+        workspace.items,
+        instance,
+        capacity,
+        ranks(workspace.features, config.order, noise=config.noise, seed=config.seed),
     )
-    state = state_of(instance)
+    state = make_state(instance)
     workspace.stack.cursor[CAP] = -(-capacity // instance.unit)
     workspace.stack.cursor[END] = instance.sections
     code, nodes = search(workspace.items, state, workspace.sections, workspace.stack, min(config.max_nodes, nodes_left))

@@ -47,7 +47,7 @@ class SearchState(NamedTuple):
 class SectionBounds(NamedTuple):
     """Per section, over its open items: units, the two lowest offsets and ends, and the items of the lowest.
 
-    ``first_end``: lowest end among items that may be the lowest; ``cross``: items that span into the next section.
+    ``first_end``: lowest end among items that may be the lowest; ``crossing``: items that span into the next section.
     """
 
     load: Cells
@@ -58,7 +58,7 @@ class SectionBounds(NamedTuple):
     top2: Cells
     top_of: Cells
     first_end: Cells
-    cross: Cells
+    crossing: Cells
 
 
 class SearchStack(NamedTuple):
@@ -66,7 +66,7 @@ class SearchStack(NamedTuple):
 
     A frame has an item and its offset on the second side (``lift``), the sections ``first`` to ``end`` of its part, the
     choice before it in that part (``parent``), and where its entries begin in the trail ``saved`` (``saved_start``).
-    ``cell_*``: a linked list of pending parts.
+    ``part_*``: a linked list of pending parts.
     """
 
     item: Cells
@@ -75,12 +75,12 @@ class SearchStack(NamedTuple):
     end: Cells
     parent: Cells
     pending: Cells
-    cells: Cells
+    parts: Cells
     saved_start: Cells
-    cell_first: Cells
-    cell_end: Cells
-    cell_parent: Cells
-    cell_next: Cells
+    part_first: Cells
+    part_end: Cells
+    part_parent: Cells
+    part_next: Cells
     saved: Cells
     active: Cells
     cursor: Cells

@@ -11,7 +11,7 @@ import pytest
 from tmmu.ir.problem import PackProblem
 from tmmu.planner.pack.exact import find, minimize
 from tmmu.planner.pack.exact.instance import MAX_ITEMS
-from tmmu.planner.pack.exact.orders import mix
+from tmmu.planner.pack.exact.orders import splitmix64
 
 Item = tuple[int, int, int]
 
@@ -32,12 +32,12 @@ def cut_rectangle(seed: int, cuts: int, width: int, height: int) -> list[Item]:
     """A full rectangle of bytes and positions, cut into items: they can be packed to exactly ``height``."""
     blocks = [(0, width, height)]
     for turn in range(cuts):
-        start, end, size = blocks.pop(mix(seed + 3 * turn) % len(blocks))
-        if mix(seed + 3 * turn + 1) % 2 and end - start > 1:
-            middle = start + 1 + mix(seed + 3 * turn + 2) % (end - start - 1)
+        start, end, size = blocks.pop(splitmix64(seed + 3 * turn) % len(blocks))
+        if splitmix64(seed + 3 * turn + 1) % 2 and end - start > 1:
+            middle = start + 1 + splitmix64(seed + 3 * turn + 2) % (end - start - 1)
             blocks += [(start, middle, size), (middle, end, size)]
         elif size > 1:
-            part = 1 + mix(seed + 3 * turn + 2) % (size - 1)
+            part = 1 + splitmix64(seed + 3 * turn + 2) % (size - 1)
             blocks += [(start, end, part), (start, end, size - part)]
         else:
             blocks.append((start, end, size))
@@ -158,7 +158,7 @@ def test_numbers_beyond_a_word_stay_unknown_unless_a_common_unit_makes_them_smal
 def test_row_order_does_not_change_the_answer() -> None:
     items = cut_rectangle(13, 60, 24, 40)
     expected = sorted(zip(items, find(problem(items), 40, search_nodes=100_000).offset, strict=True))
-    for order in (items[::-1], sorted(items, key=lambda item: mix(sum(item)))):
+    for order in (items[::-1], sorted(items, key=lambda item: splitmix64(sum(item)))):
         verdict = find(problem(order), 40, search_nodes=100_000)
         assert sorted(zip(order, verdict.offset, strict=True)) == expected
 

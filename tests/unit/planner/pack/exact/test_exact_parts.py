@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.planner.pack.exact.test_exact import problem
 from tmmu.planner.pack.exact import jit
-from tmmu.planner.pack.exact.instance import common_unit, prepare_instances, sections_of
+from tmmu.planner.pack.exact.instance import offset_unit, prepare_instances, sections_of
 from tmmu.planner.pack.exact.memory import neighbors, peers, twins
-from tmmu.planner.pack.exact.orders import CYCLE, by_width, ranks, shape_of
+from tmmu.planner.pack.exact.orders import CYCLE, by_width, features_of, ranks
 from tmmu.planner.pack.exact.portfolio import luby, search_configs
 
 
@@ -47,7 +47,7 @@ def test_parts_of_the_timeline_are_instances_in_the_order_of_time() -> None:
 def test_common_unit_divides_every_relevant_offset(
     sizes: list[int], alignments: list[int], fixed: list[int], unit: int
 ) -> None:
-    assert common_unit(sizes, alignments, fixed) == unit
+    assert offset_unit(sizes, alignments, fixed) == unit
 
 
 def test_bound_leaves_out_the_padding_of_the_topmost_item() -> None:
@@ -92,7 +92,7 @@ def test_search_configs_have_distinct_seeds() -> None:
 
 def test_ranks_are_exact_without_noise_and_repeatable_with_it() -> None:
     (part,) = prepare_instances(problem([(1, 0, 3), (1, 0, 9), (1, 2, 5), (1, 4, 7)]))
-    shape = shape_of(part)
+    shape = features_of(part)
     assert shape.width == (2, 1, 2, 1)
     assert ranks(shape, by_width, noise=0, seed=1) == [0, 2, 1, 3]
     disturbed = [ranks(shape, by_width, noise=200, seed=seed) for seed in range(20)]

@@ -9,10 +9,10 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
 from tmmu.judge.packing import packing_faults
 from tmmu.planner.pack.bounds import gap_bound, live_bound, lower_bound, padded_bound
-from tmmu.planner.pack.layers import HEURISTICS, SEARCH, PackingState, run_stages
 from tmmu.planner.pack.obstacles import best_around_fixed, fit_rounds, prepare_constrained
-from tmmu.planner.pack.reduce import canonical, common_unit, components, droppable_rounds, take
+from tmmu.planner.pack.reduce import canonicalize, common_unit, components, droppable_rounds, select_items
 from tmmu.planner.pack.solve import pack
+from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, run_stages
 
 Row = tuple[int, ...]
 
@@ -64,7 +64,7 @@ def test_common_unit_divides_sizes_and_fixed_offsets() -> None:
 
 def test_canonical_form_drops_empty_items_and_ranks_wide_times() -> None:
     far = 2**63
-    form = canonical(problem([(far, far + 9, 8), (3, 3, 8), (5, 6, 0), (-far, far + 1, 4)]))
+    form = canonicalize(problem([(far, far + 9, 8), (3, 3, 8), (5, 6, 0), (-far, far + 1, 4)]))
     assert form.item == (3, 0)
     assert form.unit == 4
     assert (form.problem.birth, form.problem.death, form.problem.size) == ((0, 1), (2, 3), (1, 2))
@@ -91,7 +91,7 @@ def test_dropped_items_go_back_below_the_target() -> None:
         whole = problem(sorted(rows))
         target = live_bound(whole) + pick(40)
         core, rounds = droppable_rounds(whole, target)
-        packed = pack(take(whole, core), search_nodes=1_000)
+        packed = pack(select_items(whole, core), search_nodes=1_000)
         offset = fit_rounds(whole, rounds, dict(zip(core, packed.offset, strict=True)))
         peak = max(low + size for low, size in zip(offset, whole.size, strict=True))
         assert peak <= max(packed.peak, target)
@@ -117,7 +117,7 @@ def test_items_placed_below_an_unaligned_bound_are_aligned() -> None:
 
 
 def test_stages_stop_at_the_target() -> None:
-    hard = canonical(random_aligned_problem(60, 15, 2)).problem
+    hard = canonicalize(random_aligned_problem(60, 15, 2)).problem
     free = run_stages(PackingState(problem=hard, target=0, search_nodes=2_000), HEURISTICS)
     assert free.peak > free.bound
     assert not free.is_done
@@ -140,7 +140,7 @@ def test_components_below_the_highest_bound_are_not_searched() -> None:
     """The second component needs as much as the heuristics use for the first: no search can lower the peak."""
     hard = random_aligned_problem(60, 15, 2)
     after = max(hard.death)
-    form = canonical(hard)
+    form = canonicalize(hard)
     tall = run_stages(PackingState(problem=form.problem, target=0, search_nodes=0), HEURISTICS).peak * form.unit
     both = PackProblem(
         size=(*hard.size, tall),
