@@ -45,7 +45,7 @@ def test_row_with_a_fault_is_named_and_fails(
             raise PlanUnsound("output 0 is not what a plain run gives", fix="report it")
         return gpu_check.Row(name=case.name, same=1, replay_ms=1.0, calls_ms=2.0, eager_ms=3.0)
 
-    monkeypatch.setattr(gpu_check, "_measured", broken)
+    monkeypatch.setattr(gpu_check, "_measure", broken)
     monkeypatch.setattr(sys, "argv", ["gpu_check", "--device", "cpu"])
     assert gpu_check.main() == 1
     out = capsys.readouterr().out
