@@ -57,8 +57,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 def lower(call: tuple[Any, tuple[Any, ...]], place: torch.Tensor) -> Any:
     operator, args = call
-    defaults = {a.name: a.default_value for a in operator._schema.arguments if a.has_default_value()}
-    return LOWERINGS[str(operator)](defaults | arguments_by_name(operator, args, {}), place)
+    return LOWERINGS[str(operator)](arguments_by_name(operator, args, {}), place)
 
 
 @pytest.mark.parametrize("name", CASES)
