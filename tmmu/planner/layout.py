@@ -6,7 +6,7 @@ import numpy as np
 
 from tmmu.ir.problem import PackProblem, Placement, Problem
 from tmmu.planner.pack.instance import PackingInstance, prepare_instance
-from tmmu.planner.pack.portfolio import CandidatePacking, best_candidate, make_candidate, run_packer
+from tmmu.planner.pack.portfolio import CandidatePacking, best_candidate, lower_of, make_candidate, run_packer
 from tmmu.planner.pack.solve import improve
 from tmmu.planner.pack.table import Packer
 from tmmu.planner.slots import SlotAssignment, max_live_bytes
@@ -34,7 +34,7 @@ def _search_lower(instance: PackingInstance, best: CandidatePacking, search_node
     )
     offset = improve(problem, best.offset.tolist(), search_nodes=search_nodes)
     better = make_candidate(instance, "exact", np.array(offset, dtype=best.offset.dtype))
-    return min(best, better, key=lambda candidate: candidate.peak)
+    return lower_of(best, better)
 
 
 def _empty_placement(problem: Problem, method: str) -> Placement:

@@ -15,7 +15,7 @@ import numpy as np
 from tmmu.ir.problem import PackProblem, Problem
 from tmmu.planner.pack import orders
 from tmmu.planner.pack.instance import WORD_LIMIT, Column, Index, PackingInstance, prepare_instance
-from tmmu.planner.pack.portfolio import BASE_WORK, MAX_WORK, WORK_PER_ITEM
+from tmmu.planner.pack.portfolio import CandidatePacking, lower_of, make_candidate, work_limit
 from tmmu.planner.pack.search import MAX_TRIES, TRIES_PER_ITEM, WALKS, walk_orders
 from tmmu.planner.pack.sweep import sweep_best_fit
 from tmmu.planner.pack.table import lowest_work
@@ -99,31 +99,24 @@ def sweep_above_fixed(problem: PackProblem, constrained: ConstrainedInstance) ->
     return low
 
 
-def best_around_fixed(problem: PackProblem, constrained: ConstrainedInstance) -> tuple[str, Column]:
-    """(method, offsets) of the lowest peak among sweep, orders and walks within the work limit."""
+def best_around_fixed(problem: PackProblem, constrained: ConstrainedInstance) -> CandidatePacking:
+    """The packing of the lowest peak among sweep, orders and walks within the work limit."""
     instance = constrained.instance
-    work_left = min(BASE_WORK + WORK_PER_ITEM * len(instance), MAX_WORK)
+    work_left = work_limit(len(instance))
     cost = lowest_work(instance)
-    best = ("above", sweep_above_fixed(problem, constrained))
+    best = make_candidate(instance, "above", sweep_above_fixed(problem, constrained))
     for name, order in ORDERS:
-        if _peak(instance, best[1]) > instance.bound and cost <= work_left:
+        if best.peak > instance.bound and cost <= work_left:
             work_left -= cost
-            best = min(
-                best,
-                (name, fit_around_fixed(instance, order(instance), constrained=constrained)),
-                key=lambda b: _peak(instance, b[1]),
-            )
+            offset = fit_around_fixed(instance, order(instance), constrained=constrained)
+            best = lower_of(best, make_candidate(instance, name, offset))
     for index, walk in enumerate(WALKS):
         tries = min(work_left // (len(WALKS) - index) // cost, MAX_TRIES, TRIES_PER_ITEM * len(instance))
-        if _peak(instance, best[1]) > instance.bound and tries:
+        if best.peak > instance.bound and tries:
             work_left -= tries * cost
             offset = walk_orders(instance, walk, tries, fit=partial(fit_around_fixed, constrained=constrained))
-            best = min(best, (walk.name, offset), key=lambda b: _peak(instance, b[1]))
+            best = lower_of(best, make_candidate(instance, walk.name, offset))
     return best
-
-
-def _peak(instance: PackingInstance, offset: Column) -> int:
-    return int((offset + instance.size).max())
 
 
 def fit_rounds(problem: PackProblem, rounds: Sequence[Sequence[int]], placed: Mapping[int, int]) -> tuple[int, ...]:

@@ -36,6 +36,11 @@ def make_candidate(instance: PackingInstance, method: str, offset: Column) -> Ca
     return CandidatePacking(method=method, offset=offset, peak=int((offset + instance.size).max()))
 
 
+def lower_of(first: CandidatePacking, second: CandidatePacking) -> CandidatePacking:
+    """The candidate of lower peak; ties go to the first."""
+    return second if second.peak < first.peak else first
+
+
 def work_limit(items: int) -> int:
     """Work that packers and walks may take together, in overlaps looked at."""
     return min(BASE_WORK + WORK_PER_ITEM * items, MAX_WORK)
@@ -58,7 +63,7 @@ def best_packer(instance: PackingInstance) -> tuple[CandidatePacking, int]:
         cost = packer.work(instance)
         if best.peak > instance.bound and cost <= work_left:
             work_left -= cost
-            best = min(best, run_packer(instance, packer), key=_peak_of)
+            best = lower_of(best, run_packer(instance, packer))
     return best, work_left
 
 
@@ -69,9 +74,5 @@ def best_walk(instance: PackingInstance, best: CandidatePacking, work_left: int)
         tries = min(share, MAX_TRIES, TRIES_PER_ITEM * len(instance))
         if best.peak > instance.bound and tries:
             work_left -= tries * lowest_work(instance)
-            best = min(best, make_candidate(instance, walk.name, walk_orders(instance, walk, tries)), key=_peak_of)
+            best = lower_of(best, make_candidate(instance, walk.name, walk_orders(instance, walk, tries)))
     return best
-
-
-def _peak_of(candidate: CandidatePacking) -> int:
-    return candidate.peak

@@ -94,7 +94,7 @@ def droppable_rounds(problem: PackProblem, target: int) -> tuple[list[int], list
     k neighbours of s bytes in all leave at most k + 1 gaps below ``target``. If none held an item of n bytes and
     alignment a, then s + (k + 1)(n + a - 2) >= target. Placed last round first, each in its lowest gap, all stay below.
     """
-    remaining = [item for item in range(len(problem)) if item >= 0]
+    remaining = list(range(len(problem)))
     rounds: list[list[int]] = []
     for _ in range(MAX_DROP_ROUNDS):
         needed = _may_not_fit(select_items(problem, remaining), target)

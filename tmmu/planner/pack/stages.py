@@ -119,11 +119,11 @@ def run_constrained_heuristics(state: PackingState) -> PackingState:
     if len(set(problem.alignment)) == 1 and all(fixed < 0 for fixed in problem.fixed):
         return state
     constrained = prepare_constrained(problem, state.bound)
-    method, by_instance = best_around_fixed(problem, constrained)
+    best = best_around_fixed(problem, constrained)
     offset = [0] * len(problem)
-    for item, low in zip(constrained.instance.item.tolist(), by_instance.tolist(), strict=True):
+    for item, low in zip(constrained.instance.item.tolist(), best.offset.tolist(), strict=True):
         offset[item] = low
-    return keep_lower(state, tuple(offset), method)
+    return keep_lower(state, tuple(offset), best.method)
 
 
 def keep_lower(state: PackingState, offset: tuple[int, ...], method: str) -> PackingState:

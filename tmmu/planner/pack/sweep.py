@@ -29,16 +29,7 @@ def sweep_best_fit(instance: PackingInstance) -> Column:
 
 def sweep_two_ended(instance: PackingInstance, *, short: int) -> Column:
     """Offsets per item: those that live at most ``short`` positions high below the bound, the others low."""
-    gaps = Gaps(instance.max_offset * 2)
-    size = instance.size.tolist()
-    short_lived = (instance.death - instance.birth <= short).tolist()
-
-    def take(index: int) -> int:
-        if short_lived[index]:
-            return gaps.take_highest(size[index], instance.bound)
-        return gaps.take_lowest(size[index])
-
-    return _place_by_birth(instance, gaps, take)
+    return _place_at_two_ends(instance, (instance.death - instance.birth <= short).tolist())
 
 
 def sweep_long_lived_high(instance: PackingInstance) -> Column:
@@ -46,12 +37,15 @@ def sweep_long_lived_high(instance: PackingInstance) -> Column:
 
     In a training step gradients are written while activations die: the two stacks meet and never cross.
     """
+    return _place_at_two_ends(instance, (instance.death == instance.death.max()).tolist())
+
+
+def _place_at_two_ends(instance: PackingInstance, is_high: list[bool]) -> Column:
     gaps = Gaps(instance.max_offset * 2)
     size = instance.size.tolist()
-    lives_to_end = (instance.death == instance.death.max()).tolist()
 
     def take(index: int) -> int:
-        if lives_to_end[index]:
+        if is_high[index]:
             return gaps.take_highest(size[index], instance.bound)
         return gaps.take_lowest(size[index])
 

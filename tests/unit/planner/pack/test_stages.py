@@ -103,9 +103,9 @@ def test_items_are_placed_around_fixed_ones(scale: int) -> None:
     rows: list[Row] = [(0, 9, 2, 1, 4), (0, 9, 4, 1), (3, 9, 3, 8), (0, 3, 3, 2), (4, 5, 1, 1)]
     scaled = [(row[0], row[1], row[2] * scale, row[3] * scale, row[4] * scale if len(row) == 5 else -1) for row in rows]
     whole = problem(scaled)
-    method, offset = best_around_fixed(whole, prepare_constrained(whole, 11 * scale))
-    assert method == "size"
-    offset_of = dict(zip(prepare_constrained(whole, 0).instance.item.tolist(), offset.tolist(), strict=True))
+    best = best_around_fixed(whole, prepare_constrained(whole, 11 * scale))
+    assert best.method == "size"
+    offset_of = dict(zip(prepare_constrained(whole, 0).instance.item.tolist(), best.offset.tolist(), strict=True))
     assert [offset_of[item] // scale for item in range(5)] == [4, 0, 8, 6, 6]
 
 

@@ -134,6 +134,7 @@ def instance_of(problem: PackProblem, rows: list[int]) -> SearchInstance:
 
 def offset_unit(sizes: list[int], alignments: list[int], fixed: list[int]) -> int:
     """The largest unit of all relevant offsets (sums of sizes rounded up to alignments): a fixed point of gcds."""
+    # Each round divides the unit by a proper factor or changes nothing: at most log2(unit) rounds.
     unit = gcd(*sizes, *(offset for offset in fixed if offset > 0))
     steady = False
     while not steady:

@@ -22,7 +22,7 @@ Order: TypeAlias = Callable[[ItemFeatures, int], tuple[int, int]]
 
 
 def features_of(instance: SearchInstance) -> ItemFeatures:
-    """The shapes of all items of ``instance``."""
+    """The features of all items of ``instance``."""
     load = instance.loads
     bounds = list(zip(instance.first_section, instance.end_section, strict=True))
     return ItemFeatures(
@@ -33,34 +33,34 @@ def features_of(instance: SearchInstance) -> ItemFeatures:
     )
 
 
-def by_pressure_and_width(shape: ItemFeatures, item: int) -> tuple[int, int]:
+def by_pressure_and_width(features: ItemFeatures, item: int) -> tuple[int, int]:
     """Items of the fullest section first, of those the widest."""
-    return shape.pressure[item], shape.width[item] + 1
+    return features.pressure[item], features.width[item] + 1
 
 
-def by_weighted_span(shape: ItemFeatures, item: int) -> tuple[int, int]:
+def by_weighted_span(features: ItemFeatures, item: int) -> tuple[int, int]:
     """Longest-lived first, weighted by the cube of the fullest section."""
-    return 0, shape.span[item] * shape.pressure[item] ** 3
+    return 0, features.span[item] * features.pressure[item] ** 3
 
 
-def by_weighted_width(shape: ItemFeatures, item: int) -> tuple[int, int]:
+def by_weighted_width(features: ItemFeatures, item: int) -> tuple[int, int]:
     """Widest first, weighted in the same way."""
-    return 0, shape.width[item] * shape.pressure[item] ** 3
+    return 0, features.width[item] * features.pressure[item] ** 3
 
 
-def by_weighted_area(shape: ItemFeatures, item: int) -> tuple[int, int]:
+def by_weighted_area(features: ItemFeatures, item: int) -> tuple[int, int]:
     """Most units x positions first, weighted in the same way."""
-    return 0, shape.size[item] * shape.span[item] * shape.pressure[item] ** 3
+    return 0, features.size[item] * features.span[item] * features.pressure[item] ** 3
 
 
-def by_weighted_load(shape: ItemFeatures, item: int) -> tuple[int, int]:
+def by_weighted_load(features: ItemFeatures, item: int) -> tuple[int, int]:
     """Most units x sections first, weighted in the same way."""
-    return 0, shape.size[item] * shape.width[item] * shape.pressure[item] ** 3
+    return 0, features.size[item] * features.width[item] * features.pressure[item] ** 3
 
 
-def by_width(shape: ItemFeatures, item: int) -> tuple[int, int]:
+def by_width(features: ItemFeatures, item: int) -> tuple[int, int]:
     """Widest first."""
-    return 0, shape.width[item]
+    return 0, features.width[item]
 
 
 CYCLE: Final[tuple[tuple[int, Order], ...]] = (
@@ -75,16 +75,16 @@ CYCLE: Final[tuple[tuple[int, Order], ...]] = (
 """Noise, of 256, and order of the searches in turn."""
 
 
-def ranks(shape: ItemFeatures, order: Order, *, noise: int, seed: int) -> list[int]:
+def ranks(features: ItemFeatures, order: Order, *, noise: int, seed: int) -> list[int]:
     """Per item its rank; minor keys are scaled by a factor in [256 - noise, 256 + noise], a hash of seed and item."""
     keys = []
-    for item in range(len(shape.size)):
-        major, minor = order(shape, item)
+    for item in range(len(features.size)):
+        major, minor = order(features, item)
         factor = 256 - noise + splitmix64(seed * 1_000_003 + item) % (2 * noise + 1)
         keys.append((-major, -minor * factor, item))
     rank = [0] * len(keys)
-    for place, (_, _, item) in enumerate(sorted(keys)):
-        rank[item] = place
+    for position, (_, _, item) in enumerate(sorted(keys)):
+        rank[item] = position
     return rank
 
 
