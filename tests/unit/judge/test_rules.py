@@ -1,7 +1,7 @@
 """Every rule of the legal graph has a legal graph that is broken in exactly that way."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,8 @@ from tests.strategies import Builder, graphs, random_graph, seeded
 from tests.unit.ir.samples import edit, graph
 from tmmu.errors import AllocationOverflow, InvalidIrShapes, LivenessCycle
 from tmmu.ir.graph import Graph, Ops
-from tmmu.judge.rules import RULES, check_graph, require_legal
+from tmmu.judge.graph_schema import GraphRule
+from tmmu.judge.rules import RULES, SEMANTIC_RULES, check_graph, require_legal
 
 TOP = 2**64 - 1
 OP0, OP1 = 0, 1
@@ -169,3 +170,32 @@ def test_check_is_linear(shuffled: bool) -> None:
     """3,000 ops are checked in well under a second, however their ids are ordered."""
     base = random_graph(seeded(5), ops=3000, shuffled=shuffled)
     assert check_graph(base) == ()
+
+
+class Spy:
+    """A graph, or a table of one, that notes the path of each column that is looked at."""
+
+    def __init__(self, target: object, path: str, paths: set[str]) -> None:
+        self._target, self._path, self._paths = target, path, paths
+
+    def __getattr__(self, name: str) -> object:
+        path, content = f"{self._path}{name}", getattr(self._target, name)
+        if is_dataclass(content):
+            return Spy(content, f"{path}.", self._paths)
+        self._paths |= set() if name == "ids" else {path}
+        return content
+
+    def __len__(self) -> int:
+        return len(self._target)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", SEMANTIC_RULES, ids=[rule.name for rule in SEMANTIC_RULES])
+def test_rule_looks_at_nothing_but_its_parts(rule: GraphRule) -> None:
+    """Otherwise ``check_graph`` would leave it out where something that it looks at has changed."""
+    for program in (graph(), random_graph(seeded(3), ops=40, joint=True, shuffled=True)):
+        paths: set[str] = set()
+        assert not list(rule.check(Spy(program, "", paths)))  # type: ignore[arg-type]
+        assert (
+            not rule.parts
+            or {path for path in paths if not f"{path}.".startswith(tuple(f"{p}." for p in rule.parts))} == set()
+        )
