@@ -25,7 +25,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit. Default: no.")] = False,
     as_json: options.Json = False,
 ) -> Run | None:
     """Plan the memory of a PyTorch model before it runs, to the byte."""
@@ -130,9 +130,15 @@ def verify(
 def show(
     plan: options.PlanFile,
     ir: options.GraphFile = None,
-    trace: Annotated[bool, typer.Option("--trace", help="The allocation trace, as JSON lines.")] = False,
-    peak: Annotated[bool, typer.Option("--peak", help="All buffers that are live at the peak.")] = False,
-    ops: Annotated[bool, typer.Option("--ops", help="The operators, and which the operator table lacks.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print the allocation trace, as JSON lines. Default: no.")
+    ] = False,
+    peak: Annotated[
+        bool, typer.Option("--peak", help="List all buffers that are live at the peak. Default: the largest.")
+    ] = False,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="List the operators, and which the table lacks. Default: no.")
+    ] = False,
     reserve: options.Reserve = None,
     as_json: options.Json = False,
 ) -> Run:
@@ -150,12 +156,20 @@ def pack(
         Path, typer.Argument(metavar="INTERVALS.csv", help="id,lower,upper,size[,alignment][,offset]")
     ],
     capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Fit into this. Default: the least that is found.")
+        str | None, typer.Option(metavar="SIZE", help="Fit into so many bytes. Default: the least that is found.")
     ] = None,
-    alignment: Annotated[str | None, typer.Option(metavar="SIZE", help="Of rows that name none. Default: 1.")] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Of the exact search, at most.")] = None,
+    alignment: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Alignment of rows that name none. Default: 1.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Node budget of the exact search. Default: as many as take a minute."),
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT.csv", help="The rows with offsets.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT.csv", help="Write the rows with their offsets here. Default: nowhere."
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> Run:
@@ -176,7 +190,7 @@ def ring_command(
         options.RingPolicy, typer.Option(help="Which weights stay, and where the others land.")
     ] = "cyclic",
     depth: Annotated[
-        int, typer.Option(metavar="N", min=0, max=1 << 16, help="Issue copies so many layers ahead, at least.")
+        int, typer.Option(metavar="N", min=0, max=1 << 16, help="Issue copies at least so many layers ahead.")
     ] = 0,
     device_link: Annotated[
         str | None, typer.Option(metavar="RATE", help="Bandwidth from host to device. Default: 24GB/s.")
@@ -278,11 +292,15 @@ def golden_update(
 @golden.command(name="show")
 def golden_show(
     case: Annotated[
-        str | None, typer.Argument(metavar="[CASE]", help="Default: a list of all.", show_default=False)
+        str | None, typer.Argument(metavar="[CASE]", help="One case. Default: a list of all.", show_default=False)
     ] = None,
     folder: options.GoldenFolder = options.GOLDEN,
-    mode: Annotated[options.Mode | None, typer.Option(help="Of the plan. Default: the case's own choice.")] = None,
-    preset: Annotated[options.Preset | None, typer.Option(help="Of the plan. Default: the case's own choice.")] = None,
+    mode: Annotated[
+        options.Mode | None, typer.Option(help="Show the plan of this one. Default: the case's own choice.")
+    ] = None,
+    preset: Annotated[
+        options.Preset | None, typer.Option(help="Show the plan of this one. Default: the case's own choice.")
+    ] = None,
     as_json: options.Json = False,
 ) -> Run:
     """Print the cases and their reasons, or the graph and one plan of a case."""
@@ -298,10 +316,12 @@ def golden_show(
 def bandwidth(
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N. Default: cuda where there is one, else cpu."),
+        typer.Option(metavar="DEVICE", help="Measure this device: cpu, cuda or cuda:N. Default: cuda, else cpu."),
     ] = None,
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Of one copy.")] = "256MiB",
-    tries: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="The best of them counts.")] = 5,
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of one copy.")] = "256MiB",
+    tries: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Copies of each kind, of which the best counts.")
+    ] = 5,
     as_json: options.Json = False,
 ) -> Run:
     """Measure copies between host and DEVICE: pinned and pageable, both ways, what one costs, how wide the link is."""
@@ -347,8 +367,12 @@ def cache_verify(as_json: options.Json = False) -> Run:
 
 @cache.command(name="prune")
 def cache_prune(
-    everything: Annotated[bool, typer.Option("--all", help="Remove every entry.")] = False,
-    limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Room for the rest. Default: 256MiB.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove every entry. Default: what cannot be served.")
+    ] = False,
+    limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes that the rest may take. Default: 256MiB.")
+    ] = None,
     as_json: options.Json = False,
 ) -> Run:
     """Remove what cannot be served, and what was not used for longest until the rest fits."""
