@@ -16,7 +16,8 @@ from typing import Final, TypeAlias
 from tmmu import errors
 from tmmu.cli.commits import PREFIX, Checkout, check_out, require_folder, split_commit
 from tmmu.cli.load import load_judged, load_plan
-from tmmu.cli.options import CaptureOptions, PlanningOptions, applications, switches
+from tmmu.cli.option_groups import applications, switches
+from tmmu.cli.options import CaptureOptions, PlanningOptions
 from tmmu.cli.parsing import IR_SUFFIX, PLAN_SUFFIX, ModelArgument, ir_path, parse_model
 from tmmu.cli.planning_process import command
 from tmmu.compare.match import PlannedGraph

@@ -1,9 +1,12 @@
 """``tmmu bandwidth``: what copies cost on this machine, for the planner and for whoever wonders."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.output import render
 from tmmu.cli.parsing import naming_option
@@ -12,33 +15,41 @@ from tmmu.planner.arenas import parse_size
 if TYPE_CHECKING:
     from tmmu.runtime.device.bandwidth import Bandwidth, CopyRate
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandwidthJob:
-    """One run of ``tmmu bandwidth``, every option checked."""
-
-    device: str | None
-    size: int
-    tries: int
-    json: bool
+app = typer.Typer(add_completion=False)
 
 
-def bandwidth_job(*, device: str | None, size: str, tries: int, as_json: bool) -> BandwidthJob:
-    """The job that the options ask for."""
-    return BandwidthJob(
-        device=device, size=naming_option("--size", lambda: parse_size(size)), tries=tries, json=as_json
+@app.command()
+def bandwidth(
+    *,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE",
+            envvar="TMMU_DEVICE",
+            help="Measure this device: cpu, cuda or cuda:N. Default: cuda where there is one, else cpu.",
+        ),
+    ] = None,
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Copy this many bytes at once.")] = "256MiB",
+    tries: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Measure N times and report the best.")
+    ] = 5,
+    as_json: options.Json = False,
+) -> options.Run:
+    """Measure copies between host and DEVICE: pinned and pageable, both ways, what one costs, how wide the link is."""
+    return lambda: run_bandwidth(
+        device, naming_option("--size", lambda: parse_size(size)), tries=tries, as_json=as_json
     )
 
 
-def run_bandwidth(job: BandwidthJob) -> int:
+def run_bandwidth(device: str | None, size: int, *, tries: int, as_json: bool) -> int:
     """The copies are timed and the report is printed; 0."""
     from tmmu.runtime.device.bandwidth import measure_bandwidth
 
-    bandwidth = measure_bandwidth(job.device, job.size, job.tries)
-    if job.json:
-        print_json(record(bandwidth))
+    measured = measure_bandwidth(device, size, tries)
+    if as_json:
+        print_json(record(measured))
         return 0
-    render.print_lines(render.console(), lines(bandwidth))
+    render.print_lines(render.console(), lines(measured))
     return 0
 
 

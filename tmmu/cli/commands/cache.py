@@ -5,30 +5,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import localtime, strftime, time_ns
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from tmmu.cache import store
 from tmmu.cache.entry import EntryRefused, open_entry
 from tmmu.cache.miss import MissReason
 from tmmu.cache.plans import MAX_FOLDER_BYTES
 from tmmu.cache.store import EntryFile
-from tmmu.cli.commands.plan import (
-    CaptureSettings,
-    PlanOptions,
-    capture_request,
-    capture_settings,
-    file_key,
-    graph_key,
-    plan_request,
-    quiet,
-    refuse_what_does_not_apply,
-)
+from tmmu.cli import options
 from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.load import load_graph
+from tmmu.cli.option_groups import OptionGroup, expand_groups
+from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
-from tmmu.cli.parsing import ModelArgument, naming_option, parse_model, refuse
-from tmmu.driver import PlanRequest, cache_folder, key_of_traced_model
+from tmmu.cli.parsing import naming_option, parse_model, refuse
+from tmmu.cli.planning import ModelRequest, capture_request, file_key, graph_key, model_request, quiet
+from tmmu.driver import cache_folder, key_of_traced_model
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.key import Key, Part
 from tmmu.judge.check import judge
@@ -40,6 +35,73 @@ KEY_DIGITS: Final = 12
 """Hexadecimal digits of a digest that are shown to a person; JSON has all 64."""
 _DIGEST: Final = re.compile(rf"\b([0-9a-f]{{{KEY_DIGITS}}})[0-9a-f]{{{64 - KEY_DIGITS}}}\b")
 LISTED_PARTS: Final = ("model", "target", "mode", "preset", "inputs")
+
+
+PLANNING_ONLY: Final = frozenset(("--output", "--ir", "--reserve", "--no-cache"))
+"""Options of ``tmmu plan`` that ``why`` refuses, since nothing is planned."""
+
+app = typer.Typer(add_completion=False, help="Plans that are kept: list them, ask why one is not found, make room.")
+
+
+@app.command()
+def ls(*, as_json: options.Json = False) -> options.Run:
+    """List what is kept, most recently used first."""
+    return lambda: run_ls(as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyCommandOptions(OptionGroup):
+    """Options of ``tmmu cache why`` alone; the hidden ones are of ``tmmu plan``, and refused."""
+
+    as_json: options.Json = False
+    output: Annotated[str | None, typer.Option("--output", "-o", hidden=True)] = None
+    ir: Annotated[str | None, typer.Option("--ir", hidden=True)] = None
+    reserve: Annotated[str | None, typer.Option("--reserve", hidden=True)] = None
+
+
+@app.command()
+@expand_groups
+def why(
+    *,
+    model: options.Model,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    settings: WhyCommandOptions,
+) -> options.Run:
+    """Say whether the plan of MODEL is kept, else in which parts its key differs from the nearest that are."""
+
+    def step() -> int:
+        request = model_request(parse_model(model), capture, planning, token)
+        values = dict((*planning.given_options(), *settings.given_options()))
+        refuse({flag: values[flag] for flag in PLANNING_ONLY & values.keys()}, "nothing is planned here")
+        return run_why(request, as_json=settings.as_json)
+
+    return step
+
+
+@app.command()
+def verify(*, as_json: options.Json = False) -> options.Run:
+    """Read every entry and judge its plan."""
+    return lambda: run_verify_cache(as_json=as_json)
+
+
+@app.command()
+def prune(
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove every entry. Default: what cannot be served.")
+    ] = False,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Remove the least recently used until the rest fits in SIZE. Default: 256MiB."
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> options.Run:
+    """Remove what cannot be served, and what was not used for longest until the rest fits."""
+    return lambda: run_prune(everything=everything, limit=limit, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +121,6 @@ class NearEntry:
 
     key: str
     parts: dict[str, tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhyJob:
-    """The checked options of ``tmmu cache why``."""
-
-    model: ModelArgument
-    capture: CaptureSettings
-    request: PlanRequest
-    json: bool
 
 
 def run_ls(*, as_json: bool) -> int:
@@ -139,27 +191,12 @@ def _count_text(number: int) -> str:
     return f"{number} {'entry' if number == 1 else 'entries'}"
 
 
-def why_job(options: PlanOptions) -> WhyJob:
-    """The job of these options of ``tmmu plan``; ``INVALID_CONFIG`` for one that only planning needs."""
-    model = parse_model(options.model)
-    refuse_what_does_not_apply(model, options.capture)
-    no_cache = options.planning.no_cache
-    without_effect = {"--output": options.output, "--ir": options.ir, "--reserve": options.reserve}
-    refuse(without_effect | {"--no-cache": no_cache}, "nothing is planned here")
-    return WhyJob(
-        model=model,
-        capture=capture_settings(options.capture),
-        request=plan_request(options.capture, options.planning, options.token),
-        json=options.as_json,
-    )
-
-
-def run_why(job: WhyJob) -> int:
+def run_why(request: ModelRequest, *, as_json: bool) -> int:
     """Prints whether the plan is stored and, if not, how its key differs from the nearest ones; returns 0 either way.
 
     The plan is not judged. A Python file is traced, since its key is that of the graph.
     """
-    key = _key_of_job(job)
+    key = _key_of_request(request)
     folder = cache_folder()
     try:
         store.read_matching_entry(store.entry_path(folder, key))
@@ -168,7 +205,7 @@ def run_why(job: WhyJob) -> int:
         reason = str(error.miss)
     nearest = nearest_entries(key, folder) if reason else ()
     digest = key.digest.hex()
-    if job.json:
+    if as_json:
         parts = {part.name: part.text for part in key.parts}
         rows = [asdict(entry) for entry in nearest]
         print_json({"key": digest, "kept": not reason, "miss": reason, "parts": parts, "nearest": rows})
@@ -178,15 +215,15 @@ def run_why(job: WhyJob) -> int:
     return 0
 
 
-def _key_of_job(job: WhyJob) -> Key:
-    if job.model.kind == "ir":
-        return graph_key(load_graph(job.model.path), job.request)
-    key = file_key(job.model, job.capture, job.request)
+def _key_of_request(request: ModelRequest) -> Key:
+    if request.model.kind == "ir":
+        return graph_key(load_graph(request.model.path), request.plan)
+    key = file_key(request)
     if key is not None:
         return key
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
-        return key_of_traced_model(capture_request(job.model, job.capture), job.request, progress)
+        return key_of_traced_model(capture_request(request), request.plan, progress)
 
 
 def nearest_entries(key: Key, folder: Path) -> tuple[NearEntry, ...]:

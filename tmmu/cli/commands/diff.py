@@ -3,10 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Annotated, Final
 
+import typer
+
+from tmmu.cli import options
 from tmmu.cli.diff_inputs import DiffInput, Options, parse_side, plan_sides, require_use
 from tmmu.cli.error_boundary import conclude, print_json
+from tmmu.cli.option_groups import OptionGroup, expand_groups
+from tmmu.cli.options import CaptureOptions, PlanningOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.diff_report import DiffReport, Figure, Limit, blame, compare, over
 from tmmu.cli.output.diff_text import code, markdown, markdown_sections, plan_setting, print_report, print_sections
@@ -25,6 +30,43 @@ from tmmu.planner.arenas import parse_size, readable_size
 PERCENT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,4}))?\s*%", re.ASCII)
 
 
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffCommandOptions(OptionGroup):
+    """Options of ``tmmu diff`` alone."""
+
+    fail_over: Annotated[
+        str | None,
+        typer.Option(metavar="LIMIT", help="Exit with 3 where more than 1%, or 64MiB, is added. Default: never."),
+    ] = None
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a comment on a pull request. Default: text.")
+    ] = False
+    as_json: options.Json = False
+
+
+@app.command()
+@expand_groups
+def diff(
+    *,
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="Compare with this: NAME.plan.cbor, a MODEL of tmmu plan, or git:REV: before either."
+        ),
+    ],
+    after: Annotated[str, typer.Argument(metavar="B", help="Say what this needs more, named in the same way.")],
+    settings: DiffCommandOptions,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+) -> options.Run:
+    """Say what B needs more than A, and which line of the model makes the difference."""
+    plan_options = dict((*capture.given_options(), *planning.given_options()))
+    return lambda: run_diff(diff_job((before, after), plan_options, settings))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffJob:
     """One run of ``tmmu diff``, every option checked."""
@@ -36,17 +78,19 @@ class DiffJob:
     markdown: bool
 
 
-def diff_job(  # noqa: PLR0913 - one parameter per option
-    *, before: str, after: str, options: Mapping[str, object], fail_over: str | None, as_json: bool, as_markdown: bool
-) -> DiffJob:
+def diff_job(names: tuple[str, str], plan_options: Mapping[str, object], settings: DiffCommandOptions) -> DiffJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
-    if as_json and as_markdown:
+    if settings.as_json and settings.as_markdown:
         raise InvalidConfig("--json and --markdown both say how to print", fix="give one of them")
-    sides = (parse_side(before), parse_side(after))
-    texts_by_option = {option: _texts(value) for option, value in options.items()}
-    require_use(texts_by_option, sides)
+    sides = (parse_side(names[0]), parse_side(names[1]))
+    texts = {option: _texts(value) for option, value in plan_options.items()}
+    require_use(texts, sides)
     return DiffJob(
-        sides=sides, options=texts_by_option, limit=parse_limit(fail_over), json=as_json, markdown=as_markdown
+        sides=sides,
+        options=texts,
+        limit=parse_limit(settings.fail_over),
+        json=settings.as_json,
+        markdown=settings.as_markdown,
     )
 
 

@@ -9,18 +9,21 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
+
+from tmmu.cli import options
 from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
-from tmmu.cli.parsing import require_count
+from tmmu.cli.parsing import refuse, require_count
 from tmmu.codec.files import read_ordinary
 from tmmu.codec.text import print_plan
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
 from tmmu.golden import store
 from tmmu.golden.cases import CONFIGS, GoldenCase, PlanConfig, graph_of, load, read_cases
-from tmmu.golden.check import Finding, check_case, check_files, unplannable_cases
+from tmmu.golden.check import Finding, check_case, check_files, recorded_cases, unplannable_cases
 from tmmu.golden.digests import KINDS
 from tmmu.golden.replay import Replay, replay
 from tmmu.golden.update import UpdateReport, update
@@ -31,6 +34,57 @@ if TYPE_CHECKING:
 SAFE_PATH: Final = "PYTHONSAFEPATH"
 LISTED: Final = 8
 """How many seeds a line names."""
+GOLDEN: Final = Path("golden")
+
+Cases = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CASE]...", help="Plan only these cases. Default: all of them.", show_default=False),
+]
+Folder = Annotated[Path, typer.Option("--dir", metavar="D", help="Use the golden files of this folder.")]
+Jobs = Annotated[int, typer.Option(metavar="N", envvar="TMMU_JOBS", help="Plan with N processes at once.")]
+
+app = typer.Typer(add_completion=False, help="Hold the planner against what it has said since it was recorded.")
+
+
+@app.command()
+def check(
+    cases: Cases = None, *, folder: Folder = GOLDEN, jobs: Jobs = 2, as_json: options.Json = False
+) -> options.Run:
+    """Plan every case again and compare each digest; say what moved. Writes nothing."""
+    return lambda: run_check(
+        golden_job(folder=folder, names=cases or (), jobs=jobs, as_json=as_json, read=recorded_cases)
+    )
+
+
+@app.command(name="update")
+def update_command(
+    cases: Cases = None, *, folder: Folder = GOLDEN, jobs: Jobs = 2, as_json: options.Json = False
+) -> options.Run:
+    """Record what the planner says now, and say what moved and which version that takes."""
+    return lambda: run_update(golden_job(folder=folder, names=cases or (), jobs=jobs, as_json=as_json))
+
+
+@app.command()
+def show(
+    case: Annotated[
+        str | None,
+        typer.Argument(metavar="[CASE]", help="Print this case. Default: a list of all.", show_default=False),
+    ] = None,
+    *,
+    folder: Folder = GOLDEN,
+    mode: Annotated[
+        options.Mode | None, typer.Option(help="Print the plan of this mode. Default: the case's own choice.")
+    ] = None,
+    preset: Annotated[
+        options.Preset | None, typer.Option(help="Print the plan of this preset. Default: the case's own choice.")
+    ] = None,
+    as_json: options.Json = False,
+) -> options.Run:
+    """Print the cases and their reasons, or the graph and one plan of a case."""
+    if case is None:
+        refuse({"--mode": mode, "--preset": preset}, "of which case")
+        return lambda: run_list(golden_job(folder=folder, names=(), jobs=1, as_json=as_json))
+    return lambda: run_show(golden_job(folder=folder, names=(case,), jobs=1, as_json=as_json), mode=mode, preset=preset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+import typer
+
+from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
+from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output.render import align_columns, console, print_lines, size
 from tmmu.cli.parsing import naming_option, require_nodes, require_writable
 from tmmu.codec.files import write_atomic
@@ -13,9 +17,49 @@ from tmmu.ir.fault import U64_MAX
 from tmmu.judge.packing import require_sound_packing
 from tmmu.planner.arenas import parse_size
 from tmmu.planner.intervals import Intervals, intervals_with_offsets, read_intervals
-from tmmu.planner.pack.solve import PackingResult, pack
+from tmmu.planner.pack.solve import PackingResult
+from tmmu.planner.pack.solve import pack as pack_intervals
 
 PPM: Final = 1_000_000
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackCommandOptions(OptionGroup):
+    """Options of ``tmmu pack`` alone."""
+
+    capacity: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Stop at the first packing that fits in SIZE. Default: the least peak."),
+    ] = None
+    alignment: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Align rows that name no alignment to SIZE. Default: 1.")
+    ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Visit at most N nodes in the exact search. Default: as many as take a minute."),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT.csv", help="Write the rows with their offsets here. Default: nowhere."
+        ),
+    ] = None
+    as_json: options.Json = False
+
+
+@app.command()
+@expand_groups
+def pack(
+    *,
+    intervals: Annotated[
+        Path, typer.Argument(metavar="INTERVALS.csv", help="Read id,lower,upper,size[,alignment][,offset] here.")
+    ],
+    settings: PackCommandOptions,
+) -> options.Run:
+    """Give every interval an offset so that the highest end is least; a given offset stays."""
+    return lambda: run_pack(pack_job(intervals, settings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +74,9 @@ class PackJob:
     json: bool
 
 
-def pack_job(  # noqa: PLR0913 - one parameter per option
-    *,
-    intervals: Path,
-    capacity: str | None,
-    alignment: str | None,
-    nodes: int | None,
-    output: Path | None,
-    as_json: bool,
-) -> PackJob:
-    """The job that these options name; ``InvalidConfig`` or ``AlignmentViolation`` where one makes no sense."""
+def pack_job(intervals: Path, settings: PackCommandOptions) -> PackJob:
+    """The job that the options ask for; ``InvalidConfig`` or ``AlignmentViolation`` where one makes no sense."""
+    capacity, alignment = settings.capacity, settings.alignment
     room = 0 if capacity is None else naming_option("--capacity", lambda: parse_size(capacity))
     if capacity is not None and not room:
         raise InvalidConfig("--capacity: 0 holds nothing", fix="give a size, or leave it out to minimize")
@@ -50,16 +87,16 @@ def pack_job(  # noqa: PLR0913 - one parameter per option
         intervals=intervals,
         capacity=room,
         alignment=step,
-        nodes=require_nodes(nodes),
-        output=None if output is None else require_writable(output, "--output", never=intervals),
-        json=as_json,
+        nodes=require_nodes(settings.nodes),
+        output=None if settings.output is None else require_writable(settings.output, "--output", never=intervals),
+        json=settings.as_json,
     )
 
 
 def run_pack(job: PackJob) -> int:
     """0 for a sound packing, written where one is asked for; ``ArenaTooSmall`` where the capacity does not hold it."""
     intervals = read_intervals(job.intervals, alignment=job.alignment)
-    packed = pack(intervals.problem, search_nodes=job.nodes, capacity=job.capacity)
+    packed = pack_intervals(intervals.problem, search_nodes=job.nodes, capacity=job.capacity)
     require_sound_packing(intervals.problem, packed.offset, peak=packed.peak, bound=packed.bound)
     _demand_room(job, packed)
     if job.output is not None:

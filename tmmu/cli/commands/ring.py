@@ -2,29 +2,20 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from tmmu.cli.commands.plan import (
-    CaptureSettings,
-    PlanOptions,
-    capture_settings,
-    compile_argument,
-    plan_request,
-    refuse_what_does_not_apply,
-)
+import typer
+
+from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
+from tmmu.cli.option_groups import OptionGroup, expand_groups
+from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.ring_report import lines, record, report_of
-from tmmu.cli.parsing import (
-    ModelArgument,
-    graph_output,
-    naming_option,
-    parse_model,
-    plan_path,
-    refuse,
-    require_writable,
-)
+from tmmu.cli.parsing import graph_output, naming_option, parse_model, plan_path, refuse, require_writable
+from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.codec.files import write_together
-from tmmu.driver import PlanRequest, with_ring
+from tmmu.driver import with_ring
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
@@ -32,61 +23,111 @@ from tmmu.planner.arenas import parse_size
 from tmmu.planner.ring.prepare import RingRequest
 from tmmu.planner.ring.profile import Profile, parse_rate
 
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingCommandOptions(OptionGroup):
+    """Options of ``tmmu ring`` alone."""
+
+    budget: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Give weights this much of the device, for example 18GiB. Must be given."),
+    ]
+    policy: Annotated[
+        Literal["cyclic", "skip_end", "slots", "double"],
+        typer.Option(help="Choose by this policy which weights stay, and where the others land."),
+    ] = "cyclic"
+    depth: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1 << 16, help="Issue copies at least N layers ahead of their own.")
+    ] = 0
+    device_link: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="Assume this bandwidth from host to device. Default: 24GB/s."),
+    ] = None
+    copy_cost: Annotated[
+        int,
+        typer.Option(metavar="NS", min=0, max=10**9, help="Assume NS nanoseconds for each copy beside its bytes."),
+    ] = 10_000
+    device_flops: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Assume this arithmetic of the device. Default: 150TFLOP/s.")
+    ] = None
+    device_memory: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="Assume this bandwidth of the device's memory. Default: 1.5TB/s."),
+    ] = None
+    simulate: Annotated[bool, typer.Option("--simulate", help="Print one steady pass, copy by copy. Default: no.")] = (
+        False
+    )
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the plan here, its ring in it. Default: nowhere."),
+    ] = None
+    ir: Annotated[
+        str | None,
+        typer.Option("--ir", metavar="FILE", help="Write the graph here. Default: NAME.ir.cbor beside the plan."),
+    ] = None
+    as_json: options.Json = False
+
+
+@app.command()
+@expand_groups
+def ring(
+    *,
+    model: options.Model,
+    stream: RingCommandOptions,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+) -> options.Run:
+    """Stream MODEL's weights through a budget: the schedule, the time of a pass, and what limits it."""
+    return lambda: run_ring(ring_job(model, capture, planning, token, stream))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingJob:
     """One run of ``tmmu ring``, every option checked. Files are written where ``plan`` names one."""
 
-    model: ModelArgument
-    capture: CaptureSettings
-    request: PlanRequest
+    request: ModelRequest
     ring: RingRequest
     folder: Path
     plan: Path | None
     ir: Path | None
-    cache: bool
     simulate: bool
     json: bool
 
 
-def ring_job(  # noqa: PLR0913 - one parameter per option
-    *,
-    options: PlanOptions,
-    budget: str,
-    policy: str,
-    depth: int,
-    device_link: str | None,
-    copy_cost: int,
-    device_flops: str | None,
-    device_memory: str | None,
-    simulate: bool,
+def ring_job(
+    text: str, capture: CaptureOptions, planning: PlanningOptions, token: TokenOptions, stream: RingCommandOptions
 ) -> RingJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
-    model = parse_model(options.model)
-    refuse_what_does_not_apply(model, options.capture)
-    output = options.output
+    model = parse_model(text)
+    request = model_request(model, capture, planning, token)
+    output = stream.output
     plan = None if output is None else require_writable(plan_path(output, model), "--output", never=model.path)
     if plan is None:
-        refuse({"--ir": options.ir}, "only with --output")
-    graph = None if plan is None else graph_output(options.ir, plan)
-    rates = {
-        "link": _rate("--device-link", device_link, "B"),
-        "flops": _rate("--device-flops", device_flops, "FLOP"),
-        "memory": _rate("--device-memory", device_memory, "B"),
-    }
-    profile = Profile(copy_ns=copy_cost, **{name: rate for name, rate in rates.items() if rate is not None})
+        refuse({"--ir": stream.ir}, "only with --output")
+    graph = None if plan is None else graph_output(stream.ir, plan)
     return RingJob(
-        model=model,
-        capture=capture_settings(options.capture),
-        request=plan_request(options.capture, options.planning, options.token),
-        ring=RingRequest(capacity=_budget(budget), policy=policy, depth=depth, profile=profile),
+        request=request,
+        ring=RingRequest(
+            capacity=_budget(stream.budget), policy=stream.policy, depth=stream.depth, profile=_profile(stream)
+        ),
         folder=Path.cwd(),
         plan=plan,
         ir=None if graph is None else require_writable(graph, "--ir", never=model.path),
-        cache=not options.planning.no_cache,
-        simulate=simulate,
-        json=options.as_json,
+        simulate=stream.simulate,
+        json=stream.as_json,
     )
+
+
+def _profile(stream: RingCommandOptions) -> Profile:
+    rates = {
+        "link": _rate("--device-link", stream.device_link, "B"),
+        "flops": _rate("--device-flops", stream.device_flops, "FLOP"),
+        "memory": _rate("--device-memory", stream.device_memory, "B"),
+    }
+    return Profile(copy_ns=stream.copy_cost, **{name: rate for name, rate in rates.items() if rate is not None})
 
 
 def _rate(option: str, text: str | None, unit: str) -> int | None:
@@ -102,8 +143,8 @@ def _budget(text: str) -> int:
 
 def run_ring(job: RingJob) -> int:
     """The schedule is printed, and written with its plan where a file is named; 0."""
-    compiled = compile_argument(job.model, job.capture, job.request, keep=job.cache)
-    streamed = with_ring(compiled, job.ring, token=job.request.token)
+    compiled = compile_request(job.request)
+    streamed = with_ring(compiled, job.ring, token=job.request.plan.token)
     if job.plan is not None:
         files = [(job.folder / job.plan, encode_plan(streamed.plan))]
         if job.ir is not None:

@@ -2,13 +2,17 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+import typer
+
+from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
+from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output import render
 from tmmu.cli.output.summary import LARGEST, OperatorRow, Summary, operators, summarize
-from tmmu.cli.parsing import ir_path
+from tmmu.cli.parsing import ir_path, parse_reserve
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
@@ -17,35 +21,58 @@ from tmmu.planner.trace import Record, trace_records
 ALONE: Final = "names, operators and inputs are in the graph, which is not here: put it beside the plan as"
 HEXADECIMAL: Final = frozenset({"ir_hash", "replay_token_prefix", "plan_digest", "virtual_address"})
 
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowCommandOptions(OptionGroup):
+    """Options of ``tmmu show``."""
+
+    ir: options.GraphFile = None
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print the allocation trace as JSON lines. Default: the summary.")
+    ] = False
+    peak: Annotated[
+        bool, typer.Option("--peak", help="List every buffer that is live at the peak. Default: the largest.")
+    ] = False
+    ops: Annotated[
+        bool, typer.Option("--ops", help="List the operators, and which the operator table lacks. Default: no.")
+    ] = False
+    reserve: options.Reserve = None
+    as_json: options.Json = False
+
+
+@app.command()
+@expand_groups
+def show(*, plan: options.PlanFile, settings: ShowCommandOptions) -> options.Run:
+    """Print what PLAN holds."""
+    return lambda: run_show(ShowJob(plan=plan, settings=settings, reserve=parse_reserve(settings.reserve)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowJob:
     """One run of ``tmmu show``, every option checked."""
 
     plan: Path
-    ir: Path | None
-    trace: bool
-    peak: bool
-    ops: bool
+    settings: ShowCommandOptions
     reserve: int
-    json: bool
 
 
 def run_show(job: ShowJob) -> int:
     """The summary, or the trace, or the operators; 0."""
     plan = load_plan(job.plan)
     graph = _graph_of(job, plan)
-    if job.json:
+    if job.settings.as_json:
         print_json(_record(job, plan, graph))
         return 0
-    if job.trace:
+    if job.settings.trace:
         for record in trace_records(plan):
             print_json(_readable(record))
         return 0
-    table = render.op_table(_operators(graph, plan)) if job.ops else []
+    table = render.op_table(_operators(graph, plan)) if job.settings.ops else []
     out = render.console()
     summary = _summary(job, plan, graph)
-    render.print_summary(out, summary, peaks=len(summary.peaks) if job.peak else 1)
+    render.print_summary(out, summary, peaks=len(summary.peaks) if job.settings.peak else 1)
     if graph is None:
         render.print_lines(out, [f"{ALONE} {ir_path(None, job.plan)}, or name it with --ir"])
     if table:
@@ -55,8 +82,8 @@ def run_show(job: ShowJob) -> int:
 
 def _graph_of(job: ShowJob, plan: Plan) -> Graph | None:
     """The graph named, or the one beside the plan where there is one; the plan is sound for it."""
-    path = ir_path(job.ir, job.plan)
-    if job.ir is None and not path.exists():
+    path = ir_path(job.settings.ir, job.plan)
+    if job.settings.ir is None and not path.exists():
         return None
     return load_judged(plan, path, None, plan_name=str(job.plan))
 
@@ -70,14 +97,14 @@ def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
 
 
 def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:
-    return summarize(plan, graph, reserve=job.reserve, listed=None if job.peak else LARGEST)
+    return summarize(plan, graph, reserve=job.reserve, listed=None if job.settings.peak else LARGEST)
 
 
 def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
     record: dict[str, object] = asdict(_summary(job, plan, graph))
-    if job.trace:
+    if job.settings.trace:
         record["trace"] = [_readable(entry) for entry in trace_records(plan)]
-    if job.ops:
+    if job.settings.ops:
         record["operators"] = [asdict(row) for row in _operators(graph, plan)]
     return record
 

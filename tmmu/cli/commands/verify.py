@@ -3,12 +3,30 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
+from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
-from tmmu.cli.parsing import DEFAULT_SEED, ir_path
+from tmmu.cli.option_groups import expand_groups
+from tmmu.cli.options import TokenOptions
+from tmmu.cli.parsing import DEFAULT_SEED, ir_path, parse_token
 from tmmu.cli.printable import printable
 from tmmu.ir.plan import Plan
 from tmmu.planner.token import token_from_seed
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+@expand_groups
+def verify(
+    *, plan: options.PlanFile, ir: options.GraphFile = None, token: TokenOptions, as_json: options.Json = False
+) -> options.Run:
+    """Execute PLAN abstractly on its graph, and check every byte, span, slot and address."""
+    return lambda: run_verify(
+        VerifyJob(plan=plan, ir=ir, token=parse_token(token.seed, token.token, token.token_file), json=as_json)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Text from a ``Summary``: plain ASCII, the same on a terminal and in a pipe but for colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
@@ -9,6 +9,9 @@ from tmmu.cli.output.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorR
 from tmmu.cli.printable import printable
 from tmmu.ir.plan import JOINT
 from tmmu.planner.arenas import readable_size
+
+if TYPE_CHECKING:
+    from tmmu.cache import CachedPlan
 
 size: Final = readable_size
 INPUTS: Final = 4
@@ -159,6 +162,27 @@ def _shortage(short: Sequence[Fit]) -> str:
 def seconds_line(seconds: Mapping[str, float]) -> str:
     """Stages in the order they ran."""
     return ", ".join(f"{stage} {taken:.2f} s" for stage, taken in seconds.items())
+
+
+def print_origin(out: Console, seconds: Mapping[str, float], cached: "CachedPlan | None") -> None:
+    """On a terminal, how long each stage took and what the cache had."""
+    if out.is_terminal:
+        out.print(seconds_line(seconds), style="dim")
+        if cached:
+            out.print(cache_line(cached), style="dim")
+
+
+def cache_record(cached: "CachedPlan | None") -> dict[str, str] | None:
+    """The JSON value of ``cache``: the level that had the plan, why it was not found, why it was not stored."""
+    if cached is None:
+        return None
+    return {"origin": cached.origin, "miss": str(cached.miss or ""), "unkept": cached.store_error}
+
+
+def cache_line(cached: "CachedPlan") -> str:
+    """The same as one line of text."""
+    reasons = "; ".join(text for text in (str(cached.miss or ""), cached.store_error) if text)
+    return printable(f"cache: {cached.origin}" + (f" ({reasons})" if reasons else ""))
 
 
 def op_table(rows: Iterable[OperatorRow]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, small
 from tmmu import driver as pipeline
-from tmmu.cli.commands import plan as command
+from tmmu.cli import planning
 from tmmu.cli.load import load_graph, load_plan
 from tmmu.driver import Compiled, compile_graph
 from tmmu.ir.graph import encode_graph
@@ -194,7 +194,7 @@ def test_a_model_target_is_captured_with_the_options_given(shell: Shell, monkeyp
         print("a model may print")
         return compile_graph(small(), plan_request)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(command, "compile_model", compile_model)
+    monkeypatch.setattr(planning, "compile_model", compile_model)
     options = (
         "--batch",
         4,
@@ -213,7 +213,7 @@ def test_a_model_target_is_captured_with_the_options_given(shell: Shell, monkeyp
     assert done.record["files"] == {"plan": "llama.plan.cbor", "ir": "llama.ir.cbor"}
     assert done.err == "a model may print\n"
     (request,) = asked
-    assert (request.target, request.device, request.batch, request.seq) == ("hf:llama/config.json", "cpu", 4, 16)
+    assert (request.model, request.device, request.batch, request.seq) == ("hf:llama/config.json", "cpu", 4, 16)
     assert (request.dtype, request.decode, request.cache_len, request.mode) == ("bfloat16", True, 32, "inference")
     options = ("--mode", "backward", "--optimizer", "adamw", "--set", "seq=8", "--input", "x=float32[2]")
     assert shell.tmmu("plan", "net.py:Net", *options).code == 0
@@ -252,7 +252,7 @@ def test_outputs_lie_where_the_program_was_started(shell: Shell, monkeypatch: py
         os.chdir("elsewhere")
         return compile_graph(small(), plan_request)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(command, "compile_model", compile_model)
+    monkeypatch.setattr(planning, "compile_model", compile_model)
     Path("elsewhere").mkdir()
     assert shell.tmmu("plan", "net.py").out.endswith("\nwrote net.plan.cbor and net.ir.cbor\n")
     assert shell.files() == ("elsewhere", "net.ir.cbor", "net.plan.cbor")
@@ -299,7 +299,7 @@ def test_what_a_model_logs_is_not_shown(
             logging.getLogger("library").log(level, "while it is traced")
         return compile_graph(small(), plan_request)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(command, "compile_model", compile_model)
+    monkeypatch.setattr(planning, "compile_model", compile_model)
     assert shell.tmmu("plan", "net.py").err == ""
     assert not caplog.records
     logging.getLogger("library").error("afterwards")

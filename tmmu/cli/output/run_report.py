@@ -1,0 +1,103 @@
+"""The report of ``tmmu run`` as text and JSON."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from tmmu.cli.output import render
+from tmmu.driver import Compiled, RunRequest
+from tmmu.planner.arenas import readable_size
+
+if TYPE_CHECKING:
+    from tmmu.runtime.compare.bench import Measurement
+    from tmmu.runtime.compare.run import RunReport
+
+SHOWN: Final = 8
+"""How many operators, inputs or outputs are listed."""
+
+
+def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
+    """The report as one JSON object."""
+    return {
+        "name": compiled.graph.notes.name,
+        "device": compiled.graph.target,
+        "mode": compiled.plan.mode,
+        "preset": compiled.plan.preset,
+        "plan": compiled.plan.digest.hex(),
+        **asdict(ran),
+        "cache": render.cache_record(compiled.cached),
+        "seconds": dict(compiled.seconds),
+    }
+
+
+def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_file: str) -> Iterator[str]:
+    """The report as a person reads it."""
+    weights = _weights_text(ran.weights, request, model_file)
+    yield f"{compiled.graph.notes.name} ran on {compiled.graph.target}: {ran.steps} ops, {weights}"
+    yield f"inputs   {_listed(ran.inputs)}"
+    yield f"outputs  {_listed(ran.outputs)}"
+    yield ""
+    rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
+    yield from render.align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])
+    yield ""
+    table = [(u.operator, str(u.calls), readable_size(u.bytes), readable_size(u.peak)) for u in ran.unplanned[:SHOWN]]
+    if table:
+        yield from render.align_columns("<>>>", ("allocates inside", "calls", "bytes", "at once"), table)
+        more = ran.unplanned[SHOWN:]
+        if more:
+            yield f"and {len(more)} more operators, {readable_size(max(u.peak for u in more))} at once at most"
+    else:
+        yield "no operator allocates inside"
+    yield from _streaming_lines(ran)
+    yield from _check_lines(ran, check=request.check)
+    if ran.bench:
+        yield ""
+        yield from render.align_columns(
+            "<>>>", ("step", "time", "allocations", "peak"), list(map(_bench_row, ran.bench))
+        )
+
+
+def _weights_text(weights: Mapping[str, int], request: RunRequest, model_file: str) -> str:
+    """Where the weights come from; how many from where if that is more than one place."""
+    named = {"model": model_file, "seed": f"seed {request.seed}"}
+    if request.weights:
+        named = {"file": request.weights.name} | named
+    counts = [(place, weights[kind]) for kind, place in named.items() if weights.get(kind)]
+    if len(counts) > 1:
+        return "weights: " + " and ".join(f"{count} of {place}" for place, count in counts)
+    return f"weights of {counts[0][0] if counts else named['seed']}"
+
+
+def _streaming_lines(ran: "RunReport") -> Iterator[str]:
+    if ran.ring:
+        names = ("host_bytes", "resident_bytes", "pass_bytes")
+        host, stay, moves = (readable_size(ran.ring[name]) for name in names)
+        yield ""
+        yield f"streamed: of {host} of weights on the host {stay} stay on the device, and {moves} move in a pass"
+
+
+def _check_lines(ran: "RunReport", *, check: bool) -> Iterator[str]:
+    if ran.sanitized or check:
+        yield ""
+    if ran.sanitized:
+        yield f"sanitized: {ran.steps} ops, {ran.sanitized} comparisons of a buffer, no fault"
+    if check:
+        yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
+        near_text = f", {ran.near} are near" if ran.near else ""
+        yield f"checked: {ran.same} outputs and states have the bits of the model itself{near_text}"
+
+
+def _bench_row(measurement: "Measurement") -> tuple[str, ...]:
+    if measurement.failed:
+        return (measurement.way, "failed", "", measurement.failed)
+    return (
+        measurement.way,
+        f"{measurement.milliseconds:.3f} ms",
+        str(measurement.allocations),
+        readable_size(measurement.peak_bytes),
+    )
+
+
+def _listed(items: tuple[str, ...]) -> str:
+    more = len(items) - SHOWN
+    return ", ".join(items[:SHOWN]) + (f" and {more} more" if more > 0 else "") if items else "none"

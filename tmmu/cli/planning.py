@@ -1,0 +1,191 @@
+"""From options that are given to a judged plan: what every command shares that takes a MODEL."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
+from tmmu.cli.load import load_graph
+from tmmu.cli.option_groups import applications
+from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
+from tmmu.cli.output.progress import progress_bar
+from tmmu.cli.parsing import (
+    DEFAULT_MODE,
+    DEFAULT_SEED,
+    ModelArgument,
+    arena_specs,
+    parse_settings,
+    parse_token,
+    refuse,
+    require_count,
+    require_nodes,
+)
+from tmmu.driver import (
+    Compiled,
+    PlanRequest,
+    Stopwatch,
+    compile_graph,
+    compile_model,
+    load_cached_plan,
+    plan_cache,
+    request_key,
+)
+from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import Graph, encode_graph
+from tmmu.ir.key import Key, NoKey
+from tmmu.planner.token import token_from_seed
+
+if TYPE_CHECKING:
+    from tmmu.passes.capture.request import CaptureRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSettings:
+    """What to capture: the fields of a ``CaptureRequest``, without the import of torch."""
+
+    device: str
+    mode: str
+    optimizer: str | None
+    settings: tuple[tuple[str, str], ...]
+    inputs: tuple[str, ...]
+    batch: int
+    seq: int | None
+    dtype: str | None
+    decode: bool
+    cache_len: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """A model, what to capture of it and how to plan that, every option checked; ``cache``: use the plan cache."""
+
+    model: ModelArgument
+    capture: CaptureSettings
+    plan: PlanRequest
+    cache: bool
+
+
+def model_request(
+    model: ModelArgument,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    *,
+    device: str = "cuda",
+) -> ModelRequest:
+    """The request that the options make, for ``device`` where they name none; refuses what makes no sense."""
+    refuse_inapplicable(model, capture)
+    mode = capture.mode or DEFAULT_MODE
+    replay_token = parse_token(token.seed, token.token, token.token_file)
+    plan = PlanRequest(
+        mode=mode,
+        preset=planning.preset or ("inference" if mode == "inference" else "train_full"),
+        token=token_from_seed(DEFAULT_SEED) if replay_token is None else replay_token,
+        arenas=arena_specs(planning.arena or ()),
+        search_nodes=require_nodes(planning.nodes) or 0,
+    )
+    settings = _capture_settings(capture, device)
+    return ModelRequest(model=model, capture=settings, plan=plan, cache=not planning.no_cache)
+
+
+def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
+    return CaptureSettings(
+        device=options.device or device,
+        mode=options.mode or DEFAULT_MODE,
+        optimizer=options.optimizer,
+        settings=parse_settings(options.settings or ()),
+        inputs=tuple(options.inputs or ()),
+        batch=require_count(options.batch, "--batch") or 1,
+        seq=require_count(options.seq, "--seq"),
+        dtype=options.dtype,
+        decode=options.decode,
+        cache_len=require_count(options.cache_len, "--cache-len"),
+    )
+
+
+def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
+    """Refuses options that mean nothing for this kind of model, or beside the others."""
+    markers = applications(CaptureOptions)
+    refused: dict[str, dict[str, object]] = {}
+    for option, value in options.given_options():
+        if model.kind not in markers[option].kinds:
+            refused.setdefault(markers[option].otherwise, {})[option] = value
+    for reason, values in refused.items():
+        refuse(values, reason)
+    if options.mode != "backward":
+        refuse({"--optimizer": options.optimizer}, "only with --mode backward")
+    if not options.decode:
+        refuse({"--cache-len": options.cache_len}, "only with --decode")
+
+
+def compile_request(request: ModelRequest) -> Compiled:
+    """The plan of a model, judged; with the cache one that is kept is taken, and a new one kept."""
+    cache = plan_cache(reverify=True) if request.cache else None
+    if request.model.kind == "ir":
+        graph = load_graph(request.model.path)
+        _require_gradient(graph, request.plan.mode)
+        return compile_graph(graph, request.plan, cache=cache, key=graph_key(graph, request.plan))
+    key = file_key(request) if cache else None
+    compiled = load_cached_plan(cache, key, request.plan) if cache and key else None
+    if compiled is not None:
+        return compiled
+    watch = Stopwatch()
+    with quiet(), progress_bar() as progress:
+        progress("importing torch", 0)
+        capture = watch.run("import", lambda: capture_request(request))
+        compiled = compile_model(capture, request.plan, progress, cache=cache, key=key)
+    return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
+
+
+def file_key(request: ModelRequest) -> Key | None:
+    """The key of an ``hf:`` or ``.pt2`` model by its files, without torch; ``None`` for others, which are traced."""
+    capture = request.capture
+    if request.model.kind == "hf":
+        names = ("batch", "seq", "dtype", "decode", "cache_len")
+        parts = configuration_parts(request.model.path, {name: getattr(capture, name) for name in names})
+    elif request.model.kind == "pt2":
+        parts = exported_parts(request.model.path)
+    else:
+        return None
+    key = request_key(request.plan, device=capture.device, optimizer=capture.optimizer)
+    return None if isinstance(parts, NoKey) else key.with_parts(*parts)
+
+
+def graph_key(graph: Graph, plan: PlanRequest) -> Key:
+    """The key of a graph file by all its bytes."""
+    parts = graph_parts(encode_graph(graph), graph.notes.name)
+    return request_key(plan, device=graph.target, optimizer=None).with_parts(*parts)
+
+
+def _require_gradient(graph: Graph, mode: str) -> None:
+    """Refuses a training mode for a graph that has no backward op and no op that saves anything for one."""
+    if mode != "inference" and "backward" not in graph.ops.stage and not any(graph.ops.saves):
+        raise InvalidConfig(
+            f"--mode {mode}: the graph was captured for inference: it does not say what the gradient needs",
+            fix="plan the model again with --mode backward",
+        )
+
+
+def capture_request(request: ModelRequest) -> "CaptureRequest":
+    """What the tracer is asked for. Imports torch."""
+    from tmmu.passes.capture.request import CaptureRequest
+
+    settings = {name: getattr(request.capture, name) for name in CaptureSettings.__slots__}
+    return CaptureRequest(model=request.model.text, **settings)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What a model or a library prints or warns while it is traced stays off stdout, and warnings are dropped."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
