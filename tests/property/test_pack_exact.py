@@ -71,15 +71,9 @@ def reachable_peaks(p: PackProblem, free: list[int], offset_of: dict[int, int], 
     if not free:
         yield peak
     for i in free:
-        ends = sorted(
-            {0}
-            | {
-                -(-(o + p.size[j]) // p.alignment[i]) * p.alignment[i]
-                for j, o in offset_of.items()
-                if conflict(p, i, j)
-            }
-        )
-        for o in ends:
+        step = p.alignment[i]
+        ends = {-(-(o + p.size[j]) // step) * step for j, o in offset_of.items() if conflict(p, i, j)}
+        for o in sorted({0} | ends):
             if o >= floor and not any(clash(p, i, o, j, q) for j, q in offset_of.items()):
                 others = [j for j in free if j != i]
                 yield from reachable_peaks(p, others, {**offset_of, i: o}, max(peak, o + p.size[i]), o)

@@ -1,5 +1,6 @@
 """``pack`` on random problems: sound, minimal, and proven only when minimal."""
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Final
 
@@ -107,12 +108,7 @@ def test_pack_does_not_depend_on_item_order(problem: PackProblem, random: object
     original, shuffled = pack(problem, search_nodes=nodes), pack(reordered, search_nodes=nodes)
     require_sound(problem, original)
     assert placed_rows(problem, original) == placed_rows(reordered, shuffled)
-    assert (original.peak, original.bound, original.method, original.nodes_visited) == (
-        shuffled.peak,
-        shuffled.bound,
-        shuffled.method,
-        shuffled.nodes_visited,
-    )
+    assert replace(original, offset=()) == replace(shuffled, offset=())
 
 
 def placed_rows(problem: PackProblem, packed: PackingResult) -> list[tuple[int, ...]]:

@@ -18,7 +18,7 @@ from tmmu.judge.packing import overlapping_pairs
 from tmmu.planner.pack.bounds import live_bound
 from tmmu.planner.pack.obstacles import fit_rounds
 from tmmu.planner.pack.portfolio import work_limit
-from tmmu.planner.pack.reduce import canonicalize, components, droppable_rounds, select_items
+from tmmu.planner.pack.reduce import CanonicalProblem, canonicalize, components, droppable_rounds, select_items
 from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, keep_lower, run_stages
 
 MAX_SEARCH_NODES: Final = 2_000_000
@@ -57,21 +57,15 @@ def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int
     _demand_disjoint_fixed(problem)
     canonical = canonicalize(problem)
     if not canonical.item:
-        return PackingResult(
-            offset=_offsets_by_item(problem, (), (), 1), peak=0, live=0, bound=0, method="empty", nodes_visited=0
-        )
-    capacity_in_units = capacity // canonical.unit
+        offset = _offsets_by_item(problem, canonical, ())
+        return PackingResult(offset=offset, peak=0, live=0, bound=0, method="empty", nodes_visited=0)
+    units = capacity // canonical.unit
     limit = min(MAX_SEARCH_NODES, NODE_WORK // len(canonical.item)) if search_nodes is None else search_nodes
-    start = PackingState(
-        problem=canonical.problem,
-        target=capacity_in_units,
-        capacity=capacity_in_units,
-        search_nodes=limit,
-        work=work_limit(len(canonical.item)),
-    )
+    work = work_limit(len(canonical.item))
+    start = PackingState(problem=canonical.problem, target=units, capacity=units, search_nodes=limit, work=work)
     final = search_components(run_stages(start, HEURISTICS))
     return PackingResult(
-        offset=_offsets_by_item(problem, canonical.item, final.offset, canonical.unit),
+        offset=_offsets_by_item(problem, canonical, final.offset),
         peak=final.peak * canonical.unit,
         live=live_bound(canonical.problem) * canonical.unit,
         bound=final.bound * canonical.unit,
@@ -85,9 +79,8 @@ def improve(problem: PackProblem, offset: Sequence[int], *, search_nodes: int) -
     canonical = canonicalize(problem)
     offset_in_units = tuple(offset[item] // canonical.unit for item in canonical.item)
     start = run_stages(PackingState(problem=canonical.problem, target=0, search_nodes=search_nodes), HEURISTICS[:1])
-    return _offsets_by_item(
-        problem, canonical.item, search_components(keep_lower(start, offset_in_units, "given")).offset, canonical.unit
-    )
+    final = search_components(keep_lower(start, offset_in_units, "given"))
+    return _offsets_by_item(problem, canonical, final.offset)
 
 
 def _demand_disjoint_fixed(problem: PackProblem) -> None:
@@ -100,11 +93,11 @@ def _demand_disjoint_fixed(problem: PackProblem) -> None:
         )
 
 
-def _offsets_by_item(problem: PackProblem, items: Sequence[int], offset: Sequence[int], unit: int) -> tuple[int, ...]:
+def _offsets_by_item(problem: PackProblem, canonical: CanonicalProblem, offset: Sequence[int]) -> tuple[int, ...]:
     """Offsets in bytes by the caller's items; items without bytes or span are at their fixed offset, or at 0."""
     by_item = [max(0, fixed) for fixed in problem.fixed]
-    for item, low in zip(items, offset, strict=True):
-        by_item[item] = low * unit
+    for item, low in zip(canonical.item, offset, strict=True):
+        by_item[item] = low * canonical.unit
     return tuple(by_item)
 
 
@@ -119,10 +112,8 @@ def search_components(whole: PackingState) -> PackingState:
         exceeds_capacity = whole.capacity and max(part.bound for part in results) > whole.capacity
         if parts[index].peak > floor and not exceeds_capacity:
             # One budget for all components: each gets what those before it left.
-            spent = sum(part.nodes_visited for part in results)
-            results[index] = _search_component(
-                replace(parts[index], target=floor, search_nodes=whole.search_nodes - spent)
-            )
+            nodes_left = whole.search_nodes - sum(part.nodes_visited for part in results)
+            results[index] = _search_component(replace(parts[index], target=floor, search_nodes=nodes_left))
             floor = max(floor, results[index].peak)
     top = max(results, key=lambda part: part.peak)
     return replace(

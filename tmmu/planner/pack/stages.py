@@ -144,9 +144,8 @@ def decide(state: PackingState) -> PackingState:
     if goal < state.bound or not state.is_searchable:
         return state
     nodes_left = state.search_nodes - state.nodes_visited
-    verdict = exact.find(
-        state.problem, goal, search_nodes=nodes_left if state.capacity else -(-nodes_left // DECIDE_SHARE)
-    )
+    budget = nodes_left if state.capacity else -(-nodes_left // DECIDE_SHARE)
+    verdict = exact.find(state.problem, goal, search_nodes=budget)
     state = replace(state, nodes_visited=state.nodes_visited + verdict.nodes_visited)
     if verdict.status == "placed":
         return keep_lower(state, tuple(verdict.offset), "exact")

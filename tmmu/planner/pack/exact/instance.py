@@ -115,16 +115,15 @@ def instance_of(problem: PackProblem, rows: list[int]) -> SearchInstance:
     step = gcd(*alignment, *(offset for offset in fixed if offset > 0))
     padded = [-(-number // step) * step for number in size]
     unit = offset_unit(padded, alignment, fixed)
-    first_section, end_section, sections = sections_of(
-        [problem.birth[row] for row in rows], [problem.death[row] for row in rows]
-    )
+    birth, death = [problem.birth[row] for row in rows], [problem.death[row] for row in rows]
+    first_section, end_section, sections = sections_of(birth, death)
     return SearchInstance(
         row=tuple(rows),
         bytes=tuple(size),
         units=tuple(number // unit for number in padded),
         align=tuple(max(number // unit, 1) for number in alignment),
         fixed=tuple(offset // unit if offset >= 0 else -1 for offset in fixed),
-        span=tuple(problem.death[row] - problem.birth[row] for row in rows),
+        span=tuple(end - start for start, end in zip(birth, death, strict=True)),
         first_section=first_section,
         end_section=end_section,
         sections=sections,

@@ -257,13 +257,8 @@ def clear_of_fixed(items: SearchItems, state: SearchState, i: int, value: int) -
 @jit
 def summarize_sections(items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack) -> int:
     """Recompute all section bounds from the open items; a section that overflows, or -1."""
-    active, size, low, first_section, end_section = (
-        stack.active,
-        items.size,
-        state.low,
-        items.first_section,
-        items.end_section,
-    )
+    active, size, low = stack.active, items.size, state.low
+    first_section, end_section = items.first_section, items.end_section
     capacity, first, end, count = stack.cursor[CAP], stack.cursor[FIRST], stack.cursor[END], stack.cursor[COUNT]
     load, floor, floor2, floor_of = sections.load, sections.floor, sections.floor2, sections.floor_of
     top, top2, top_of, first_end = sections.top, sections.top2, sections.top_of, sections.first_end
@@ -327,16 +322,8 @@ def raise_bounds(
     An item is not the lowest of a section that then would overflow; off its support it lies on some neighbour yet to
     place; and it follows its twin. What neighbours leave, their lowest end and bound, is kept in ``state``.
     """
-    size, low, first_section, end_section, fixed, last, twin, align = (
-        items.size,
-        state.low,
-        items.first_section,
-        items.end_section,
-        items.fixed,
-        items.last,
-        items.twin,
-        items.align,
-    )
+    size, first_section, end_section, fixed = items.size, items.first_section, items.end_section, items.fixed
+    last, twin, align, low = items.last, items.twin, items.align, state.low
     load, floor, floor2, floor_of = sections.load, sections.floor, sections.floor2, sections.floor_of
     top, top2, top_of, first_end = sections.top, sections.top2, sections.top_of, sections.first_end
     support, offset, neighbor_end, neighbor_low = state.support, state.offset, state.neighbor_end, state.neighbor_low

@@ -55,10 +55,7 @@ def mark_near_fixed(instance: SearchInstance, neighbors_of: list[Index]) -> list
 
 def neighbors(instance: SearchInstance) -> list[Index]:
     """Per item the others that share a section with it."""
-    first_section, end_section = (
-        np.array(instance.first_section, dtype=np.int64),
-        np.array(instance.end_section, dtype=np.int64),
-    )
+    first_section, end_section = np.array(instance.first_section), np.array(instance.end_section)
     neighbors_of = []
     for item in range(len(instance)):
         together = (first_section < end_section[item]) & (first_section[item] < end_section)

@@ -86,12 +86,8 @@ def run_search(workspace: SearchWorkspace, capacity: int, config: SearchConfig, 
     """The result of one search within its own limit and ``nodes_left``."""
     instance = workspace.instance
     capacity = instance.clamp_capacity(capacity)
-    set_capacity(
-        workspace.items,
-        instance,
-        capacity,
-        ranks(workspace.features, config.order, noise=config.noise, seed=config.seed),
-    )
+    rank = ranks(workspace.features, config.order, noise=config.noise, seed=config.seed)
+    set_capacity(workspace.items, instance, capacity, rank)
     state = make_state(instance)
     workspace.stack.cursor[CAP] = -(-capacity // instance.unit)
     workspace.stack.cursor[END] = instance.sections
