@@ -17,10 +17,10 @@ def split_commit(text: str) -> tuple[str, str]:
     """``git:REV:MODEL`` as revision and model; the revision is empty where none is named."""
     if not text.startswith(PREFIX):
         return "", text
-    revision, colon, target = text.removeprefix(PREFIX).partition(":")
-    if not revision or not colon or not target or Path(target.removeprefix("hf:")).is_absolute():
-        raise InvalidConfig(f"{text!r} names no commit and target", fix="write git:REV:MODEL, MODEL relative to here")
-    return revision, target
+    revision, colon, model = text.removeprefix(PREFIX).partition(":")
+    if not revision or not colon or not model or Path(model.removeprefix("hf:")).is_absolute():
+        raise InvalidConfig(f"{text!r} names no commit and model", fix="write git:REV:MODEL, MODEL relative to here")
+    return revision, model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ TRACED: Final = (*PYTHON, "hf", "pt2")
 ANY: Final = (*TRACED, "ir")
 
 FOR_TRACED: Final = AppliesTo(TRACED, "settled when the graph was captured")
-FOR_PYTHON: Final = AppliesTo(PYTHON, "only for a model.py or model.py:Name")
-FOR_HUGGING_FACE: Final = AppliesTo(("hf",), "only for an hf: target; a model.py takes --set")
+FOR_PYTHON: Final = AppliesTo(PYTHON, "only for a model.py, model.py:Name or package.module:Name")
+FOR_HUGGING_FACE: Final = AppliesTo(("hf",), "only for an hf: model; a model.py takes --set")
 FOR_ANY: Final = AppliesTo(ANY, "")
 
 CaptureOption = partial(typer.Option, rich_help_panel="Capture")
