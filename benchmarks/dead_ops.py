@@ -13,7 +13,7 @@ from benchmarks.corpus import config_of
 from tmmu.errors import TmmuError
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
-from tmmu.passes.lowering.dead_code import live_ops
+from tmmu.passes.lowering.eliminate_dead_ops import live_ops
 from tmmu.passes.lowering.lower import lower
 from tmmu.passes.pipeline import LOWERED, PASSES, run_passes
 

@@ -8,7 +8,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PROMPT: Final = "$ "
 OMITTED: Final = "..."
-SETUP: Final = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q (?:-c constraints\.txt )?(?:-e )?\S+ && \.venv/bin/")
+SETUP: Final = re.compile(
+    r"python3 -m venv \.venv && \.venv/bin/pip install -q (?:-c constraints\.txt )?(?:-e )?\S+ && \.venv/bin/"
+)
 """How a set-up command begins: run by ``.ci/run``; here what follows it runs in the environment of the tests."""
 
 _BLOCK: Final = re.compile(r"^```(?P<language>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

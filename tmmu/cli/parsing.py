@@ -51,7 +51,7 @@ def parse_model(text: str) -> ModelArgument:
     if colon and file.endswith(".py") and attribute.isidentifier():
         return ModelArgument(text=text, kind="class", path=Path(file), name=f"{Path(file).stem}.{attribute}")
     if colon and all(part.isidentifier() for part in (*file.split("."), attribute)):
-        name = f"{file.rpartition('.')[2]}.{attribute}"
+        name = f"{file}.{attribute}"
         return ModelArgument(text=text, kind="module", path=Path(), name=name)
     raise InvalidConfig(
         f"no such kind of model: {text!r}",
@@ -61,7 +61,7 @@ def parse_model(text: str) -> ModelArgument:
 
 def parse_reserve(text: str | None) -> int:
     """The reserve of the fit table: as given, or the default."""
-    return DEFAULT_RESERVE if text is None else naming_option("--reserve", lambda: parse_size(text))
+    return DEFAULT_RESERVE if text is None else parse_option("--reserve", lambda: parse_size(text))
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -79,7 +79,7 @@ def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
     """The default arenas with every ``--arena`` text merged in."""
-    return naming_option("--arena", lambda: parse_arenas(texts))
+    return parse_option("--arena", lambda: parse_arenas(texts))
 
 
 def parse_token(seed: int | None, token: str | None, token_file: Path | None) -> bytes | None:
@@ -92,15 +92,15 @@ def parse_token(seed: int | None, token: str | None, token_file: Path | None) ->
     if len(spellings) > 1:
         raise InvalidConfig(f"{' and '.join(spellings)} all name the replay token", fix="give one of them")
     if seed is not None:
-        return naming_option("--seed", lambda: token_from_seed(seed))
+        return parse_option("--seed", lambda: token_from_seed(seed))
     if token is not None:
-        return naming_option("--token", lambda: token_from_hex(token))
+        return parse_option("--token", lambda: token_from_hex(token))
     if token_file is not None:
-        return naming_option("--token-file", lambda: check_token(_token_bytes(token_file)))
+        return parse_option("--token-file", lambda: check_token(_token_bytes(token_file)))
     return None
 
 
-def naming_option(option: str, parse: Callable[[], T]) -> T:
+def parse_option(option: str, parse: Callable[[], T]) -> T:
     """What ``parse`` returns; its refusal names the option."""
     try:
         return parse()

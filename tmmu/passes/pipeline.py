@@ -15,11 +15,11 @@ from tmmu.ir.fault import Fault, headline
 from tmmu.ir.program import Program
 from tmmu.judge.rules import check_graph, require_legal
 from tmmu.passes.capture.program import CapturedProgram
-from tmmu.passes.lowering.dead_code import eliminate_dead_ops, live_ops
+from tmmu.passes.lowering.eliminate_dead_ops import eliminate_dead_ops, live_ops
+from tmmu.passes.lowering.label_phases import label_phases
 from tmmu.passes.lowering.lower import lower
-from tmmu.passes.lowering.overwrites import mark_overwrites
-from tmmu.passes.lowering.phases import label_phases
-from tmmu.passes.lowering.saves import mark_saves
+from tmmu.passes.lowering.mark_overwrites import mark_overwrites
+from tmmu.passes.lowering.mark_saves import mark_saves
 from tmmu.passes.meaning import Meaning, changes_only, drops_without_effect
 
 

@@ -148,4 +148,4 @@ def test_object_of_a_package_is_a_model(shell: Shell) -> None:
     done = shell.tmmu(
         "plan", "zoo.nets:Net", "--set", "in_features=8", "--set", "out_features=4", "--input", "input=float32[2,8]"
     )
-    assert (done.code, shell.files()) == (0, ("nets.Net.ir.cbor", "nets.Net.plan.cbor", "zoo")), done.err
+    assert (done.code, shell.files()) == (0, ("zoo", "zoo.nets.Net.ir.cbor", "zoo.nets.Net.plan.cbor")), done.err

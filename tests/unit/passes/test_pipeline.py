@@ -9,7 +9,7 @@ from tests.unit.ir.test_edit import diamond, halves_of
 from tmmu.errors import InternalError
 from tmmu.ir.edit import keep_ops, with_columns
 from tmmu.ir.program import Program, ValueRef
-from tmmu.passes.lowering.dead_code import eliminate_dead_ops
+from tmmu.passes.lowering.eliminate_dead_ops import eliminate_dead_ops
 from tmmu.passes.meaning import changes_only, drops_without_effect
 from tmmu.passes.pipeline import CALLS, LIVE, LOWERED, PASSES, Pass, run_passes
 

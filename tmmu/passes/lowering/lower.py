@@ -19,7 +19,7 @@ from tmmu.ir.ids import BufferId, Bytes, ValueId
 from tmmu.ir.program import Call, Program, ValueRef
 from tmmu.passes.capture import program as captured
 from tmmu.passes.capture.program import Storage, Window
-from tmmu.passes.lowering.overwrites import spans_storage
+from tmmu.passes.lowering.mark_overwrites import spans_storage
 from tmmu.passes.operators.flops import count_flops
 from tmmu.passes.operators.schema import signature
 from tmmu.torch_private import OpOverload

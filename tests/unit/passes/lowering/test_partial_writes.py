@@ -7,7 +7,7 @@ from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
-from tmmu.passes.lowering.overwrites import spans_storage
+from tmmu.passes.lowering.mark_overwrites import spans_storage
 from tmmu.passes.pipeline import lower_program
 
 

@@ -16,7 +16,7 @@ from tmmu.judge.rules import check_graph
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
-from tmmu.passes.lowering.dead_code import eliminate_dead_ops, live_ops
+from tmmu.passes.lowering.eliminate_dead_ops import eliminate_dead_ops, live_ops
 from tmmu.passes.meaning import drops_without_effect
 from tmmu.passes.pipeline import lower_program
 
