@@ -1,4 +1,4 @@
-"""The files of another commit, without touching the repository, its index or its worktree."""
+"""Checkouts of commits in other folders; the repository, its index and its worktree stay as they are."""
 
 import os
 import subprocess
@@ -9,15 +9,15 @@ from typing import Final
 
 from tmmu.errors import InvalidConfig
 
-PREFIX: Final = "git:"
-MODULES: Final = (".py", ".so", ".pyd")
+GIT_PREFIX: Final = "git:"
+MODULE_SUFFIXES: Final = (".py", ".so", ".pyd")
 
 
 def split_commit(text: str) -> tuple[str, str]:
-    """``git:REV:MODEL`` as revision and model; the revision is empty where none is named."""
-    if not text.startswith(PREFIX):
+    """``git:REV:MODEL`` as (revision, model); the revision is empty without ``git:``."""
+    if not text.startswith(GIT_PREFIX):
         return "", text
-    revision, colon, model = text.removeprefix(PREFIX).partition(":")
+    revision, colon, model = text.removeprefix(GIT_PREFIX).partition(":")
     if not revision or not colon or not model or Path(model.removeprefix("hf:")).is_absolute():
         raise InvalidConfig(f"{text!r} names no commit and model", fix="write git:REV:MODEL, MODEL relative to here")
     return revision, model
@@ -25,14 +25,14 @@ def split_commit(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
-    """The files of a commit, in ``tree`` as they would lie in the worktree ``top``; ``here`` is the present folder."""
+    """Files of a commit: in ``tree``, as they would lie in the worktree ``top``; ``current_folder`` is in ``tree``."""
 
     top: Path
     tree: Path
     current_folder: Path
 
     def path_in_commit(self, path: str) -> str:
-        """Where the commit has what lies at ``path``; what is outside of the worktree, or git does not track, stays."""
+        """The commit's path of a path in the worktree; paths outside it, or that git does not track, are unchanged."""
         place = Path(path)
         if not place.is_absolute():
             return path
@@ -44,10 +44,9 @@ class Checkout:
 
 
 def check_out(revision: str, folder: Path) -> Checkout:
-    """The files of a commit of the repository around the present folder, in ``folder``; where this folder is in them,
-    if they have it.
+    """Check out a commit of the current folder's repository below ``folder``.
 
-    ``InvalidConfig`` where git, a repository or the commit is missing.
+    ``InvalidConfig`` if git, a repository or the commit is missing.
     """
     commit = _git(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"], revision)
     top, prefix = _git(["rev-parse", "--show-toplevel"], revision), _git(["rev-parse", "--show-prefix"], revision)
@@ -55,16 +54,16 @@ def check_out(revision: str, folder: Path) -> Checkout:
     _git(["-C", top, "read-tree", commit], revision, index)
     _git(["-C", top, "checkout-index", "--all", f"--prefix={tree}{os.sep}"], revision, index)
     checkout = Checkout(top=Path(top).resolve(), tree=tree, current_folder=tree / prefix)
-    _link_built(checkout)
+    _link_built_modules(checkout)
     return checkout
 
 
-def _link_built(checkout: Checkout) -> None:
-    """Modules of a package that git ignores, such as what its installation built, are the same in every commit."""
+def _link_built_modules(checkout: Checkout) -> None:
+    """Link modules that git ignores, such as extensions that an installation built, into the packages of the tree."""
     ignored = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
     for name in _git(["-C", str(checkout.top), *ignored], "HEAD").split("\0"):
         link = checkout.tree / name
-        if name.endswith(MODULES) and (link.parent / "__init__.py").exists() and not link.exists():
+        if name.endswith(MODULE_SUFFIXES) and (link.parent / "__init__.py").exists() and not link.exists():
             link.symlink_to(checkout.top / name)
 
 
@@ -73,17 +72,17 @@ def _is_tracked(top: Path, path: Path) -> bool:
 
 
 def require_folder(revision: str, folder: Path) -> None:
-    """Refuses a commit that lacks the present folder."""
+    """Raise ``InvalidConfig`` if the commit lacks the current folder."""
     if not folder.is_dir():
         prefix = _git(["rev-parse", "--show-prefix"], revision)
         raise InvalidConfig(f"commit {revision} has no folder {prefix}", fix="run it where both commits have the model")
 
 
-def _git(arguments: Sequence[str], revision: str, more: Mapping[str, str] | None = None) -> str:
+def _git(arguments: Sequence[str], revision: str, variables: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
             ["git", *arguments],
-            env=os.environ | dict(more or {}),
+            env=os.environ | dict(variables or {}),
             capture_output=True,
             text=True,
             check=False,

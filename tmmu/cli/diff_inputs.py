@@ -1,6 +1,6 @@
-"""The two sides of a comparison: a plan in a file, or a MODEL that is planned for it in a process of its own.
+"""Inputs of ``tmmu diff``: each side is a plan file, or a MODEL that a child process plans.
 
-Two versions of one model cannot be traced in one process: the second would find the modules of the first.
+Two versions of one model cannot be traced in one process: the second would import the modules of the first.
 """
 
 import json
@@ -14,62 +14,62 @@ from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 from tmmu import errors
-from tmmu.cli.commits import PREFIX, Checkout, check_out, require_folder, split_commit
+from tmmu.cli.commits import GIT_PREFIX, Checkout, check_out, require_folder, split_commit
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import applications, switches
 from tmmu.cli.options import CaptureOptions, PlanningOptions
 from tmmu.cli.parsing import IR_SUFFIX, PLAN_SUFFIX, ModelArgument, ir_path, parse_model
-from tmmu.cli.planning_process import command
+from tmmu.cli.planning_process import command_line
 from tmmu.compare.match import PlannedGraph
 from tmmu.errors import InternalError, InvalidConfig, TmmuError
 
 Options: TypeAlias = Mapping[str, Sequence[str]]
-"""Of ``tmmu plan``: each with its values."""
+"""Options of ``tmmu plan`` by long name, each with its values."""
 
-APPLIES: Final = {**applications(CaptureOptions), **applications(PlanningOptions)}
-"""Which options of ``tmmu plan`` mean something for which kinds of model; a plan that lies there is never cached."""
+APPLICATIONS: Final = {**applications(CaptureOptions), **applications(PlanningOptions)}
+"""Per option of ``tmmu plan``, the kinds of model that it is for."""
 SWITCHES: Final = switches(CaptureOptions) | switches(PlanningOptions)
 OPTIMIZERS: Final = {"adamw": "aten._fused_adamw_", "sgd": "aten._fused_sgd_"}
-OF_MODE: Final = ("--preset", "--optimizer")
+MODE_OPTIONS: Final = ("--preset", "--optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffInput:
-    """One side as it was named: of which commit, and the model to plan; ``None`` where a plan is there already."""
+    """One side as it was named. ``revision`` is empty without ``git:``; ``model`` is ``None`` for a plan file."""
 
-    text: str
+    name: str
     revision: str
     path: Path
     model: ModelArgument | None
 
 
 def parse_side(text: str) -> DiffInput:
-    """The side that ``text`` names; it need not exist, but its kind must be known."""
+    """The side that ``text`` names, which need not exist; ``InvalidConfig`` for an unknown kind of model."""
     revision, name = split_commit(text)
     if name.endswith(".cbor") and not name.endswith(IR_SUFFIX):
-        return DiffInput(text=text, revision=revision, path=Path(name), model=None)
+        return DiffInput(name=text, revision=revision, path=Path(name), model=None)
     model = parse_model(name)
-    return DiffInput(text=text, revision=revision, path=model.path, model=model)
+    return DiffInput(name=text, revision=revision, path=model.path, model=model)
 
 
 def require_use(options: Options, sides: Sequence[DiffInput]) -> None:
-    """Refuses options that mean something for neither side."""
+    """``InvalidConfig`` for an option that applies to neither side."""
     kinds = {side.model.kind if side.model else "plan" for side in sides}
     for option, values in options.items():
-        if values and not kinds.intersection(APPLIES[option].kinds):
+        if values and not kinds.intersection(APPLICATIONS[option].kinds):
             raise InvalidConfig(f"{option}: means nothing for these two", fix="leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLocation:
-    """Where a side lies: in a commit's files, or in the present folder where ``checkout`` is nothing."""
+    """A side in a commit's files, or in the current folder if ``checkout`` is ``None``."""
 
     side: DiffInput
     checkout: Checkout | None
 
     @property
     def folder(self) -> Path:
-        """Where the side's paths start."""
+        """The folder that the side's paths are relative to."""
         return self.checkout.current_folder if self.checkout else Path.cwd()
 
     @property
@@ -78,21 +78,21 @@ class SideLocation:
         return self.folder / self.side.path
 
     def display_path(self, path: Path) -> str:
-        """What a file beside the side's is called to whoever named the side."""
+        """The name of a file beside the side's, in the form in which the side was named."""
         shown = self.side.path.with_name(path.name)
-        return f"{PREFIX}{self.side.revision}:{shown}" if self.checkout else str(shown)
+        return f"{GIT_PREFIX}{self.side.revision}:{shown}" if self.checkout else str(shown)
 
 
 def plan_sides(sides: tuple[DiffInput, DiffInput], options: Options) -> tuple[PlannedGraph | None, PlannedGraph]:
-    """Both sides, legal and sound; nothing for the first where that is a commit before the model came.
+    """Both sides, legal and sound; ``None`` for the first if it is of a commit that lacks the model.
 
-    A model beside a plan is planned as that plan was (kernels, mode, preset, optimizer, arenas) where ``options`` do
-    not say.
+    Where ``options`` are silent, a model that is compared with a plan takes the plan's device, mode, preset, optimizer
+    and arenas.
     """
     with TemporaryDirectory(prefix="tmmu-diff-") as name:
         scratch = Path(name)
         then, now = (_locate(side, scratch / str(number)) for number, side in enumerate(sides))
-        if _came_later(then, now):
+        if _is_new_model(then, now):
             (new,) = _plan_all([now], scratch, options)
             return None, new
         for place in (then, now):
@@ -103,42 +103,42 @@ def plan_sides(sides: tuple[DiffInput, DiffInput], options: Options) -> tuple[Pl
 
 
 def _locate(side: DiffInput, scratch: Path) -> SideLocation:
-    """The side, checked out where it is a commit's."""
+    """The side's location; checks out its commit if it has one."""
     if not side.revision:
         return SideLocation(side=side, checkout=None)
     scratch.mkdir()
     return SideLocation(side=side, checkout=check_out(side.revision, scratch))
 
 
-def _came_later(then: SideLocation, now: SideLocation) -> bool:
-    """Whether a commit lacks what the other side has under the same name: a new model, and no misspelt one."""
-    same = (then.side.path, then.side.model) == (now.side.path, now.side.model)
-    return bool(then.checkout) and same and not then.path.exists() and now.path.exists()
+def _is_new_model(before: SideLocation, after: SideLocation) -> bool:
+    """Whether the first side is of a commit that lacks the model, and the second has it under the same name."""
+    same_model = (before.side.path, before.side.model) == (after.side.path, after.side.model)
+    return bool(before.checkout) and same_model and not before.path.exists() and after.path.exists()
 
 
-def _plan_all(places: Sequence[SideLocation], scratch: Path, options: Options) -> tuple[PlannedGraph, ...]:
-    """The sides; what is to be planned is planned at once, each in a process of its own."""
-    loaded = [None if place.side.model else _load_recorded(place) for place in places]
+def _plan_all(locations: Sequence[SideLocation], scratch: Path, options: Options) -> tuple[PlannedGraph, ...]:
+    """All sides; models are planned at the same time, each in a child process."""
+    loaded = [None if place.side.model else _load_recorded(place) for place in locations]
     model = next((planned for planned in loaded if planned), None)
-    plan_options = _merge_options(_like(model), options) if model else options
-    outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(places))]
+    plan_options = _merge_options(_options_like(model), options) if model else options
+    outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(locations))]
     with ExitStack() as stack:
-        jobs = zip(places, outputs, strict=True)
+        jobs = zip(locations, outputs, strict=True)
         children = [stack.enter_context(_planning_child(*job, plan_options)) for job in jobs if job[0].side.model]
         for side, child in children:
-            _finish(side, child)
+            _require_planned(side, child)
     return tuple(planned or _load(output) for planned, output in zip(loaded, outputs, strict=True))
 
 
-def _load_recorded(place: SideLocation) -> PlannedGraph:
-    """The plan that lies there, with its graph."""
-    path, ir = place.path, ir_path(None, place.path)
+def _load_recorded(location: SideLocation) -> PlannedGraph:
+    """The recorded plan of a side, with its graph."""
+    path, ir = location.path, ir_path(None, location.path)
     if not path.exists():
-        raise InvalidConfig(f"cannot read {place.display_path(path)}: there is no such file", fix="check the name")
+        raise InvalidConfig(f"cannot read {location.display_path(path)}: there is no such file", fix="check the name")
     if not ir.exists():
-        reason = f"{place.display_path(path)}: its graph {ir.name} is not beside it"
+        reason = f"{location.display_path(path)}: its graph {ir.name} is not beside it"
         raise InvalidConfig(reason, fix="keep the two files that tmmu plan writes")
-    return _load(path, name=place.display_path(path), graph_name=place.display_path(ir))
+    return _load(path, name=location.display_path(path), graph_name=location.display_path(ir))
 
 
 def _load(path: Path, *, name: str = "", graph_name: str = "") -> PlannedGraph:
@@ -147,8 +147,8 @@ def _load(path: Path, *, name: str = "", graph_name: str = "") -> PlannedGraph:
     return PlannedGraph(graph=graph, plan=plan)
 
 
-def _like(model: PlannedGraph) -> Options:
-    """The options that plan something as ``model`` was planned. A limit of it is none for another."""
+def _options_like(model: PlannedGraph) -> Options:
+    """The options by which ``model`` was planned, without the capacities of its arenas."""
     arenas, plan = model.plan.arenas, model.plan
     columns = zip(arenas.name, arenas.layout, arenas.alignment, arenas.page, strict=True)
     texts = [f"{name}=layout:{layout},alignment:{alignment},page:{page}" for name, layout, alignment, page in columns]
@@ -162,42 +162,42 @@ def _like(model: PlannedGraph) -> Options:
 
 
 def _optimizer(model: PlannedGraph) -> list[str]:
-    """The optimizer whose update the graph holds."""
+    """The ``--optimizer`` of the updates in the graph."""
     targets = frozenset(model.graph.ops.target)
     return [name for name, update in OPTIMIZERS.items() if any(target.startswith(update) for target in targets)]
 
 
-def _merge_options(like: Options, options: Options) -> Options:
-    """What is asked for goes before what is taken from the plan: arenas key by key, what goes with a mode with it."""
+def _merge_options(base_options: Options, options: Options) -> Options:
+    """``base_options`` replaced by ``options``: arenas key by key, options of a mode together with the mode."""
     explicit = {option: values for option, values in options.items() if values}
-    dropped = OF_MODE if "--mode" in explicit else ()
-    base = {option: values for option, values in like.items() if option not in dropped}
-    return base | explicit | {"--arena": [*like["--arena"], *explicit.get("--arena", ())]}
+    dropped = MODE_OPTIONS if "--mode" in explicit else ()
+    base = {option: values for option, values in base_options.items() if option not in dropped}
+    return base | explicit | {"--arena": [*base_options["--arena"], *explicit.get("--arena", ())]}
 
 
 @contextmanager
-def _planning_child(place: SideLocation, output: Path, options: Options) -> Iterator[tuple[DiffInput, Popen[str]]]:
-    """A process that plans the side's model; gone in the end, whatever happens."""
-    model = place.side.model
+def _planning_child(location: SideLocation, output: Path, options: Options) -> Iterator[tuple[DiffInput, Popen[str]]]:
+    """A process that plans the side's model, killed on exit."""
+    model = location.side.model
     assert model is not None
     words = [
         word
         for option, values in options.items()
-        if model.kind in APPLIES[option].kinds
+        if model.kind in APPLICATIONS[option].kinds
         for value in values
         for word in ((option,) if option in SWITCHES else (option, value))
     ]
     arguments = ["plan", *words, "-o", str(output), "--json", "--", model.text]
-    line, cwd = command(arguments, place.checkout), place.folder
+    line, cwd = command_line(arguments, location.checkout), location.folder
     with Popen(line, cwd=cwd, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
         try:
-            yield place.side, child
+            yield location.side, child
         finally:
             child.kill()
 
 
-def _finish(side: DiffInput, child: Popen[str]) -> None:
-    """Returns when the side is planned; its refusal is ours, and names the side."""
+def _require_planned(side: DiffInput, child: Popen[str]) -> None:
+    """Wait until the side is planned; raises its error, with the side's name."""
     out, stderr = child.communicate()
     lines = stderr.splitlines(keepends=True)
     sys.stderr.writelines(lines if child.returncode == 0 else lines[:-1])
@@ -213,5 +213,5 @@ def _refusal(side: DiffInput, out: str, code: int) -> TmmuError:
         record = json.loads(out)
         kind, message, fix = kinds[record["code"]], record["what"], record["fix"]
     except (ValueError, KeyError, TypeError):
-        return InternalError(f"{side.text}: planning ended with {code} and said nothing", fix="plan it by itself")
-    return kind(f"{side.text}: {message}", fix=fix)
+        return InternalError(f"{side.name}: planning ended with {code} and said nothing", fix="plan it by itself")
+    return kind(f"{side.name}: {message}", fix=fix)

@@ -1,4 +1,4 @@
-"""The edge of the program: whatever goes wrong becomes one line, one record, one exit code."""
+"""The error boundary of the program: every exception becomes one line on stderr, one JSON record and an exit code."""
 
 import json
 import os
@@ -18,7 +18,7 @@ BROKEN_PIPE_EXIT: Final = 141
 
 
 class Interrupted(TmmuError):
-    """The person at the terminal stopped it."""
+    """SIGINT."""
 
     code = "INTERRUPTED"
     exit_code = 130
@@ -40,7 +40,7 @@ def run_guarded(step: Callable[[], int], *, as_json: bool) -> int:
 
 
 def translate(error: BaseException) -> TmmuError:
-    """Our own error for any exception; a traceback is shown only where TMMU_TRACEBACK asks for it."""
+    """The ``TmmuError`` for any exception; prints the traceback if ``TMMU_TRACEBACK`` is set."""
     if os.environ.get("TMMU_TRACEBACK"):
         traceback.print_exception(error)
     if isinstance(error, TmmuError):
@@ -56,12 +56,12 @@ def translate(error: BaseException) -> TmmuError:
 
 
 def one_line(error: TmmuError) -> str:
-    """``tmmu: CODE: what (fix)``: every run of blanks and line ends is one space, what cannot be seen is escaped."""
+    """``tmmu: CODE: what (fix)``, whitespace collapsed and unprintable characters escaped."""
     return "tmmu: " + printable(" ".join(str(error).split()))
 
 
 def _message_of(error: BaseException) -> str:
-    """The message of any exception, also of one that cannot say it."""
+    """The message of any exception, also of one whose ``__str__`` raises."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - a fault in the message must not hide the one that it tells of
@@ -69,9 +69,9 @@ def _message_of(error: BaseException) -> str:
 
 
 def _system_fault(error: OSError) -> str:
-    """What the system refused, and for which file."""
-    why = error.strerror or _message_of(error)
-    return f"{error.filename}: {why}" if error.filename is not None else f"the output cannot be written: {why}"
+    """The operating system's reason, and the file."""
+    reason = error.strerror or _message_of(error)
+    return f"{error.filename}: {reason}" if error.filename is not None else f"the output cannot be written: {reason}"
 
 
 def _report(error: TmmuError, *, as_json: bool) -> int:
@@ -89,7 +89,7 @@ def _report(error: TmmuError, *, as_json: bool) -> int:
 
 
 def conclude(error: TmmuError | None) -> int:
-    """The exit code of a command whose result, good or bad, stands on stdout: a bad one has its line on stderr."""
+    """The exit code of a command that has printed its result; an error adds its line on stderr."""
     if error is None:
         return 0
     sys.stdout.flush()
@@ -103,5 +103,5 @@ def print_json(value: object) -> None:
 
 
 def _forget_stdout() -> None:
-    """So that the interpreter's own flush at exit does not fail as this one did."""
+    """Point stdout at the null device, so that the flush at interpreter exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

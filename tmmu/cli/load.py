@@ -1,4 +1,4 @@
-"""Plan and graph files into values; every refusal names the file."""
+"""Read plan and graph files; every error names the file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,27 +16,27 @@ T = TypeVar("T")
 
 
 def load_plan(path: Path, *, name: str = "") -> Plan:
-    """The plan of a file, well formed and with its digest checked; not yet judged. A refusal calls it ``name``."""
+    """The plan of a file, well formed and with its digest checked, not judged. Errors call it ``name``."""
     data = read_file(path)
-    return _of(name or str(path), lambda: read_plan(data))
+    return _naming_file(name or str(path), lambda: read_plan(data))
 
 
 def load_graph(path: Path, *, name: str = "") -> Graph:
-    """The graph of a file, well formed; not yet known to be legal. A refusal calls it ``name``."""
+    """The graph of a file, well formed, its legality not checked. Errors call it ``name``."""
     data = read_file(path)
-    return _of(name or str(path), lambda: read_graph(data))
+    return _naming_file(name or str(path), lambda: read_graph(data))
 
 
 def load_judged(plan: Plan, ir: Path, token: bytes | None, *, plan_name: str, name: str = "") -> Graph:
-    """The graph of ``ir``, which is legal and of which ``plan`` is a sound plan. A refusal calls them by name."""
+    """The graph of ``ir``, legal, with ``plan`` sound for it. Errors use the names."""
     called = name or str(ir)
     graph = load_graph(ir, name=called)
-    _of(called, lambda: require_legal(graph))
-    _of(f"{plan_name} on {called}", lambda: judge(graph, plan, token=token))
+    _naming_file(called, lambda: require_legal(graph))
+    _naming_file(f"{plan_name} on {called}", lambda: judge(graph, plan, token=token))
     return graph
 
 
-def _of(name: str, step: Callable[[], T]) -> T:
+def _naming_file(name: str, step: Callable[[], T]) -> T:
     try:
         return step()
     except TmmuError as error:

@@ -1,4 +1,4 @@
-"""The console script. It imports nothing of weight before it can answer an interruption."""
+"""The console script. Heavy imports come after the handler of KeyboardInterrupt is in place."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Streams that exist, and that can print any path."""
+    """Open missing standard streams, and let them print any path."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - open for as long as the program runs
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""From option texts to checked values. All of it runs before torch is imported, so a slip costs no wait."""
+"""From option texts to checked values, before torch is imported."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ T = TypeVar("T")
 DEFAULT_SEED: Final = 0
 DEFAULT_MODE: Final = "inference"
 DEFAULT_RESERVE: Final = 1 << 30
-"""Kept free in the fit table for what no plan decides: the device context and library workspaces."""
+"""Bytes kept free in the fit table for the device context and library workspaces, which are not planned."""
 NODES_MAX: Final = 2**40
 COUNT_MAX: Final = 2**31 - 1
 TOKEN_FILE_MAX: Final = 1 << 20
@@ -28,18 +28,18 @@ IR_SUFFIX: Final = ".ir.cbor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelArgument:
-    """MODEL of a command line, read: its ``kind`` is ``file``, ``class``, ``module``, ``hf``, ``pt2`` or ``ir``."""
+    """A parsed MODEL; ``kind`` is ``file``, ``class``, ``module``, ``hf``, ``pt2`` or ``ir``."""
 
     text: str
     kind: str
     path: Path
-    """The file or folder; of an importable object the current folder."""
+    """The file or folder; the current folder if ``kind`` is ``module``."""
     name: str
-    """What its output files are called."""
+    """Stem of the output files."""
 
 
 def parse_model(text: str) -> ModelArgument:
-    """The model that ``text`` names; it need not exist, but its kind must be known."""
+    """The model that ``text`` names, which need not exist; ``InvalidConfig`` for an unknown kind."""
     if text.startswith("hf:"):
         path = Path(text[3:])
         folder = path.parent if path.name == "config.json" else path
@@ -60,12 +60,12 @@ def parse_model(text: str) -> ModelArgument:
 
 
 def parse_reserve(text: str | None) -> int:
-    """The reserve of the fit table: as given, or the default."""
+    """Bytes of ``--reserve``, or ``DEFAULT_RESERVE``."""
     return DEFAULT_RESERVE if text is None else parse_option("--reserve", lambda: parse_size(text))
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """``--set name=value`` pairs, each name once."""
+    """(name, value) of each ``--set name=value``; ``InvalidConfig`` for a name that comes twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -78,12 +78,12 @@ def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def arena_specs(texts: Sequence[str]) -> tuple[ArenaSpec, ...]:
-    """The default arenas with every ``--arena`` text merged in."""
+    """The default arenas, changed by each ``--arena``."""
     return parse_option("--arena", lambda: parse_arenas(texts))
 
 
 def parse_token(seed: int | None, token: str | None, token_file: Path | None) -> bytes | None:
-    """The replay token that at most one of the three names; nothing where none does."""
+    """The replay token that at most one of the three names, or ``None``."""
     spellings = [
         name
         for name, value in (("--seed", seed), ("--token", token), ("--token-file", token_file))
@@ -101,7 +101,7 @@ def parse_token(seed: int | None, token: str | None, token_file: Path | None) ->
 
 
 def parse_option(option: str, parse: Callable[[], T]) -> T:
-    """What ``parse`` returns; its refusal names the option."""
+    """The result of ``parse``; its errors name the option."""
     try:
         return parse()
     except UserError as error:
@@ -116,7 +116,7 @@ def _token_bytes(path: Path) -> bytes:
 
 
 def plan_path(output: str | None, model: ModelArgument) -> Path:
-    """Where the plan goes: as asked, inside a folder that was asked for, or ``NAME.plan.cbor`` here."""
+    """The plan's output file: ``--output``, ``NAME.plan.cbor`` in the folder that it names, or in the current one."""
     name = model.name + PLAN_SUFFIX
     if output is None:
         return Path(name)
@@ -125,7 +125,7 @@ def plan_path(output: str | None, model: ModelArgument) -> Path:
 
 
 def parse_file(text: str, option: str) -> Path:
-    """The path that ``text`` names; refused is a folder, such as ``out/``, that does not exist, and nothing at all."""
+    """``text`` as a path; ``InvalidConfig`` if it is empty or names a folder, such as ``out/``, that does not exist."""
     if not text:
         raise InvalidConfig(f"{option}: no file is named", fix="name one, or leave the option out")
     if text.endswith(("/", "/.", os.sep)) and not Path(text).is_dir():
@@ -134,14 +134,14 @@ def parse_file(text: str, option: str) -> Path:
 
 
 def graph_output(ir: str | None, plan: Path) -> Path | None:
-    """Where the graph goes: as asked, or beside the plan; nowhere where the plan goes to a device or a pipe."""
+    """The graph's output file: ``--ir``, or beside the plan; ``None`` if the plan goes to a device or a pipe."""
     if ir is not None:
         return parse_file(ir, "--ir")
     return None if is_special(plan) else ir_path(None, plan)
 
 
 def ir_path(ir: Path | None, plan: Path) -> Path:
-    """Where the graph of ``plan`` is: as asked, or beside the plan under the same name."""
+    """The file of the plan's graph: ``ir``, or beside the plan under the same name."""
     if ir is not None:
         return ir
     stem = plan.name.removesuffix(PLAN_SUFFIX) if plan.name.endswith(PLAN_SUFFIX) else plan.name
@@ -149,7 +149,7 @@ def ir_path(ir: Path | None, plan: Path) -> Path:
 
 
 def require_writable(path: Path, option: str, *, never: Path) -> Path:
-    """``path``, which names a file in a folder that exists and is not the input ``never``; writes nothing."""
+    """``path``, if it is a file in a folder that exists and not the input ``never``, else ``InvalidConfig``."""
     if path.is_dir():
         raise InvalidConfig(f"{option}: {path} is a folder", fix="name a file")
     if not path.parent.is_dir():
@@ -160,26 +160,26 @@ def require_writable(path: Path, option: str, *, never: Path) -> Path:
 
 
 def same_file(path: Path, second: Path) -> bool:
-    """Whether both exist and are one file, by whatever names."""
+    """Whether both exist and are one file, also under two names."""
     return path.exists() and second.exists() and path.samefile(second)
 
 
 def require_nodes(value: int | None) -> int | None:
-    """``value``, a number of search nodes, where it is given."""
+    """``value`` if it is ``None`` or in ``0..NODES_MAX``, else ``InvalidConfig``."""
     if value is not None and not 0 <= value <= NODES_MAX:
         raise InvalidConfig(f"--nodes: {value} is not in 0..{NODES_MAX}", fix="give a count")
     return value
 
 
 def require_count(value: int | None, option: str) -> int | None:
-    """``value``, which is at least 1 and at most ``COUNT_MAX`` where it is given."""
+    """``value`` if it is ``None`` or in ``1..COUNT_MAX``, else ``InvalidConfig``."""
     if value is not None and not 1 <= value <= COUNT_MAX:
         raise InvalidConfig(f"{option}: {value} is not in 1..{COUNT_MAX}", fix="give a count")
     return value
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuses options that mean nothing here, rather than ignore them; nothing where none is given."""
+    """``InvalidConfig`` that names the options with a value, which would have no effect, and says ``why``."""
     names = [name for name, value in options.items() if value not in (None, False, ())]
     if names:
         raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")

@@ -1,4 +1,4 @@
-"""From options that are given to a judged plan: what every command shares that takes a MODEL."""
+"""From options to a judged plan: what the commands share that take a MODEL."""
 
 import logging
 import sys
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSettings:
-    """What to capture: the fields of a ``CaptureRequest``, without the import of torch."""
+    """The fields of a ``CaptureRequest`` except its model, without the import of torch."""
 
     device: str
     mode: str
@@ -77,7 +77,7 @@ def model_request(
     *,
     device: str = "cuda",
 ) -> ModelRequest:
-    """The request that the options make, for ``device`` where they name none; refuses what makes no sense."""
+    """The checked request of these options; ``device`` is the default of ``--device``."""
     refuse_inapplicable(model, capture)
     mode = capture.mode or DEFAULT_MODE
     replay_token = parse_token(token.seed, token.token, token.token_file)
@@ -108,7 +108,7 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
 
 
 def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
-    """Refuses options that mean nothing for this kind of model, or beside the others."""
+    """``InvalidConfig`` for options that have no effect for this kind of model, or without another option."""
     markers = applications(CaptureOptions)
     refused: dict[str, dict[str, object]] = {}
     for option, value in options.given_options():
@@ -123,7 +123,7 @@ def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
 
 
 def compile_request(request: ModelRequest) -> Compiled:
-    """The plan of a model, judged; with the cache one that is kept is taken, and a new one kept."""
+    """The judged plan of a model, from the cache if ``request.cache`` and it is there; a new plan is stored in it."""
     cache = plan_cache(reverify=True) if request.cache else None
     if request.model.kind == "ir":
         graph = load_graph(request.model.path)
@@ -162,7 +162,7 @@ def graph_key(graph: Graph, plan: PlanRequest) -> Key:
 
 
 def _require_gradient(graph: Graph, mode: str) -> None:
-    """Refuses a training mode for a graph that has no backward op and no op that saves anything for one."""
+    """``InvalidConfig`` for a training mode if no op is backward and none saves anything for one."""
     if mode != "inference" and "backward" not in graph.ops.stage and not any(graph.ops.saves):
         raise InvalidConfig(
             f"--mode {mode}: the graph was captured for inference: it does not say what the gradient needs",
@@ -171,7 +171,7 @@ def _require_gradient(graph: Graph, mode: str) -> None:
 
 
 def capture_request(request: ModelRequest) -> "CaptureRequest":
-    """What the tracer is asked for. Imports torch."""
+    """The request for the tracer. Imports torch."""
     from tmmu.passes.capture.request import CaptureRequest
 
     settings = {name: getattr(request.capture, name) for name in CaptureSettings.__slots__}
@@ -180,7 +180,7 @@ def capture_request(request: ModelRequest) -> "CaptureRequest":
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What a model or a library prints or warns while it is traced stays off stdout, and warnings are dropped."""
+    """Send output of a traced model or library to stderr, and drop its warnings and log records."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,8 +1,8 @@
-"""A process that plans as this one would: it imports what this one would, or what a commit has in place of that.
+"""Child processes that plan one side of ``tmmu diff`` each, with the modules of the worktree or of a commit.
 
-Python is started without the present folder on its path, so that no file of the user's stands in for a module of
-Python's own. It is then given the path of this process. What of that lies in the worktree, also by way of an editable
-installation, is the commit's; but ``tmmu`` itself is on both sides what it is here.
+Python starts with ``-P``, without the current folder on its path, so that no file in it shadows the standard library,
+and then takes over ``sys.path`` of this process. For a commit, paths in the worktree are replaced by the commit's, also
+those that an editable installation finds. Invariant: ``tmmu`` itself is the running one on both sides.
 """
 
 import json
@@ -21,24 +21,26 @@ PROGRAM: Final = (
     "from tmmu.cli.planning_process import import_from_commit; import_from_commit(*moves); "
     "from tmmu.cli.main import main; main()"
 )
-PYTHONS_OWN: Final = (BuiltinImporter, FrozenImporter, PathFinder)
-OURS: Final = "tmmu"
+BUILTIN_FINDERS: Final = (BuiltinImporter, FrozenImporter, PathFinder)
+OWN_PACKAGE: Final = "tmmu"
 
 
-def command(arguments: Sequence[str], checkout: Checkout | None) -> list[str]:
-    """The command line of ``tmmu`` with these arguments, importing from ``checkout`` where there is one."""
+def command_line(arguments: Sequence[str], checkout: Checkout | None) -> list[str]:
+    """The command line that runs ``tmmu`` with these arguments, with the modules of ``checkout`` if there is one."""
     moves = [str(folder) for folder in (checkout.top, checkout.tree, checkout.current_folder)] if checkout else []
     return [sys.executable, "-P", "-c", PROGRAM, json.dumps([sys.path, *moves]), *arguments]
 
 
 def import_from_commit(*moves: str) -> None:
-    """What is imported from now on is imported from the commit; nothing changes without ``moves``."""
+    """Redirect later imports to the commit (top, tree and current folder of its checkout); no-op without ``moves``."""
     if not moves:
         return
     top, tree, current_folder = map(Path, moves)
     checkout = Checkout(top=top, tree=tree, current_folder=current_folder)
     sys.path[:] = map(checkout.path_in_commit, sys.path)
-    sys.meta_path[:] = [finder if finder in PYTHONS_OWN else CommitFinder(finder, checkout) for finder in sys.meta_path]
+    sys.meta_path[:] = [
+        finder if finder in BUILTIN_FINDERS else CommitFinder(finder, checkout) for finder in sys.meta_path
+    ]
 
 
 class Finder(Protocol):
@@ -47,11 +49,11 @@ class Finder(Protocol):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = ..., /
     ) -> ModuleSpec | None:
-        """Where the module is; nothing where it does not know it."""
+        """The module's spec, or ``None`` if the finder does not know it."""
 
 
 class CommitFinder:
-    """A finder, such as an editable installation's, that finds the modules of a commit in place of the worktree's."""
+    """Wraps a finder, such as an editable installation's: modules of the worktree are replaced by the commit's."""
 
     def __init__(self, finder: Finder, checkout: Checkout) -> None:
         self._finder = finder
@@ -60,9 +62,9 @@ class CommitFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        """Where the module is; nothing where the commit lacks it."""
+        """The module's spec in the commit, or ``None`` if the commit lacks it."""
         spec = self._finder.find_spec(fullname, path, target)
-        if spec is None or fullname.partition(".")[0] == OURS:
+        if spec is None or fullname.partition(".")[0] == OWN_PACKAGE:
             return spec
         folders = None if spec.submodule_search_locations is None else self._all(spec.submodule_search_locations)
         if spec.origin is None or not spec.has_location:
@@ -75,7 +77,7 @@ class CommitFinder:
         return spec_from_file_location(fullname, committed, submodule_search_locations=folders) if exists else None
 
     def __getattr__(self, name: str) -> object:
-        """Whatever else the finder can do, such as name distributions."""
+        """Other methods of the finder, such as ``find_distributions``."""
         return getattr(self._finder, name)
 
     def _all(self, folders: Iterable[str]) -> list[str]:

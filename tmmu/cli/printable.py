@@ -1,8 +1,8 @@
-"""Text for a terminal: what a user's file or exception says is shown, and never obeyed."""
+"""Text for a terminal, without control characters of the user's."""
 
 
 def printable(text: str) -> str:
-    """``text`` with every character that is no visible one, such as ESC, NUL or a line end, as its escape in Python."""
+    """``text`` with unprintable characters, such as ESC, NUL or a line end, as their escapes in Python."""
     if text.isprintable():
         return text
     return "".join(

@@ -32,5 +32,5 @@ def test_misspelt_command_is_answered_with_a_like_one(shell: Shell) -> None:
 
 
 def test_help_lists_every_command(shell: Shell) -> None:
-    lines = [line.strip("│ ").split(" ")[0] for line in shell.tmmu("--help").out.splitlines()]
+    lines = [line[2:].split(" ")[0] for line in shell.tmmu("--help").out.splitlines()]
     assert [line for line in lines if line in COMMANDS] == list(COMMANDS)

@@ -1,4 +1,4 @@
-"""``tmmu bandwidth``: what copies cost on this machine, for the planner and for whoever wonders."""
+"""``tmmu bandwidth``: what copies cost on this machine."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -9,7 +9,7 @@ import typer
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.output import render
-from tmmu.cli.parsing import naming_option
+from tmmu.cli.parsing import parse_option
 from tmmu.planner.arenas import parse_size
 
 if TYPE_CHECKING:
@@ -36,13 +36,11 @@ def bandwidth(
     as_json: options.Json = False,
 ) -> options.Run:
     """Measure copies between host and DEVICE: pinned and pageable, both ways, what one costs, how wide the link is."""
-    return lambda: run_bandwidth(
-        device, naming_option("--size", lambda: parse_size(size)), tries=tries, as_json=as_json
-    )
+    return lambda: run_bandwidth(device, parse_option("--size", lambda: parse_size(size)), tries=tries, as_json=as_json)
 
 
 def run_bandwidth(device: str | None, size: int, *, tries: int, as_json: bool) -> int:
-    """The copies are timed and the report is printed; 0."""
+    """Time the copies and print the report; returns 0."""
     from tmmu.runtime.device.bandwidth import measure_bandwidth
 
     measured = measure_bandwidth(device, size, tries)
@@ -60,7 +58,7 @@ def record(bandwidth: "Bandwidth") -> dict[str, Any]:
 
 
 def lines(bandwidth: "Bandwidth") -> Iterator[str]:
-    """The report as a person reads it."""
+    """The report as text."""
     yield f"{bandwidth.device}: {bandwidth.name}"
     yield ""
     heading = ("from", "to", "bytes", "rate", "one of 4 KiB")

@@ -21,7 +21,7 @@ from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
-from tmmu.cli.parsing import naming_option, parse_model, refuse
+from tmmu.cli.parsing import parse_model, parse_option, refuse
 from tmmu.cli.planning import ModelRequest, capture_request, file_key, graph_key, model_request, quiet
 from tmmu.driver import cache_folder, key_of_traced_model
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
@@ -40,7 +40,9 @@ LISTED_PARTS: Final = ("model", "target", "mode", "preset", "inputs")
 PLANNING_ONLY: Final = frozenset(("--output", "--ir", "--reserve", "--no-cache"))
 """Options of ``tmmu plan`` that ``why`` refuses, since nothing is planned."""
 
-app = typer.Typer(add_completion=False, help="Plans that are kept: list them, ask why one is not found, make room.")
+app = typer.Typer(
+    add_completion=False, help="List the plans in the cache, ask why one is not found, verify them, make room."
+)
 
 
 @app.command()
@@ -305,7 +307,7 @@ def _unsound_error(folder: Path, entries: int, faults: int) -> PlanCorrupt:
 
 def run_prune(*, everything: bool, limit: str | None, as_json: bool) -> int:
     """Removes what cannot be served, then evicts down to ``limit`` bytes; returns 2 if something cannot be removed."""
-    room = MAX_FOLDER_BYTES if limit is None else naming_option("--limit", lambda: parse_size(limit))
+    room = MAX_FOLDER_BYTES if limit is None else parse_option("--limit", lambda: parse_size(limit))
     folder = _require_listable_folder()
     doomed = [file for file in store.entries(folder) if everything or _entry_fault(file)]
     removed = [file for file in doomed if not store.remove(file)]

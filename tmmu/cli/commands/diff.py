@@ -1,4 +1,4 @@
-"""``tmmu diff``: what a second plan needs that a first did not, and which line of the model makes the difference."""
+"""``tmmu diff``: how much more memory one plan needs than another, and which line of the model causes it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions
 from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import DiffReport, Figure, Limit, blame, compare, over
+from tmmu.cli.output.diff_report import DiffReport, Figure, Limit, compare, figures_over, largest_cause
 from tmmu.cli.output.diff_text import code, markdown, markdown_sections, plan_setting, print_report, print_sections
 from tmmu.cli.output.new_model_report import (
-    Arrival,
-    arrival_headline,
-    arrival_record,
-    arrival_sections,
-    arrival_verdict,
-    arrive,
+    NewModelReport,
+    new_model_headline,
+    new_model_record,
+    new_model_report,
+    new_model_sections,
+    new_model_verdict,
 )
-from tmmu.cli.parsing import naming_option
+from tmmu.cli.parsing import parse_option
 from tmmu.errors import InvalidConfig, PeakOverLimit, error_record
 from tmmu.planner.arenas import parse_size, readable_size
 
@@ -95,7 +95,7 @@ def diff_job(names: tuple[str, str], plan_options: Mapping[str, object], setting
 
 
 def _texts(value: object) -> list[str]:
-    """An option's values as they are written on a command line; none where it is not given."""
+    """An option's values as words of a command line; empty if it is not given."""
     if value is None or value is False:
         return []
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
@@ -109,21 +109,21 @@ def parse_limit(text: str | None) -> Limit | None:
     if percentage:
         whole, part = percentage[1], (percentage[2] or "").ljust(4, "0")
         return Limit(text=text.strip(), bytes=None, ppm=int(whole + part))
-    return Limit(text=text.strip(), bytes=naming_option("--fail-over", lambda: parse_size(text)), ppm=0)
+    return Limit(text=text.strip(), bytes=parse_option("--fail-over", lambda: parse_size(text)), ppm=0)
 
 
 def run_diff(job: DiffJob) -> int:
-    """The report printed; 0, or 3 where a limit is passed. A model that is new passes none."""
+    """Print the report; returns 0, or 3 if a limit is exceeded. A new model exceeds none."""
     before, after = plan_sides(job.sides, job.options)
-    names = [side.text for side in job.sides]
+    names = [side.name for side in job.sides]
     if before is None:
-        return _say_new(job, arrive(after, absent=names[0], name=names[1]))
+        return _report_new_model(job, new_model_report(after, absent=names[0], name=names[1]))
     report = compare(before, after, names=names)
-    passed = over(report, job.limit)
-    error = _refusal(report, passed, job.limit) if passed and job.limit else None
+    over_limit = figures_over(report, job.limit)
+    error = _refusal(report, over_limit, job.limit) if over_limit and job.limit else None
     if job.json:
         print_json(
-            asdict(report) | {"over": [figure.name for figure in passed], "error": error and error_record(error)}
+            asdict(report) | {"over": [figure.name for figure in over_limit], "error": error and error_record(error)}
         )
     elif job.markdown:
         render.print_lines(render.console(), markdown(report))
@@ -132,28 +132,28 @@ def run_diff(job: DiffJob) -> int:
     return conclude(error)
 
 
-def _say_new(job: DiffJob, arrival: Arrival) -> int:
-    """The report of a model that is new; 0."""
+def _report_new_model(job: DiffJob, report: NewModelReport) -> int:
+    """Print the report of a new model; returns 0."""
     if job.json:
-        print_json(arrival_record(arrival) | {"over": [], "error": None})
+        print_json(new_model_record(report) | {"over": [], "error": None})
     elif job.markdown:
-        about = f"{code(arrival.after.name)}: {plan_setting(arrival.after)}"
-        parts = arrival_sections(arrival)
-        render.print_lines(render.console(), markdown_sections(arrival_verdict(arrival), about, parts))
+        about = f"{code(report.after.name)}: {plan_setting(report.after)}"
+        parts = new_model_sections(report)
+        render.print_lines(render.console(), markdown_sections(new_model_verdict(report), about, parts))
     else:
-        print_sections(render.console(), arrival_headline(arrival), arrival_sections(arrival))
+        print_sections(render.console(), new_model_headline(report), new_model_sections(report))
     return 0
 
 
-def _refusal(report: DiffReport, passed: Sequence[Figure], limit: Limit) -> PeakOverLimit:
-    grown = " and ".join(
-        f"{figure.name} by {figure.change} bytes ({readable_size(figure.change)})" for figure in passed
+def _refusal(report: DiffReport, over_limit: Sequence[Figure], limit: Limit) -> PeakOverLimit:
+    growth = " and ".join(
+        f"{figure.name} by {figure.change} bytes ({readable_size(figure.change)})" for figure in over_limit
     )
-    blamed = blame(report)
-    by = f", most of it by {blamed[0].source or blamed[0].op}" if blamed else ""
+    cause = largest_cause(report)
+    by = f", most of it by {cause[0].source or cause[0].op}" if cause else ""
     return PeakOverLimit(
-        f"{report.after.name} needs more than {report.before.name}: {grown}, limit {limit.text}{by}",
+        f"{report.after.name} needs more than {report.before.name}: {growth}, limit {limit.text}{by}",
         fix="make it smaller, or accept it: raise the limit once, or record the new plan",
-        over={figure.name: figure.change for figure in passed},
+        over={figure.name: figure.change for figure in over_limit},
         limit=limit.text,
     )

@@ -1,4 +1,4 @@
-"""``tmmu golden``: check, record or show what plans of fixed graphs must say."""
+"""``tmmu golden``: check, update or show the recorded plans of fixed graphs."""
 
 import gc
 import multiprocessing
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tmmu.passes.capture.request import Progress
 
 SAFE_PATH: Final = "PYTHONSAFEPATH"
-LISTED: Final = 8
-"""How many seeds a line names."""
+MAX_SEEDS: Final = 8
+"""Seeds that a line names."""
 GOLDEN: Final = Path("golden")
 
 Cases = Annotated[
@@ -43,7 +43,7 @@ Cases = Annotated[
 Folder = Annotated[Path, typer.Option("--dir", metavar="D", help="Use the golden files of this folder.")]
 Jobs = Annotated[int, typer.Option(metavar="N", envvar="TMMU_JOBS", help="Plan with N processes at once.")]
 
-app = typer.Typer(add_completion=False, help="Hold the planner against what it has said since it was recorded.")
+app = typer.Typer(add_completion=False, help="Compare plans with recorded ones, record them, show them.")
 
 
 @app.command()
@@ -117,7 +117,7 @@ def golden_job(
 
 
 def run_check(job: GoldenJob) -> int:
-    """0 where everything is as it was recorded; otherwise what is not, and 3. Writes nothing."""
+    """Print differences from the record; returns 0, or 3 if there are any. Writes nothing."""
     findings = [*check_files(job.folder, job.cases), *unplannable_cases(job.folder, job.chosen)]
     cases_with_findings = {finding.case for finding in findings}
     job = replace(job, chosen=tuple(case for case in job.chosen if case.name not in cases_with_findings))
@@ -147,7 +147,7 @@ def _mismatch(job: GoldenJob, findings: Sequence[Finding]) -> GoldenMismatch:
 
 
 def run_update(job: GoldenJob) -> int:
-    """The folder records what the planner says now; what moved is said. 0."""
+    """Record the plans as they are now, and print what moved; returns 0."""
     with progress_bar() as progress:
         replays = dict(zip((case.name for case in job.chosen), _replays(job, progress), strict=True))
     done = update(job.folder, job.cases, replays)
@@ -174,14 +174,14 @@ def _update_lines(job: GoldenJob, done: UpdateReport) -> Iterator[str]:
 
 
 def _version(moved: Sequence[Finding]) -> str:
-    """What a change needs: the version to raise, or nothing where cases were only added or taken away."""
+    """The version that a change must raise; empty if cases were only added or removed."""
     if any(finding.is_major for finding in moved):
         return "major"
     return "minor" if any(finding.kind == "plan" for finding in moved) else ""
 
 
 def run_list(job: GoldenJob) -> int:
-    """The cases and why they are there; 0."""
+    """Print the cases and their reasons; returns 0."""
     if job.json:
         rows = [{"case": c.name, "reason": c.reason, "made": c.origin, "seeds": len(c.seeds)} for c in job.cases]
         print_json({"cases": rows})
@@ -192,7 +192,7 @@ def run_list(job: GoldenJob) -> int:
 
 
 def run_show(job: GoldenJob, *, mode: str | None, preset: str | None) -> int:
-    """Of the one case chosen, its graph and plan for a reader, or the plan asked for; 0."""
+    """Print the case's review file, or its plan of this mode and preset; returns 0."""
     config = _config_asked(mode, preset)
     (case,) = job.chosen
     if config is None and not case.recipe:
@@ -225,7 +225,7 @@ def _plan_text(job: GoldenJob, case: GoldenCase, config: PlanConfig) -> str:
 
 
 def _counts(folder: Path, case: GoldenCase) -> tuple[str, str]:
-    """Ops and buffers; of a recipe, nothing is made to count them."""
+    """Numbers of ops and buffers; a recipe's graph is not built for them."""
     if case.recipe:
         return "recipe", "recipe"
     graph = graph_of(folder, case)
@@ -233,12 +233,12 @@ def _counts(folder: Path, case: GoldenCase) -> tuple[str, str]:
 
 
 def _plans(job: GoldenJob) -> int:
-    """How many plans the chosen cases have."""
+    """Number of plans of the chosen cases."""
     return sum(len(case.seeds) * len(CONFIGS) for case in job.chosen)
 
 
 def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[PlanConfig, Replay]]:
-    """Every chosen case planned again, in the order of the cases, by as many processes as were asked for."""
+    """Plan every chosen case again, with ``job.jobs`` processes; results in the order of the cases."""
     tasks = [(job.folder, case, config) for case in job.chosen for config in CONFIGS]
     if job.jobs == 1:
         yield from _by_case(job, starmap(replay, tasks), progress)
@@ -250,7 +250,7 @@ def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[PlanConfig, 
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Processes that start here find no module in the present folder, whose ``pickle.py`` is not Python's."""
+    """Child processes import nothing from the current folder, where a ``pickle.py`` could shadow Python's."""
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:
@@ -278,8 +278,8 @@ def _record(finding: Finding) -> dict[str, object]:
 
 def _line(finding: Finding) -> str:
     prefix = f"{finding.case}: " + (f"{finding.config}: " if finding.config else "")
-    seeds = [str(seed) for seed in finding.seeds[:LISTED]]
-    more = [f"and {len(finding.seeds) - LISTED} more"] if len(finding.seeds) > LISTED else []
+    seeds = [str(seed) for seed in finding.seeds[:MAX_SEEDS]]
+    more = [f"and {len(finding.seeds) - MAX_SEEDS} more"] if len(finding.seeds) > MAX_SEEDS else []
     under = f" (seed {', '.join([*seeds, *more])})" if seeds else ""
     verb = f"{finding.kind} moved: " if finding.kind in KINDS else f"{finding.kind}: "
     return f"{prefix}{verb}{finding.what}{under}"

@@ -10,7 +10,7 @@ from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output.render import align_columns, console, print_lines, size
-from tmmu.cli.parsing import naming_option, require_nodes, require_writable
+from tmmu.cli.parsing import parse_option, require_nodes, require_writable
 from tmmu.codec.files import write_atomic
 from tmmu.errors import AlignmentViolation, AllocationOverflow, ArenaTooSmall, InvalidConfig
 from tmmu.ir.fault import U64_MAX
@@ -77,10 +77,10 @@ class PackJob:
 def pack_job(intervals: Path, settings: PackCommandOptions) -> PackJob:
     """The job that the options ask for; ``InvalidConfig`` or ``AlignmentViolation`` where one makes no sense."""
     capacity, alignment = settings.capacity, settings.alignment
-    room = 0 if capacity is None else naming_option("--capacity", lambda: parse_size(capacity))
+    room = 0 if capacity is None else parse_option("--capacity", lambda: parse_size(capacity))
     if capacity is not None and not room:
         raise InvalidConfig("--capacity: 0 holds nothing", fix="give a size, or leave it out to minimize")
-    step = 1 if alignment is None else naming_option("--alignment", lambda: parse_size(alignment))
+    step = 1 if alignment is None else parse_option("--alignment", lambda: parse_size(alignment))
     if step < 1 or step & (step - 1):
         raise AlignmentViolation(f"--alignment: {step} is no power of two", fix="use 1, 2, 4, 8, …")
     return PackJob(
@@ -94,7 +94,7 @@ def pack_job(intervals: Path, settings: PackCommandOptions) -> PackJob:
 
 
 def run_pack(job: PackJob) -> int:
-    """0 for a sound packing, written where one is asked for; ``ArenaTooSmall`` where the capacity does not hold it."""
+    """Pack, write ``--output`` and print the result; returns 0. ``ArenaTooSmall`` if it exceeds the capacity."""
     intervals = read_intervals(job.intervals, alignment=job.alignment)
     packed = pack_intervals(intervals.problem, search_nodes=job.nodes, capacity=job.capacity)
     require_sound_packing(intervals.problem, packed.offset, peak=packed.peak, bound=packed.bound)
@@ -168,5 +168,5 @@ def _report(job: PackJob, intervals: Intervals, packed: PackingResult) -> None:
 
 
 def ratio_ppm(packed: PackingResult) -> int:
-    """Peak by bound in parts per million, rounded up: a million only where they are equal."""
+    """Peak / bound in parts per million, rounded up: ``PPM`` only if they are equal."""
     return -(-packed.peak * PPM // packed.bound) if packed.bound else PPM

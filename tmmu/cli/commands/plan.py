@@ -89,7 +89,7 @@ def plan_job(
 
 
 def run_plan(job: PlanJob) -> int:
-    """Both files written and the summary printed; 0."""
+    """Write both files and print the summary; returns 0."""
     compiled = compile_request(job.request)
     files = [(job.folder / job.plan, encode_plan(compiled.plan))]
     if job.ir is not None:

@@ -1,4 +1,4 @@
-"""``tmmu ring``: how a model's weights stream through a budget, how long a pass takes, and what limits it."""
+"""``tmmu ring``: a schedule that streams a model's weights through a budget, the time of a pass, its limit."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.ring_report import lines, record, report_of
-from tmmu.cli.parsing import graph_output, naming_option, parse_model, plan_path, refuse, require_writable
+from tmmu.cli.parsing import graph_output, parse_model, parse_option, plan_path, refuse, require_writable
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.codec.files import write_together
 from tmmu.driver import with_ring
@@ -131,18 +131,18 @@ def _profile(stream: RingCommandOptions) -> Profile:
 
 
 def _rate(option: str, text: str | None, unit: str) -> int | None:
-    return None if text is None else naming_option(option, lambda: parse_rate(text, unit))
+    return None if text is None else parse_option(option, lambda: parse_rate(text, unit))
 
 
 def _budget(text: str) -> int:
-    size = naming_option("--budget", lambda: parse_size(text))
+    size = parse_option("--budget", lambda: parse_size(text))
     if not size:
         raise InvalidConfig("--budget: 0 holds nothing", fix="give a size, such as 18GiB")
     return size
 
 
 def run_ring(job: RingJob) -> int:
-    """The schedule is printed, and written with its plan where a file is named; 0."""
+    """Print the schedule, and write it with its plan if a file is named; returns 0."""
     compiled = compile_request(job.request)
     streamed = with_ring(compiled, job.ring, token=job.request.plan.token)
     if job.plan is not None:

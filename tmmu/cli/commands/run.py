@@ -1,4 +1,4 @@
-"""``tmmu run``: a model inside its plan, once, and what that took."""
+"""``tmmu run``: run a model once inside its plan, and report its memory."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tmmu.cli.options import CaptureOptions, Mode, PlanningOptions, Preset, Toke
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.output.run_report import lines, record
-from tmmu.cli.parsing import naming_option, parse_model
+from tmmu.cli.parsing import parse_model, parse_option
 from tmmu.cli.planning import ModelRequest, capture_request, model_request, quiet
 from tmmu.driver import RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig
@@ -128,7 +128,7 @@ def run_job(
 def _options_of_plan(
     plan: Plan, name: str, capture: CaptureOptions, planning: PlanningOptions
 ) -> tuple[CaptureOptions, PlanningOptions]:
-    """The options with the plan's own mode and preset; others that it settles are refused."""
+    """The options with the plan's mode and preset; ``InvalidConfig`` for another value of what the plan settles."""
     settled = {"--mode": plan.mode, "--preset": plan.preset, "--arena": None, "--nodes": None}
     for option, value in (*capture.given_options(), *planning.given_options()):
         if option in settled and value != settled[option]:
@@ -147,11 +147,11 @@ def _ring_of(plan: Plan | None, *, ring: bool, budget: str | None) -> RingReques
         raise InvalidConfig("--ring and --budget go together", fix="give --ring --budget SIZE")
     if plan is not None:
         raise InvalidConfig("--ring does not go with --plan", fix="plan with tmmu ring, whose plan has its ring in it")
-    return RingRequest(capacity=naming_option("--budget", lambda: parse_size(budget)))
+    return RingRequest(capacity=parse_option("--budget", lambda: parse_size(budget)))
 
 
 def run_run(job: RunJob) -> int:
-    """The model has run, and the report is printed; 0."""
+    """Run the model and print the report; returns 0."""
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
         capture = capture_request(job.request)

@@ -1,4 +1,4 @@
-"""``tmmu show``: what stands in a plan file, without torch and without planning anything."""
+"""``tmmu show``: the contents of a plan file, without torch and without planning."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,14 +11,14 @@ from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output import render
-from tmmu.cli.output.summary import LARGEST, OperatorRow, Summary, operators, summarize
+from tmmu.cli.output.summary import LISTED_BUFFERS, OperatorRow, Summary, operators, summarize
 from tmmu.cli.parsing import ir_path, parse_reserve
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.trace import Record, trace_records
 
-ALONE: Final = "names, operators and inputs are in the graph, which is not here: put it beside the plan as"
+GRAPH_MISSING: Final = "names, operators and inputs are in the graph, which is not here: put it beside the plan as"
 HEXADECIMAL: Final = frozenset({"ir_hash", "replay_token_prefix", "plan_digest", "virtual_address"})
 
 app = typer.Typer(add_completion=False)
@@ -59,7 +59,7 @@ class ShowJob:
 
 
 def run_show(job: ShowJob) -> int:
-    """The summary, or the trace, or the operators; 0."""
+    """Print the summary, the trace or the operators; returns 0."""
     plan = load_plan(job.plan)
     graph = _graph_of(job, plan)
     if job.settings.as_json:
@@ -74,14 +74,14 @@ def run_show(job: ShowJob) -> int:
     summary = _summary(job, plan, graph)
     render.print_summary(out, summary, peaks=len(summary.peaks) if job.settings.peak else 1)
     if graph is None:
-        render.print_lines(out, [f"{ALONE} {ir_path(None, job.plan)}, or name it with --ir"])
+        render.print_lines(out, [f"{GRAPH_MISSING} {ir_path(None, job.plan)}, or name it with --ir"])
     if table:
         render.print_lines(out, ["", *table])
     return 0
 
 
 def _graph_of(job: ShowJob, plan: Plan) -> Graph | None:
-    """The graph named, or the one beside the plan where there is one; the plan is sound for it."""
+    """The graph of ``--ir``, or the one beside the plan if it exists; the plan is sound for it."""
     path = ir_path(job.settings.ir, job.plan)
     if job.settings.ir is None and not path.exists():
         return None
@@ -97,7 +97,7 @@ def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
 
 
 def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:
-    return summarize(plan, graph, reserve=job.reserve, listed=None if job.settings.peak else LARGEST)
+    return summarize(plan, graph, reserve=job.reserve, listed=None if job.settings.peak else LISTED_BUFFERS)
 
 
 def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
@@ -110,7 +110,7 @@ def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
 
 
 def _readable(record: Record) -> dict[str, object]:
-    """A trace record for JSON: bytes as hexadecimal text, and addresses too, whose 64 bits JSON readers round."""
+    """A trace record for JSON: bytes as hexadecimal text; addresses too, since JSON readers round 64-bit integers."""
     return {name: _text(content) if name in HEXADECIMAL else content for name, content in record.items()}
 
 

@@ -1,4 +1,4 @@
-"""``tmmu verify``: read a plan and its graph, and let the judge execute the one on the other."""
+"""``tmmu verify``: judge a plan by executing it abstractly on its graph."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class VerifyJob:
 
 
 def run_verify(job: VerifyJob) -> int:
-    """0 for a sound plan of this graph; the judge's error otherwise."""
+    """Print the verdict; returns 0 for a sound plan, else the judge's error is raised."""
     plan = load_plan(job.plan)
     token = _token_of(plan, job.token)
     load_judged(plan, ir_path(job.ir, job.plan), token, plan_name=str(job.plan))
@@ -55,7 +55,7 @@ def run_verify(job: VerifyJob) -> int:
 
 
 def _token_of(plan: Plan, token: bytes | None) -> bytes | None:
-    """The token to judge addresses by: the one given, or that of the default seed where the plan is made with it."""
+    """The token to recompute addresses with: ``token``, or the default seed's if the plan was made with it."""
     if token is not None:
         return token
     default = token_from_seed(DEFAULT_SEED)

@@ -1,1 +1,1 @@
-"""What commands say: reports as values, and their renderings as text, Markdown and JSON."""
+"""Reports of commands as values, and their renderings as text, Markdown and JSON."""

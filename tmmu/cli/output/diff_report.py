@@ -1,4 +1,4 @@
-"""A comparison of two plans as values: text, Markdown and JSON are renderings of one ``Report``."""
+"""The report of ``tmmu diff`` as values; text, Markdown and JSON are renderings of a ``DiffReport``."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from tmmu.compare.diff import Change, PeakChange, difference
 from tmmu.compare.match import PlannedGraph
 
 PPM = 1_000_000
-NOTHING: Final = Memory(text=0, data=0, stack=0, inputs=0, total=0)
+NO_MEMORY: Final = Memory(text=0, data=0, stack=0, inputs=0, total=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What is allowed on top: so many ``bytes``, or where that is nothing, parts per million of what was."""
+    """A limit on growth: in ``bytes``, or if that is ``None`` in parts per million of the size before."""
 
     text: str
     bytes: int | None
@@ -22,8 +22,8 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideLine:
-    """One side: as it was named, and what it is a plan of."""
+class SideSummary:
+    """One side: its name on the command line, and what its plan is of."""
 
     name: str
     model: str
@@ -38,9 +38,9 @@ class SideLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Bytes before and after: of everything, of a segment, of the caller's inputs, or of an arena inside a segment.
+    """Bytes before and after: of everything, of a segment, of the caller's inputs, or of an arena in a segment.
 
-    Of an arena that shares its segment: the most of it alive at once. ``change_ppm`` is nothing where nothing was.
+    An arena that shares its segment counts the most bytes live at once. ``change_ppm`` is ``None`` if ``before`` is 0.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Changes at the peak that have one cause: a line of the model, an operator and a reason.
+class PeakCause:
+    """Changes at the peak with one cause: a source line, an operator and a reason (``why``).
 
-    ``gone``: the line is one of the model as it was. ``until``: who needs the first of these buffers last.
+    ``gone``: the line is of the model before. ``until``: the last use of the first of these buffers.
     """
 
     source: str
@@ -69,8 +69,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fared:
-    """How many of all placed buffers fared so, and the bytes more or less."""
+class ReasonCount:
+    """Buffers and bytes that changed for one reason, over the whole plan."""
 
     why: str
     buffers: int
@@ -79,39 +79,39 @@ class Fared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffReport:
-    """All that a comparison says.
+    """A comparison; the fields are keys of the JSON output.
 
-    ``lines`` are the changes at the peak by cause, those of the source that adds most first. ``kept`` are weights,
-    constants and state that came, went or changed in size.
+    ``lines``: changes at the peak by cause, those of the source that adds most first. ``kept``: weights, constants and
+    state that came, went or changed in size. ``fared``: all placed buffers by reason.
     """
 
-    before: SideLine
-    after: SideLine
+    before: SideSummary
+    after: SideSummary
     same: bool
     figures: tuple[Figure, ...]
     peak: PeakChange
-    lines: tuple[Line, ...]
+    lines: tuple[PeakCause, ...]
     kept: tuple[Change, ...]
-    fared: tuple[Fared, ...]
+    fared: tuple[ReasonCount, ...]
 
 
 def compare(before: PlannedGraph, after: PlannedGraph, *, names: Sequence[str]) -> DiffReport:
     """The report of two planned graphs."""
     changes = difference(before, after)
     return DiffReport(
-        before=side_line(names[0], before),
-        after=side_line(names[1], after),
+        before=side_summary(names[0], before),
+        after=side_summary(names[1], after),
         same=before.plan.digest == after.plan.digest,
         figures=tuple(figures(before, after)),
         peak=changes.peak,
-        lines=_lines(changes.peak),
+        lines=_causes(changes.peak),
         kept=changes.persistent,
-        fared=tuple(Fared(why=why, buffers=n, bytes=size) for why, (n, size) in changes.totals.items()),
+        fared=tuple(ReasonCount(why=why, buffers=n, bytes=size) for why, (n, size) in changes.totals.items()),
     )
 
 
-def over(report: DiffReport, limit: Limit | None) -> tuple[Figure, ...]:
-    """Of the total and the stack, those that grew by more than the limit."""
+def figures_over(report: DiffReport, limit: Limit | None) -> tuple[Figure, ...]:
+    """Which of total and stack grew by more than the limit."""
     if limit is None:
         return ()
     watched = [figure for figure in report.figures if figure.name in ("total", "stack")]
@@ -120,10 +120,10 @@ def over(report: DiffReport, limit: Limit | None) -> tuple[Figure, ...]:
     return tuple(figure for figure in watched if figure.change * PPM > figure.before * limit.ppm)
 
 
-def side_line(name: str, side: PlannedGraph) -> SideLine:
-    """What is told of one side."""
+def side_summary(name: str, side: PlannedGraph) -> SideSummary:
+    """The summary of one side."""
     graph, plan = side.graph, side.plan
-    return SideLine(
+    return SideSummary(
         name=name,
         model=graph.notes.name,
         target=graph.target,
@@ -137,8 +137,8 @@ def side_line(name: str, side: PlannedGraph) -> SideLine:
 
 
 def figures(before: PlannedGraph | None, after: PlannedGraph) -> Iterator[Figure]:
-    """The total, then each segment with its arenas, then the caller's inputs; from 0 where nothing was before."""
-    old, new = memory_of(before.plan, before.graph) if before else NOTHING, memory_of(after.plan, after.graph)
+    """Total, each segment with its arenas, and the caller's inputs; ``before`` is 0 without a first side."""
+    old, new = memory_of(before.plan, before.graph) if before else NO_MEMORY, memory_of(after.plan, after.graph)
     yield _figure("total", "", old.total, new.total)
     for segment in ("text", "data", "stack"):
         yield _figure(segment, "", getattr(old, segment), getattr(new, segment))
@@ -155,8 +155,8 @@ def _figure(name: str, segment: str, before: int, after: int) -> Figure:
     return Figure(name=name, segment=segment, before=before, after=after, change=change, change_ppm=ppm)
 
 
-def _lines(peak: PeakChange) -> tuple[Line, ...]:
-    """Changes with one source, operator and reason together; sources by what they add, and inside one the same."""
+def _causes(peak: PeakChange) -> tuple[PeakCause, ...]:
+    """Changes grouped by cause. Order: net bytes of the source line, then bytes of the cause; ties by text."""
     groups: dict[tuple[str, bool, str, str], list[Change]] = {}
     net: dict[tuple[str, bool], int] = {}
     for change in peak.changes:
@@ -165,14 +165,14 @@ def _lines(peak: PeakChange) -> tuple[Line, ...]:
         net[origin.source, gone] = net.get((origin.source, gone), 0) + change.bytes
     sign = 1 if peak.bytes >= 0 else -1
 
-    def place(line: Line) -> tuple[int, str, bool, int, str, str]:
+    def place(line: PeakCause) -> tuple[int, str, bool, int, str, str]:
         return -sign * net[line.source, line.gone], line.source, line.gone, -sign * line.bytes, line.op, line.why
 
-    return tuple(sorted((_line(key, changes) for key, changes in groups.items()), key=place))
+    return tuple(sorted((_cause_of(key, changes) for key, changes in groups.items()), key=place))
 
 
-def blame(report: DiffReport) -> tuple[Line, int] | None:
-    """The source that changes the peak most, the way it went: its first cause, and its net bytes."""
+def largest_cause(report: DiffReport) -> tuple[PeakCause, int] | None:
+    """The source line that changes the peak most in its direction: its first cause and its net bytes."""
     if not report.lines or not report.peak.bytes:
         return None
     first = report.lines[0]
@@ -180,9 +180,9 @@ def blame(report: DiffReport) -> tuple[Line, int] | None:
     return (first, net) if net * report.peak.bytes > 0 else None
 
 
-def _line(key: tuple[str, bool, str, str], changes: Sequence[Change]) -> Line:
+def _cause_of(key: tuple[str, bool, str, str], changes: Sequence[Change]) -> PeakCause:
     source, gone, op, why = key
-    return Line(
+    return PeakCause(
         source=source,
         gone=gone,
         op=op,

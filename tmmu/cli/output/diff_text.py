@@ -1,4 +1,4 @@
-"""Text and Markdown from a ``Report``: ASCII, and nothing that a model's names say is obeyed."""
+"""Text and Markdown of a ``DiffReport``: ASCII; names from the model are escaped."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,22 +8,22 @@ from typing import Final
 from rich.console import Console
 
 from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import DiffReport, Figure, Line, SideLine, blame
+from tmmu.cli.output.diff_report import DiffReport, Figure, PeakCause, SideSummary, largest_cause
 from tmmu.cli.printable import printable
 from tmmu.compare.diff import Change
 from tmmu.compare.diff_side import Moment
 
-LISTED: Final = 10
-"""How many causes, and how many weights, are listed."""
-LINKED: Final = re.compile(r"[@#]|://|www\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
-"""Of what GitHub makes links and mentions in rendered text, where an escape is no longer seen."""
-RIGHT: Final = frozenset({"before", "after", "change", "buffers", "share", "bytes", "size", "buffer"})
+MAX_LISTED: Final = 10
+"""Causes, and weights, that are listed."""
+GITHUB_LINK: Final = re.compile(r"[@#]|://|www\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+"""What GitHub turns into links and mentions even where Markdown escapes it."""
+NUMBER_COLUMNS: Final = frozenset({"before", "after", "change", "buffers", "share", "bytes", "size", "buffer"})
 """Columns of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Sentences, then a table; either may be empty."""
+    """Sentences and a table; either may be empty."""
 
     sentences: tuple[str, ...] = ()
     heading: tuple[str, ...] = ()
@@ -31,15 +31,15 @@ class Section:
 
 
 def print_report(out: Console, report: DiffReport) -> None:
-    """The report for a terminal or a log."""
+    """Print the report as text."""
     print_sections(out, headline(report), sections(report))
 
 
 def print_sections(out: Console, title: str, parts: Iterable[Section]) -> None:
-    """A title, and under it each section."""
+    """Print a title and the sections."""
     out.print(printable(title), style="bold")
     for section in parts:
-        justify = "".join(">" if name in RIGHT else "<" for name in section.heading)
+        justify = "".join(">" if name in NUMBER_COLUMNS else "<" for name in section.heading)
         table = render.align_columns(justify, section.heading, section.rows) if section.rows else []
         for lines in (section.sentences, table):
             render.print_lines(out, ["", *lines] if lines else [])
@@ -52,7 +52,7 @@ def markdown(report: DiffReport) -> Iterator[str]:
 
 
 def markdown_sections(verdict: str, about: str, parts: Iterable[Section]) -> Iterator[str]:
-    """A heading, what it is about, and each section."""
+    """Lines of a heading, its subject and the sections."""
     yield f"### tmmu: {verdict}"
     yield ""
     yield about
@@ -64,27 +64,27 @@ def markdown_sections(verdict: str, about: str, parts: Iterable[Section]) -> Ite
 
 
 def sections(report: DiffReport) -> Iterator[Section]:
-    """What there is to say: bytes, reasons, what is kept all the time, how all buffers fared."""
+    """Bytes by segment, causes at the peak, persistent buffers, all buffers by reason."""
     yield Section(heading=("", "before", "after", "change", "share"), rows=tuple(listed_figures(report.figures)))
     if report.lines or report.peak.bytes:
         yield Section(
             sentences=tuple(_reasons(report)),
             heading=("change", "buffers", "why", "made by", "module", "source", "needed until"),
-            rows=(*map(_line_cells, report.lines[:LISTED]), *_unlisted_row(report.lines)),
+            rows=(*map(_cause_cells, report.lines[:MAX_LISTED]), *_unlisted_causes(report.lines)),
         )
     if report.kept:
-        more = f", the largest {LISTED} of {len(report.kept)}" if len(report.kept) > LISTED else ""
+        more = f", the largest {MAX_LISTED} of {len(report.kept)}" if len(report.kept) > MAX_LISTED else ""
         yield Section(
             sentences=(f"kept all the time{more}:",),
             heading=("change", "why", "role", "name"),
-            rows=tuple(map(_kept_cells, report.kept[:LISTED])),
+            rows=tuple(map(_persistent_cells, report.kept[:MAX_LISTED])),
         )
     if any(count.buffers for count in report.fared):
         yield Section(sentences=(_counts_by_reason(report),))
 
 
 def headline(report: DiffReport) -> str:
-    """What is compared, and the verdict."""
+    """Names of the sides, how they were planned, and the verdict."""
     return (
         f"{report.before.name} -> {report.after.name}: {plan_setting(report.before, report.after)}: {_verdict(report)}"
     )
@@ -99,14 +99,14 @@ def _verdict(report: DiffReport) -> str:
     return f"total {signed_text(total.change)}{_percent(total)}"
 
 
-def plan_setting(*sides: SideLine) -> str:
-    """Mode, kernels and preset, of both where they differ."""
+def plan_setting(*sides: SideSummary) -> str:
+    """Mode, device and preset; of both sides where they differ."""
     texts = [f"{side.mode} on {side.target}, preset {side.preset}" for side in sides]
     return " -> ".join(dict.fromkeys(texts))
 
 
 def listed_figures(figures: Sequence[Figure]) -> Iterator[tuple[str, ...]]:
-    """A row for each that is anything, and always for the total."""
+    """Rows of the total and of each figure that is not 0 on both sides."""
     return (_figure_cells(figure) for figure in figures if figure.name == "total" or figure.before or figure.after)
 
 
@@ -127,7 +127,7 @@ def signed_text(count: int) -> str:
 
 
 def _percent(figure: Figure) -> str:
-    """The change in per cent, to a tenth; nothing where there was nothing, or where nothing changed."""
+    """The change in per cent, to a tenth; empty if ``before`` is 0 or nothing changed."""
     if not figure.change_ppm:
         return ""
     tenths = (abs(figure.change_ppm) + 500) // 1000
@@ -135,9 +135,9 @@ def _percent(figure: Figure) -> str:
 
 
 def _reasons(report: DiffReport) -> Iterator[str]:
-    """Why the stack's peak moved: the line, the moments, and what no buffer accounts for."""
-    peak, blamed = report.peak, blame(report)
-    by = f", most of it by {_location_of(blamed[0])}: {signed_text(blamed[1])}" if blamed else ""
+    """Why the stack's peak moved: the main cause, the positions compared, and bytes that no buffer accounts for."""
+    peak, cause = report.peak, largest_cause(report)
+    by = f", most of it by {_cause_text(cause[0])}: {signed_text(cause[1])}" if cause else ""
     yield f"stack {signed_text(peak.bytes)}{by}"
     up = peak.after == peak.fullest_after
     full, same = (peak.after, peak.before) if up else (peak.before, peak.after)
@@ -152,12 +152,12 @@ def _reasons(report: DiffReport) -> Iterator[str]:
         yield f"packing loses {signed_text(peak.packing)}"
 
 
-def _location_of(line: Line) -> str:
-    """A line of the model, and what it does there."""
-    module = f" in {line.modules[0]}" if line.modules else ""
-    more = f" and {len(line.modules) - 1} more" if len(line.modules) > 1 else ""
-    source = (line.source or "an op without source") + (" (as it was)" if line.gone else "")
-    return f"{source} ({line.op}{module}{more}: {line.why})"
+def _cause_text(cause: PeakCause) -> str:
+    """Source line, operator, module and reason."""
+    module = f" in {cause.modules[0]}" if cause.modules else ""
+    more = f" and {len(cause.modules) - 1} more" if len(cause.modules) > 1 else ""
+    source = (cause.source or "an op without source") + (" (as it was)" if cause.gone else "")
+    return f"{source} ({cause.op}{module}{more}: {cause.why})"
 
 
 def _moment(moment: Moment) -> str:
@@ -165,16 +165,16 @@ def _moment(moment: Moment) -> str:
     return f"at position {moment.position}{f' ({place})' if place else ''}: {render.size(moment.bytes)}"
 
 
-def _line_cells(line: Line) -> tuple[str, ...]:
-    more = f" and {len(line.modules) - 1} more" if len(line.modules) > 1 else ""
-    module = f"{line.modules[0]}{more}" if line.modules else ""
-    source = line.source + (" (as it was)" if line.gone else "")
-    return signed_text(line.bytes), str(line.buffers), line.why, line.op, module, source, line.until
+def _cause_cells(cause: PeakCause) -> tuple[str, ...]:
+    more = f" and {len(cause.modules) - 1} more" if len(cause.modules) > 1 else ""
+    module = f"{cause.modules[0]}{more}" if cause.modules else ""
+    source = cause.source + (" (as it was)" if cause.gone else "")
+    return signed_text(cause.bytes), str(cause.buffers), cause.why, cause.op, module, source, cause.until
 
 
-def _unlisted_row(lines: Sequence[Line]) -> list[tuple[str, ...]]:
-    """The causes that are not listed, as one."""
-    unlisted = lines[LISTED:]
+def _unlisted_causes(causes: Sequence[PeakCause]) -> list[tuple[str, ...]]:
+    """One row that sums up the causes that are not listed."""
+    unlisted = causes[MAX_LISTED:]
     if not unlisted:
         return []
     return [
@@ -190,7 +190,7 @@ def _unlisted_row(lines: Sequence[Line]) -> list[tuple[str, ...]]:
     ]
 
 
-def _kept_cells(change: Change) -> tuple[str, ...]:
+def _persistent_cells(change: Change) -> tuple[str, ...]:
     origin = change.origin
     return signed_text(change.bytes), change.why, origin.role, origin.name or f"buffer {origin.id}"
 
@@ -202,15 +202,15 @@ def _counts_by_reason(report: DiffReport) -> str:
 
 def _table(section: Section) -> Iterator[str]:
     yield f"| {' | '.join(section.heading)} |"
-    yield f"| {' | '.join('--:' if name in RIGHT else '---' for name in section.heading)} |"
+    yield f"| {' | '.join('--:' if name in NUMBER_COLUMNS else '---' for name in section.heading)} |"
     for row in section.rows:
         yield f"| {' | '.join(_escape(cell.strip()) for cell in row)} |"
 
 
 def _escape(text: str) -> str:
-    """Text in which Markdown finds nothing to interpret; what no escape keeps from being a link or a call is code."""
+    """Text without Markdown; words that GitHub would link or mention in spite of an escape are code."""
     words = printable(text).split(" ")
-    return " ".join(code(word).replace("|", "\\|") if LINKED.search(word) else _plain(word) for word in words)
+    return " ".join(code(word).replace("|", "\\|") if GITHUB_LINK.search(word) else _plain(word) for word in words)
 
 
 def _plain(word: str) -> str:

@@ -1,43 +1,43 @@
-"""A model that is new: there is nothing to compare it with, so what it takes is said, and who holds that."""
+"""The report of ``tmmu diff`` for a new model, which has nothing to compare with: its bytes, and its peak."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import Figure, SideLine, figures, side_line
+from tmmu.cli.output.diff_report import Figure, SideSummary, figures, side_summary
 from tmmu.cli.output.diff_text import Section, listed_figures, plan_setting
-from tmmu.cli.output.summary import LARGEST, Peak, stack_peaks
+from tmmu.cli.output.summary import LISTED_BUFFERS, Peak, stack_peaks
 from tmmu.compare.match import PlannedGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """What a new model takes: each figure grew from nothing. ``absent`` is the side that is not there.
+class NewModelReport:
+    """What a new model takes; ``absent``: name of the side that does not exist.
 
-    ``fullest`` is where the stack holds most, with the largest buffers; nothing where it holds none.
+    ``fullest``: the stack's peak with its largest buffers, ``None`` if the stack is empty.
     """
 
     absent: str
-    after: SideLine
+    after: SideSummary
     figures: tuple[Figure, ...]
     fullest: Peak | None
 
 
-def arrive(after: PlannedGraph, *, absent: str, name: str) -> Arrival:
-    """The report of a planned graph that has no other beside it."""
-    peaks = stack_peaks(after.plan, after.graph, LARGEST)
-    return Arrival(
+def new_model_report(after: PlannedGraph, *, absent: str, name: str) -> NewModelReport:
+    """The report of a planned graph without another side."""
+    peaks = stack_peaks(after.plan, after.graph, LISTED_BUFFERS)
+    return NewModelReport(
         absent=absent,
-        after=side_line(name, after),
+        after=side_summary(name, after),
         figures=tuple(figures(None, after)),
         fullest=peaks[0] if peaks else None,
     )
 
 
-def arrival_record(arrival: Arrival) -> dict[str, Any]:
-    """As JSON, with the keys that a comparison has: nothing was before, and no cause is told."""
-    record = asdict(arrival)
+def new_model_record(report: NewModelReport) -> dict[str, Any]:
+    """As JSON, with the keys of a ``DiffReport``: no side before, no causes."""
+    record = asdict(report)
     return {
         "before": None,
         "after": record["after"],
@@ -51,23 +51,23 @@ def arrival_record(arrival: Arrival) -> dict[str, Any]:
     }
 
 
-def arrival_headline(arrival: Arrival) -> str:
-    """What is new, and how it was planned."""
-    return f"{arrival.after.name}: {plan_setting(arrival.after)}: {arrival_verdict(arrival)}"
+def new_model_headline(report: NewModelReport) -> str:
+    """Name, how it was planned, and the verdict."""
+    return f"{report.after.name}: {plan_setting(report.after)}: {new_model_verdict(report)}"
 
 
-def arrival_verdict(arrival: Arrival) -> str:
-    """That it is new, and what it needs."""
-    return f"new, total {render.size(arrival.figures[0].after)}"
+def new_model_verdict(report: NewModelReport) -> str:
+    """That it is new, and its total."""
+    return f"new, total {render.size(report.figures[0].after)}"
 
 
-def arrival_sections(arrival: Arrival) -> Iterator[Section]:
-    """Bytes by segment, then who holds the stack where it is fullest."""
+def new_model_sections(report: NewModelReport) -> Iterator[Section]:
+    """Bytes by segment, and the buffers that are live at the stack's peak."""
     yield Section(
-        sentences=(f"nothing to compare with: {arrival.absent} is not there",),
+        sentences=(f"nothing to compare with: {report.absent} is not there",),
         heading=("", "bytes"),
-        rows=tuple((name, after) for name, _, after, *_ in listed_figures(arrival.figures)),
+        rows=tuple((name, after) for name, _, after, *_ in listed_figures(report.figures)),
     )
-    if arrival.fullest:
-        heading, *rows = render.live_rows(arrival.fullest.buffers)
-        yield Section(sentences=(render.peak_line(arrival.fullest),), heading=heading, rows=tuple(rows))
+    if report.fullest:
+        heading, *rows = render.live_rows(report.fullest.buffers)
+        yield Section(sentences=(render.peak_line(report.fullest),), heading=heading, rows=tuple(rows))

@@ -1,4 +1,4 @@
-"""What a plan is of: the tensors that the caller hands over, and what the data segment holds."""
+"""Contents of a plan: the caller's input tensors, and the kinds of state in the data segment."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ STATE_KINDS: Final = ("weights", "optimizer", "cache", "buffers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerInput:
-    """One tensor that the caller hands over; ``name`` is empty where the graph has none for it."""
+    """One input tensor; ``name`` is empty if the graph has none for it."""
 
     name: str
     dtype: str
@@ -37,7 +37,7 @@ def caller_inputs(graph: Graph) -> tuple[CallerInput, ...]:
 
 
 def state_parts(plan: Plan, graph: Graph) -> tuple[StatePart, ...]:
-    """The bytes of the data segment by what they are, in the order of ``STATE_KINDS``; they add up to the segment."""
+    """Bytes of the data segment by kind, in the order of ``STATE_KINDS``; they add up to the segment."""
     data = {index for index, segment in enumerate(plan.arenas.segment) if segment == "data"}
     stage = graph.ops.stage
     updated = {
@@ -51,7 +51,7 @@ def state_parts(plan: Plan, graph: Graph) -> tuple[StatePart, ...]:
 
 
 def _state_kind(name: str, *, updated: bool) -> str:
-    """What a buffer of role state is, by the name that capture gave it and by who changes it."""
+    """The kind of a state buffer, by the name that capture gave it and by whether the update stage writes it."""
     for prefix, kind in (("optimizer.", "optimizer"), ("cache.", "cache")):
         if name.startswith(prefix):
             return kind

@@ -1,4 +1,4 @@
-"""What is being done, for who waits at a terminal: one line on stderr that leaves no trace."""
+"""Progress at a terminal: one line on stderr that is erased at the end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar() -> Iterator["Progress"]:
-    """A line on stderr that says what is being done; nothing where stderr is not a terminal."""
+    """A status line on stderr; a no-op if stderr is not a terminal."""
     err = render.console(stderr=True)
     if not err.is_terminal:
         yield _say_nothing
@@ -22,4 +22,4 @@ def progress_bar() -> Iterator["Progress"]:
 
 
 def _say_nothing(stage: str, ops: int) -> None:
-    """Progress for a pipe or a log."""
+    """The progress callback for a pipe or a log."""

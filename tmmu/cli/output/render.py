@@ -1,4 +1,4 @@
-"""Text from a ``Summary``: plain ASCII, the same on a terminal and in a pipe but for colour."""
+"""Text of a ``Summary``: ASCII, the same on a terminal and in a pipe except for colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tmmu.cache import CachedPlan
 
 size: Final = readable_size
-INPUTS: Final = 4
-"""How many of the caller's inputs a line names."""
+MAX_INPUTS: Final = 4
+"""Inputs that are named."""
 STATE_NAMES: Final = {
     "weights": "weights that the step updates",
     "optimizer": "optimizer",
@@ -26,15 +26,15 @@ BOUNDED: Final = "exact: all bytes above. Not planned, only bounded by the reser
 
 
 class _Console(Console):
-    """Rich answers a reader that went away with an exit code of its own; ours is decided at the edge."""
+    """A rich console that leaves broken pipes to the error boundary instead of exiting by itself."""
 
     def on_broken_pipe(self) -> None:
-        """The error that says so goes on."""
+        """Re-raise."""
         raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that wraps and colours nothing away from a terminal."""
+    """A console that wraps and colours on a terminal only."""
     probe = Console(stderr=stderr)
     plain = not probe.is_terminal
     return _Console(
@@ -49,7 +49,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
-    """The summary, with the ``peaks`` fullest of its peaks."""
+    """Print the summary with the ``peaks`` largest of its peaks."""
     out.print(printable(headline(summary)), style="bold")
     print_lines(out, [*inputs_line(summary), "", *arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
@@ -58,27 +58,27 @@ def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
 
 
 def print_lines(out: Console, lines: Iterable[str]) -> None:
-    """Each on a line of its own; what cannot be seen is escaped."""
+    """Print lines, with unprintable characters escaped."""
     for line in lines:
         out.print(printable(line))
 
 
 def headline(summary: Summary) -> str:
-    """Model, target, mode, preset, how many ops and buffers."""
+    """Model, mode, device, preset, and numbers of ops and buffers."""
     title = f"{summary.model or 'plan'}: {summary.mode}"
     device_text = f" on {summary.target}" if summary.target else ""
     return f"{title}{device_text}, preset {summary.preset}, {summary.ops} ops, {summary.buffers} buffers"
 
 
 def inputs_line(summary: Summary) -> list[str]:
-    """The workload: name, type and shape of the first inputs, and how many more there are."""
+    """Name, dtype and shape of the first inputs, and how many more there are."""
     texts = [f"{tensor.name} {tensor.dtype}[{', '.join(map(str, tensor.shape))}]".strip() for tensor in summary.inputs]
-    more = [f"and {len(texts) - INPUTS} more"] if len(texts) > INPUTS else []
-    return [f"inputs: {', '.join([*texts[:INPUTS], *more])}"] if texts else []
+    more = [f"and {len(texts) - MAX_INPUTS} more"] if len(texts) > MAX_INPUTS else []
+    return [f"inputs: {', '.join([*texts[:MAX_INPUTS], *more])}"] if texts else []
 
 
 def arena_table(summary: Summary) -> list[str]:
-    """One line for each arena that holds anything, under a heading; several of the stack stand below its own line."""
+    """Heading and one line per non-empty arena; several arenas of the stack are indented below a line of the stack."""
     used = [arena for arena in summary.arenas if arena.slots]
     rows = [_arena_row(arena) for arena in used if arena.segment != STACK]
     stack = [arena for arena in used if arena.segment == STACK]
@@ -93,13 +93,13 @@ def arena_table(summary: Summary) -> list[str]:
 
 
 def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> tuple[str, ...]:
-    """In a shared slab an arena has no peak or proof of its own to speak of, only what it has live at once."""
+    """An arena of a shared slab has no peak and no proof of its own, only a bound."""
     peak, proven = ("", "") if shared else (size(arena.peak), "yes" if arena.proven else "no")
     return (indent + arena.name, peak, size(arena.bound), proven, str(arena.slots))
 
 
 def peak_line(peak: Peak) -> str:
-    """Where an arena is fullest, and how much of that the table below shows."""
+    """Position and bytes of a peak, and how many of its buffers the table below shows."""
     shown = f"the largest {len(peak.buffers)} of {peak.live}" if len(peak.buffers) < peak.live else f"all {peak.live}"
     op_text = f" ({peak.op})" if peak.op else ""
     subject = "the stack is" if peak.arena == STACK else f"{peak.arena} are"
@@ -107,13 +107,13 @@ def peak_line(peak: Peak) -> str:
 
 
 def live_table(buffers: Iterable[LiveBuffer]) -> list[str]:
-    """One line for each buffer, under a heading."""
+    """Heading and one line per buffer."""
     heading, *rows = live_rows(buffers)
     return align_columns(">><<<<", heading, rows)
 
 
 def live_rows(buffers: Iterable[LiveBuffer]) -> list[tuple[str, ...]]:
-    """A heading, then of each buffer size, id, what made it, and where in the model."""
+    """Heading, then size, id, role, producer, module and source of each buffer."""
     rows = [
         (size(buffer.bytes), str(buffer.id), buffer.role, buffer.op or buffer.name, buffer.module, buffer.source)
         for buffer in buffers
@@ -122,7 +122,7 @@ def live_rows(buffers: Iterable[LiveBuffer]) -> list[tuple[str, ...]]:
 
 
 def memory_line(summary: Summary) -> str:
-    """The plan's bytes by segment, then the caller's own."""
+    """The plan's bytes by segment, and the caller's inputs."""
     memory = summary.memory
     inputs = "" if memory.inputs is None else f" + inputs {size(memory.inputs)} (the caller's)"
     parts = f"text {size(memory.text)} + data {size(memory.data)} + stack {size(memory.stack)}{inputs}"
@@ -130,7 +130,7 @@ def memory_line(summary: Summary) -> str:
 
 
 def ring_line(summary: Summary) -> list[str]:
-    """How the weights stream, where they do."""
+    """How weights stream; empty without a ring."""
     ring = summary.ring
     if ring is None:
         return []
@@ -139,13 +139,13 @@ def ring_line(summary: Summary) -> list[str]:
 
 
 def state_line(summary: Summary) -> list[str]:
-    """What the data segment holds, where it holds anything and the graph says what."""
+    """Kinds of state in the data segment; empty if there is none, or no graph."""
     parts = " + ".join(f"{STATE_NAMES[part.kind]} {size(part.bytes)}" for part in summary.state)
     return [f"data {size(summary.memory.data)} = {parts}"] if parts else []
 
 
 def fit_line(summary: Summary) -> str:
-    """Which devices hold the total beside the reserve, and the first that does not by how much."""
+    """Devices that hold total and reserve, and by how much the largest other one falls short."""
     fitting = [str(fit.gb) for fit in summary.fits if fit.fits]
     short = [fit for fit in summary.fits if not fit.fits]
     fits = f"fits {' '.join(fitting)} GB" if fitting else "fits none of the listed devices"
@@ -186,7 +186,7 @@ def cache_line(cached: "CachedPlan") -> str:
 
 
 def op_table(rows: Iterable[OperatorRow]) -> list[str]:
-    """Operators by name: how many calls, floating-point operations, and what the operator table says."""
+    """Heading and one line per operator: calls, floating-point operations, whether the operator table has a row."""
     texts = [(row.operator, str(row.calls), str(row.flops), "known" if row.known else "default") for row in rows]
     return align_columns("<>><", ("operator", "calls", "flops", "rule"), texts)
 

@@ -1,4 +1,4 @@
-"""What ``tmmu ring`` says, as values: text and JSON are two renderings of one ``Report``."""
+"""The report of ``tmmu ring`` as values; text and JSON are renderings of a ``RingReport``."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -14,30 +14,30 @@ from tmmu.planner.ring.prepare import RingRequest, plan_ring, problem_of
 from tmmu.planner.ring.problem import RingProblem
 from tmmu.planner.ring.profile import Profile
 
-STEADY: Final = 3
-"""Passes that are simulated; the last one is shown, by which the first one's head start is used up."""
+SIMULATED_PASSES: Final = 3
+"""Passes that are simulated. The last is shown: by then the head start of the first is used up."""
 LIMITS: Final = {"link": "the link", "compute": "computing", "capacity": "capacity: copies wait for room"}
 POLICY_HEADING: Final = ("policy", "time per pass", "moved", "bandwidth", "depth", "limit")
-TURN_HEADING: Final = ("steady pass", "copy from", "to", "ops from", "to")
+PASS_HEADING: Final = ("steady pass", "copy from", "to", "ops from", "to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingReport:
-    """A ring and its figures, those of every policy that fits, the least budgets, and simulated passes if any."""
+    """A ring and its figures, figures of every policy that fits, least budgets in bytes, and simulated visits."""
 
     model: str
     ring: Ring
     figures: Figures
     policies: tuple[tuple[str, Ring, Figures], ...]
     first_pass_ns: int
-    least: int | None
-    busy: int
+    least_budget: int | None
+    busy_budget: int
     profile: Profile
-    turns: tuple[VisitTiming, ...]
+    timings: tuple[VisitTiming, ...]
 
 
 def report_of(compiled: Compiled, request: RingRequest, *, simulated: bool) -> RingReport:
-    """The report on the ring of a plan, which was made on this request."""
+    """The report on the ring of a plan that was made by ``request``."""
     problem, ring = problem_of(compiled.graph, compiled.plan, request.profile), compiled.plan.ring
     if ring is None:
         raise InternalError("a plan that was given a ring has none")
@@ -47,15 +47,15 @@ def report_of(compiled: Compiled, request: RingRequest, *, simulated: bool) -> R
         figures=figures_of(problem, ring),
         policies=tuple(_policies(problem, request, ring)),
         first_pass_ns=first_pass_ns(problem, ring),
-        least=least_capacity(problem, request.policy, request.depth),
-        busy=least_busy_capacity(problem, request.depth),
+        least_budget=least_capacity(problem, request.policy, request.depth),
+        busy_budget=least_busy_capacity(problem, request.depth),
         profile=request.profile,
-        turns=simulate(problem, ring, STEADY) if simulated else (),
+        timings=simulate(problem, ring, SIMULATED_PASSES) if simulated else (),
     )
 
 
 def _policies(problem: RingProblem, request: RingRequest, ring: Ring) -> Iterator[tuple[str, Ring, Figures]]:
-    """The schedule of every policy that has one in this budget."""
+    """(policy, ring, figures) of every policy that fits in the budget."""
     for policy in POLICIES:
         try:
             alternative = ring if policy == ring.policy else plan_ring(problem, replace(request, policy=policy))
@@ -65,18 +65,18 @@ def _policies(problem: RingProblem, request: RingRequest, ring: Ring) -> Iterato
 
 
 def lines(report: RingReport) -> Iterator[str]:
-    """The report as a person reads it."""
+    """The report as text."""
     yield from _summary(report)
     yield ""
     yield from align_columns("<>>>><", POLICY_HEADING, [_policy_row(*row) for row in report.policies])
     yield ""
     yield from align_columns("<>>>", ("layer", "bytes", "address", ""), _block_rows(report.ring))
-    if report.turns:
+    if report.timings:
         yield ""
-        yield from align_columns("<>>>>", TURN_HEADING, list(_turn_rows(report)))
+        yield from align_columns("<>>>>", PASS_HEADING, list(_pass_rows(report)))
     yield ""
-    least = "none" if report.least is None else f"{size(report.least)} ({report.least} bytes)"
-    yield f"least budget: {least}; {size(report.busy)} ({report.busy} bytes) never to wait for room"
+    least = "none" if report.least_budget is None else f"{size(report.least_budget)} ({report.least_budget} bytes)"
+    yield f"least budget: {least}; {size(report.busy_budget)} ({report.busy_budget} bytes) never to wait for room"
     profile = report.profile
     yield (
         f"predicted for a link of {rate(profile.link)} with {profile.copy_ns} ns per copy, "
@@ -115,13 +115,13 @@ def _block_rows(ring: Ring) -> list[tuple[str, ...]]:
     ]
 
 
-def _turn_rows(report: RingReport) -> Iterator[tuple[str, ...]]:
-    """The last of the simulated passes, times from the start of its first copy."""
-    steady = [turn for turn in report.turns if turn.pass_index == STEADY - 1]
-    origin = min(turn.copy_start for turn in steady)
-    for turn in steady:
-        block = report.ring.blocks[report.ring.visits[turn.visit].block]
-        moments = (turn.copy_start, turn.copy_end, turn.start, turn.end)
+def _pass_rows(report: RingReport) -> Iterator[tuple[str, ...]]:
+    """The last simulated pass; times from the start of its first copy."""
+    steady = [timing for timing in report.timings if timing.pass_index == SIMULATED_PASSES - 1]
+    origin = min(timing.copy_start for timing in steady)
+    for timing in steady:
+        block = report.ring.blocks[report.ring.visits[timing.visit].block]
+        moments = (timing.copy_start, timing.copy_end, timing.start, timing.end)
         yield (block.name, *(duration(moment - origin) for moment in moments))
 
 
@@ -138,14 +138,14 @@ def record(report: RingReport) -> dict[str, Any]:
         "resident_ppm": _resident_ppm(ring),
         **_figures(report.figures),
         "first_pass_ns": report.first_pass_ns,
-        "least_budget": report.least,
-        "busy_budget": report.busy,
+        "least_budget": report.least_budget,
+        "busy_budget": report.busy_budget,
         "policies": {policy: _figures(figures) for policy, _, figures in report.policies},
         "profile": asdict(report.profile),
         "blocks": [_block(block) for block in ring.blocks],
         "visits": [asdict(visit) for visit in ring.visits],
         "copies": [asdict(copy) for copy in ring.copies],
-        "simulated": [_visit_record(timing) for timing in report.turns],
+        "simulated": [_visit_record(timing) for timing in report.timings],
     }
 
 
@@ -178,12 +178,12 @@ def _resident_ppm(ring: Ring) -> int:
 
 
 def percent(ppm: int) -> str:
-    """A share as a person reads it."""
+    """A share as text, to a tenth of a per cent."""
     return f"{ppm // 10_000}.{ppm // 1000 % 10} %"
 
 
 def duration(nanoseconds: int) -> str:
-    """A time as a person reads it."""
+    """A time as text, in the largest unit that fits."""
     for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if abs(nanoseconds) >= scale:
             return f"{nanoseconds / scale:.3f} {unit}"
@@ -191,7 +191,7 @@ def duration(nanoseconds: int) -> str:
 
 
 def rate(count: int, unit: str = "B") -> str:
-    """A rate as a person reads it, in decimal units."""
+    """A rate as text, in decimal units."""
     for prefix, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f} {prefix}{unit}/s"

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tmmu.runtime.compare.bench import Measurement
     from tmmu.runtime.compare.run import RunReport
 
-SHOWN: Final = 8
-"""How many operators, inputs or outputs are listed."""
+MAX_LISTED: Final = 8
+"""Operators, inputs or outputs that are listed."""
 
 
 def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
@@ -31,7 +31,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
 
 
 def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_file: str) -> Iterator[str]:
-    """The report as a person reads it."""
+    """The report as text."""
     weights = _weights_text(ran.weights, request, model_file)
     yield f"{compiled.graph.notes.name} ran on {compiled.graph.target}: {ran.steps} ops, {weights}"
     yield f"inputs   {_listed(ran.inputs)}"
@@ -40,10 +40,12 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
     yield from render.align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])
     yield ""
-    table = [(u.operator, str(u.calls), readable_size(u.bytes), readable_size(u.peak)) for u in ran.unplanned[:SHOWN]]
+    table = [
+        (u.operator, str(u.calls), readable_size(u.bytes), readable_size(u.peak)) for u in ran.unplanned[:MAX_LISTED]
+    ]
     if table:
         yield from render.align_columns("<>>>", ("allocates inside", "calls", "bytes", "at once"), table)
-        more = ran.unplanned[SHOWN:]
+        more = ran.unplanned[MAX_LISTED:]
         if more:
             yield f"and {len(more)} more operators, {readable_size(max(u.peak for u in more))} at once at most"
     else:
@@ -58,7 +60,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
 
 
 def _weights_text(weights: Mapping[str, int], request: RunRequest, model_file: str) -> str:
-    """Where the weights come from; how many from where if that is more than one place."""
+    """The origin of the weights, with counts if there is more than one."""
     named = {"model": model_file, "seed": f"seed {request.seed}"}
     if request.weights:
         named = {"file": request.weights.name} | named
@@ -99,5 +101,5 @@ def _bench_row(measurement: "Measurement") -> tuple[str, ...]:
 
 
 def _listed(items: tuple[str, ...]) -> str:
-    more = len(items) - SHOWN
-    return ", ".join(items[:SHOWN]) + (f" and {more} more" if more > 0 else "") if items else "none"
+    more = len(items) - MAX_LISTED
+    return ", ".join(items[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "") if items else "none"

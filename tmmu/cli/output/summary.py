@@ -1,4 +1,4 @@
-"""What a plan says to a person, as values: text and JSON are two renderings of one ``Summary``."""
+"""The summary of a plan as values; text and JSON are renderings of a ``Summary``."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
 
 DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
-"""Memory of common devices, in the makers' GB; read as 10**9 bytes, the smaller reading."""
+"""Memory of common devices in GB of 10**9 bytes, the smaller reading of the makers' figures."""
 
-LARGEST: Final = 5
+LISTED_BUFFERS: Final = 5
 STACK: Final = "stack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaLine:
-    """One arena, in bytes; ``capacity`` 0 is no limit. Of a joint arena, ``peak`` is where it ends in the slab."""
+    """One arena, in bytes; ``capacity`` 0 is no limit. ``peak`` of a joint arena is its end in the slab."""
 
     name: str
     segment: str
@@ -33,7 +33,7 @@ class ArenaLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLine:
-    """The slabs of the stack, added up: what they take, the least that they could, whether all are minimal."""
+    """Sums over the slabs of the stack: bytes, lower bound, and whether all are proven minimal."""
 
     peak: int
     bound: int
@@ -42,7 +42,7 @@ class StackLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBuffer:
-    """A buffer that is live at the peak, and the op that made it. Texts are empty where no graph is at hand."""
+    """A buffer that is live at the peak, and the op that writes it first. Texts are empty without a graph."""
 
     id: int
     bytes: int
@@ -57,9 +57,9 @@ class LiveBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The first position at which most bytes of a slab are live; ``live`` buffers there, the largest listed.
+    """The first position at which most bytes of a slab are live; ``live`` buffers, the largest of them listed.
 
-    ``arena`` is the one that holds anything in the slab, or ``stack`` where several do.
+    ``arena``: the only non-empty arena of the slab, or ``stack`` if there are several.
     """
 
     arena: str
@@ -72,9 +72,9 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes by segment and all together. ``inputs`` are the caller's, beside the plan; unknown without a graph.
+    """Bytes by segment and in total. ``inputs`` are the caller's, outside the plan; ``None`` without a graph.
 
-    Where weights stream, ``text`` is the range that they stream through.
+    With a ring, ``text`` is the ring's range.
     """
 
     text: int
@@ -86,7 +86,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingLine:
-    """How the weights stream: bytes of all of them, of those that stay, and of the range that holds what is there."""
+    """A ring: its policy and budget, bytes of its range, of resident weights and of all weights."""
 
     policy: str
     capacity: int
@@ -97,7 +97,7 @@ class RingLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Whether a device of ``gb`` * 10**9 bytes holds the total and the reserve; ``left`` is below 0 where not."""
+    """Whether a device of ``gb`` * 10**9 bytes holds total and reserve; ``left``: bytes that remain, < 0 if not."""
 
     gb: int
     fits: bool
@@ -106,9 +106,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A plan in one screen. ``peaks`` are of the slabs of the stack that hold anything, fullest first.
+    """A plan in one screen; the fields are keys of the JSON output.
 
-    ``inputs`` are the workload, and ``state`` is what the data segment holds; both are empty without a graph.
+    ``peaks``: of the non-empty slabs of the stack, largest first. ``inputs`` and ``state`` (kinds in the data segment)
+    are empty without a graph.
     """
 
     model: str
@@ -133,7 +134,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """One operator of a plan: how often it runs, what that costs, and whether the operator table has a row for it."""
+    """One operator of a plan: calls, floating-point operations, and whether the operator table has a row for it."""
 
     operator: str
     calls: int
@@ -141,7 +142,7 @@ class OperatorRow:
     known: bool
 
 
-def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | None = LARGEST) -> Summary:
+def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | None = LISTED_BUFFERS) -> Summary:
     """The summary of ``plan``; without its ``graph``, names and the caller's inputs are left out.
 
     ``listed`` buffers of the peak are named, or all of them for ``None``.
@@ -170,7 +171,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
 
 
 def fit(gb: int, needed: int) -> Fit:
-    """How ``needed`` bytes sit on a device of ``gb`` GB."""
+    """Whether ``needed`` bytes fit on a device of ``gb`` GB."""
     left = gb * 10**9 - needed
     return Fit(gb=gb, fits=left >= 0, left=left)
 
@@ -194,7 +195,7 @@ def arena_lines(plan: Plan) -> tuple[ArenaLine, ...]:
 
 
 def memory_of(plan: Plan, graph: Graph | None) -> Memory:
-    """Slabs added up by segment, and the bytes of the caller's inputs."""
+    """Bytes of slabs by segment, and of the caller's inputs."""
     by_segment = {segment: segment_bytes(plan.arenas, segment) for segment in ("text", "data", STACK)}
     if plan.ring:
         by_segment["text"] = plan.ring.bytes
@@ -203,7 +204,7 @@ def memory_of(plan: Plan, graph: Graph | None) -> Memory:
 
 
 def ring_line(plan: Plan) -> RingLine | None:
-    """The plan's ring, where it has one."""
+    """The plan's ring, or ``None``."""
     ring = plan.ring
     if ring is None:
         return None
@@ -226,7 +227,7 @@ def _slabs(arenas: Arenas) -> Iterator[tuple[int, ...]]:
 
 
 def stack_line(plan: Plan) -> StackLine:
-    """Peak, bound and proof of the whole stack; by the tables, since nobody may have judged the metrics."""
+    """Peak, bound and proof of the whole stack, from the tables, since the metrics may not have been judged."""
     arenas = plan.arenas
     slabs = tuple(_slabs(arenas))
     return StackLine(
@@ -237,14 +238,14 @@ def stack_line(plan: Plan) -> StackLine:
 
 
 def _slab_bound(plan: Plan, slab: tuple[int, ...]) -> int:
-    """An arena alone has its own; joint arenas, what all of them have live at once."""
+    """The bound of a single arena; for joint arenas, the most bytes that all have live at once."""
     if plan.arenas.layout[slab[0]] != JOINT:
         return plan.arenas.bound[slab[0]]
     return peak_level(tuple(placed_items(plan, slab)))[1]
 
 
 def stack_peaks(plan: Plan, graph: Graph | None, listed: int | None) -> tuple[Peak, ...]:
-    """The peak of each slab of the stack that holds anything, fullest first. What takes over a place counts once."""
+    """The peak of each non-empty slab of the stack, largest first. A buffer in place of another counts once."""
     slabs = (tuple(placed_items(plan, slab)) for slab in _slabs(plan.arenas))
     peaks = (_peak(plan, graph, arena_ids, listed) for arena_ids in slabs if arena_ids)
     return tuple(sorted(peaks, key=lambda peak: -peak.bytes))
@@ -267,7 +268,7 @@ def _peak(plan: Plan, graph: Graph | None, slab: tuple[PlacedItem, ...], listed:
 
 
 def live_buffer(plan: Plan, graph: Graph | None, row: int) -> LiveBuffer:
-    """The buffer of one row of the plan, with where it comes from in the model."""
+    """The buffer of a row of the plan, with its producer in the model."""
     placed = plan.buffers
     buffer, birth = placed.id[row], placed.birth[row]
     op = module = source = name = ""
@@ -290,7 +291,7 @@ def live_buffer(plan: Plan, graph: Graph | None, row: int) -> LiveBuffer:
 
 
 def operators(graph: Graph, plan: Plan, is_known: Callable[[str], bool]) -> tuple[OperatorRow, ...]:
-    """The operators that the plan runs, most calls first; ``known`` says which have a row in the operator table."""
+    """Operators of the plan, most calls first; ``is_known``: whether the operator table has a row for a name."""
     calls: Counter[str] = Counter()
     flops: Counter[str] = Counter()
     for op in plan.order:

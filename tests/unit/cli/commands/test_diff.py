@@ -14,7 +14,7 @@ from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
 from tests.unit.ir.programs import plan_program, program
 from tmmu.cli import planning_process as child
 from tmmu.cli.commands.diff import parse_limit
-from tmmu.cli.output.diff_report import Limit, Line, _lines, blame, compare
+from tmmu.cli.output.diff_report import Limit, PeakCause, _causes, compare, largest_cause
 from tmmu.cli.output.diff_text import _escape, signed_text
 from tmmu.compare.diff import Change
 from tmmu.compare.diff_side import Origin
@@ -147,8 +147,8 @@ def test_a_line_of_the_old_model_is_marked(shell: Shell) -> None:
     assert "net.py:5 (as it was)  net.py:6\n" in done.out
 
 
-def line(source: str, size: int) -> Line:
-    return Line(source=source, gone=False, op="mm", why="came", bytes=size, buffers=1, modules=(), until="")
+def line(source: str, size: int) -> PeakCause:
+    return PeakCause(source=source, gone=False, op="mm", why="came", bytes=size, buffers=1, modules=(), until="")
 
 
 def test_the_line_that_is_blamed_is_the_one_that_adds_most_on_balance() -> None:
@@ -156,19 +156,19 @@ def test_the_line_that_is_blamed_is_the_one_that_adds_most_on_balance() -> None:
     before = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nb 4 = three mm a w\nreturn b"
     after = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nextra 12 = two cat x\nb 4 = three mm a w extra\nreturn b"
     report = compare(plan_program(before), plan_program(after), names=("a", "b"))
-    found = blame(report)
+    found = largest_cause(report)
     assert found is not None
     assert (found[0].source, found[1]) == ("net.py:4", 12 << 10)
     swapped = replace(report, lines=(line("y", 5), line("x", 9), line("x", -8)), peak=replace(report.peak, bytes=6))
-    assert blame(swapped) == (swapped.lines[0], 5)
-    assert blame(replace(swapped, peak=replace(report.peak, bytes=-6))) is None
-    assert blame(replace(swapped, lines=())) is None
+    assert largest_cause(swapped) == (swapped.lines[0], 5)
+    assert largest_cause(replace(swapped, peak=replace(report.peak, bytes=-6))) is None
+    assert largest_cause(replace(swapped, lines=())) is None
 
 
 def test_causes_of_a_line_stand_together_the_line_that_adds_most_first() -> None:
     changes = [change("x", 9, "came"), change("x", -8, "dies earlier"), change("y", 5, "came"), change("y", 1, "grew")]
     report = compare(plan_program(NET), plan_program(WIDE), names=("a", "b"))
-    lines = _lines(replace(report.peak, bytes=7, changes=tuple(changes)))
+    lines = _causes(replace(report.peak, bytes=7, changes=tuple(changes)))
     assert [(one.source, one.bytes) for one in lines] == [("y", 5), ("y", 1), ("x", 9), ("x", -8)]
 
 
@@ -300,8 +300,8 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(shell: Shell) -> 
         ((old, old, "--set", "a=1"), "--set: means nothing for these two"),
         ((old, old, "--target", "cpu"), "--device: means nothing for these two"),
         (("a.plan.cbor", "b.plan.cbor", "--no-cache", "--mode", "forward"), "--mode: means nothing for these two"),
-        ((old, "git:HEAD"), "'git:HEAD' names no commit and target"),
-        ((old, "git:HEAD:/etc/model.py"), "names no commit and target"),
+        ((old, "git:HEAD"), "'git:HEAD' names no commit and model"),
+        ((old, "git:HEAD:/etc/model.py"), "names no commit and model"),
         ((old,), "Missing argument 'B'"),
     ):
         done = shell.tmmu("diff", *arguments)

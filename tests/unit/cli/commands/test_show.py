@@ -27,7 +27,7 @@ def test_a_plan_alone_is_shown_without_names(shell: Shell) -> None:
 
 
 def test_peak_lists_every_live_buffer(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "LARGEST", 1)
+    monkeypatch.setattr(command, "LISTED_BUFFERS", 1)
     plan = shell.plan()
     (few,), (every,) = (shell.tmmu("show", plan, *options, "--json").record["peaks"] for options in ((), ("--peak",)))
     assert (len(few["buffers"]), len(every["buffers"]), few["live"]) == (1, 2, 2)
