@@ -27,31 +27,31 @@ QUICK_INSTALL = {"PIP_DRY_RUN": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION
 
 
 @dataclass(frozen=True)
-class Ran:
+class ActionRun:
     """One run of the action: exit code of the step that failed, what was printed, the job's summary and outputs."""
 
     code: int
-    said: str
+    output: str
     summary: str
     outputs: dict[str, str]
 
 
-def substituted(text: str, given: Mapping[str, str], github: Mapping[str, str]) -> str:
+def substitute(text: str, inputs: Mapping[str, str], github: Mapping[str, str]) -> str:
     """The text with each expression replaced, as a runner does."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name.startswith("inputs."):
             default = ACTION["inputs"][name[7:]].get("default", "")
-            return given[name[7:]] if name[7:] in given else substituted(default, given, github)
+            return inputs[name[7:]] if name[7:] in inputs else substitute(default, inputs, github)
         return github[name]
 
     return EXPRESSION.sub(value, text)
 
 
-def run_action(folder: Path, github: Mapping[str, str] | None = None, **inputs: str) -> Ran:
+def run_action(folder: Path, github: Mapping[str, str] | None = None, **inputs: str) -> ActionRun:
     """Every step of the action, in order, in the environment that a runner makes."""
-    given = {name.replace("_", "-"): text for name, text in inputs.items()}
+    texts = {name.replace("_", "-"): text for name, text in inputs.items()}
     files = {name: folder / f".{name.lower()}" for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
     temp = folder / ".temp"
     temp.mkdir()
@@ -63,16 +63,16 @@ def run_action(folder: Path, github: Mapping[str, str] | None = None, **inputs: 
     code, said = 0, ""
     for step in ACTION["runs"]["steps"]:
         assert step["shell"] == "bash"
-        more = {name: substituted(text, given, github or {}) for name, text in step["env"].items()}
-        where = folder / substituted(step.get("working-directory", "."), given, github or {})
+        more = {name: substitute(text, texts, github or {}) for name, text in step["env"].items()}
+        folder_of_step = folder / substitute(step.get("working-directory", "."), texts, github or {})
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-        done = subprocess.run(shell, cwd=where, env=env | more, capture_output=True, text=True, check=False)
+        done = subprocess.run(shell, cwd=folder_of_step, env=env | more, capture_output=True, text=True, check=False)
         said += done.stdout + done.stderr
         code = done.returncode
         if code:
             break
     outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines())
-    return Ran(code, said, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
+    return ActionRun(code, said, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -98,7 +98,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_action_compares_with_the_base_of_the_pull_request(repository: Path) -> None:
+def test_action_compares_with_the_base_of_the_pull_request(repository: Path) -> None:
     base = git(repository, "rev-parse", "HEAD")
     done = run_action(
         repository,
@@ -107,113 +107,113 @@ def test_the_action_compares_with_the_base_of_the_pull_request(repository: Path)
         options=SETTINGS,
         fail_over="1%",
     )
-    assert done.code == 3, done.said
-    assert "tmmu: PEAK_OVER_LIMIT: models/gpt2.py needs more than git:" in done.said
+    assert done.code == 3, done.output
+    assert "tmmu: PEAK_OVER_LIMIT: models/gpt2.py needs more than git:" in done.output
     assert done.summary.startswith("### tmmu: total +")
     assert "most of it by gpt2.py:36" in done.summary
     assert Path(done.outputs["report"]).read_text() == done.summary
     assert not Path(os.environ["TMMU_CACHE_DIR"]).exists(), "a gate must not be served what was planned before"
 
 
-def test_the_action_passes_without_a_limit_and_below_one(repository: Path) -> None:
+def test_action_passes_without_a_limit_and_below_one(repository: Path) -> None:
     base = git(repository, "rev-parse", "HEAD")
     done = run_action(
         repository, against=base, target="gpt2.py", options=SETTINGS, working_directory="models", install=""
     )
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     assert done.summary.startswith("### tmmu: total +")
 
 
-def test_the_action_fetches_a_base_that_a_shallow_checkout_lacks(repository: Path, tmp_path: Path) -> None:
+def test_action_fetches_a_base_that_a_shallow_checkout_lacks(repository: Path, tmp_path: Path) -> None:
     base = git(repository, "rev-parse", "HEAD")
     git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
     git(repository, "commit", "--quiet", "--all", "--message", "Wider")
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{repository}", str(shallow))
     done = run_action(shallow, against=base, target="models/gpt2.py", options=SETTINGS, fail_over="1%", install="true")
-    assert (done.code, done.summary[:17]) == (3, "### tmmu: total +"), done.said
+    assert (done.code, done.summary[:17]) == (3, "### tmmu: total +"), done.output
 
 
-def test_the_action_compares_with_a_branch_that_only_origin_has(repository: Path, tmp_path: Path) -> None:
+def test_action_compares_with_a_branch_that_only_origin_has(repository: Path, tmp_path: Path) -> None:
     git(repository, "branch", "released")
     git(repository, "commit", "--quiet", "--all", "--message", "Wider")
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", "--depth=1", "--single-branch", f"file://{repository}", str(clone))
     done = run_action(clone, against="released", target="models/gpt2.py", options=SETTINGS, fail_over="1%", install="")
-    assert (done.code, done.summary[:17]) == (3, "### tmmu: total +"), done.said
+    assert (done.code, done.summary[:17]) == (3, "### tmmu: total +"), done.output
 
 
-@pytest.mark.parametrize("where", [".", "models"])
-def test_a_model_that_the_base_lacks_is_reported_as_new_and_passes(repository: Path, where: str) -> None:
+@pytest.mark.parametrize("folder", [".", "models"])
+def test_model_that_the_base_lacks_is_reported_as_new_and_passes(repository: Path, folder: str) -> None:
     base = git(repository, "commit-tree", "-m", "Nothing", git(repository, "mktree"))
-    target = "gpt2.py" if where == "models" else "models/gpt2.py"
+    target = "gpt2.py" if folder == "models" else "models/gpt2.py"
     done = run_action(
         repository,
         {"github.event.pull_request.base.sha": base},
         target=target,
         options=SETTINGS,
         fail_over="0%",
-        working_directory=where,
+        working_directory=folder,
         install="",
     )
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     assert done.summary.startswith("### tmmu: new, total ")
     assert "| stack |" in done.summary
     assert Path(done.outputs["report"]).read_text() == done.summary
 
 
-def test_without_a_base_the_action_says_what_to_name(repository: Path) -> None:
+def test_action_without_a_base_says_what_to_name(repository: Path) -> None:
     """What a push has for a base: nothing."""
     done = run_action(
         repository, {"github.event.pull_request.base.sha": ""}, target="models/gpt2.py", options=SETTINGS, install=""
     )
     assert (done.code, done.summary) == (2, "")
-    assert done.said == (
+    assert done.output == (
         "::error title=tmmu diff::input against is empty, as outside of a pull request: "
         "name a commit or a NAME.plan.cbor\n"
     )
 
 
 @pytest.mark.parametrize("against", ["0" * 40, "nowhere", "--upload-pack=touch hacked", "a\n::set-output name=x::y"])
-def test_a_base_that_is_nowhere_is_one_line_of_the_job(repository: Path, tmp_path: Path, against: str) -> None:
+def test_base_that_is_nowhere_is_one_line_of_the_job(repository: Path, tmp_path: Path, against: str) -> None:
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", f"file://{repository}", str(clone))
     done = run_action(clone, target="models/gpt2.py", against=against, options=SETTINGS, install="")
     assert (done.code, done.summary) == (2, "")
     shown = against.replace("\n", " ")
-    assert done.said.startswith(f"::error title=tmmu diff::no commit {shown} here or at origin (fatal: ")
-    assert done.said.endswith("): name another in against\n")
-    assert done.said.count("\n") == 1
+    assert done.output.startswith(f"::error title=tmmu diff::no commit {shown} here or at origin (fatal: ")
+    assert done.output.endswith("): name another in against\n")
+    assert done.output.count("\n") == 1
     assert not (clone / "hacked").exists()
 
 
-def test_the_action_compares_with_a_recorded_plan(repository: Path) -> None:
+def test_action_compares_with_a_recorded_plan(repository: Path) -> None:
     tmmu = Path(sys.executable).with_name("tmmu")
     arguments = ["plan", "models/gpt2.py", *SETTINGS.split(), "--mode", "backward", "-o", "memory.plan.cbor"]
     subprocess.run([tmmu, *arguments], cwd=repository, check=True, capture_output=True)
     done = run_action(
         repository, target="models/gpt2.py", against="memory.plan.cbor", options=SETTINGS, fail_over="1GiB", install=""
     )
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     assert "backward on cuda, preset train_full" in done.summary, "as the plan was"
     assert done.summary.startswith("### tmmu: the same plan")
 
 
-def test_a_model_that_cannot_be_planned_fails_the_action(repository: Path) -> None:
+def test_model_that_cannot_be_planned_fails_the_action(repository: Path) -> None:
     (repository / "models" / "gpt2.py").write_text("model = 1 +\n")
     done = run_action(repository, against=git(repository, "rev-parse", "HEAD"), target="models/gpt2.py", install="")
     assert (done.code, done.summary) == (2, "")
-    assert "CAPTURE_FAILED" in done.said
+    assert "CAPTURE_FAILED" in done.output
 
 
-def test_no_input_is_pasted_into_a_script() -> None:
+def test_scripts_contain_no_input() -> None:
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]
 
 
 def test_hooks_run_what_they_say(repository: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    (hook,) = (one for one in HOOKS if one["id"] == "tmmu-diff")
+    (hook,) = (entry for entry in HOOKS if entry["id"] == "tmmu-diff")
     assert (hook["language"], hook["pass_filenames"]) == ("system", False)
     git(repository, "stash", "--quiet")
     tmmu = Path(sys.executable).with_name("tmmu")
@@ -235,8 +235,8 @@ def test_hooks_run_what_they_say(repository: Path) -> None:
     assert wider.returncode == 3, wider.stderr
 
 
-def test_the_golden_hook_checks_golden_files(tmp_path: Path) -> None:
-    (hook,) = (one for one in HOOKS if one["id"] == "tmmu-golden")
+def test_golden_hook_checks_golden_files(tmp_path: Path) -> None:
+    (hook,) = (entry for entry in HOOKS if entry["id"] == "tmmu-golden")
     golden = tmp_path / "golden"
     golden.mkdir()
     shutil.copy(ROOT / "golden" / "chain.ir.cbor", golden)
@@ -250,7 +250,7 @@ def test_the_golden_hook_checks_golden_files(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True).returncode == 3
 
 
-def test_the_page_shows_what_there_is() -> None:
+def test_page_shows_inputs_and_hooks_that_exist() -> None:
     blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
     workflow, config = blocks
     used = workflow["jobs"]["memory"]["steps"][-1]["with"]
@@ -258,17 +258,17 @@ def test_the_page_shows_what_there_is() -> None:
     assert {hook["id"] for hook in config["repos"][0]["hooks"]} <= {hook["id"] for hook in HOOKS}
     listed = re.findall(r"^\| `([a-z-]+)` \| [^|]*\| [^|]*\|$", PAGE, re.MULTILINE)
     assert listed == list(ACTION["inputs"])
-    required = [name for name, one in ACTION["inputs"].items() if one.get("required")]
+    required = [name for name, entry in ACTION["inputs"].items() if entry.get("required")]
     assert set(required) <= set(used)
     assert all(f"`{name}`" in PAGE for name in ACTION["outputs"])
 
 
-def test_the_hook_of_the_page_is_a_command_line(repository: Path) -> None:
+def test_hook_of_the_page_is_a_command_line(repository: Path) -> None:
     """The arguments that the page shows parse: what is refused is only that there is no such plan."""
     config = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
     hook = config["repos"][0]["hooks"][0]
-    (made,) = (one for one in HOOKS if one["id"] == hook["id"])
+    (declared,) = (entry for entry in HOOKS if entry["id"] == hook["id"])
     tools = Path(sys.executable).parent
-    command = [str(tools / "tmmu"), *shlex.split(made["entry"])[1:], *hook["args"]]
+    command = [str(tools / "tmmu"), *shlex.split(declared["entry"])[1:], *hook["args"]]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert "memory.plan.cbor: there is no such file" in done.stderr

@@ -19,8 +19,8 @@ def session(folder: Path, shown: Shown) -> subprocess.CompletedProcess[str]:
     """Run one command as a person would: by a shell, in a folder, with the project's programs on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = SETUP.sub("", shown.command)
-    program, _, rest = command.partition(" ")
-    command = f"{DRY.get(program, program)} {rest}"
+    program, _, arguments = command.partition(" ")
+    command = f"{DRY.get(program, program)} {arguments}"
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
@@ -52,13 +52,13 @@ def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path) 
         assert (done.returncode != 0) == refused, f"$ {shown.command}: exit {done.returncode}"
 
 
-def test_the_readme_sets_up_with_two_commands() -> None:
+def test_readme_sets_up_with_two_commands() -> None:
     setups = [shown.command for shown in shown_commands((ROOT / "README.md").read_text()) if SETUP.match(shown.command)]
     assert [SETUP.sub("", command).split()[0] for command in setups] == ["tmmu", "pytest"]
 
 
 @pytest.mark.parametrize("document", documents(), ids=relative)
-def test_no_command_hides_in_another_kind_of_block(document: Path) -> None:
+def test_commands_are_in_console_blocks_only(document: Path) -> None:
     assert not {"sh", "bash", "shell", ""} & set(languages(document.read_text()))
 
 

@@ -57,10 +57,10 @@ class Net:
         again: bool = False,
     ) -> int:
         """One op with one result: it may overwrite ``over``; ``keep``: it saves what it reads; ``again``: recompute."""
-        made, target = self.new("activation", name, kib), f"test.{name.rstrip('0123456789')}"
-        in_place, saves = [(made, x) for x in over], reads if keep else []
-        self.b.op(reads, [made], in_place=in_place, saves=saves, target=target, recompute=again)
-        return made
+        value, target = self.new("activation", name, kib), f"test.{name.rstrip('0123456789')}"
+        in_place, saves = [(value, x) for x in over], reads if keep else []
+        self.b.op(reads, [value], in_place=in_place, saves=saves, target=target, recompute=again)
+        return value
 
     def graph(self, name: str, *outputs: int) -> Graph:
         made = self.b.build(outputs)
@@ -114,11 +114,11 @@ def siblings() -> Graph:
     net = Net()
     x = net.new("input", "x")
     for step in range(2):
-        made = [net.new("activation", f"part{step}.{n}", kib) for n, kib in enumerate((1, 16, 4, 16, 0, 4))]
-        net.b.op([x], made, saves=[made[2]], target="test.split")
-        x = net.op([made[0], made[3], made[5]], f"join{step}", 8)
+        parts = [net.new("activation", f"part{step}.{n}", kib) for n, kib in enumerate((1, 16, 4, 16, 0, 4))]
+        net.b.op([x], parts, saves=[parts[2]], target="test.split")
+        x = net.op([parts[0], parts[3], parts[5]], f"join{step}", 8)
     pair = [net.new("activation", name, 8) for name in ("left", "right")]
-    net.b.op([x], pair, in_place=[(made, x) for made in pair], target="test.pair")
+    net.b.op([x], pair, in_place=[(parts, x) for parts in pair], target="test.pair")
     return net.graph("siblings", net.op(pair, "sum", 8, over=tuple(pair)))
 
 

@@ -10,7 +10,7 @@ from tmmu.ir.plan import Plan
 NAMED = replace(graph(), notes=replace(graph().notes, buffers=tuple(f"n{b}" for b in range(12))))
 
 
-def changed(column: str, row: int, value: int) -> Plan:
+def with_changes(column: str, row: int, value: int) -> Plan:
     rows = list(getattr(plan().buffers, column))
     rows[row] = value
     return replace(plan(), buffers=replace(plan().buffers, **{column: tuple(rows)}))
@@ -20,29 +20,29 @@ def row_of(buffer: int) -> int:
     return plan().buffers.id.index(buffer)
 
 
-def test_each_kind_says_what_is_and_what_was() -> None:
+def test_each_kind_has_new_and_old_contents() -> None:
     row = row_of(A2)
     birth, death = plan().buffers.birth[row], plan().buffers.death[row]
-    assert first_difference(NAMED, "spans", plan(), changed("death", row, 40)) == (
+    assert first_difference(NAMED, "spans", plan(), with_changes("death", row, 40)) == (
         f"buffer {A2} (n{A2}) is live in [{birth}, 40), was live in [{birth}, {death})"
     )
-    assert first_difference(NAMED, "slots", plan(), changed("slot", row, 0)) == (
+    assert first_difference(NAMED, "slots", plan(), with_changes("slot", row, 0)) == (
         f"buffer {A2} (n{A2}) is in slot 0 of activations, of 192 bytes, was in slot 1 of activations, of 448 bytes"
     )
-    assert f"in place of buffer {A0}" in first_difference(NAMED, "slots", plan(), changed("takes_over", row, A0))
+    assert f"in place of buffer {A0}" in first_difference(NAMED, "slots", plan(), with_changes("takes_over", row, A0))
     assert "at offset 64000 of activations, was" in first_difference(
-        NAMED, "plan", plan(), changed("offset", row, 64000)
+        NAMED, "plan", plan(), with_changes("offset", row, 64000)
     )
 
 
-def test_an_address_is_told_by_the_buffer_that_has_it() -> None:
+def test_address_is_named_by_its_buffer() -> None:
     slots = plan().slots
-    other = replace(plan(), slots=replace(slots, address=(1 << 20, *slots.address[1:])))
-    told = first_difference(NAMED, "addresses", plan(), other)
+    moved = replace(plan(), slots=replace(slots, address=(1 << 20, *slots.address[1:])))
+    told = first_difference(NAMED, "addresses", plan(), moved)
     assert told == f"buffer 1 (n1) has address 0x0000000000100000, was address {slots.address[0]:#018x}"
 
 
-def test_a_buffer_that_only_one_places_is_a_difference() -> None:
+def test_buffer_that_only_one_places_is_a_difference() -> None:
     rows = plan().buffers
     less = replace(plan(), buffers=replace(rows, **{name: getattr(rows, name)[:-1] for name in type(rows).__slots__}))
     last = rows.id[-1]
@@ -52,13 +52,13 @@ def test_a_buffer_that_only_one_places_is_a_difference() -> None:
     assert first_difference(NAMED, "spans", less, plan()).endswith("), was not placed")
 
 
-def test_where_no_buffer_differs_the_first_field_is_named() -> None:
+def test_first_field_is_named_if_no_buffer_differs() -> None:
     arenas = replace(plan().arenas, page=(4096,) * 4)
     assert first_difference(NAMED, "plan", plan(), replace(plan(), arenas=arenas)) == (
         "arenas.page is (4096, 4096, 4096, 4096), was (0, 0, 0, 0)"
     )
-    other = replace(plan(), metrics=dict(plan().metrics) | {"max_live": 99})
-    assert first_difference(NAMED, "plan", plan(), other).startswith("metrics.max_live is 99, was ")
+    remeasured = replace(plan(), metrics=dict(plan().metrics) | {"max_live": 99})
+    assert first_difference(NAMED, "plan", plan(), remeasured).startswith("metrics.max_live is 99, was ")
     assert first_difference(NAMED, "plan", plan(), replace(plan(), mode="forward")) == "mode is forward, was inference"
     assert first_difference(NAMED, "plan", plan(), plan()) == "nothing that a plan file holds"
     assert print_plan(plan())

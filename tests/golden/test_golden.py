@@ -27,7 +27,7 @@ QUICK = [case.name for case in CASES if not case.recipe]
 FORMATS = sorted(path.relative_to(FOLDER / "formats").as_posix() for path in FOLDER.glob("formats/*/*"))
 
 
-def test_the_planner_says_what_is_recorded(shell: Shell) -> None:
+def test_plans_are_as_recorded(shell: Shell) -> None:
     done = shell.tmmu("golden", "check", *QUICK, "--jobs", 1)
     assert (done.code, done.err) == (0, "")
     assert done.out == f"golden: {len(QUICK)} cases, {len(QUICK) * 90} plans as recorded\n"
@@ -52,10 +52,10 @@ def test_replaying_needs_no_torch(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_shapes_that_break_planners_are_there() -> None:
-    wanted = {"chain", "residual", "fan-out", "diamond", "zero-size", "mixed-roles", "near-capacity", "in-place-chain"}
-    wanted |= {"gpt2-training", "gpt2-block", "llama-block", "llama-decode", "llama-training", "million-buffers"}
-    assert wanted <= {case.name for case in CASES}
+def test_cases_have_the_shapes_that_break_planners() -> None:
+    names = {"chain", "residual", "fan-out", "diamond", "zero-size", "mixed-roles", "near-capacity", "in-place-chain"}
+    names |= {"gpt2-training", "gpt2-block", "llama-block", "llama-decode", "llama-training", "million-buffers"}
+    assert names <= {case.name for case in CASES}
     assert all(case.seeds == SEEDS for case in CASES if not case.recipe)
     assert len(SEEDS) == 10
     assert {(c.preset, c.mode) for c in CONFIGS} == {(p, m) for p in PRESETS for m in MODES}
@@ -66,11 +66,11 @@ def test_graphs_written_by_hand_are_what_the_files_hold(name: str) -> None:
     assert encode_graph(GRAPHS[name]()) == (FOLDER / f"{name}.ir.cbor").read_bytes()
 
 
-def test_a_case_is_written_by_hand_or_says_how_it_was_made() -> None:
+def test_case_is_written_by_hand_or_says_how_it_was_made() -> None:
     assert {case.name for case in CASES if not case.origin and not case.recipe} == set(GRAPHS)
 
 
-def test_one_capacity_is_met_to_the_byte_and_missed() -> None:
+def test_capacity_of_a_case_is_met_to_the_byte_and_missed() -> None:
     rows = store.parse_digests((FOLDER / "near-capacity.digests.txt").read_text())
     refused = {str(config) for (_, config), digests in rows.items() if digests == ("ARENA_TOO_SMALL",)}
     assert refused == {"train_full/forward", "train_full/backward"}
@@ -98,7 +98,7 @@ def test_presets_and_modes_tell_the_cases_apart() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_the_recipe_of_a_million_is_sound_in_small(config: PlanConfig) -> None:
+def test_recipe_of_a_million_is_sound_in_small(config: PlanConfig) -> None:
     graph, token = million_buffers(4_000), token_from_seed(1)
     assert len(graph.buffers) == 4_000
     assert not check_graph(graph)
@@ -109,13 +109,13 @@ def test_the_recipe_of_a_million_is_sound_in_small(config: PlanConfig) -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 60))
-def test_the_recipe_of_a_million_makes_so_many(count: int) -> None:
+def test_recipe_of_a_million_makes_a_million_buffers(count: int) -> None:
     graph = million_buffers(count)
     assert len(graph.buffers) == len(graph.values) == count
     assert not check_graph(graph)
 
 
-def test_the_recipe_of_a_million_uses_all_that_it_draws() -> None:
+def test_recipe_of_a_million_uses_all_that_it_draws() -> None:
     graph = million_buffers(50_000)
     assert set(graph.buffers.role) == {"activation", "gradient"}
     assert {len(row) for row in graph.ops.writes} == {1, 2}

@@ -18,18 +18,18 @@ SAID += [f"planning mixed-roles: {done} of 27 plans" for done in range(18, 27)]
 def test_each_preset_and_mode_of_a_case_is_a_step(
     little: Shell, monkeypatch: pytest.MonkeyPatch, command: tuple[Any, ...]
 ) -> None:
-    said: list[str] = []
+    steps: list[str] = []
 
     @contextmanager
     def recorded() -> Iterator[Any]:
-        yield lambda what, ops: said.append(what)
+        yield lambda step, ops: steps.append(step)
 
     monkeypatch.setattr(golden, "progress_bar", recorded)
     assert little.tmmu("golden", *command).code == 0
-    assert said == SAID
+    assert steps == SAID
 
 
-def test_a_terminal_is_told_and_a_log_is_not(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_a_terminal_only(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = little.tmmu("golden", "check")
     assert (plain.code, plain.err) == (0, "")
     monkeypatch.setenv("FORCE_COLOR", "1")

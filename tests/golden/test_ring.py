@@ -30,7 +30,7 @@ CASE = '[weight-ring]\nreason = "streams"\nring = "150KiB"\nseeds = [0, 7]\n'
 
 
 @pytest.fixture
-def streamed(shell: Shell) -> Shell:
+def ring_folder(shell: Shell) -> Shell:
     """A folder of its own with the one case, recorded."""
     shutil.rmtree("golden")
     Path("golden").mkdir()
@@ -44,7 +44,7 @@ def check(shell: Shell) -> Any:
     return shell.tmmu("golden", "check", "--jobs", 1)
 
 
-def test_every_recorded_plan_of_the_case_has_a_sound_ring() -> None:
+def test_recorded_plans_of_the_ring_case_are_sound() -> None:
     assert set(PLANS) == set(CONFIGS)
     for plan in PLANS.values():
         assert plan.ring
@@ -54,7 +54,7 @@ def test_every_recorded_plan_of_the_case_has_a_sound_ring() -> None:
     assert len({(ring.blocks, ring.visits, ring.copies) for ring in rings if ring}) == 3, "one for each mode"
 
 
-def test_the_case_has_what_a_ring_planner_can_get_wrong() -> None:
+def test_ring_case_has_what_a_ring_planner_can_get_wrong() -> None:
     ring = PLANS[BACKWARD].ring
     assert ring
     assert {block.resident for block in ring.blocks} == {True, False}
@@ -69,33 +69,33 @@ def test_the_case_has_what_a_ring_planner_can_get_wrong() -> None:
     assert next(block for block in forward.blocks if block.name == "h.2").resident, "the gradient reads its weight"
 
 
-def test_no_token_decides_anything_in_a_ring() -> None:
+def test_ring_is_the_same_under_every_token() -> None:
     """So one ring stands for all seeds of a case."""
     for seed in (7, 2**64 - 1):
         token = token_from_seed(seed)
         plan = prepare_memory(GRAPH, mode="inference", preset="inference", token=token, arenas=default_arenas())
-        made = prepare_ring(GRAPH, plan, RingRequest(capacity=150 << 10))
-        assert made.ring == PLANS[PlanConfig(preset="inference", mode="inference")].ring
+        streamed_plan = prepare_ring(GRAPH, plan, RingRequest(capacity=150 << 10))
+        assert streamed_plan.ring == PLANS[PlanConfig(preset="inference", mode="inference")].ring
         text = (FOLDER / "weight-ring.digests.txt").read_text()
         row = store.parse_digests(text)[seed, PlanConfig(preset="inference", mode="inference")]
-        assert row[-1] == made.digest[:16].hex()
+        assert row[-1] == streamed_plan.digest[:16].hex()
 
 
-def test_another_ring_is_named_and_takes_a_minor_version(streamed: Shell) -> None:
+def test_changed_ring_is_named_and_takes_a_minor_version(ring_folder: Shell) -> None:
     Path("golden/cases.toml").write_text(CASE.replace("150KiB", "200KiB"))
-    done = check(streamed)
+    done = check(ring_folder)
     assert done.code == 3
     moved = [line for line in done.out.splitlines() if " plan moved: " in line]
     assert len(moved) == 9
     assert "the ring's ring cyclic capacity 204800 alignment 256 depth" in moved[0]
     assert ", was ring cyclic capacity 153600 alignment 256 depth" in moved[0]
     assert " (seed 0, 7)" in moved[0]
-    assert streamed.tmmu("golden", "update", "--jobs", 1).out.splitlines()[-1].startswith("minor version: ")
+    assert ring_folder.tmmu("golden", "update", "--jobs", 1).out.splitlines()[-1].startswith("minor version: ")
     assert "ring cyclic capacity 204800 " in Path("golden/weight-ring.plan.txt").read_text()
-    assert check(streamed).code == 0
+    assert check(ring_folder).code == 0
 
 
-def test_a_ring_that_comes_or_goes_is_named() -> None:
+def test_ring_that_comes_or_goes_is_named() -> None:
     plan = PLANS[BACKWARD]
     bare = replace(plan, ring=None)
     line = "ring cyclic capacity 153600 alignment 256 depth 0"
@@ -110,52 +110,50 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
 }
 
 
-def with_block(plan: Plan, index: int, **what: Any) -> Plan:
+def with_block(plan: Plan, index: int, **fields: Any) -> Plan:
     assert plan.ring
     blocks = list(plan.ring.blocks)
-    blocks[index] = replace(blocks[index], **what)
+    blocks[index] = replace(blocks[index], **fields)
     return replace(plan, ring=replace(plan.ring, blocks=tuple(blocks)))
 
 
-def with_copy(plan: Plan, index: int, **what: Any) -> Plan:
+def with_copy(plan: Plan, index: int, **fields: Any) -> Plan:
     assert plan.ring
     copies: list[Copy] = list(plan.ring.copies)
-    copies[index] = replace(copies[index], **what)
+    copies[index] = replace(copies[index], **fields)
     return replace(plan, ring=replace(plan.ring, copies=tuple(copies)))
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_ring_that_is_not_sound_is_the_judges_to_find(
-    streamed: Shell, monkeypatch: pytest.MonkeyPatch, lie: str
-) -> None:
+def test_unsound_ring_is_found_by_the_judge(ring_folder: Shell, monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
     broken, rule = LIES[lie]
     planned = replay.prepare_ring
     monkeypatch.setattr(replay, "prepare_ring", lambda *request: broken(planned(*request)))
-    out = check(streamed).out
+    out = check(ring_folder).out
     assert f"weight-ring: train_full/backward: disagreement: seed 0: the judge refuses the plan: {rule}" in out
-    assert "GOLDEN_MISMATCH" in streamed.tmmu("golden", "update", "--jobs", 1).err
+    assert "GOLDEN_MISMATCH" in ring_folder.tmmu("golden", "update", "--jobs", 1).err
 
 
-def test_a_ring_that_does_not_fit_is_a_refusal_that_is_recorded(streamed: Shell) -> None:
+def test_ring_that_does_not_fit_is_a_refusal_that_is_recorded(ring_folder: Shell) -> None:
     Path("golden/cases.toml").write_text(CASE.replace("150KiB", "112KiB"))
-    out = check(streamed).out
+    out = check(ring_folder).out
     assert "weight-ring: train_full/forward: refusal: is now refused with ARENA_TOO_SMALL, was planned" in out
     assert "disagreement" not in out
     assert "weight-ring: train_full/inference: plan moved: the ring's " in out
 
 
-def test_a_refusal_of_weights_that_all_fit_is_found(streamed: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_of_weights_that_all_fit_is_found(ring_folder: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def timid(*request: Any) -> Plan:
         raise ArenaTooSmall("no ring fits for me")
 
     monkeypatch.setattr(replay, "prepare_ring", timid)
-    assert "disagreement" not in check(streamed).out
+    assert "disagreement" not in check(ring_folder).out
     Path("golden/cases.toml").write_text(CASE.replace("150KiB", "1MiB"))
-    said = "disagreement: seed 0: the planner refuses what by the simulator's slots fits: no ring fits for me"
-    assert said in check(streamed).out
+    message = "disagreement: seed 0: the planner refuses what by the simulator's slots fits: no ring fits for me"
+    assert message in check(ring_folder).out
 
 
-def test_the_ring_of_a_case_is_read_from_its_table() -> None:
+def test_ring_of_a_case_is_read_from_its_table() -> None:
     rings = {case.name: case.ring for case in read_cases(FOLDER)}
     assert rings.pop("weight-ring") == 150 << 10
     assert set(rings.values()) == {0}

@@ -48,7 +48,7 @@ def edit(old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["my.plan.txt", "my.digests.txt", "docs/how.plans.cbor", "docs/diamond.plan.txt"])
-def test_a_file_that_no_update_made_is_never_removed(little: Shell, name: str) -> None:
+def test_file_that_no_update_made_is_never_removed(little: Shell, name: str) -> None:
     (GOLDEN / "docs").mkdir()
     (GOLDEN / name).write_text("mine")
     edit("two takers", "two who take")
@@ -64,16 +64,16 @@ def test_two_updates_of_different_cases_are_both_recorded(little: Shell, monkeyp
     cases, meeting, sums = read_cases(GOLDEN), threading.Barrier(2), update._sums
 
     def late(*arguments: object) -> str:
-        made = sums(*arguments)  # type: ignore[arg-type]
+        text = sums(*arguments)  # type: ignore[arg-type]
         with suppress(threading.BrokenBarrierError):
             meeting.wait(0.5)
-        return made
+        return text
 
-    def one(case: GoldenCase) -> None:
+    def record(case: GoldenCase) -> None:
         update.update(GOLDEN, cases, {case.name: {config: replay(GOLDEN, case, config) for config in CONFIGS}})
 
     monkeypatch.setattr(update, "_sums", late)
-    threads = [threading.Thread(target=one, args=(case,)) for case in cases]
+    threads = [threading.Thread(target=record, args=(case,)) for case in cases]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -81,7 +81,7 @@ def test_two_updates_of_different_cases_are_both_recorded(little: Shell, monkeyp
     assert little.tmmu("golden", "check").code == 0
 
 
-def test_who_waits_too_long_for_another_update_says_so(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_that_waits_too_long_for_another_is_refused(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "LOCK_TIMEOUT_S", 0.1)
     before = contents()
     with lock.lock_folder(GOLDEN):
@@ -91,15 +91,15 @@ def test_who_waits_too_long_for_another_update_says_so(little: Shell, monkeypatc
     assert little.tmmu("golden", "update").code == 0
 
 
-def test_an_update_that_was_killed_anywhere_is_finished_by_the_next_which_says_what_moved(little: Shell) -> None:
+def test_update_finishes_a_killed_one_and_reports_what_moved(little: Shell) -> None:
     """Between any two renames or removals: a case moved, and another is gone."""
     edit("[0, 7]", '[0, 7]\narenas = ["activations=alignment:8KiB,layout:packed"]')
     text = (GOLDEN / "cases.toml").read_text()
     (GOLDEN / "cases.toml").write_text(text[: text.index("[mixed")])
     (GOLDEN / "mixed-roles.ir.cbor").unlink()
     shutil.copytree(GOLDEN, "before")
-    wanted = little.tmmu("golden", "update", "--json").record
-    assert wanted["version"] == "major"
+    expected = little.tmmu("golden", "update", "--json").record
+    assert expected["version"] == "major"
     after, steps = contents(), 0
     while True:
         shutil.rmtree(GOLDEN)
@@ -109,15 +109,15 @@ def test_an_update_that_was_killed_anywhere_is_finished_by_the_next_which_says_w
             break
         done = little.tmmu("golden", "update", "--json")
         assert (done.code, done.record["version"]) == (0, "major"), steps
-        told = [(one["case"], one["config"], one["kind"]) for one in done.record["moved"]]
-        assert told == [(one["case"], one["config"], one["kind"]) for one in wanted["moved"]], steps
+        told = [(finding["case"], finding["config"], finding["kind"]) for finding in done.record["moved"]]
+        assert told == [(finding["case"], finding["config"], finding["kind"]) for finding in expected["moved"]], steps
         assert contents() == after
         steps += 1
-    assert len(wanted["removed"]) == 3
-    assert steps == len(wanted["written"]) + 3 + 2, "one for each file, and two for the note of what moved"
+    assert len(expected["removed"]) == 3
+    assert steps == len(expected["written"]) + 3 + 2, "one for each file, and two for the note of what moved"
 
 
-def test_what_an_update_that_was_killed_had_found_is_forgotten_where_its_files_are_not_there(little: Shell) -> None:
+def test_findings_of_a_killed_update_are_dropped_without_its_files(little: Shell) -> None:
     before = contents()
     edit("[0, 7]", '[0, 7]\narenas = ["activations=alignment:8KiB,layout:packed"]')
     command = [sys.executable, "-c", KILLED, "3", "golden", "update", "--jobs", "1"]
@@ -130,7 +130,7 @@ def test_what_an_update_that_was_killed_had_found_is_forgotten_where_its_files_a
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"moved": [3], "sums": {}, "removed": []}'])
-def test_a_note_that_is_none_is_passed_over(little: Shell, text: str) -> None:
+def test_malformed_journal_is_ignored(little: Shell, text: str) -> None:
     before = contents()
     (GOLDEN / JOURNAL).write_text(text)
     assert little.tmmu("golden", "check").code == 0
@@ -138,15 +138,15 @@ def test_a_note_that_is_none_is_passed_over(little: Shell, text: str) -> None:
     assert contents() == before
 
 
-def test_unfinished_files_of_others_that_run_stay(little: Shell) -> None:
-    mine, gone = GOLDEN / f".tmmu-{os.getppid()}-0.tmp", GOLDEN / "formats" / ".tmmu-999999999-0.tmp"
-    mine.write_bytes(b"half")
+def test_unfinished_files_of_running_processes_stay(little: Shell) -> None:
+    running, gone = GOLDEN / f".tmmu-{os.getppid()}-0.tmp", GOLDEN / "formats" / ".tmmu-999999999-0.tmp"
+    running.write_bytes(b"half")
     gone.write_bytes(b"half")
     assert little.tmmu("golden", "update").code == 0
-    assert (mine.exists(), gone.exists()) == (True, False)
+    assert (running.exists(), gone.exists()) == (True, False)
 
 
-def test_without_sums_a_file_of_an_old_format_is_not_taken_for_what_it_was(little: Shell) -> None:
+def test_file_of_an_old_format_is_not_trusted_without_sums(little: Shell) -> None:
     path = GOLDEN / "formats" / "ir-v1" / "mixed-roles.ir.cbor"
     data = path.read_bytes()
     sums = (GOLDEN / store.SUMS).read_bytes()
@@ -166,7 +166,7 @@ NAMES = ("SUMS", "cases.toml", "diamond.ir.cbor", "diamond.digests.txt", "diamon
 
 @pytest.mark.parametrize("name", [*NAMES, "formats/ir-v1/mixed-roles.ir.cbor", "formats/plan-v1/mixed-roles.plan.cbor"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_is_found_and_hides_nothing_else(little: Shell, name: str, make: object) -> None:
+def test_special_file_is_found_and_hides_nothing_else(little: Shell, name: str, make: object) -> None:
     (GOLDEN / name).unlink()
     assert callable(make)
     make(GOLDEN / name)
@@ -178,7 +178,7 @@ def test_what_is_no_file_is_found_and_hides_nothing_else(little: Shell, name: st
     assert name == "cases.toml" or "files: orphan: forgotten.ir.cbor belongs to no case" in done.stdout
 
 
-def test_a_file_that_cannot_be_read_hides_nothing_else(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_cannot_be_read_hides_nothing_else(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     read = check.read_ordinary
 
     def refuse(path: Path) -> bytes:
@@ -199,12 +199,12 @@ def test_rows_that_are_no_longer_asked_for_are_listed_in_order(little: Shell) ->
     assert little.tmmu("golden", "update").code == 0
     edit("seeds = [0, 7, 9, 8, 11, 10]", "seeds = [7]")
     lines = [line for line in little.tmmu("golden", "check").out.splitlines() if "no longer asked for" in line]
-    said = [f"(seed {seed})" for seed in (0, 8, 9, 10, 11)]
-    assert [line.partition("asked for ")[2] for line in lines] == said * len(CONFIGS)
+    texts = [f"(seed {seed})" for seed in (0, 8, 9, 10, 11)]
+    assert [line.partition("asked for ")[2] for line in lines] == texts * len(CONFIGS)
     assert lines == sorted(lines, key=lambda line: line.split(": ")[1])
 
 
-def test_a_damaged_file_of_plans_is_named_by_who_shows_it(little: Shell) -> None:
+def test_show_names_a_damaged_file_of_plans(little: Shell) -> None:
     path = GOLDEN / "diamond.plans.cbor"
     path.write_bytes(path.read_bytes()[:-3])
     done = little.tmmu("golden", "show", "diamond", "--mode", "forward")

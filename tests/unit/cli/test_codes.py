@@ -139,21 +139,21 @@ def errors(base: type[TmmuError] = TmmuError) -> Iterator[type[TmmuError]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_a_code_is_reached(shell: Shell, case: Callable[[Shell], Arguments]) -> None:
+def test_code_is_reached(shell: Shell, case: Callable[[Shell], Arguments]) -> None:
     arguments = case(shell)
     before = shell.files()
-    (wanted,) = (error for error in errors() if error.code == case.__name__.upper())
+    (expected,) = (error for error in errors() if error.code == case.__name__.upper())
     done = shell.tmmu(*arguments)
-    assert done.err.startswith(f"tmmu: {wanted.code}: "), done.err
+    assert done.err.startswith(f"tmmu: {expected.code}: "), done.err
     assert done.err.count("\n") == 1
-    assert (done.code, done.out) == (wanted.exit_code, "")
+    assert (done.code, done.out) == (expected.exit_code, "")
     assert shell.files() == before
     record = shell.tmmu(*arguments, "--json").record
     assert list(record) == ["code", "exit", "what", "fix", "fields"]
-    assert (record["code"], record["exit"]) == (wanted.code, wanted.exit_code)
+    assert (record["code"], record["exit"]) == (expected.code, expected.exit_code)
     assert record["fix"], "every refusal says what to do"
 
 
-def test_no_code_is_without_a_case() -> None:
+def test_every_code_has_a_case() -> None:
     reached = {case.__name__.upper() for case in CASES}
     assert {error.code for error in errors()} - OF_THE_RUNTIME - OF_A_VERDICT - BY_NO_INPUT == reached

@@ -8,7 +8,7 @@ from tmmu.cli.error_boundary import run_guarded
 from tmmu.errors import ArenaTooSmall, CaptureFailed, TmmuError
 
 
-def failing(error: BaseException) -> int:
+def fail_with(error: BaseException) -> int:
     raise error
 
 
@@ -25,10 +25,10 @@ def failing(error: BaseException) -> int:
         (KeyboardInterrupt(), 130, "tmmu: INTERRUPTED: stopped before the end\n"),
     ],
 )
-def test_an_error_is_one_line_and_its_exit_code(
+def test_error_is_one_line_and_its_exit_code(
     error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_guarded(lambda: failing(error), as_json=False) == code
+    assert run_guarded(lambda: fail_with(error), as_json=False) == code
     assert capsys.readouterr() == ("", line)
 
 
@@ -50,8 +50,8 @@ class Beyond(BaseException):
         Mute(), Beyond("far"), GeneratorExit(),
     ],
 )  # fmt: skip
-def test_what_nobody_foresaw_is_internal(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_guarded(lambda: failing(error), as_json=False) == 70
+def test_unforeseen_exception_is_internal(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(lambda: fail_with(error), as_json=False) == 70
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"tmmu: INTERNAL: {type(error).__name__}")
@@ -59,17 +59,17 @@ def test_what_nobody_foresaw_is_internal(error: BaseException, capsys: pytest.Ca
     assert err.count("\n") == 1
 
 
-def test_a_traceback_is_shown_where_it_is_asked_for(
+def test_traceback_is_printed_if_the_environment_asks_for_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMMU_TRACEBACK", "1")
-    run_guarded(lambda: failing(ValueError("deep")), as_json=False)
+    run_guarded(lambda: fail_with(ValueError("deep")), as_json=False)
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_with_json_stdout_is_the_canonical_record(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_error_is_the_record_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     error: TmmuError = ArenaTooSmall("too small", fix="more", arena="state", needed=9)
-    assert run_guarded(lambda: failing(error), as_json=True) == 3
+    assert run_guarded(lambda: fail_with(error), as_json=True) == 3
     out, err = capsys.readouterr()
     assert json.loads(out) == {
         "code": "ARENA_TOO_SMALL",
@@ -83,13 +83,13 @@ def test_with_json_stdout_is_the_canonical_record(capsys: pytest.CaptureFixture[
 
 def test_every_failure_has_a_record(capsys: pytest.CaptureFixture[str]) -> None:
     for error in (Mute(), Beyond("far"), GeneratorExit()):
-        assert run_guarded(lambda error=error: failing(error), as_json=True) == 70  # type: ignore[misc]
+        assert run_guarded(lambda error=error: fail_with(error), as_json=True) == 70  # type: ignore[misc]
         assert json.loads(capsys.readouterr().out)["what"].startswith(type(error).__name__)
 
 
-def test_an_exit_asked_for_is_an_exit() -> None:
+def test_system_exit_passes_through() -> None:
     with pytest.raises(SystemExit):
-        run_guarded(lambda: failing(SystemExit(5)), as_json=False)
+        run_guarded(lambda: fail_with(SystemExit(5)), as_json=False)
 
 
 def test_streams_that_the_model_closed_are_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +97,13 @@ def test_streams_that_the_model_closed_are_no_traceback(monkeypatch: pytest.Monk
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
     monkeypatch.setattr(sys, "stderr", closed)
-    assert run_guarded(lambda: failing(CaptureFailed("x")), as_json=True) == 2
+    assert run_guarded(lambda: fail_with(CaptureFailed("x")), as_json=True) == 2
 
 
-def test_the_code_of_a_step_that_succeeds_is_returned() -> None:
+def test_code_of_a_step_that_succeeds_is_returned() -> None:
     assert run_guarded(lambda: 0, as_json=False) == 0
 
 
-def test_what_the_system_refuses_is_named_and_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_guarded(lambda: failing(PermissionError(13, "Permission denied", "/there")), as_json=False) == 2
+def test_error_of_the_system_names_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(lambda: fail_with(PermissionError(13, "Permission denied", "/there")), as_json=False) == 2
     assert capsys.readouterr().err.startswith("tmmu: INVALID_CONFIG: /there: Permission denied")

@@ -17,12 +17,12 @@ from tmmu.errors import InvalidConfig, InvalidToken
         ("gpt2.ir.cbor", "ir", "gpt2"),
     ],
 )
-def test_a_target_names_its_outputs(text: str, kind: str, name: str) -> None:
+def test_target_names_its_outputs(text: str, kind: str, name: str) -> None:
     target = options.parse_model(text)
     assert (target.kind, target.name, target.text) == (kind, name, text)
 
 
-def test_a_config_in_the_current_folder_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_in_the_current_folder_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "olmo"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -30,10 +30,8 @@ def test_a_config_in_the_current_folder_is_named_after_it(tmp_path: Path, monkey
     assert options.parse_model("hf:.").name == "olmo"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "model", "model.onnx", "model.py:", "model.py:not a name", ".py", "hf"]
-)
-def test_an_unknown_kind_of_target_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "model", "model.onnx", "model.py:", "model.py:not a name", ".py", "hf"])
+def test_unknown_kind_of_target_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig, match="no such kind of model"):
         options.parse_model(text)
 
@@ -43,12 +41,12 @@ def test_settings_are_pairs_in_the_order_given() -> None:
 
 
 @pytest.mark.parametrize("texts", [["seq"], ["=8"], ["a b=1"], ["seq=1", "seq=2"]])
-def test_a_setting_that_is_no_pair_or_comes_twice_is_refused(texts: list[str]) -> None:
+def test_setting_that_is_no_pair_or_comes_twice_is_refused(texts: list[str]) -> None:
     with pytest.raises(InvalidConfig, match="--set"):
         options.parse_settings(texts)
 
 
-def test_a_token_comes_from_a_seed_hex_or_a_file(tmp_path: Path) -> None:
+def test_token_comes_from_a_seed_hex_or_a_file(tmp_path: Path) -> None:
     token = bytes(range(64))
     file = tmp_path / "token"
     file.write_bytes(token)
@@ -59,18 +57,18 @@ def test_a_token_comes_from_a_seed_hex_or_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["00" * 63, "0" * 127, "not hex", ""])
-def test_a_token_that_is_short_or_not_hex_is_refused(token: str) -> None:
+def test_token_that_is_short_or_not_hex_is_refused(token: str) -> None:
     with pytest.raises(InvalidToken, match="--token"):
         options.parse_token(None, token, None)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_beyond_64_bits_is_refused(seed: int) -> None:
+def test_seed_beyond_64_bits_is_refused(seed: int) -> None:
     with pytest.raises(InvalidToken, match=f"--seed: .*{seed}"):
         options.parse_token(seed, None, None)
 
 
-def test_a_token_file_must_be_readable_and_small(tmp_path: Path) -> None:
+def test_token_file_must_be_readable_and_small(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="--token-file"):
         options.parse_token(None, None, tmp_path / "none")
     big = tmp_path / "big"
@@ -79,7 +77,7 @@ def test_a_token_file_must_be_readable_and_small(tmp_path: Path) -> None:
         options.parse_token(None, None, big)
 
 
-def test_only_one_option_names_the_token() -> None:
+def test_token_is_named_by_one_option_only() -> None:
     with pytest.raises(InvalidConfig, match="--seed and --token"):
         options.parse_token(0, "00" * 64, None)
 
@@ -87,23 +85,23 @@ def test_only_one_option_names_the_token() -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [(None, 1 << 30), ("0", 0), ("512MiB", 512 << 20), ("2GB", 2 * 10**9), ("1.5GiB", 3 << 29)]
 )
-def test_the_reserve_is_a_size(text: str | None, size: int) -> None:
+def test_reserve_is_a_size(text: str | None, size: int) -> None:
     assert options.parse_reserve(text) == size
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "1.5", "8Gi", str(2**64), "9" * 5000])
-def test_a_reserve_that_is_no_size_is_refused(text: str) -> None:
+def test_reserve_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig, match="--reserve"):
         options.parse_reserve(text)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**31])
-def test_a_count_is_at_least_one(value: int) -> None:
+def test_count_is_at_least_one(value: int) -> None:
     with pytest.raises(InvalidConfig, match=f"--batch: {value}"):
         options.require_count(value, "--batch")
 
 
-def test_the_plan_and_its_graph_lie_together(tmp_path: Path) -> None:
+def test_plan_and_its_graph_lie_together(tmp_path: Path) -> None:
     target = options.parse_model("models/gpt2.py")
     assert options.plan_path(None, target) == Path("gpt2.plan.cbor")
     assert options.plan_path(str(tmp_path), target) == tmp_path / "gpt2.plan.cbor"
@@ -113,7 +111,7 @@ def test_the_plan_and_its_graph_lie_together(tmp_path: Path) -> None:
     assert options.ir_path(Path("y"), Path("out/x")) == Path("y")
 
 
-def test_a_slash_at_the_end_names_a_folder_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slash_at_the_end_names_a_folder_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     target = options.parse_model("net.py")
     for text in ("out/", "out/.", ""):
@@ -123,7 +121,7 @@ def test_a_slash_at_the_end_names_a_folder_that_exists(tmp_path: Path, monkeypat
     assert options.plan_path("out/", target) == options.plan_path("out", target) == Path("out/net.plan.cbor")
 
 
-def test_beside_a_device_lies_no_graph() -> None:
+def test_plan_for_a_device_has_no_graph_beside_it() -> None:
     assert options.graph_output(None, Path("/dev/null")) is None
     assert options.graph_output("graph", Path("/dev/null")) == Path("graph")
     assert options.graph_output(None, Path("x.plan.cbor")) == Path("x.ir.cbor")

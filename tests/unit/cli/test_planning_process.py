@@ -52,11 +52,11 @@ def package(name: str, text: str, **modules: str) -> None:
 def environment(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A repository whose packages are found by PYTHONPATH, by a .pth file and by an editable installation's finder."""
     site = tmp_path_factory.mktemp("site")
-    here = shell.folder
+    folder = shell.folder
     (site / "sitecustomize.py").write_text(f"import site\nsite.addsitedir({str(site)!r})\n")
-    (site / "path.pth").write_text(f"{here / 'lib'}\n")
+    (site / "path.pth").write_text(f"{folder / 'lib'}\n")
     (site / "hook.pth").write_text("import editable_finder\n")
-    (site / "editable_finder.py").write_text(FINDER.format(folder=str(here / "flat")))
+    (site / "editable_finder.py").write_text(FINDER.format(folder=str(folder / "flat")))
     git("init", "--quiet", ".")
     Path(".gitignore").write_text("vendor/\n__pycache__/\n_version.py\n")
     package("vendor/untracked", "FIVE = 2\n")
@@ -65,7 +65,7 @@ def environment(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> dict[
     package("src/moved_here", "")
     package("lib/by_pth", "from by_pth._version import TWO\n", _version="TWO = 4\n")
     package("flat/by_finder", "THREE = 4\n", inner="FOUR = 8\n")
-    paths = (here / "src", here / "vendor", site)
+    paths = (folder / "src", folder / "vendor", site)
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
@@ -80,12 +80,12 @@ def test_all_ways_to_a_package_of_the_worktree_lead_into_the_commit(environment:
     package("src/by_path", "ONE = 6\n")
     package("lib/by_pth", "from by_pth._version import TWO\nTWO += 2\n")
     package("flat/by_finder", "THREE = 6\n", inner="FOUR = 10\n")
-    found = diff(environment, "git:HEAD:net.py", "net.py", "--json", "--no-cache")
-    text = found["figures"][1]
+    done = diff(environment, "git:HEAD:net.py", "net.py", "--json", "--no-cache")
+    text = done["figures"][1]
     assert (text["name"], text["before"], text["after"]) == ("text", 4**3 * 16 * 4, 6**3 * 20 * 4 + 128)
 
 
-def test_a_package_that_the_commit_lacks_is_not_the_worktrees(environment: dict[str, str]) -> None:
+def test_package_that_the_commit_lacks_is_not_the_worktrees(environment: dict[str, str]) -> None:
     """Neither a folder of the path that came later, nor a module that a finder finds."""
     package("src/moved_here", "import late\n")
     commit("it names what is not there")
@@ -104,13 +104,13 @@ def test_a_package_that_the_commit_lacks_is_not_the_worktrees(environment: dict[
 
 
 @pytest.mark.parametrize("name", ["platform", "uuid", "tempfile", "json", "tmmu"])
-def test_a_file_with_the_name_of_a_module_of_pythons_is_not_taken_for_it(shell: Shell, name: str) -> None:
+def test_file_with_the_name_of_a_module_of_pythons_is_not_taken_for_it(shell: Shell, name: str) -> None:
     Path(f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
     done = shell.tmmu("diff", write("old", NET), write("new", WIDE))
     assert (done.code, done.err) == (0, "")
 
 
-def test_what_the_path_of_this_process_has_is_found(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_of_this_process_is_searched(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for ``tmmu plan`` in this process."""
     Path("beside").mkdir()
     Path("beside/width.py").write_text("WIDTH = 8\n")
@@ -122,16 +122,16 @@ def test_what_the_path_of_this_process_has_is_found(shell: Shell, monkeypatch: p
     assert "the same plan" in shell.tmmu("diff", "net.py", "net.py").out
 
 
-def test_a_plan_that_tmmu_plan_keeps_is_found_by_the_processes_of_diff(shell: Shell) -> None:
+def test_plan_that_tmmu_plan_keeps_is_found_by_the_processes_of_diff(shell: Shell) -> None:
     """Though the one is started by a script, and the others are not."""
     Path("net.py").write_text("import torch\nmodel = torch.nn.Linear(8, 8)\ninputs = torch.zeros(1, 8)\n")
     Path("start").mkdir()
     script = Path("start", "script.py")
     script.write_text("from tmmu.cli.main import main\n\nmain()\n")
     subprocess.run([sys.executable, script, "plan", "net.py", "--json"], capture_output=True, check=True)
-    (kept,) = store.entries(cache_folder())
+    (entry,) = store.entries(cache_folder())
     assert "the same plan" in shell.tmmu("diff", "net.py", "net.plan.cbor").out
     script.write_text("from tmmu.cli.main import main\n\nmain()  # edited\n")
     done = subprocess.run([sys.executable, script, "plan", "net.py", "--json"], capture_output=True, check=True)
     assert json.loads(done.stdout)["cache"]["origin"] == "disk"
-    assert [one.key for one in store.entries(cache_folder())] == [kept.key]
+    assert [file.key for file in store.entries(cache_folder())] == [entry.key]

@@ -31,7 +31,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("words", [("show", "--trace"), ("show",), ("show", "--json"), ("verify",), ("show", "--peak")])
-def test_a_reader_that_goes_away_ends_the_program_quietly(shell: Shell, words: tuple[str, ...]) -> None:
+def test_closed_pipe_ends_the_program_quietly(shell: Shell, words: tuple[str, ...]) -> None:
     plan = shell.plan()
     reader, writer = os.pipe()
     os.close(reader)
@@ -42,7 +42,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(shell: Shell, words: t
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_a_full_disk_behind_stdout_is_one_line(shell: Shell) -> None:
+def test_full_disk_behind_stdout_is_one_line(shell: Shell) -> None:
     plan = shell.plan()
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*PROGRAM, "show", plan], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -57,7 +57,7 @@ def test_closed_streams_are_no_fault(shell: Shell) -> None:
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
 
 
-def test_a_path_that_the_terminal_cannot_spell_is_printed_escaped(shell: Shell) -> None:
+def test_path_that_the_terminal_cannot_spell_is_printed_escaped(shell: Shell) -> None:
     plan = shell.plan().rename("größe.plan.cbor")
     Path("small.ir.cbor").rename("größe.ir.cbor")
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
@@ -66,7 +66,7 @@ def test_a_path_that_the_terminal_cannot_spell_is_printed_escaped(shell: Shell) 
     assert done.stdout.startswith("sound: gr\\xf6\\xdfe.plan.cbor")
 
 
-def test_an_interruption_is_one_line_and_writes_nothing(shell: Shell) -> None:
+def test_interruption_is_one_line_and_writes_nothing(shell: Shell) -> None:
     Path("slow.py").write_text(SLOW_MODEL)
     hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     hearing = f"{hear}; from tmmu.cli.main import main; main()"
@@ -83,22 +83,22 @@ def test_an_interruption_is_one_line_and_writes_nothing(shell: Shell) -> None:
 
 def test_plan_and_graph_are_the_same_bytes_in_any_process(shell: Shell) -> None:
     """Another hash seed, another folder, another number of threads, another way to name the file."""
-    here, there = Path("here"), Path("there/deep")
-    for folder in (here, there):
+    flat, nested = Path("here"), Path("there/deep")
+    for folder in (flat, nested):
         folder.mkdir(parents=True)
         (folder / "net.py").write_text(NET)
     runs = (
-        (here, "net.py", {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"}),
-        (there, there.absolute() / "net.py", {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "2"}),
+        (flat, "net.py", {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"}),
+        (nested, nested.absolute() / "net.py", {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "2"}),
     )
     for folder, target, environment in runs:
         command = [*PROGRAM, "plan", target, "--mode", "backward", "--optimizer", "adamw"]
         subprocess.run(command, cwd=folder, env=os.environ | environment, check=True, capture_output=True)
     for name in ("net.plan.cbor", "net.ir.cbor"):
-        assert (here / name).read_bytes() == (there / name).read_bytes()
+        assert (flat / name).read_bytes() == (nested / name).read_bytes()
 
 
-def test_on_a_terminal_the_seconds_are_shown(shell: Shell) -> None:
+def test_terminal_shows_the_seconds(shell: Shell) -> None:
     plan = shell.plan()
     assert "judge" not in shell.tmmu("plan", "given.ir.cbor", "-o", plan).out
     shown = _on_a_terminal("plan", "given.ir.cbor", "-o", str(plan), "--no-cache")

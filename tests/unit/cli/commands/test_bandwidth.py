@@ -21,7 +21,7 @@ GPU = Bandwidth(
 )
 
 
-def test_a_gpu_s_copies_stand_beside_each_other_with_the_link() -> None:
+def test_gpu_report_has_copies_and_link() -> None:
     assert list(lines(GPU)) == [
         "cuda:0: a GPU",
         "",
@@ -33,19 +33,19 @@ def test_a_gpu_s_copies_stand_beside_each_other_with_the_link() -> None:
     ]
 
 
-def test_memory_that_cannot_be_pinned_is_said() -> None:
+def test_memory_that_cannot_be_pinned_is_reported() -> None:
     refused = Bandwidth(device="cuda:0", name="a GPU", rates=GPU.rates[1:], link=None, unpinned="no room")
     assert list(lines(refused))[-1] == "memory cannot be pinned: no room; raise the limit of locked memory (ulimit -l)"
 
 
-def test_the_record_has_all_of_it() -> None:
-    found = record(GPU)
-    assert json.loads(json.dumps(found)) == found
-    assert found["rates"][0]["bytes_per_second"] == (1 << 28) * 10**9 // 11_000_000
-    assert found["link"]["width"] == "8"
+def test_record_has_every_field() -> None:
+    report = record(GPU)
+    assert json.loads(json.dumps(report)) == report
+    assert report["rates"][0]["bytes_per_second"] == (1 << 28) * 10**9 // 11_000_000
+    assert report["link"]["width"] == "8"
 
 
-def test_without_a_gpu_it_measures_the_host_and_says_so(shell: Shell) -> None:
+def test_bandwidth_without_a_gpu_measures_the_host_and_says_so(shell: Shell) -> None:
     done = shell.tmmu("bandwidth", "--device", "cpu", "--size", "64KiB", "--tries", "1")
     assert done.code == 0
     assert done.out.splitlines()[0] == "cpu: the host's memory"
@@ -54,13 +54,13 @@ def test_without_a_gpu_it_measures_the_host_and_says_so(shell: Shell) -> None:
 
 def test_json_is_one_object(shell: Shell) -> None:
     done = shell.tmmu("bandwidth", "--device", "cpu", "--size", "64KiB", "--tries", "1", "--json")
-    found = json.loads(done.out)
-    assert found["device"] == "cpu"
-    assert all(rate["bytes"] == 1 << 16 and rate["bytes_per_second"] > 0 for rate in found["rates"])
+    report = json.loads(done.out)
+    assert report["device"] == "cpu"
+    assert all(rate["bytes"] == 1 << 16 and rate["bytes_per_second"] > 0 for rate in report["rates"])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--size", "1KiB"), "measure nothing"),
         (("--size", "much"), "--size"),
@@ -70,8 +70,8 @@ def test_json_is_one_object(shell: Shell) -> None:
         (("--size", "900TiB", "--device", "cpu"), "DEVICE_MEMORY"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+def test_options_that_make_no_sense_are_one_line(shell: Shell, arguments: tuple[str, ...], message: str) -> None:
     done = shell.tmmu("bandwidth", *arguments)
     assert done.code in (2, 3)
-    assert said in done.err
+    assert message in done.err
     assert len(done.err.splitlines()) == 1

@@ -79,13 +79,13 @@ def test_plans_are_compared_as_they_lie(shell: Shell) -> None:
     assert "preset inference -> inference on cpu, preset train_full" in shell.tmmu("diff", old, new).out
 
 
-def test_a_plan_of_another_token_needs_what_it_needed(shell: Shell) -> None:
-    one, other = record(shell, "one", NET, "--seed", 3), record(shell, "other", NET, "--seed", 4)
-    assert "needs what it needed" in shell.tmmu("diff", one, other).out
-    assert "the same plan" in shell.tmmu("diff", one, one).out
+def test_plan_under_another_token_needs_the_same(shell: Shell) -> None:
+    before, after = record(shell, "one", NET, "--seed", 3), record(shell, "other", NET, "--seed", 4)
+    assert "needs what it needed" in shell.tmmu("diff", before, after).out
+    assert "the same plan" in shell.tmmu("diff", before, before).out
 
 
-def test_a_target_beside_a_plan_is_planned_as_that_was(shell: Shell) -> None:
+def test_model_beside_a_plan_is_planned_as_the_plan_was(shell: Shell) -> None:
     arenas = (
         "--arena",
         "activations=alignment:32KiB,layout:slots,page:4096,capacity:1MiB",
@@ -96,9 +96,9 @@ def test_a_target_beside_a_plan_is_planned_as_that_was(shell: Shell) -> None:
     plan = record(shell, "old", saving, "--mode", "forward", "--preset", "remat_enabled", *arenas)
     same = shell.tmmu("diff", plan, "old.ir.cbor", "--json").record
     assert [same["after"][key] for key in ("mode", "preset")] == ["forward", "remat_enabled"]
-    assert not any(one["change"] for one in same["figures"])
-    other = shell.tmmu("diff", plan, "old.ir.cbor", "--mode", "inference", "--json").record
-    assert [other["after"][key] for key in ("mode", "preset")] == ["inference", "inference"]
+    assert not any(figure["change"] for figure in same["figures"])
+    changed = shell.tmmu("diff", plan, "old.ir.cbor", "--mode", "inference", "--json").record
+    assert [changed["after"][key] for key in ("mode", "preset")] == ["inference", "inference"]
     wider = shell.tmmu("diff", plan, "old.ir.cbor", "--arena", "activations=alignment:64KiB", "--json").record
     assert wider["figures"][3]["change"] > 0
 
@@ -117,17 +117,17 @@ def test_growth_over_a_limit_exits_with_3(shell: Shell, limit: str, code: int) -
     assert (back.code, back.err) == (0, ""), "less is never too much"
 
 
-def test_which_of_total_and_stack_is_over_is_said(shell: Shell) -> None:
+def test_refusal_names_which_of_total_and_stack_grew(shell: Shell) -> None:
     old, new = write("old", NET), write("new", WIDE)
-    both, one = (shell.tmmu("diff", old, new, "--fail-over", limit, "--json") for limit in ("10%", "100%"))
-    assert (both.record["over"], one.record["over"]) == (["total", "stack"], ["stack"])
-    assert one.record["error"]["code"] == "PEAK_OVER_LIMIT"
-    assert one.record["error"]["fields"] == {"limit": "100%", "over": {"stack": 28672}}
-    assert one.err.count("\n") == 1
+    both, single = (shell.tmmu("diff", old, new, "--fail-over", limit, "--json") for limit in ("10%", "100%"))
+    assert (both.record["over"], single.record["over"]) == (["total", "stack"], ["stack"])
+    assert single.record["error"]["code"] == "PEAK_OVER_LIMIT"
+    assert single.record["error"]["fields"] == {"limit": "100%", "over": {"stack": 28672}}
+    assert single.err.count("\n") == 1
     assert shell.tmmu("diff", old, new, "--json").record["error"] is None
 
 
-def test_growth_from_nothing_is_over_any_share(shell: Shell) -> None:
+def test_growth_from_0_exceeds_any_share(shell: Shell) -> None:
     nothing = "input x 4\nreturn x"
     done = shell.tmmu("diff", write("old", nothing), write("new", NET), "--fail-over", "999999%")
     assert done.code == 3
@@ -141,7 +141,7 @@ def test_growth_to_the_limit_is_allowed(shell: Shell) -> None:
     assert shell.tmmu("diff", old, new, "--fail-over", "99.9999%").code == 3
 
 
-def test_a_line_of_the_old_model_is_marked(shell: Shell) -> None:
+def test_line_of_the_old_model_is_marked(shell: Shell) -> None:
     done = shell.tmmu("diff", write("new", WIDE), write("old", NET))
     assert "stack -28.0 KiB, most of it by net.py:5 (as it was) (cat in wide: went): -32.0 KiB\n" in done.out
     assert "net.py:5 (as it was)  net.py:6\n" in done.out
@@ -151,25 +151,25 @@ def line(source: str, size: int) -> PeakCause:
     return PeakCause(source=source, gone=False, op="mm", why="came", bytes=size, buffers=1, modules=(), until="")
 
 
-def test_the_line_that_is_blamed_is_the_one_that_adds_most_on_balance() -> None:
+def test_largest_cause_is_of_the_line_with_most_net_bytes() -> None:
     """One line makes a buffer and drops a like one; the other makes a smaller one and drops none."""
     before = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nb 4 = three mm a w\nreturn b"
     after = "input x 4\nw 16 = one mm x\na 8 = two mm w x\nextra 12 = two cat x\nb 4 = three mm a w extra\nreturn b"
     report = compare(plan_program(before), plan_program(after), names=("a", "b"))
-    found = largest_cause(report)
-    assert found is not None
-    assert (found[0].source, found[1]) == ("net.py:4", 12 << 10)
+    cause = largest_cause(report)
+    assert cause is not None
+    assert (cause[0].source, cause[1]) == ("net.py:4", 12 << 10)
     swapped = replace(report, lines=(line("y", 5), line("x", 9), line("x", -8)), peak=replace(report.peak, bytes=6))
     assert largest_cause(swapped) == (swapped.lines[0], 5)
     assert largest_cause(replace(swapped, peak=replace(report.peak, bytes=-6))) is None
     assert largest_cause(replace(swapped, lines=())) is None
 
 
-def test_causes_of_a_line_stand_together_the_line_that_adds_most_first() -> None:
+def test_causes_are_grouped_by_line_largest_first() -> None:
     changes = [change("x", 9, "came"), change("x", -8, "dies earlier"), change("y", 5, "came"), change("y", 1, "grew")]
     report = compare(plan_program(NET), plan_program(WIDE), names=("a", "b"))
     lines = _causes(replace(report.peak, bytes=7, changes=tuple(changes)))
-    assert [(one.source, one.bytes) for one in lines] == [("y", 5), ("y", 1), ("x", 9), ("x", -8)]
+    assert [(cause.source, cause.bytes) for cause in lines] == [("y", 5), ("y", 1), ("x", 9), ("x", -8)]
 
 
 def change(source: str, size: int, why: str) -> Change:
@@ -189,16 +189,16 @@ def change(source: str, size: int, why: str) -> Change:
         ("0", Limit(text="0", bytes=0, ppm=0)),
     ],
 )
-def test_a_limit_is_a_share_or_a_size(text: str, limit: Limit) -> None:
+def test_limit_is_a_share_or_a_size(text: str, limit: Limit) -> None:
     assert parse_limit(text) == limit
 
 
-def test_json_holds_the_account(shell: Shell) -> None:
-    found = shell.tmmu("diff", write("old", NET), write("new", WIDE), "--json").record
-    assert list(found) == ["before", "after", "same", "figures", "peak", "lines", "kept", "fared", "over", "error"]
-    peak = found["peak"]
-    assert peak["bytes"] == 28672 == sum(one["bytes"] for one in peak["changes"]) - peak["room"] + peak["packing"]
-    assert found["lines"] == [
+def test_json_adds_up(shell: Shell) -> None:
+    report = shell.tmmu("diff", write("old", NET), write("new", WIDE), "--json").record
+    assert list(report) == ["before", "after", "same", "figures", "peak", "lines", "kept", "fared", "over", "error"]
+    peak = report["peak"]
+    assert peak["bytes"] == 28672 == sum(change["bytes"] for change in peak["changes"]) - peak["room"] + peak["packing"]
+    assert report["lines"] == [
         {
             "source": "net.py:5",
             "gone": False,
@@ -228,10 +228,10 @@ def test_markdown_has_tables_and_nothing_that_a_name_could_open(shell: Shell) ->
     assert all(line.count("|") - line.count("\\|") in (0, 6, 8) for line in lines)
 
 
-def test_what_opens_markdown_is_escaped() -> None:
+def test_markdown_characters_are_escaped() -> None:
     assert _escape("a|b*c_d`e`<f>g") == "a\\|b\\*c\\_d\\`e\\`\\<f\\>g"
     assert _escape("\x1b[0m") == "\\\\x1b\\[0m"
-    assert all(_escape(one) == f"\\{one}" for one in "\\`*_{}[]<>()|~!&$")
+    assert all(_escape(character) == f"\\{character}" for character in "\\`*_{}[]<>()|~!&$")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_what_opens_markdown_is_escaped() -> None:
         "0a1b2c3",
     ],
 )
-def test_what_github_links_in_rendered_text_is_code(name: str) -> None:
+def test_text_that_github_would_link_is_code(name: str) -> None:
     """It looks at the page and not at what was escaped: nobody is called, and nothing leads away."""
     assert _escape(f"in {name} and_more") == f"in `{name}` and\\_more"
     assert _escape(f"{name}`|`") == f"`{name}'\\|'`"
@@ -260,7 +260,7 @@ def test_weights_that_changed_are_listed(shell: Shell) -> None:
     assert "kept all the time:\n\n   change  why   role       name\n+32.0 KiB  grew  parameter  weight\n" in done.out
 
 
-def test_what_is_not_listed_is_counted(shell: Shell) -> None:
+def test_unlisted_causes_are_counted(shell: Shell) -> None:
     """Twelve new weights, and twelve new lines that are all held at the peak."""
     weights = "".join(f"parameter w{n} {n + 1}\n" for n in range(12))
     arms = "".join(f"arm{n} {n + 1} = arm.{n} op{n} x\n" for n in range(12))
@@ -274,7 +274,7 @@ def test_what_is_not_listed_is_counted(shell: Shell) -> None:
     assert text.count(" came  parameter ") == page.count("| came | parameter |") == 10
 
 
-def test_packing_and_buffers_that_moved_into_the_peak_are_said(shell: Shell) -> None:
+def test_packing_and_buffers_that_moved_into_the_peak_are_reported(shell: Shell) -> None:
     text = "input x 4\na 16 = one mm x\nb 4 = two mm a\nc 4 = three mm b\nd 16 = four mm c\nreturn d"
     plan = record(shell, "old", text)
     assert (
@@ -283,17 +283,17 @@ def test_packing_and_buffers_that_moved_into_the_peak_are_said(shell: Shell) -> 
     )
     small = "input x 4\na 8 = one mm x\nb 8 = two mm a\nc 4 = three mm b\nreturn c"
     new = small.replace("return c", "e 64 = huge mm c\nf 4 = last mm e\nreturn f")
-    said = shell.tmmu("diff", write("small", small), write("more", new)).out
-    assert "\n1 buffers of 4.0 KiB moved into the peak as they were\n" in said
+    report = shell.tmmu("diff", write("small", small), write("more", new)).out
+    assert "\n1 buffers of 4.0 KiB moved into the peak as they were\n" in report
 
 
-def test_bytes_more_and_less() -> None:
+def test_signed_bytes_have_a_sign() -> None:
     assert [signed_text(n) for n in (0, 1, -1, 2048, -(3 << 20))] == ["=", "+1 B", "-1 B", "+2.0 KiB", "-3.0 MiB"]
 
 
-def test_what_makes_no_sense_is_refused_before_anything_starts(shell: Shell) -> None:
+def test_diff_options_that_make_no_sense_are_refused_before_planning(shell: Shell) -> None:
     old = write("old", NET)
-    for arguments, said in (
+    for arguments, message in (
         ((old, "new.txt"), "no such kind of model: 'new.txt'"),
         ((old, old, "--fail-over", "much"), "--fail-over: 'much' is not a size"),
         ((old, old, "--fail-over", "-1%"), "--fail-over"),
@@ -306,11 +306,11 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(shell: Shell) -> 
     ):
         done = shell.tmmu("diff", *arguments)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
-        assert said in done.err, done.err
+        assert message in done.err, done.err
     assert shell.tmmu("diff", old, old, "--json", "--markdown").record["what"].startswith("--json and --markdown both")
 
 
-def test_a_side_that_cannot_be_had_is_one_line_that_names_it(shell: Shell) -> None:
+def test_side_that_cannot_be_planned_is_named_in_one_line(shell: Shell) -> None:
     old = write("old", NET)
     Path("broken.py").write_text("print('hello from the model')\nmodel = 1 +\n")
     plan = record(shell, "alone", NET)
@@ -319,7 +319,7 @@ def test_a_side_that_cannot_be_had_is_one_line_that_names_it(shell: Shell) -> No
     Path("cut.ir.cbor").write_bytes(old.read_bytes())
     record(shell, "swapped", NET)
     write("swapped", WIDE)
-    for arguments, code, said in (
+    for arguments, code, message in (
         ((old, "missing.ir.cbor"), 2, "missing.ir.cbor: cannot read missing.ir.cbor"),
         ((old, write("bad", leaving_its_buffer())), 2, "INVALID_IR_SHAPES: bad.ir.cbor: "),
         ((old, "missing.plan.cbor"), 2, "missing.plan.cbor: there is no such file"),
@@ -332,7 +332,7 @@ def test_a_side_that_cannot_be_had_is_one_line_that_names_it(shell: Shell) -> No
         done = shell.tmmu("diff", *arguments)
         assert (done.code, done.out) == (code, ""), done
         assert done.err.count("\n") == 1
-        assert said in done.err, done.err
+        assert message in done.err, done.err
 
 
 def git(*arguments: str) -> str:
@@ -377,7 +377,7 @@ def line_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["inference", "backward"])
-def test_between_two_commits_the_line_that_raised_the_peak_is_named(repository: Shell, mode: str) -> None:
+def test_diff_of_two_commits_names_the_line_that_raised_the_peak(repository: Shell, mode: str) -> None:
     before = git("status", "--porcelain"), git("rev-parse", "HEAD"), Path(".git/index").read_bytes()
     target = "models/gpt2.py"
     done = repository.tmmu(
@@ -391,20 +391,20 @@ def test_between_two_commits_the_line_that_raised_the_peak_is_named(repository: 
     assert repository.files() == (".git", "models")
 
 
-def test_a_commit_is_compared_with_what_lies_here_from_any_folder(
+def test_commit_is_compared_with_the_worktree_from_any_folder(
     repository: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("models")
     Path("gpt2.py").write_text(Path("gpt2.py").read_text().replace("[x] * 16", "[x] * 32"))
     done = repository.tmmu("diff", "git:HEAD:gpt2.py", "gpt2.py", *SETTINGS, "--json")
     assert done.code == 0, done.err
-    (line,) = [one for one in done.record["lines"] if one["bytes"]]
+    (line,) = [row for row in done.record["lines"] if row["bytes"]]
     wide = 256 * 768 * 4 * 16
     assert (line["why"], line["bytes"], line["op"]) == ("grew", wide, "aten.tanh.default")
     assert done.record["peak"]["bytes"] == wide
 
 
-def test_a_plan_of_a_commit_is_read_from_it(repository: Shell) -> None:
+def test_plan_of_a_commit_is_read_from_it(repository: Shell) -> None:
     record(repository, "net", NET)
     git("add", "--force", "net.plan.cbor", "net.ir.cbor")
     commit("a recorded plan")
@@ -414,7 +414,7 @@ def test_a_plan_of_a_commit_is_read_from_it(repository: Shell) -> None:
     assert "+28.0 KiB" in done.out
 
 
-def test_a_plan_of_a_commit_that_is_another_graphs_is_named_as_it_was_given(repository: Shell) -> None:
+def test_mismatched_plan_of_a_commit_is_named_as_on_the_command_line(repository: Shell) -> None:
     record(repository, "net", NET)
     write("net", WIDE)
     git("add", "--force", "net.plan.cbor", "net.ir.cbor")
@@ -424,48 +424,46 @@ def test_a_plan_of_a_commit_that_is_another_graphs_is_named_as_it_was_given(repo
     assert done.err.startswith("tmmu: PLAN_MISMATCH: git:HEAD:net.plan.cbor on git:HEAD:net.ir.cbor: [ir-hash] ")
 
 
-def test_a_commit_that_is_none_is_one_clear_line(
-    repository: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    here = write("old", NET)
-    for revision, said in (("nowhere", "git: no commit 'nowhere'"), ("--help", "git: ")):
-        done = repository.tmmu("diff", f"git:{revision}:models/gpt2.py", here)
+def test_unknown_commit_is_one_line(repository: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = write("old", NET)
+    for revision, message in (("nowhere", "git: no commit 'nowhere'"), ("--help", "git: ")):
+        done = repository.tmmu("diff", f"git:{revision}:models/gpt2.py", path)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        assert said in done.err
-    done = repository.tmmu("diff", "git:HEAD:models/net.plan.cbor", here)
+        assert message in done.err
+    done = repository.tmmu("diff", "git:HEAD:models/net.plan.cbor", path)
     assert "cannot read git:HEAD:models/net.plan.cbor: there is no such file" in done.err
-    done = repository.tmmu("diff", "git:HEAD:models/other.py", here)
+    done = repository.tmmu("diff", "git:HEAD:models/other.py", path)
     assert "git:HEAD:models/other.py: no file 'models/other.py'" in done.err
     Path("fresh").mkdir()
     monkeypatch.chdir("fresh")
     assert "commit HEAD has no folder fresh/" in repository.tmmu("diff", "git:HEAD:gpt2.py", "gpt2.py").err
-    outside = tmp_path.parent / f"{tmp_path.name}-outside"
-    outside.mkdir()
-    monkeypatch.chdir(outside)
+    folder = tmp_path.parent / f"{tmp_path.name}-outside"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     write("old", NET)
-    done = repository.tmmu("diff", "git:HEAD:models/gpt2.py", here)
+    done = repository.tmmu("diff", "git:HEAD:models/gpt2.py", path)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "git: fatal: not a git repository" in done.err
-    monkeypatch.setenv("PATH", str(outside))
-    assert "there is no git here" in repository.tmmu("diff", "git:HEAD:models/gpt2.py", here).err
+    monkeypatch.setenv("PATH", str(folder))
+    assert "there is no git here" in repository.tmmu("diff", "git:HEAD:models/gpt2.py", path).err
 
 
-def test_every_process_says_the_same_and_needs_no_torch_for_graphs(shell: Shell) -> None:
+def test_diff_is_the_same_in_every_process_and_needs_no_torch_for_graphs(shell: Shell) -> None:
     old, new = write("old", NET), write("new", WIDE.replace("wide", "broad") + "\n")
     Path("none").mkdir()
     Path("none/torch.py").write_text("raise ImportError('there is none')\n")
     program = "from tmmu.cli.main import main; main()"
     command = [sys.executable, "-c", program, "diff", str(old), str(new), "--json"]
-    said = [
+    outputs = [
         subprocess.run(
             command, env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": "none"}, capture_output=True, check=True
         ).stdout
         for seed in ("1", "77")
     ]
-    assert said[0] == said[1]
+    assert outputs[0] == outputs[1]
 
 
-def test_a_child_that_dies_is_ours_to_mend(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_child_is_an_internal_error(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "PROGRAM", "import os; os.kill(os.getpid(), 9)")
     done = shell.tmmu("diff", write("old", NET), write("new", WIDE))
     assert (done.code, done.out) == (70, "")
@@ -473,7 +471,7 @@ def test_a_child_that_dies_is_ours_to_mend(shell: Shell, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("more", [(), ("--no-cache",)])
-def test_no_cache_looks_for_no_plan_and_keeps_none(
+def test_diff_with_no_cache_neither_looks_nor_stores(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("TMMU_CACHE_DIR", str(shell.folder / "kept"))
@@ -499,7 +497,7 @@ def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_plan_with_an_optimizer_is_compared_with_one(shell: Shell, optimizer: str) -> None:
+def test_plan_with_an_optimizer_is_compared_with_one(shell: Shell, optimizer: str) -> None:
     Path("net.py").write_text(
         "import torch\n"
         "model = torch.nn.Linear(64, 64)\n"
@@ -511,6 +509,6 @@ def test_a_plan_with_an_optimizer_is_compared_with_one(shell: Shell, optimizer: 
     for pair in (("train.plan.cbor", "net.py"), ("net.py", "train.plan.cbor")):
         same = shell.tmmu("diff", *pair, "--json")
         assert same.code == 0, same.err
-        assert not any(one["change"] for one in same.record["figures"])
+        assert not any(figure["change"] for figure in same.record["figures"])
     less = shell.tmmu("diff", "train.plan.cbor", "net.py", "--mode", "inference", "--json").record
     assert less["figures"][0]["change"] < 0

@@ -24,33 +24,33 @@ EDITS: Final = {
 }
 
 
-def planned(shell: Shell, name: str, edits: list[tuple[str, str]], mode: str, **settings: int) -> PlannedGraph:
+def plan_side(shell: Shell, name: str, edits: list[tuple[str, str]], mode: str, **settings: int) -> PlannedGraph:
     text = EXAMPLE.read_text()
     for old, new in edits:
         assert old in text
         text = text.replace(old, new)
     Path(f"{name}.py").write_text(text)
-    given = [word for key, value in (SETTINGS | settings).items() for word in ("--set", f"{key}={value}")]
-    done = shell.tmmu("plan", f"{name}.py", *given, "--mode", mode, "--no-cache")
+    words = [word for key, value in (SETTINGS | settings).items() for word in ("--set", f"{key}={value}")]
+    done = shell.tmmu("plan", f"{name}.py", *words, "--mode", mode, "--no-cache")
     assert done.code == 0, done.err
     return PlannedGraph(graph=read_graph(Path(f"{name}.ir.cbor")), plan=read_plan(Path(f"{name}.plan.cbor")))
 
 
 def strangers(before: PlannedGraph, after: PlannedGraph) -> tuple[int, int]:
     """Ops of either side that the other does not have."""
-    found = match_graphs(before, after)
-    common = len(found.ops) + len(found.moved)
+    matches = match_graphs(before, after)
+    common = len(matches.ops) + len(matches.moved)
     return len(before.plan.order) - common, len(after.plan.order) - common
 
 
 @pytest.mark.parametrize("mode", ["inference", "backward"])
-def test_an_edit_leaves_all_that_it_did_not_touch(shell: Shell, mode: str) -> None:
-    base = planned(shell, "base", [], mode)
-    found = {
-        name: strangers(base, planned(shell, f"edit{n}", edit, mode)) for n, (name, edit) in enumerate(EDITS.items())
+def test_edit_leaves_all_that_it_did_not_touch(shell: Shell, mode: str) -> None:
+    base = plan_side(shell, "base", [], mode)
+    changes = {
+        name: strangers(base, plan_side(shell, f"edit{n}", edit, mode)) for n, (name, edit) in enumerate(EDITS.items())
     }
     twice = 2 if mode == "backward" else 1
-    assert found == {
+    assert changes == {
         "modules renamed": (0, 0),
         "an op inserted": (0, 3 * twice),
         "branches in parallel": (0, 0),
@@ -60,10 +60,10 @@ def test_an_edit_leaves_all_that_it_did_not_touch(shell: Shell, mode: str) -> No
 
 @pytest.mark.parametrize("mode", ["inference", "backward"])
 def test_other_sizes_and_depths_come_or_grow_and_nothing_goes(shell: Shell, mode: str) -> None:
-    base = planned(shell, "base", [], mode)
+    base = plan_side(shell, "base", [], mode)
     for name, settings in (("width", {"width": 96}), ("seq", {"seq": 128}), ("layers", {"layers": 5})):
-        other = planned(shell, name, [], mode, **settings)
-        fared = difference(base, other).totals
+        resized = plan_side(shell, name, [], mode, **settings)
+        fared = difference(base, resized).totals
         assert fared["went"] == fared["shrank"] == (0, 0), name
         assert fared["came" if name == "layers" else "grew"][0] > 0
-        assert strangers(base, other)[0] == 0
+        assert strangers(base, resized)[0] == 0

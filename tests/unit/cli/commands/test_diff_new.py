@@ -49,7 +49,7 @@ def repository(shell: Shell) -> Shell:
     return shell
 
 
-def test_what_a_new_model_takes_is_said_and_passes_every_limit(repository: Shell) -> None:
+def test_new_model_is_reported_and_exceeds_no_limit(repository: Shell) -> None:
     pair = ("git:HEAD:nets/new.ir.cbor", "nets/new.ir.cbor")
     done = repository.tmmu("diff", *pair, "--fail-over", "0")
     assert (done.code, done.err) == (0, "")
@@ -58,23 +58,23 @@ def test_what_a_new_model_takes_is_said_and_passes_every_limit(repository: Shell
 
 
 def test_json_has_the_keys_of_a_comparison_and_no_before(repository: Shell) -> None:
-    found = repository.tmmu("diff", "git:HEAD:nets/new.ir.cbor", "nets/new.ir.cbor", "--json").record
+    report = repository.tmmu("diff", "git:HEAD:nets/new.ir.cbor", "nets/new.ir.cbor", "--json").record
     both = repository.tmmu("diff", "old.ir.cbor", "nets/new.ir.cbor", "--json").record
-    assert set(found) == set(both) | {"fullest"}
-    assert (found["before"], found["same"], found["over"], found["error"]) == (None, False, [], None)
-    assert found["after"] == both["after"]
-    assert [one["after"] for one in found["figures"]] == [one["after"] for one in both["figures"]]
-    assert {(one["before"], one["change_ppm"]) for one in found["figures"]} == {(0, None)}
-    assert (found["fullest"]["position"], found["fullest"]["bytes"]) == (2, 12 << 10)
+    assert set(report) == set(both) | {"fullest"}
+    assert (report["before"], report["same"], report["over"], report["error"]) == (None, False, [], None)
+    assert report["after"] == both["after"]
+    assert [figure["after"] for figure in report["figures"]] == [figure["after"] for figure in both["figures"]]
+    assert {(figure["before"], figure["change_ppm"]) for figure in report["figures"]} == {(0, None)}
+    assert (report["fullest"]["position"], report["fullest"]["bytes"]) == (2, 12 << 10)
 
 
-def test_what_holds_nothing_has_no_peak(repository: Shell) -> None:
+def test_new_model_without_a_stack_has_no_peak(repository: Shell) -> None:
     write("nets/new", "input x 4\nreturn x")
     done = repository.tmmu("diff", "git:HEAD:nets/new.ir.cbor", "nets/new.ir.cbor")
     assert done.out.endswith("\ntotal     4.0 KiB\n  inputs  4.0 KiB\n")
 
 
-def test_a_model_is_new_in_the_commit_that_brings_it_and_in_a_new_folder(
+def test_model_is_new_in_the_commit_that_brings_it_and_in_a_new_folder(
     repository: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("nets")
@@ -84,7 +84,7 @@ def test_a_model_is_new_in_the_commit_that_brings_it_and_in_a_new_folder(
     assert "the same plan" in repository.tmmu("diff", "git:HEAD:new.ir.cbor", "new.ir.cbor").out
 
 
-def test_a_recorded_plan_may_be_new_as_well(repository: Shell) -> None:
+def test_recorded_plan_may_be_new_as_well(repository: Shell) -> None:
     record(repository, "made", WIDE, "--preset", "train_full")
     done = repository.tmmu("diff", "git:HEAD:made.plan.cbor", "made.plan.cbor")
     assert done.out.startswith("made.plan.cbor: inference on cpu, preset train_full: new, total ")
@@ -95,8 +95,8 @@ def test_options_apply_to_what_is_new(repository: Shell) -> None:
     assert "preset train_full: new, total 36.0 KiB" in repository.tmmu("diff", *pair).out
 
 
-def test_a_name_that_only_one_side_has_is_refused(repository: Shell) -> None:
-    for pair, said in (
+def test_name_that_neither_side_knows_is_refused(repository: Shell) -> None:
+    for pair, message in (
         (("git:HEAD:nets/new.ir.cbor", "old.ir.cbor"), "git:HEAD:nets/new.ir.cbor: cannot read nets/new.ir.cbor"),
         (("git:HEAD:nwe.ir.cbor", "nets/new.ir.cbor"), "git:HEAD:nwe.ir.cbor: cannot read nwe.ir.cbor"),
         (("git:HEAD:none.ir.cbor", "none.ir.cbor"), "none.ir.cbor: cannot read none.ir.cbor"),
@@ -105,4 +105,4 @@ def test_a_name_that_only_one_side_has_is_refused(repository: Shell) -> None:
     ):
         done = repository.tmmu("diff", *pair)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
-        assert said in done.err, done.err
+        assert message in done.err, done.err

@@ -15,7 +15,7 @@ def rows(path: str) -> list[list[str]]:
     return [line.split(",") for line in Path(path).read_text().splitlines()]
 
 
-def test_it_prints_and_writes(shell: Shell) -> None:
+def test_pack_prints_and_writes(shell: Shell) -> None:
     Path("tiny.csv").write_text(TINY)
     done = shell.tmmu("pack", "tiny.csv", "-o", "out.csv")
     assert (done.code, done.err) == (0, "")
@@ -31,7 +31,7 @@ def test_it_prints_and_writes(shell: Shell) -> None:
     assert shell.files() == ("out.csv", "tiny.csv")
 
 
-def test_without_an_output_nothing_is_written(shell: Shell) -> None:
+def test_pack_without_output_writes_nothing(shell: Shell) -> None:
     Path("tiny.csv").write_text(TINY)
     assert shell.tmmu("pack", "tiny.csv").code == 0
     assert shell.files() == ("tiny.csv",)
@@ -47,18 +47,18 @@ def test_json_has_every_number(shell: Shell) -> None:
 def test_columns_in_any_order_and_more_of_them_are_kept(shell: Shell) -> None:
     Path("in.csv").write_text('size,Note,id,upper,offset,lower\n4,"a, b",x,9,,0\n4,,"y\nz",9,0,0\n')
     assert shell.tmmu("pack", "in.csv", "-o", "out.csv").code == 0
-    wanted = 'size,Note,id,upper,offset,lower\n4,"a, b",x,9,4,0\n4,,"y\nz",9,0,0\n'
-    assert Path("out.csv").read_text() == wanted
+    expected = 'size,Note,id,upper,offset,lower\n4,"a, b",x,9,4,0\n4,,"y\nz",9,0,0\n'
+    assert Path("out.csv").read_text() == expected
 
 
-def test_an_output_is_an_input(shell: Shell) -> None:
+def test_output_can_be_packed_again(shell: Shell) -> None:
     Path("tiny.csv").write_text(TINY)
     shell.tmmu("pack", "tiny.csv", "-o", "out.csv")
     again = shell.tmmu("pack", "out.csv", "-o", "again.csv")
     assert (again.code, Path("again.csv").read_text()) == (0, Path("out.csv").read_text())
 
 
-def test_the_order_of_rows_moves_nothing(shell: Shell) -> None:
+def test_order_of_rows_does_not_matter(shell: Shell) -> None:
     lines = [f"i{n},{n % 5},{n % 5 + 1 + n % 2},{1 + n % 5}" for n in range(30)]  # three alike of each
     for name, order in (("a", lines), ("b", lines[::-1]), ("c", lines[13:] + lines[:13])):
         Path(f"{name}.csv").write_text("\n".join(["id,lower,upper,size", *order]) + "\n")
@@ -74,7 +74,7 @@ def test_alignment_is_that_of_rows_that_name_none(shell: Shell) -> None:
     assert max(offset.values()) + 3 == 11
 
 
-def test_a_capacity_that_is_shown_to_be_too_small(shell: Shell) -> None:
+def test_capacity_below_the_bound_is_impossible(shell: Shell) -> None:
     Path("tiny.csv").write_text(TINY)
     done = shell.tmmu("pack", "tiny.csv", "--capacity", "11", "-o", "out.csv")
     assert (done.code, done.out) == (3, "")
@@ -87,7 +87,7 @@ def test_a_capacity_that_is_shown_to_be_too_small(shell: Shell) -> None:
     assert record["fields"]["impossible"] is True
 
 
-def test_a_capacity_that_is_not_reached(shell: Shell) -> None:
+def test_capacity_that_is_not_reached_is_not_called_impossible(shell: Shell) -> None:
     hard = random_problem(60, 15, seed=2)
     lines = [f"{n},{b},{d},{s}" for n, (b, d, s) in enumerate(zip(hard.birth, hard.death, hard.size, strict=True))]
     Path("hard.csv").write_text("\n".join(["id,lower,upper,size", *lines]) + "\n")
@@ -100,7 +100,7 @@ def test_a_capacity_that_is_not_reached(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "what"),
+    ("text", "code", "message"),
     [
         ("", "INVALID_CONFIG", "in.csv: the file is empty"),
         ("\n\n", "INVALID_CONFIG", "in.csv: the file is empty"),
@@ -151,21 +151,21 @@ def test_a_capacity_that_is_not_reached(shell: Shell) -> None:
         ),
     ],
 )
-def test_what_is_refused(shell: Shell, text: str, code: str, what: str) -> None:
+def test_options_that_make_no_sense_are_refused(shell: Shell, text: str, code: str, message: str) -> None:
     Path("in.csv").write_text(text)
     done = shell.tmmu("pack", "in.csv", "-o", "out.csv")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"tmmu: {code}: {what}")
+    assert done.err.startswith(f"tmmu: {code}: {message}")
     assert done.err.count("\n") == 1
     assert done.err.rstrip().endswith(")")
     assert shell.files() == ("in.csv",)
 
 
-def test_files_that_are_none(shell: Shell) -> None:
+def test_malformed_files_are_refused(shell: Shell) -> None:
     Path("folder.csv").mkdir()
     Path("binary.csv").write_bytes(bytes(range(128, 256)) * 9)
     Path("in.csv").write_text(TINY)
-    for arguments, what in (
+    for arguments, message in (
         (("missing.csv",), "missing.csv"),
         (("folder.csv",), "it is a folder"),
         (("binary.csv",), "not a text in UTF-8"),
@@ -178,7 +178,7 @@ def test_files_that_are_none(shell: Shell) -> None:
     ):
         done = shell.tmmu("pack", *arguments)
         assert done.code == 2, arguments
-        assert what in done.err
+        assert message in done.err
         assert done.err.count("\n") == 1
     assert shell.tmmu("pack", "in.csv", "--alignment", "12").err.startswith(
         "tmmu: ALIGNMENT_VIOLATION: --alignment: 12"
@@ -187,7 +187,7 @@ def test_files_that_are_none(shell: Shell) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser reads everything")
-def test_a_file_that_may_not_be_read(shell: Shell) -> None:
+def test_unreadable_file_is_refused(shell: Shell) -> None:
     Path("in.csv").write_text(TINY)
     Path("in.csv").chmod(0)
     assert shell.tmmu("pack", "in.csv").code == 2
@@ -203,7 +203,7 @@ def test_a_file_that_may_not_be_read(shell: Shell) -> None:
         " ID , Lower ,upper,size\na, 0 ,0,5\n",
     ],
 )
-def test_nothing_to_place(shell: Shell, text: str) -> None:
+def test_empty_file_has_peak_0(shell: Shell, text: str) -> None:
     Path("in.csv").write_text(text, newline="")
     done = shell.tmmu("pack", "in.csv", "-o", "out.csv", "--json")
     assert (done.code, done.record["peak"], done.record["proven"], done.record["ratio_ppm"]) == (0, 0, True, 10**6)

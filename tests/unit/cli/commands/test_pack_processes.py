@@ -41,26 +41,26 @@ def cut(width: int, height: int, pieces: int, seed: int) -> list[tuple[int, int,
         boxes.sort(key=lambda box: ((box[1] - box[0]) * (box[3] - box[2]), box))
         left, right, low, high = boxes.pop()
         if right - left > 1 and (pick(2) or high - low < 2):
-            at = left + 1 + pick(right - left - 1)
-            boxes += [(left, at, low, high), (at, right, low, high)]
+            middle = left + 1 + pick(right - left - 1)
+            boxes += [(left, middle, low, high), (middle, right, low, high)]
         else:
-            at = low + 1 + pick(high - low - 1)
-            boxes += [(left, right, low, at), (left, right, at, high)]
+            middle = low + 1 + pick(high - low - 1)
+            boxes += [(left, right, low, middle), (left, right, middle, high)]
     return [(left, right, high - low) for left, right, low, high in boxes]
 
 
 def test_hash_seed_folder_and_compilation_change_nothing(tmp_path: Path) -> None:
-    found = []
+    outputs = []
     for number, environment in enumerate(({}, {"PYTHONHASHSEED": "7"}, {"NUMBA_DISABLE_JIT": "1"})):
         folder = tmp_path / str(number)
         folder.mkdir()
         write(folder / "in.csv", cut(40, 1000, 40, seed=3))
-        found.append(run(folder, "in.csv", "-o", "out.csv", "--nodes", "3000", **environment))
-    assert found[0] == found[1] == found[2]
+        outputs.append(run(folder, "in.csv", "-o", "out.csv", "--nodes", "3000", **environment))
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 @pytest.mark.slow
-def test_a_million_rows_in_a_minute_and_in_linear_memory(tmp_path: Path) -> None:
+def test_million_rows_in_a_minute_and_in_linear_memory(tmp_path: Path) -> None:
     used = []
     for items in (250_000, 1_000_000):
         problem = random_problem(items, 30)
@@ -71,7 +71,7 @@ def test_a_million_rows_in_a_minute_and_in_linear_memory(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_rows_of_a_chain_in_five_seconds(tmp_path: Path) -> None:
+def test_hundred_thousand_rows_of_a_chain_in_five_seconds(tmp_path: Path) -> None:
     graph = long_graph(100_000)
     ranges = analyze_liveness(graph, derive_order(graph, mode="inference"), mode="inference", preset="train_full")
     rows = [(b, d, graph.buffers.bytes[n]) for n, (b, d) in enumerate(zip(ranges.birth, ranges.death, strict=True))]

@@ -33,7 +33,7 @@ def test_outputs_are_named_after_the_target_and_lie_here(shell: Shell) -> None:
     assert shell.files() == ("models", "net.ir.cbor", "net.plan.cbor")
 
 
-def test_a_graph_can_be_planned_again_in_its_place(shell: Shell) -> None:
+def test_graph_can_be_planned_again_in_its_place(shell: Shell) -> None:
     graph = shell.graph(small(), "net")
     before = graph.read_bytes(), graph.stat().st_mtime_ns
     assert shell.tmmu("plan", graph).out.endswith("\nwrote net.plan.cbor\n")
@@ -41,7 +41,7 @@ def test_a_graph_can_be_planned_again_in_its_place(shell: Shell) -> None:
     assert shell.tmmu("plan", graph, "--json").record["files"] == {"plan": "net.plan.cbor", "ir": "net.ir.cbor"}
 
 
-def test_an_output_folder_and_a_name_for_the_graph(shell: Shell) -> None:
+def test_output_folder_and_a_name_for_the_graph(shell: Shell) -> None:
     Path("out").mkdir()
     done = shell.tmmu("plan", shell.graph(small(), "net"), "-o", "out", "--ir", "graph")
     assert done.code == 0, done.err
@@ -49,7 +49,7 @@ def test_an_output_folder_and_a_name_for_the_graph(shell: Shell) -> None:
     assert Path("graph").is_file()
 
 
-def test_the_summary_says_what_the_model_needs(shell: Shell) -> None:
+def test_summary_says_what_the_model_needs(shell: Shell) -> None:
     lines = shell.tmmu("plan", shell.graph(small(), "given"), "-o", "small.plan.cbor").out.splitlines()
     assert lines[0] == "small: inference on cpu, preset inference, 5 ops, 7 buffers"
     assert lines[1] == "inputs: x float32[4, 256]"
@@ -89,17 +89,17 @@ def test_mode_and_preset_reach_the_plan(shell: Shell) -> None:
     assert load_plan(shell.plan("--mode", "backward", "--preset", "remat_enabled")).preset == "remat_enabled"
 
 
-def test_the_token_is_seed_0_unless_one_is_named(shell: Shell) -> None:
+def test_token_is_seed_0_unless_one_is_named(shell: Shell) -> None:
     token = bytes(range(64))
     Path("token").write_bytes(token)
-    made = {
+    plans = {
         options: shell.plan(*options).read_bytes()
         for options in ((), ("--seed", "0"), ("--seed", "1"), ("--token", token.hex()), ("--token-file", "token"))
     }
-    default, zero, one, by_hex, by_file = made.values()
+    default, zero, seed_1, by_hex, by_file = plans.values()
     assert default == zero
     assert by_hex == by_file
-    assert len({default, one, by_hex}) == 3
+    assert len({default, seed_1, by_hex}) == 3
 
 
 def test_arena_entries_reach_the_plan(shell: Shell) -> None:
@@ -145,7 +145,7 @@ def test_arena_entries_reach_the_plan(shell: Shell) -> None:
         (("more.py",), "more.py"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_one_line_and_writes_nothing(
+def test_option_that_makes_no_sense_is_one_line_and_writes_nothing(
     shell: Shell, options: tuple[str, ...], why: str
 ) -> None:
     shell.graph(small(), "given")
@@ -158,13 +158,13 @@ def test_an_option_that_makes_no_sense_is_one_line_and_writes_nothing(
 
 
 @pytest.mark.parametrize("options", [("--optimizer", "sgd"), ("--cache-len", "8")])
-def test_an_option_without_the_one_it_needs_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
+def test_option_without_the_one_it_needs_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
     done = shell.tmmu("plan", "hf:config.json", *options)
     assert done.code == 2
     assert f"{options[0]}: only with" in done.err
 
 
-def test_a_plan_that_fails_leaves_older_files_as_they_were(shell: Shell) -> None:
+def test_plan_that_fails_leaves_older_files_as_they_were(shell: Shell) -> None:
     before = shell.plan().read_bytes(), Path("small.ir.cbor").read_bytes()
     done = shell.tmmu("plan", "given.ir.cbor", "-o", "small.plan.cbor", "--arena", "activations=capacity:1KiB")
     assert done.code == 3
@@ -172,7 +172,7 @@ def test_a_plan_that_fails_leaves_older_files_as_they_were(shell: Shell) -> None
     assert shell.files() == ("given.ir.cbor", "small.ir.cbor", "small.plan.cbor")
 
 
-def test_a_plan_that_the_judge_refuses_is_not_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_that_the_judge_refuses_is_not_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def misplaced(graph: object, **options: object) -> object:
         plan = prepare(graph, **options)
         return replace(plan, buffers=replace(plan.buffers, offset=(0,) * len(plan.buffers)))
@@ -186,11 +186,11 @@ def test_a_plan_that_the_judge_refuses_is_not_written(shell: Shell, monkeypatch:
     assert shell.files() == ("given.ir.cbor",)
 
 
-def test_a_model_target_is_captured_with_the_options_given(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_model_target_is_captured_with_the_options_given(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = []
 
     def compile_model(request: object, plan_request: object, progress: object, **cache: object) -> Compiled:
-        asked.append(request)
+        requests.append(request)
         print("a model may print")
         return compile_graph(small(), plan_request)  # type: ignore[arg-type]
 
@@ -212,22 +212,22 @@ def test_a_model_target_is_captured_with_the_options_given(shell: Shell, monkeyp
     done = shell.tmmu("plan", "hf:llama/config.json", *options)
     assert done.record["files"] == {"plan": "llama.plan.cbor", "ir": "llama.ir.cbor"}
     assert done.err == "a model may print\n"
-    (request,) = asked
+    (request,) = requests
     assert (request.model, request.device, request.batch, request.seq) == ("hf:llama/config.json", "cpu", 4, 16)
     assert (request.dtype, request.decode, request.cache_len, request.mode) == ("bfloat16", True, 32, "inference")
     options = ("--mode", "backward", "--optimizer", "adamw", "--set", "seq=8", "--input", "x=float32[2]")
     assert shell.tmmu("plan", "net.py:Net", *options).code == 0
-    request = asked[1]
+    request = requests[1]
     assert (request.mode, request.optimizer, request.device) == ("backward", "adamw", "cuda")
     assert (request.settings, request.inputs) == ((("seq", "8"),), ("x=float32[2]",))
 
 
-def test_the_same_options_give_the_same_bytes(shell: Shell) -> None:
+def test_same_options_give_the_same_bytes(shell: Shell) -> None:
     assert shell.plan().read_bytes() == shell.plan().read_bytes()
     assert Path("given.ir.cbor").read_bytes() == encode_graph(small())
 
 
-def test_a_plan_for_a_device_leaves_no_graph_beside_it(shell: Shell) -> None:
+def test_plan_for_a_device_leaves_no_graph_beside_it(shell: Shell) -> None:
     graph = shell.graph(small(), "given")
     assert shell.tmmu("plan", graph, "-o", "/dev/null").out.endswith("\nwrote /dev/null\n")
     assert shell.tmmu("plan", graph, "-o", "/dev/null", "--json").record["files"]["plan"] == "/dev/null"
@@ -235,11 +235,11 @@ def test_a_plan_for_a_device_leaves_no_graph_beside_it(shell: Shell) -> None:
     assert shell.files() == ("given.ir.cbor",)
 
 
-def test_where_one_file_cannot_be_written_neither_changes(shell: Shell) -> None:
+def test_neither_file_changes_if_one_cannot_be_written(shell: Shell) -> None:
     before = shell.plan().read_bytes(), Path("small.ir.cbor").read_bytes()
-    other = replace(small(), target="cuda")
+    changed = replace(small(), target="cuda")
     for options in (("-o", "/dev/full", "--ir", "small.ir.cbor"), ("-o", "small.plan.cbor", "--ir", "/dev/full")):
-        done = shell.tmmu("plan", shell.graph(other, "other"), *options)
+        done = shell.tmmu("plan", shell.graph(changed, "other"), *options)
         assert done.code == 2
         assert done.err.startswith("tmmu: INVALID_CONFIG: cannot write ")
         assert (Path("small.plan.cbor").read_bytes(), Path("small.ir.cbor").read_bytes()) == before
@@ -260,7 +260,7 @@ def test_outputs_lie_where_the_program_was_started(shell: Shell, monkeypatch: py
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])
-def test_a_graph_captured_for_inference_is_not_planned_for_training(shell: Shell, mode: str) -> None:
+def test_graph_captured_for_inference_is_not_planned_for_training(shell: Shell, mode: str) -> None:
     graph = small()
     bare = replace(graph, ops=replace(graph.ops, saves=((),) * 5))
     done = shell.tmmu("plan", shell.graph(bare, "given"), "--mode", mode)
@@ -272,12 +272,12 @@ def test_a_graph_captured_for_inference_is_not_planned_for_training(shell: Shell
     assert shell.tmmu("plan", shell.graph(whole, "whole"), "--mode", mode).code == 0
 
 
-def test_a_name_from_the_graph_reaches_the_terminal_escaped(shell: Shell) -> None:
+def test_name_from_the_graph_reaches_the_terminal_escaped(shell: Shell) -> None:
     graph = small()
     sources = ("\x1b]0;owned\x07.py:1", "a\nb.py:2\0", *graph.notes.ops.source[2:])
     notes = replace(graph.notes, name="\x1b[2J", ops=replace(graph.notes.ops, source=sources))
     done = shell.tmmu("plan", shell.graph(replace(graph, notes=notes), "given"), "-o", "small.plan.cbor")
-    assert all(one.isprintable() or one == "\n" for one in done.out)
+    assert all(character.isprintable() or character == "\n" for character in done.out)
     assert done.out.startswith("\\x1b[2J: inference on cpu")
     assert "a\\nb.py:2\\x00" in done.out
     shown = shell.tmmu("plan", "given.ir.cbor", "-o", "\x1b[31m.plan.cbor")
@@ -286,12 +286,12 @@ def test_a_name_from_the_graph_reaches_the_terminal_escaped(shell: Shell) -> Non
     assert verified.out.startswith("sound: \\x1b[31m.plan.cbor, ")
 
 
-def test_an_arena_too_small_is_told_in_units_too(shell: Shell) -> None:
+def test_arena_too_small_is_told_in_units_too(shell: Shell) -> None:
     done = shell.tmmu("plan", shell.graph(small(), "given"), "--arena", "parameters=capacity:1.5MiB")
     assert "needs 2097152 bytes (2.0 MiB) and has 1572864 bytes (1.5 MiB): 524288 bytes (512.0 KiB) too few" in done.err
 
 
-def test_what_a_model_logs_is_not_shown(
+def test_log_records_of_a_model_are_not_shown(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def compile_model(request: object, plan_request: object, progress: object, **cache: object) -> Compiled:

@@ -22,7 +22,7 @@ def ring(shell: Shell, *arguments: object) -> Any:
     return shell.tmmu("ring", ir, "--no-cache", *arguments)
 
 
-def test_it_says_who_stays_how_long_a_pass_takes_and_why(shell: Shell) -> None:
+def test_ring_prints_resident_layers_time_and_limit(shell: Shell) -> None:
     done = ring(shell, "--budget", "5376KiB", *SLOW)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -57,7 +57,7 @@ def test_json_has_every_number_and_the_whole_schedule(shell: Shell) -> None:
     assert record["bandwidth"] == record["model_bytes"] * 10**9 // record["time_per_pass_ns"]
     assert record["profile"] == {"link": 10**9, "copy_ns": 0, "flops": Profile().flops, "memory": 10**10}
     assert [copy["visit"] for copy in record["copies"]] == [
-        at for at, visit in enumerate(record["visits"]) if not record["blocks"][visit["block"]]["resident"]
+        index for index, visit in enumerate(record["visits"]) if not record["blocks"][visit["block"]]["resident"]
     ]
     assert all(copy["waits"] and set(copy["start"]) == {"visit", "lag"} for copy in record["copies"])
     assert record["policies"]["cyclic"]["time_per_pass_ns"] <= record["policies"]["skip_end"]["time_per_pass_ns"]
@@ -65,7 +65,7 @@ def test_json_has_every_number_and_the_whole_schedule(shell: Shell) -> None:
     assert (record["simulated"], record["files"]) == ([], {"plan": None, "ir": None})
 
 
-def test_a_steady_pass_is_shown_copy_by_copy(shell: Shell) -> None:
+def test_steady_pass_is_shown_copy_by_copy(shell: Shell) -> None:
     done = ring(shell, "--budget", "4352KiB", *SLOW, "--simulate")
     table = done.out.split("steady pass")[1].split("\n\n")[0].splitlines()
     assert table[0].split() == ["copy", "from", "to", "ops", "from", "to"]
@@ -78,23 +78,28 @@ def test_a_steady_pass_is_shown_copy_by_copy(shell: Shell) -> None:
     assert steps == [record["time_per_pass_ns"]]
 
 
-def test_the_plan_is_written_with_its_ring_and_verifies(shell: Shell) -> None:
+def test_plan_is_written_with_its_ring_and_verifies(shell: Shell) -> None:
     done = ring(shell, "--budget", "5MiB", "-o", "out.plan.cbor")
     assert done.out.splitlines()[-1] == "wrote out.plan.cbor and out.ir.cbor"
     assert shell.files() == ("net.ir.cbor", "out.ir.cbor", "out.plan.cbor")
-    made = load_plan(Path("out.plan.cbor")).ring
-    assert made
-    assert made.capacity == 5 << 20
+    planned_ring = load_plan(Path("out.plan.cbor")).ring
+    assert planned_ring
+    assert planned_ring.capacity == 5 << 20
     assert shell.tmmu("verify", "out.plan.cbor").out.startswith("sound: out.plan.cbor")
 
 
-def test_a_plan_with_a_ring_counts_what_the_device_holds(shell: Shell) -> None:
+def test_plan_with_a_ring_counts_what_the_device_holds(shell: Shell) -> None:
     ring(shell, "--budget", "5MiB", "-o", "out.plan.cbor")
-    made = load_plan(Path("out.plan.cbor")).ring
-    assert made
+    planned_ring = load_plan(Path("out.plan.cbor")).ring
+    assert planned_ring
     record = shell.tmmu("show", "out.plan.cbor", "--json").record
-    assert record["memory"]["text"] == record["ring"]["bytes"] == made.bytes
-    assert record["ring"]["resident"] == made.resident_bytes < record["ring"]["weights"] == made.model_bytes
+    assert record["memory"]["text"] == record["ring"]["bytes"] == planned_ring.bytes
+    assert (
+        record["ring"]["resident"]
+        == planned_ring.resident_bytes
+        < record["ring"]["weights"]
+        == planned_ring.model_bytes
+    )
     shown = shell.tmmu("show", "out.plan.cbor").out.splitlines()
     assert "text 4.2 MiB = 3.2 MiB that stays + a cyclic ring for the rest of 8.2 MiB of weights" in shown
     shell.tmmu("plan", "net.ir.cbor", "--no-cache")
@@ -108,7 +113,7 @@ def test_every_policy_can_be_asked_for(shell: Shell, policy: str) -> None:
     assert record["time_per_pass_ns"] == record["policies"][policy]["time_per_pass_ns"]
 
 
-def test_where_all_stays_computing_is_the_limit(shell: Shell) -> None:
+def test_pass_with_all_layers_resident_is_limited_by_computing(shell: Shell) -> None:
     record = ring(shell, "--budget", "1GiB", "--json").record
     assert (record["limit"], record["copies"], record["bytes_per_pass"]) == ("compute", [], 0)
     assert record["time_per_pass_ns"] == record["compute_ns"] == record["first_pass_ns"]
@@ -129,7 +134,7 @@ def test_where_all_stays_computing_is_the_limit(shell: Shell) -> None:
         ((), "INVALID_CONFIG: "),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+def test_ring_options_that_make_no_sense_are_one_line(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
     done = ring(shell, *arguments)
     assert done.code == 2
     assert done.err.startswith(f"tmmu: {says}")
@@ -137,7 +142,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(shell: Shell, arguments: tup
     assert shell.files() == ("net.ir.cbor",)
 
 
-def test_a_budget_that_is_too_small_names_the_least(shell: Shell) -> None:
+def test_budget_that_is_too_small_names_the_least(shell: Shell) -> None:
     done = ring(shell, "--budget", "1MiB")
     assert done.code == 3
     assert done.err == (
@@ -148,7 +153,7 @@ def test_a_budget_that_is_too_small_names_the_least(shell: Shell) -> None:
     assert ring(shell, "--budget", "1310720").code == 0
 
 
-def test_no_torch_is_imported_for_a_graph(shell: Shell) -> None:
+def test_ring_of_a_graph_imports_no_torch(shell: Shell) -> None:
     shell.graph(layered_graph(SIZES), "net")
     probe = (
         "import sys; from tmmu.cli.app import run;"

@@ -60,7 +60,7 @@ def ran(shell: Shell, *arguments: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("more", [(), ("--mode", "backward"), ("--mode", "backward", "--optimizer", "adamw")])
-def test_a_run_has_the_bits_of_a_run_without_a_plan(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
+def test_run_has_the_bits_of_a_run_without_a_plan(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
     record = ran(shell, net, "--check", *more)
     assert record["checked"] == len(record["outputs"]) + {0: 0, 2: 3, 4: 3 + 6 * 4}[len(more)]
     assert record["inputs"] == ["x float32[2,3,8,8]"]
@@ -77,19 +77,19 @@ def test_random_operators_draw_the_same_in_all_runs(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--mode", "backward"), ("--mode", "backward", "--optimizer", "adamw")])
-def test_a_run_gives_what_the_model_itself_gives(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
+def test_run_gives_what_the_model_itself_gives(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
     with plain_kernels():
         record = ran(shell, net, "--check", *more)
     assert (record["same"], record["near"]) == (record["checked"], 0)
 
 
-def test_half_a_step_is_held_against_what_the_model_gives_of_it(shell: Shell, net: Path) -> None:
+def test_forward_half_is_compared_with_the_model(shell: Shell, net: Path) -> None:
     with plain_kernels():
         record = ran(shell, net, "--check", "--mode", "forward")
     assert (record["same"], record["near"]) == (len(record["outputs"]), 0)
 
 
-def test_a_model_that_gives_something_else_each_time_is_found(shell: Shell) -> None:
+def test_model_that_gives_something_else_each_time_is_found(shell: Shell) -> None:
     again = "import math\nmath.calls = getattr(math, 'calls', 0) + 1\n"
     counting = again + NET.replace("return (self", "return math.calls * (self")
     Path("net.py").write_text(counting)
@@ -97,7 +97,7 @@ def test_a_model_that_gives_something_else_each_time_is_found(shell: Shell) -> N
     assert (done.code, "CAPTURE_FAILED: output 0 is not what the model itself gives" in done.err) == (2, True)
 
 
-def test_a_model_that_keeps_something_else_each_time_is_found(shell: Shell) -> None:
+def test_model_that_keeps_something_else_each_time_is_found(shell: Shell) -> None:
     again = "import math\nmath.calls = getattr(math, 'calls', 0) + 1\n"
     keeping = NET.replace("super().__init__()", "super().__init__(); self.register_buffer('kept', torch.zeros(2))")
     counting = keeping.replace("return (self", "self.kept.add_(math.calls); return (self")
@@ -109,7 +109,7 @@ def test_a_model_that_keeps_something_else_each_time_is_found(shell: Shell) -> N
     assert (done.code, "CAPTURE_FAILED: state kept is not what the model itself gives" in done.err) == (2, True)
 
 
-def test_the_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = bind.validate_steps
 
     def dropped(*args: Any, **kwargs: Any) -> Any:
@@ -123,11 +123,11 @@ def test_the_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest
     assert re.search(r"PLAN_UNSOUND: op \d+ aten.addmm.default \(net.py:15\) leaves buffer \d+ head:", done.err)
 
 
-def test_the_bench_counts_what_each_way_asks_for(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_counts_allocations_of_each_way(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda run: run)
     record = ran(shell, net, "--bench")
     planned, calls, eager, compiled = record["bench"]
-    assert [one["way"] for one in record["bench"]] == ["tmmu", "tmmu, no replay", "eager", "torch.compile"]
+    assert [row["way"] for row in record["bench"]] == ["tmmu", "tmmu, no replay", "eager", "torch.compile"]
     assert (record["pieces"], record["grown"]) == (1, 0)
     assert 0 < planned["allocations"] == calls["allocations"] < eager["allocations"] == compiled["allocations"]
     assert 0 < planned["peak_bytes"] - sum(record["peak_bytes"].values()) - record["input_bytes"] < 20000
@@ -136,17 +136,17 @@ def test_the_bench_counts_what_each_way_asks_for(shell: Shell, net: Path, monkey
     assert re.search(r"\ntmmu +[0-9.]+ ms +\d+ +[0-9.]+ KiB\n", out)
 
 
-def test_a_bench_without_a_compiler_says_so(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_without_a_compiler_says_so(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(run: Any) -> Any:
         raise RuntimeError("no compiler here")
 
     monkeypatch.setattr(torch, "compile", refuse)
     record = ran(shell, net, "--bench")
-    assert [bool(one["failed"]) for one in record["bench"]] == [False, False, False, True]
+    assert [bool(row["failed"]) for row in record["bench"]] == [False, False, False, True]
     assert "no compiler here" in shell.tmmu("run", net, "--bench").out
 
 
-def test_a_plan_from_a_file_is_run(shell: Shell, net: Path) -> None:
+def test_plan_from_a_file_is_run(shell: Shell, net: Path) -> None:
     planned = shell.tmmu("plan", net, "--target", "cpu", "--mode", "backward", "-o", "p.plan.cbor", "--json")
     assert planned.code == 0, planned.err
     record = ran(shell, net, "--plan", "p.plan.cbor", "--check")
@@ -155,7 +155,7 @@ def test_a_plan_from_a_file_is_run(shell: Shell, net: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "arguments"),
+    ("message", "code", "arguments"),
     [
         ("--mode does not go with --plan", 2, ("--plan", "p.plan.cbor", "--mode", "backward")),
         ("--arena does not go with --plan", 2, ("--plan", "p.plan.cbor", "--arena", "state=alignment:256")),
@@ -166,32 +166,32 @@ def test_a_plan_from_a_file_is_run(shell: Shell, net: Path) -> None:
     ],
 )
 def test_plans_that_do_not_fit_are_refused(
-    shell: Shell, net: Path, said: str, code: int, arguments: tuple[str, ...]
+    shell: Shell, net: Path, message: str, code: int, arguments: tuple[str, ...]
 ) -> None:
     for target, path in (("cpu", "p.plan.cbor"), ("cuda", "gpu.plan.cbor")):
         assert shell.tmmu("plan", net, "--target", target, "-o", path).code == 0
     done = shell.tmmu("run", net, *arguments)
-    assert (done.code, said in done.err) == (code, True), done.err
+    assert (done.code, message in done.err) == (code, True), done.err
 
 
-def test_an_exported_program_runs_with_its_own_weights(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_program_runs_with_its_own_weights(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     x = torch.randn(2, 4)
     torch.export.save(torch.export.export(module, (x,)), "m.pt2")
-    seen: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     original = bind.bind_executor
 
     def spied(request: bind.BindRequest) -> Any:
-        seen.update(request.weights)
+        tensors.update(request.weights)
         return original(request)
 
     monkeypatch.setattr(rehearse, "bind_executor", spied)
     record = ran(shell, "m.pt2", "--check", "--sanitize")
     assert record["same"] == 1
-    assert seen["0.weight"].equal(module[0].weight)
+    assert tensors["0.weight"].equal(module[0].weight)
 
 
-def test_the_report_names_outputs_segments_and_operators(shell: Shell, net: Path) -> None:
+def test_report_names_outputs_segments_and_operators(shell: Shell, net: Path) -> None:
     out = shell.tmmu("run", net, "--check").out
     assert "net ran on cpu: " in out
     assert "outputs  float32[2,4]" in out
@@ -200,7 +200,7 @@ def test_the_report_names_outputs_segments_and_operators(shell: Shell, net: Path
 
 
 @pytest.mark.parametrize("more", [("--seq", "8"), ("--decode", "--cache-len", "16")])
-def test_a_configuration_runs_in_its_own_dtype(shell: Shell, more: tuple[str, ...]) -> None:
+def test_configuration_runs_in_its_own_dtype(shell: Shell, more: tuple[str, ...]) -> None:
     Path("config.json").write_text(json.dumps(LLAMA))
     record = ran(shell, "hf:.", "--check", *more)
     assert record["outputs"][0].startswith("bfloat16[1,")
@@ -208,12 +208,12 @@ def test_a_configuration_runs_in_its_own_dtype(shell: Shell, more: tuple[str, ..
 
 
 def test_weights_are_read_from_a_file_or_a_folder(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
     original = Executor.run
 
     def run(self: Executor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        seen.extend(original(self, *args, **kwargs))
-        return tuple(seen[-1:])
+        outputs.extend(original(self, *args, **kwargs))
+        return tuple(outputs[-1:])
 
     monkeypatch.setattr(Executor, "run", run)
     weights = {
@@ -227,35 +227,37 @@ def test_weights_are_read_from_a_file_or_a_folder(shell: Shell, net: Path, monke
     save_file(head, "parts/b.safetensors")
     for path in ("all.safetensors", "parts"):
         ran(shell, net, "--weights", path, "--check")
-    wanted = (head["head.bias"] + weights["noise"])[[1, 0, 3, 2]].expand(2, 4)
-    assert all(one.equal(wanted) for one in seen)
+    expected = (head["head.bias"] + weights["noise"])[[1, 0, 3, 2]].expand(2, 4)
+    assert all(output.equal(expected) for output in outputs)
     done = shell.tmmu("run", net, "--weights", "parts/a.safetensors")
     assert (done.code, "head.bias" in done.err) == (2, True)
 
 
-def test_the_seed_decides_what_is_drawn(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[torch.Tensor] = []
+def test_seed_decides_what_is_drawn(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs: list[torch.Tensor] = []
     original = Executor.run
 
     def run(self: Executor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        found = original(self, *args, **kwargs)
-        seen.append(found[0])
-        return found
+        results = original(self, *args, **kwargs)
+        outputs.append(results[0])
+        return results
 
     monkeypatch.setattr(Executor, "run", run)
     for seed in (3, 3, 4):
         ran(shell, net, "--seed-weights", seed)
-    assert seen[0].equal(seen[1])
-    assert not seen[0].equal(seen[2])
+    assert outputs[0].equal(outputs[1])
+    assert not outputs[0].equal(outputs[2])
 
 
-def test_a_difference_of_one_bit_is_an_unsound_plan(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_differs_by_one_bit_is_an_unsound_plan(
+    shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = Executor.run
 
     def run(self: Executor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        (found,) = original(self, *args, **kwargs)
-        found.view(torch.uint8)[1, 3] ^= 1
-        return (found,)
+        (output,) = original(self, *args, **kwargs)
+        output.view(torch.uint8)[1, 3] ^= 1
+        return (output,)
 
     monkeypatch.setattr(Executor, "run", run)
     done = shell.tmmu("run", net, "--check")
@@ -264,7 +266,7 @@ def test_a_difference_of_one_bit_is_an_unsound_plan(shell: Shell, net: Path, mon
     assert "1 of 32 bytes differ" in done.err
 
 
-def test_a_state_that_differs_is_an_unsound_plan(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_differs_is_an_unsound_plan(shell: Shell, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Executor.state
     monkeypatch.setattr(Executor, "state", lambda self, name: original(self, name) ^ 1)
     done = shell.tmmu("run", net, "--check", "--mode", "backward")
@@ -272,7 +274,7 @@ def test_a_state_that_differs_is_an_unsound_plan(shell: Shell, net: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("said", "arguments"),
+    ("message", "arguments"),
     [
         ("cannot read", ("net.py", "--weights", "nowhere")),
         ("is no whole safetensors file", ("net.py", "--weights", "net.py")),
@@ -285,13 +287,15 @@ def test_a_state_that_differs_is_an_unsound_plan(shell: Shell, net: Path, monkey
         ("no file", ("missing.py",)),
     ],
 )
-def test_what_makes_no_sense_is_refused(shell: Shell, net: Path, said: str, arguments: tuple[str, ...]) -> None:
+def test_run_options_that_make_no_sense_are_refused(
+    shell: Shell, net: Path, message: str, arguments: tuple[str, ...]
+) -> None:
     Path("given.ir.cbor").touch()
     done = shell.tmmu("run", *arguments)
-    assert (done.code, said in done.err) == (2, True), done.err
+    assert (done.code, message in done.err) == (2, True), done.err
 
 
-def test_whole_numbers_that_nobody_knows_must_be_given(shell: Shell) -> None:
+def test_integer_weights_without_values_must_be_given(shell: Shell) -> None:
     text = NET.replace("torch.tensor([1, 0, 3, 2])", "torch.randperm(4)")
     Path("net.py").write_text(text)
     done = shell.tmmu("run", "net.py")
@@ -305,10 +309,10 @@ def test_weights_of_a_file_go_straight_into_place(shell: Shell, net: Path, monke
     places: list[tuple[int, int]] = []
     original = sources.read_stored
 
-    def read(one: Any, target: memoryview, skip: int = 0) -> None:
+    def read(tensor: Any, target: memoryview, skip: int = 0) -> None:
         start = np.frombuffer(target, np.uint8).__array_interface__["data"][0]
         places.append((start, start + len(target)))
-        original(one, target, skip)
+        original(tensor, target, skip)
 
     slabs: list[Any] = []
     bound = bind.bind_executor
@@ -327,7 +331,7 @@ def test_weights_of_a_file_go_straight_into_place(shell: Shell, net: Path, monke
     assert all(begin <= low and high <= begin + slab.storage.nbytes() for low, high in places)
 
 
-def test_a_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Shell) -> None:
+def test_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Shell) -> None:
     """The gradient of an input that asks for none is nothing at all in a real run."""
     Path("norm.py").write_text(
         "import torch\nmodel = lambda: torch.nn.BatchNorm1d(4)\ninputs = lambda: torch.zeros(8, 4)\n"
@@ -339,6 +343,6 @@ def test_a_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Sh
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_refused(shell: Shell, net: Path) -> None:
+def test_device_that_is_not_there_is_refused(shell: Shell, net: Path) -> None:
     done = shell.tmmu("run", net, "--device", "cuda")
     assert (done.code, "DEVICE_MISSING: there is no cuda" in done.err) == (2, True), done.err

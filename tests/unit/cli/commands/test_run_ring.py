@@ -45,23 +45,21 @@ def net(shell: Shell) -> Path:
 def ran(shell: Shell, *arguments: object) -> dict[str, Any]:
     done = shell.tmmu("run", *arguments, "--json")
     assert done.code == 0, done.err
-    found: dict[str, Any] = json.loads(done.out)
-    return found
+    report: dict[str, Any] = json.loads(done.out)
+    return report
 
 
 @pytest.mark.parametrize("more", [(), ("--no-prefetch",)])
-def test_a_run_through_a_ring_has_the_bits_of_one_without_a_plan(
-    shell: Shell, net: Path, more: tuple[str, ...]
-) -> None:
-    found = ran(shell, net, "--ring", "--budget", BUDGET, "--check", *more)
-    assert found["checked"] == found["same"] == 1
-    assert found["peak_bytes"]["ring"] <= 30 * 1024 < found["ring"]["host_bytes"]
-    assert "text" not in found["peak_bytes"]
-    assert found["ring"]["passes"] == 1
-    assert found["ring"]["copies"] >= 8
+def test_run_through_a_ring_has_the_bits_of_one_without_a_plan(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
+    report = ran(shell, net, "--ring", "--budget", BUDGET, "--check", *more)
+    assert report["checked"] == report["same"] == 1
+    assert report["peak_bytes"]["ring"] <= 30 * 1024 < report["ring"]["host_bytes"]
+    assert "text" not in report["peak_bytes"]
+    assert report["ring"]["passes"] == 1
+    assert report["ring"]["copies"] >= 8
 
 
-def test_the_report_says_what_streamed(shell: Shell, net: Path) -> None:
+def test_report_says_what_streamed(shell: Shell, net: Path) -> None:
     done = shell.tmmu("run", net, "--ring", "--budget", BUDGET)
     assert done.code == 0, done.err
     assert any(line.startswith("ring ") for line in done.out.splitlines())
@@ -90,21 +88,21 @@ def test_files_are_read_straight_into_it(shell: Shell, net: Path) -> None:
     assert "is no whole safetensors file" in done.err
 
 
-def test_a_plan_with_a_ring_streams_by_itself(shell: Shell, net: Path) -> None:
+def test_plan_with_a_ring_streams_by_itself(shell: Shell, net: Path) -> None:
     done = shell.tmmu("ring", net, "--target", "cpu", "--budget", BUDGET, "-o", "net.plan.cbor")
     assert done.code == 0, done.err
-    found = ran(shell, net, "--plan", "net.plan.cbor", "--check")
-    assert found["ring"]["copies"] >= 8
+    report = ran(shell, net, "--plan", "net.plan.cbor", "--check")
+    assert report["ring"]["copies"] >= 8
 
 
-def test_without_a_ring_nothing_streams(shell: Shell, net: Path) -> None:
-    found = ran(shell, net)
-    assert found["ring"] == {}
-    assert "text" in found["peak_bytes"]
+def test_run_without_a_ring_streams_nothing(shell: Shell, net: Path) -> None:
+    report = ran(shell, net)
+    assert report["ring"] == {}
+    assert "text" in report["peak_bytes"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--ring",), "--ring and --budget go together"),
         (("--budget", "1MiB"), "--ring and --budget go together"),
@@ -114,14 +112,16 @@ def test_without_a_ring_nothing_streams(shell: Shell, net: Path) -> None:
         (("--ring", "--budget", BUDGET, "--sanitize"), "--sanitize watches weights that stay"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(shell: Shell, net: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_options_that_make_no_sense_are_one_line(
+    shell: Shell, net: Path, arguments: tuple[str, ...], message: str
+) -> None:
     done = shell.tmmu("run", net, *arguments)
     assert done.code in (2, 3)
-    assert said in done.err
+    assert message in done.err
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_ring_goes_with_no_plan_that_is_there(shell: Shell, net: Path) -> None:
+def test_ring_goes_with_no_plan_that_is_there(shell: Shell, net: Path) -> None:
     assert shell.tmmu("plan", net, "--target", "cpu").code == 0
     done = shell.tmmu("run", net, "--plan", "net.plan.cbor", "--ring", "--budget", BUDGET)
     assert "--ring does not go with --plan" in done.err

@@ -10,13 +10,13 @@ from tmmu.cli.load import load_plan
 from tmmu.planner.trace import trace_records
 
 
-def test_a_plan_beside_its_graph_is_shown_as_when_it_was_made(shell: Shell) -> None:
+def test_plan_beside_its_graph_is_shown_as_when_it_was_made(shell: Shell) -> None:
     shell.graph(small(), "given")
-    made = shell.tmmu("plan", "given.ir.cbor", "-o", "small.plan.cbor").out.splitlines()
-    assert shell.tmmu("show", "small.plan.cbor").out.splitlines() == made[:-1]
+    planned = shell.tmmu("plan", "given.ir.cbor", "-o", "small.plan.cbor").out.splitlines()
+    assert shell.tmmu("show", "small.plan.cbor").out.splitlines() == planned[:-1]
 
 
-def test_a_plan_alone_is_shown_without_names(shell: Shell) -> None:
+def test_plan_alone_is_shown_without_names(shell: Shell) -> None:
     plan = shell.plan()
     Path("small.ir.cbor").unlink()
     done = shell.tmmu("show", plan)
@@ -34,14 +34,14 @@ def test_peak_lists_every_live_buffer(shell: Shell, monkeypatch: pytest.MonkeyPa
     assert few["buffers"] == every["buffers"][:1]
 
 
-def test_the_trace_is_json_lines_of_the_records(shell: Shell) -> None:
+def test_trace_is_json_lines_of_the_records(shell: Shell) -> None:
     plan = shell.plan()
     records = [json.loads(line) for line in shell.tmmu("show", plan, "--trace").out.splitlines()]
     assert [record["record"] for record in records] == ["allocation_header", *["tensor"] * 7, "summary"]
-    made = load_plan(plan)
-    assert records[0]["ir_hash"] == made.ir_hash.hex()
-    assert records[-1]["plan_digest"] == made.digest.hex()
-    addresses = [record["virtual_address"] for record in trace_records(made) if record["record"] == "tensor"]
+    loaded = load_plan(plan)
+    assert records[0]["ir_hash"] == loaded.ir_hash.hex()
+    assert records[-1]["plan_digest"] == loaded.digest.hex()
+    addresses = [record["virtual_address"] for record in trace_records(loaded) if record["record"] == "tensor"]
     assert [int(record["virtual_address"], 16) for record in records[1:-1]] == addresses
     assert shell.tmmu("show", plan, "--trace", "--json").record["trace"] == records
 
@@ -67,7 +67,7 @@ def test_ops_needs_the_graph(shell: Shell) -> None:
     assert "--ops" in done.err
 
 
-def test_a_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
+def test_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
     plan = shell.plan()
     Path("small.ir.cbor").unlink()
     shell.graph(replace(small(), target="cuda"), "other")
@@ -76,7 +76,7 @@ def test_a_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
     assert done.err.startswith("tmmu: PLAN_MISMATCH: ")
 
 
-def test_the_reserve_changes_only_what_fits(shell: Shell) -> None:
+def test_reserve_changes_only_what_fits(shell: Shell) -> None:
     plan = shell.plan()
     small_reserve, large = (shell.tmmu("show", plan, "--reserve", size, "--json").record for size in ("0", "100GB"))
     assert [fit["gb"] for fit in large.pop("fits") if fit["fits"]] == [141, 192]

@@ -8,7 +8,7 @@ from tmmu.cli.load import load_plan
 from tmmu.ir.plan import encode_plan
 
 
-def test_a_plan_that_was_just_made_is_sound(shell: Shell) -> None:
+def test_plan_that_was_just_made_is_sound(shell: Shell) -> None:
     done = shell.tmmu("verify", shell.plan())
     assert (done.code, done.out, done.err) == (0, "sound: small.plan.cbor, 5 ops, 7 buffers\n", "")
 
@@ -24,14 +24,14 @@ def test_json_says_what_was_checked(shell: Shell) -> None:
     }
 
 
-def test_the_graph_may_lie_elsewhere(shell: Shell) -> None:
+def test_graph_may_lie_elsewhere(shell: Shell) -> None:
     plan = shell.plan()
     Path("small.ir.cbor").rename("elsewhere")
     assert shell.tmmu("verify", plan).code == 2
     assert shell.tmmu("verify", plan, "--ir", "elsewhere").code == 0
 
 
-def test_without_its_token_a_plan_is_judged_but_for_its_addresses(shell: Shell) -> None:
+def test_plan_without_its_token_is_judged_except_for_addresses(shell: Shell) -> None:
     plan = shell.plan("--seed", "7")
     done = shell.tmmu("verify", plan)
     assert (
@@ -68,7 +68,7 @@ def test_faults_are_counted_in_one_line_and_listed_in_json(shell: Shell) -> None
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -1])
-def test_a_cut_file_is_corrupt(shell: Shell, keep: int) -> None:
+def test_cut_file_is_corrupt(shell: Shell, keep: int) -> None:
     plan = shell.plan()
     plan.write_bytes(plan.read_bytes()[:keep])
     done = shell.tmmu("verify", plan)
@@ -77,7 +77,7 @@ def test_a_cut_file_is_corrupt(shell: Shell, keep: int) -> None:
     assert done.err.count("\n") == 1
 
 
-def test_a_smaller_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
+def test_smaller_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
     """Its ids are too few for the plan, which is no fault of the plan."""
     plan = shell.plan()
     shell.graph(nothing_to_do(), "less")
@@ -86,7 +86,7 @@ def test_a_smaller_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
     assert done.err.startswith("tmmu: PLAN_MISMATCH: small.plan.cbor on less.ir.cbor: [ir-hash] ")
 
 
-def test_an_illegal_graph_is_refused_for_what_it_is(shell: Shell) -> None:
+def test_illegal_graph_is_refused_for_what_it_is(shell: Shell) -> None:
     plan = shell.plan()
     shell.graph(leaving_its_buffer(), "illegal")
     done = shell.tmmu("verify", plan, "--ir", "illegal.ir.cbor")
@@ -94,13 +94,13 @@ def test_an_illegal_graph_is_refused_for_what_it_is(shell: Shell) -> None:
     assert done.err.startswith("tmmu: INVALID_IR_SHAPES: illegal.ir.cbor: ")
 
 
-def test_a_graph_where_a_plan_should_be_is_corrupt(shell: Shell) -> None:
+def test_graph_where_a_plan_should_be_is_corrupt(shell: Shell) -> None:
     shell.graph(small())
     assert shell.tmmu("verify", "small.ir.cbor", "--ir", "small.ir.cbor").err.startswith("tmmu: PLAN_CORRUPT: ")
 
 
 @pytest.mark.parametrize("name", ["none.plan.cbor", "."])
-def test_a_file_that_cannot_be_read_is_named(shell: Shell, name: str) -> None:
+def test_file_that_cannot_be_read_is_named(shell: Shell, name: str) -> None:
     done = shell.tmmu("verify", name)
     assert done.code == 2
     assert done.err.startswith("tmmu: INVALID_CONFIG: ")
