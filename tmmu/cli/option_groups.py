@@ -40,8 +40,13 @@ class OptionGroup:
         """The options of the group that the command line names, as ``--name`` and value."""
         for name, flag in flags(type(self)).items():
             value = getattr(self, name)
-            if value not in (None, False, ()) and name not in self.from_environment:
+            if is_given(value) and name not in self.from_environment:
                 yield flag, value
+
+
+def is_given(value: object) -> bool:
+    """Whether an option has a value: a count of 0 is one."""
+    return value is not None and value is not False and value != ()
 
 
 def flags(group: type[OptionGroup]) -> dict[str, str]:

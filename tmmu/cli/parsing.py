@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tmmu.cli.option_groups import is_given
 from tmmu.codec.files import is_special, read_file
 from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
 from tmmu.ir.plan import ArenaSpec
@@ -180,6 +181,6 @@ def require_count(value: int | None, option: str) -> int | None:
 
 def refuse(options: Mapping[str, object], why: str) -> None:
     """``InvalidConfig`` that names the options with a value, which would have no effect, and says ``why``."""
-    names = [name for name, value in options.items() if value not in (None, False, ())]
+    names = [name for name, value in options.items() if is_given(value)]
     if names:
         raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")

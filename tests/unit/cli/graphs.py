@@ -1,4 +1,4 @@
-"""Small graphs written out by hand, and what the command line says of them."""
+"""Small graphs written by hand, and a ``Shell`` that runs the command line on them."""
 
 import json
 from dataclasses import dataclass, replace
@@ -61,13 +61,13 @@ def leaving_its_buffer() -> Graph:
 
 
 def circular() -> Graph:
-    """The first product reads what the relu makes of it."""
+    """A cycle: the first product reads the result of the relu."""
     graph = small()
     return replace(graph, ops=replace(graph.ops, reads=((0, 1, 5), *graph.ops.reads[1:])))
 
 
 def nothing_to_do() -> Graph:
-    """One input, handed back."""
+    """One input, returned; no ops."""
     graph = small()
     none: tuple[tuple[int, ...], ...] = ()
     return replace(
@@ -82,7 +82,7 @@ def nothing_to_do() -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one run of the program did."""
+    """Exit code and streams of one run of the program."""
 
     code: int
     out: str
@@ -122,5 +122,5 @@ class Shell:
         return Path("small.plan.cbor")
 
     def files(self) -> tuple[str, ...]:
-        """Names of all that lies in the folder."""
+        """Names of all files in the folder."""
         return tuple(sorted(path.name for path in self.folder.iterdir()))

@@ -1,4 +1,4 @@
-"""Every failure code that a command line can reach, reached by one."""
+"""Every error code has a command line that ends with it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,13 +16,13 @@ from tmmu.ir.plan import encode_plan
 Arguments: TypeAlias = tuple[object, ...]
 
 OF_THE_RUNTIME: Final = {"SEGMENT_FULL", "SESSION_UNKNOWN", "DEVICE_MEMORY"}
-"""Codes that no command can reach before one of them runs a plan."""
+"""Codes of the runtime alone, which no command reaches."""
 
 OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT"}
-"""Codes of commands that print what they found before they say that it is bad: ``tests/golden``, ``test_diff``."""
+"""Codes of commands that print a report first; tested in ``tests/golden`` and ``test_diff``."""
 
 BY_NO_INPUT: Final = {InternalError.code}
-"""A code that an input reaches only where there is a fault of ours; ``test_boundary`` makes one."""
+"""The code of our own bugs, which no input reaches; tested in ``test_error_boundary``."""
 
 
 def invalid_ir_shapes(shell: Shell) -> Arguments:

@@ -33,7 +33,7 @@ def test_error_is_one_line_and_its_exit_code(
 
 
 class Mute(Exception):
-    """Cannot say what it is."""
+    """Its ``__str__`` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError

@@ -149,3 +149,7 @@ def test_object_of_a_package_is_a_model(shell: Shell) -> None:
         "plan", "zoo.nets:Net", "--set", "in_features=8", "--set", "out_features=4", "--input", "input=float32[2,8]"
     )
     assert (done.code, shell.files()) == (0, ("zoo", "zoo.nets.Net.ir.cbor", "zoo.nets.Net.plan.cbor")), done.err
+
+
+def test_count_of_zero_is_given() -> None:
+    assert dict(CaptureOptions(batch=0).given_options()) == {"--batch": 0}

@@ -1,4 +1,4 @@
-"""Which modules the processes of ``tmmu diff`` find: those that ``tmmu plan`` would, and of a commit the commit's."""
+"""Modules that child processes of ``tmmu diff`` import: those of ``tmmu plan``, or the commit's."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_all_ways_to_a_package_of_the_worktree_lead_into_the_commit(environment:
 
 
 def test_package_that_the_commit_lacks_is_not_the_worktrees(environment: dict[str, str]) -> None:
-    """Neither a folder of the path that came later, nor a module that a finder finds."""
+    """Neither from a folder of the path that is newer, nor by a finder."""
     package("src/moved_here", "import late\n")
     commit("it names what is not there")
     package("flat/late", "")
@@ -123,7 +123,7 @@ def test_path_of_this_process_is_searched(shell: Shell, monkeypatch: pytest.Monk
 
 
 def test_plan_that_tmmu_plan_keeps_is_found_by_the_processes_of_diff(shell: Shell) -> None:
-    """Though the one is started by a script, and the others are not."""
+    """Although ``tmmu plan`` is started by a script and the children by ``-c``."""
     Path("net.py").write_text("import torch\nmodel = torch.nn.Linear(8, 8)\ninputs = torch.zeros(1, 8)\n")
     Path("start").mkdir()
     script = Path("start", "script.py")

@@ -1,4 +1,4 @@
-"""What must be quick stays quick: no torch where no model is traced, and no module of another command."""
+"""Startup imports no torch if no model is traced, and no module of another command."""
 
 import subprocess
 import sys

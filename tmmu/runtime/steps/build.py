@@ -73,8 +73,14 @@ def compile_step(
 
 
 def _step_without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledStep:
-    """A call for its effect on an argument or a generator; any other only keeps arguments alive: no code."""
-    has_effect = schema_of(call.operator).is_mutable or torch.Tag.nondeterministic_seeded in call.operator.tags
+    """A call for its effect: on an argument, on a generator, or, where it returns nothing, whatever it is (a check).
+
+    Operators of ours only keep their arguments alive, and one that returns a number is not asked again: no code.
+    """
+    schema = schema_of(call.operator)
+    returns_nothing = not schema.returns and call.operator.namespace != "tmmu"
+    is_random = torch.Tag.nondeterministic_seeded in call.operator.tags
+    has_effect = schema.is_mutable or is_random or returns_nothing
     code = (make_instruction(call.operator, args, kwargs),) if has_effect else ()
     tensors = tuple(_tensor_arguments(args, kwargs))
     return CompiledStep(name=str(call.operator), code=code, fallback=code, results=(), arguments=tensors)

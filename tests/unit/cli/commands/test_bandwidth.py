@@ -1,4 +1,4 @@
-"""``tmmu bandwidth`` says what it measured, on what, and what it could not measure."""
+"""``tmmu bandwidth``: reports with and without a GPU."""
 
 import json
 

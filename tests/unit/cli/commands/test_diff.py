@@ -1,4 +1,4 @@
-"""``tmmu diff``: plans, targets and commits against each other; limits for CI; what it prints, and refuses."""
+"""``tmmu diff`` of plans, models and commits: limits for CI, output and refusals."""
 
 import json
 import os
@@ -250,7 +250,7 @@ def test_markdown_characters_are_escaped() -> None:
     ],
 )
 def test_text_that_github_would_link_is_code(name: str) -> None:
-    """It looks at the page and not at what was escaped: nobody is called, and nothing leads away."""
+    """GitHub links words after Markdown is rendered, where an escape is gone."""
     assert _escape(f"in {name} and_more") == f"in `{name}` and\\_more"
     assert _escape(f"{name}`|`") == f"`{name}'\\|'`"
 
@@ -261,7 +261,7 @@ def test_weights_that_changed_are_listed(shell: Shell) -> None:
 
 
 def test_unlisted_causes_are_counted(shell: Shell) -> None:
-    """Twelve new weights, and twelve new lines that are all held at the peak."""
+    """Twelve new weights, and twelve new lines whose buffers are live at the peak."""
     weights = "".join(f"parameter w{n} {n + 1}\n" for n in range(12))
     arms = "".join(f"arm{n} {n + 1} = arm.{n} op{n} x\n" for n in range(12))
     new = f"input x 4\n{weights}{arms}all 1 = . join {' '.join(f'arm{n}' for n in range(12))}\nreturn all"
@@ -336,7 +336,7 @@ def test_side_that_cannot_be_planned_is_named_in_one_line(shell: Shell) -> None:
 
 
 def git(*arguments: str) -> str:
-    """git in the present folder, with nobody's configuration."""
+    """git in the current folder, without configuration files."""
     env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *who, *arguments], env=env, capture_output=True, text=True, check=True)
@@ -480,7 +480,7 @@ def test_diff_with_no_cache_neither_looks_nor_stores(
 
 
 def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:
-    """Both models import ``layers`` from beside them: in one process the second would get the first one's."""
+    """Both models import ``layers`` beside them: in one process the second would get that of the first."""
     for folder, width in (("one", 64), ("two", 96)):
         Path(folder).mkdir()
         Path(folder, "layers.py").write_text(f"WIDTH = {width}\n")

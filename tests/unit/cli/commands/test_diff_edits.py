@@ -1,4 +1,4 @@
-"""Edits of a real model: what an edit did not touch is found again, op by op and buffer by buffer."""
+"""Edits of a real model: ops and buffers that an edit did not touch are matched."""
 
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ def plan_side(shell: Shell, name: str, edits: list[tuple[str, str]], mode: str, 
 
 
 def strangers(before: PlannedGraph, after: PlannedGraph) -> tuple[int, int]:
-    """Ops of either side that the other does not have."""
+    """Ops of both sides without a match."""
     matches = match_graphs(before, after)
     common = len(matches.ops) + len(matches.moved)
     return len(before.plan.order) - common, len(after.plan.order) - common

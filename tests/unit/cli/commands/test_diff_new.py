@@ -1,4 +1,4 @@
-"""``tmmu diff`` where one side is a commit before the model came: it is reported as new, and no misspelt name is."""
+"""``tmmu diff`` with a commit that lacks the model: the model is reported as new, a misspelt name is refused."""
 
 from pathlib import Path
 

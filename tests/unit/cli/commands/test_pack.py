@@ -1,4 +1,4 @@
-"""``tmmu pack``: what it prints and writes, what it refuses and how."""
+"""``tmmu pack``: output, files and refusals."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``tmmu plan`` of a graph that is there already: all that needs no torch."""
+"""``tmmu plan`` of a graph file, without torch."""
 
 import logging
 import os
@@ -246,7 +246,7 @@ def test_neither_file_changes_if_one_cannot_be_written(shell: Shell) -> None:
 
 
 def test_outputs_lie_where_the_program_was_started(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever folder the model goes to while it is traced."""
+    """Also if the model changes the current folder while it is traced."""
 
     def compile_model(request: object, plan_request: object, progress: object, **cache: object) -> Compiled:
         os.chdir("elsewhere")

@@ -1,4 +1,4 @@
-"""``tmmu ring``: what it prints and writes, what it refuses and how."""
+"""``tmmu ring``: output, files and refusals."""
 
 import subprocess
 import sys

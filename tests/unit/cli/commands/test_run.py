@@ -1,4 +1,4 @@
-"""``tmmu run``: one run inside the plan, checked bit for bit, with weights drawn or read; what it refuses."""
+"""``tmmu run``: a run inside the plan, compared bit for bit, with random or recorded weights; refusals."""
 
 import json
 import re
@@ -113,7 +113,7 @@ def test_sanitizer_names_the_op(shell: Shell, net: Path, monkeypatch: pytest.Mon
     original = bind.validate_steps
 
     def dropped(*args: Any, **kwargs: Any) -> Any:
-        """After the trial, which would find it."""
+        """Applied after ``validate_steps``, which would find it."""
         steps, unplanned = original(*args, **kwargs)
         return [replace(step, code=()) if "addmm" in step.name else step for step in steps], unplanned
 
@@ -332,7 +332,7 @@ def test_weights_of_a_file_go_straight_into_place(shell: Shell, net: Path, monke
 
 
 def test_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Shell) -> None:
-    """The gradient of an input that asks for none is nothing at all in a real run."""
+    """The gradient of an input without ``requires_grad`` is ``None`` in a run."""
     Path("norm.py").write_text(
         "import torch\nmodel = lambda: torch.nn.BatchNorm1d(4)\ninputs = lambda: torch.zeros(8, 4)\n"
         "def loss(model, x):\n    return model(x).pow(3).mean()\n"

@@ -1,4 +1,4 @@
-"""``tmmu run --ring``: the same outputs with a part of the room for weights, and what it refuses."""
+"""``tmmu run --ring``: the same outputs with less memory for weights, and refusals."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``tmmu run``: whose weights it runs with, by name, shape and order of memory, and what says so."""
+"""``tmmu run``: the origin of weights, matched by name, shape and memory format, and reported."""
 
 import re
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ def test_weights_of_a_file_are_those_of_load_state_dict_in_any_memory_format(
 
 
 def test_model_itself_has_weights_of_its_own(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes of a file put where they do not belong are seen by the check: it loads the file in another way."""
+    """``--check`` loads the file in another way, and so finds bytes in the wrong place."""
     Path("net.py").write_text(TURNED)
     save_file({name: torch.rand(t.shape) for name, t in module_of(TURNED).named_parameters()}, "w.safetensors")
     monkeypatch.setattr(rehearse, "file_source_like", lambda source, like: source)

@@ -78,7 +78,7 @@ def test_cut_file_is_corrupt(shell: Shell, keep: int) -> None:
 
 
 def test_smaller_graph_of_another_plan_is_a_mismatch(shell: Shell) -> None:
-    """Its ids are too few for the plan, which is no fault of the plan."""
+    """The plan names buffers that the graph lacks."""
     plan = shell.plan()
     shell.graph(nothing_to_do(), "less")
     done = shell.tmmu("verify", plan, "--ir", "less.ir.cbor")

@@ -1,4 +1,4 @@
-"""What the summary says, on a plan written out by hand."""
+"""The summary of a plan written by hand."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ def test_peak_counts_a_buffer_in_place_once() -> None:
 
 
 def test_live_buffers_name_the_last_taker_of_a_place() -> None:
-    """At position 1 the relu writes over its argument: both are live there, in one place."""
+    """At position 1 the relu overwrites its argument: both are live, in one place."""
     short = replace(plan().buffers, death=(5, 5, 5, 2, 2, 5, 5))
     peak = summarize(replace(plan(), buffers=short), small(), reserve=0).peaks[0]
     assert peak.position == 0

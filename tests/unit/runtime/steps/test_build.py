@@ -281,3 +281,15 @@ def no_values() -> ValidationContext:
 def bare(code: Code, copying: Code = (), *results: torch.Tensor, **fields: Any) -> CompiledStep:
     fields = {"arguments": ()} | fields
     return CompiledStep(name="m", code=code, fallback=copying, results=results, **fields)
+
+
+@pytest.mark.parametrize(("value", "holds"), [(1.0, True), (0.0, False)])
+def test_call_that_returns_nothing_is_run(value: float, holds: bool) -> None:
+    """A check of a condition has no result, and fails where the model's own would."""
+    call = Call(operator=torch.ops.aten._assert_async.default, args=(ValueRef(0),), kwargs=(), results=())
+    run = runnable_of(compile_step(call, lambda _: torch.tensor(value)).code)
+    if holds:
+        run()
+    else:
+        with pytest.raises(RuntimeError, match="nonzero"):
+            run()
