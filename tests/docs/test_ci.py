@@ -1,4 +1,4 @@
-"""What a user's repository adopts: the very commands of the action and the hooks are run, with a user's inputs."""
+"""The GitHub Action and the pre-commit hooks: their commands are run with a user's inputs."""
 
 import os
 import re
@@ -163,7 +163,7 @@ def test_model_that_the_base_lacks_is_reported_as_new_and_passes(repository: Pat
 
 
 def test_action_without_a_base_says_what_to_name(repository: Path) -> None:
-    """What a push has for a base: nothing."""
+    """A push has no base."""
     done = run_action(
         repository, {"github.event.pull_request.base.sha": ""}, target="models/gpt2.py", options=SETTINGS, install=""
     )
@@ -264,7 +264,7 @@ def test_page_shows_inputs_and_hooks_that_exist() -> None:
 
 
 def test_hook_of_the_page_is_a_command_line(repository: Path) -> None:
-    """The arguments that the page shows parse: what is refused is only that there is no such plan."""
+    """The arguments on the page parse: the only refusal is that the plan does not exist."""
     config = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
     hook = config["repos"][0]["hooks"][0]
     (declared,) = (entry for entry in HOOKS if entry["id"] == hook["id"])

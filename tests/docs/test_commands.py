@@ -12,7 +12,7 @@ import pytest
 from tests.docs.commands import ROOT, SETUP, Shown, documents, languages, matches, shown_commands
 
 DRY: Final = {"pytest": "pytest --version", "make": "make -n"}
-"""Commands that would run the tests within the tests are only looked at; ``.ci/run`` runs what they run."""
+"""Commands that would run the tests within the tests are dry runs here; ``.ci/run`` runs them."""
 
 
 def session(folder: Path, shown: Shown) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.fixture
 def little(shell: Shell) -> Shell:
-    """The program in a folder of its own: two golden cases, one of them kept for its format, recorded."""
+    """The program in a new folder with two recorded golden cases, one of them with ``keep``."""
     shutil.rmtree("golden")
     folder = Path("golden")
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The first buffer at which two plans part: named, with what it is and what it was."""
+"""The first buffer that differs between two plans, with new and old contents."""
 
 from dataclasses import replace
 

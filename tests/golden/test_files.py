@@ -1,4 +1,4 @@
-"""Golden files as files: any damage is found, only ``update`` writes, and nothing is written unless all agree."""
+"""Golden files: any damage is found, only ``update`` writes, and only if planner, simulator and judge agree."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def flip_bit(data: bytes, bit: int) -> bytes:
 
 
 def is_found() -> bool:
-    """Whether looking at the files finds a fault, before anything is planned."""
+    """Whether the check of files alone finds a fault."""
     try:
         return bool(tuple(check_files(GOLDEN, read_cases(GOLDEN))))
     except TmmuError:
@@ -76,7 +76,7 @@ def test_file_cut_short_or_emptied_is_found(little: Shell, name: str) -> None:
 
 
 def resum() -> None:
-    """The sums as if what lies there had been written by an update."""
+    """Write sums of the files as they are, as an update would."""
     sums = {name: store.checksum_of((GOLDEN / name).read_bytes()) for name in store.list_files(GOLDEN)}
     (GOLDEN / store.SUMS).write_text(store.print_sums(sums))
 
@@ -172,7 +172,7 @@ def test_update_names_what_moved_and_refuses_to_record_a_disagreement(
 
 
 def replace_plan(monkeypatch: pytest.MonkeyPatch, lie: Callable[[Plan], Plan]) -> None:
-    """From here on every plan is told a lie about."""
+    """Replace every plan that the planner makes from now on."""
     planned = replay.prepare_memory
     monkeypatch.setattr(replay, "prepare_memory", lambda graph, **request: lie(planned(graph, **request)))
 

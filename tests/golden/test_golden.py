@@ -1,4 +1,4 @@
-"""The golden files of the project: complete, reproduced by every process, and read for ever."""
+"""The golden files of the project: complete, reproduced by every process, and readable in old formats."""
 
 import os
 import subprocess
@@ -87,7 +87,7 @@ def test_whole_plans_are_those_of_the_first_seed() -> None:
 
 
 def test_presets_and_modes_tell_the_cases_apart() -> None:
-    """Over all cases, no two configurations always agree, but those that nothing can tell apart."""
+    """Over all cases, two configurations differ somewhere unless their rules are the same."""
     columns: dict[str, list[tuple[str, ...]]] = {str(config): [] for config in CONFIGS}
     for case in CASES:
         rows = store.parse_digests((FOLDER / store.digests_file(case)).read_text())

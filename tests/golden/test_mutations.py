@@ -1,4 +1,4 @@
-"""A planner of which one line is changed does not pass: the golden files name the case and the buffer."""
+"""Mutations of one line of the planner are caught by the golden files, which name the case and the buffer."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Who waits for golden cases at a terminal is told which one is planned, and how far it is; a log is told nothing."""
+"""Progress of golden commands: the case and the number of plans, on a terminal only."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The golden case whose weights stream: its ring is planned anew, judged, recorded, and named where it moves."""
+"""The golden case with a ring: its ring is planned, judged and recorded, and a change is named."""
 
 import shutil
 from collections.abc import Callable
@@ -31,7 +31,7 @@ CASE = '[weight-ring]\nreason = "streams"\nring = "150KiB"\nseeds = [0, 7]\n'
 
 @pytest.fixture
 def ring_folder(shell: Shell) -> Shell:
-    """A folder of its own with the one case, recorded."""
+    """A folder with this case alone, recorded."""
     shutil.rmtree("golden")
     Path("golden").mkdir()
     Path("golden/cases.toml").write_text(CASE)

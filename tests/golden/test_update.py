@@ -1,4 +1,4 @@
-"""``tmmu golden update`` beside others, cut off, and among files that are not its own."""
+"""``tmmu golden update``: concurrent, killed, and beside files that it did not write."""
 
 import os
 import shutil
@@ -58,7 +58,7 @@ def test_file_that_no_update_made_is_never_removed(little: Shell, name: str) -> 
 
 
 def test_two_updates_of_different_cases_are_both_recorded(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would write the sums of what it found before the other wrote."""
+    """Without the lock each would write sums that lack the other's."""
     edit("two takers", "two who take")
     edit("all roles", "each role")
     cases, meeting, sums = read_cases(GOLDEN), threading.Barrier(2), update._sums
@@ -92,7 +92,7 @@ def test_update_that_waits_too_long_for_another_is_refused(little: Shell, monkey
 
 
 def test_update_finishes_a_killed_one_and_reports_what_moved(little: Shell) -> None:
-    """Between any two renames or removals: a case moved, and another is gone."""
+    """Killed between any two renames or removals, while one case moved and another was removed."""
     edit("[0, 7]", '[0, 7]\narenas = ["activations=alignment:8KiB,layout:packed"]')
     text = (GOLDEN / "cases.toml").read_text()
     (GOLDEN / "cases.toml").write_text(text[: text.index("[mixed")])

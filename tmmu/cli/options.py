@@ -180,6 +180,10 @@ Reserve = Annotated[
         help="Keep this much of a device free when saying where the plan fits. Default: 1GiB.",
     ),
 ]
+GraphOutput = Annotated[
+    str | None,
+    typer.Option("--ir", metavar="FILE", help="Write the graph here. Default: NAME.ir.cbor beside the plan."),
+]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Read this NAME.plan.cbor.")]
 GraphFile = Annotated[
     Path | None,

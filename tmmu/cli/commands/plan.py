@@ -30,10 +30,7 @@ class PlanCommandOptions(OptionGroup):
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan here. Default: NAME.plan.cbor.")
     ] = None
-    ir: Annotated[
-        str | None,
-        typer.Option("--ir", metavar="FILE", help="Write the graph here. Default: NAME.ir.cbor beside the plan."),
-    ] = None
+    ir: options.GraphOutput = None
     reserve: options.Reserve = None
     as_json: options.Json = False
 

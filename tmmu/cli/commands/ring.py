@@ -63,10 +63,7 @@ class RingCommandOptions(OptionGroup):
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the plan here, its ring in it. Default: nowhere."),
     ] = None
-    ir: Annotated[
-        str | None,
-        typer.Option("--ir", metavar="FILE", help="Write the graph here. Default: NAME.ir.cbor beside the plan."),
-    ] = None
+    ir: options.GraphOutput = None
     as_json: options.Json = False
 
 
