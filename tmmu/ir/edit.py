@@ -1,6 +1,6 @@
 """Editing a program: graph, calls and joint graph change together, and ids stay positions.
 
-Three edits suffice for rewrites: keep some ops, insert ops, read other values. Each gives a new program in which
+Three edits serve rewrites: keep some ops, insert ops, read other values. Each gives a new program in which
 
 - ops keep their relative order, and the call at a position is the call of the op there;
 - a written value stays where anything names it, where the call returns it, and where without it the op would write
@@ -104,7 +104,7 @@ def insert_ops(
 def replace_values(program: Program, replacement: Mapping[ValueId, ValueId], *, since: int = 0) -> Program:
     """The program in which ops from ``since`` on, and outputs, name the mapped values in place of the keys.
 
-    What an op writes is not renamed.
+    What an op writes or returns is not renamed; of values that a row names twice afterwards one stays.
     """
     if not replacement:
         return program
