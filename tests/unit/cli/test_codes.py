@@ -89,7 +89,7 @@ def unsupported_op(shell: Shell) -> Arguments:
         "def inputs():\n"
         "    return (torch.zeros(4),)\n"
     )
-    return "plan", "nested.py", "--target", "cpu"
+    return "plan", "nested.py", "--device", "cpu"
 
 
 def plan_corrupt(shell: Shell) -> Arguments:

@@ -298,7 +298,7 @@ def test_diff_options_that_make_no_sense_are_refused_before_planning(shell: Shel
         ((old, old, "--fail-over", "much"), "--fail-over: 'much' is not a size"),
         ((old, old, "--fail-over", "-1%"), "--fail-over"),
         ((old, old, "--set", "a=1"), "--set: means nothing for these two"),
-        ((old, old, "--target", "cpu"), "--device: means nothing for these two"),
+        ((old, old, "--device", "cpu"), "--device: means nothing for these two"),
         (("a.plan.cbor", "b.plan.cbor", "--no-cache", "--mode", "forward"), "--mode: means nothing for these two"),
         ((old, "git:HEAD"), "'git:HEAD' names no commit and model"),
         ((old, "git:HEAD:/etc/model.py"), "names no commit and model"),
@@ -504,7 +504,7 @@ def test_plan_with_an_optimizer_is_compared_with_one(shell: Shell, optimizer: st
         "inputs = (torch.zeros(2, 64),)\n"
         "loss = lambda model, x: model(x).sum()\n"
     )
-    step = ("--mode", "backward", "--optimizer", optimizer, "--target", "cpu")
+    step = ("--mode", "backward", "--optimizer", optimizer, "--device", "cpu")
     assert shell.tmmu("plan", "net.py", *step, "-o", "train.plan.cbor").code == 0
     for pair in (("train.plan.cbor", "net.py"), ("net.py", "train.plan.cbor")):
         same = shell.tmmu("diff", *pair, "--json")

@@ -119,7 +119,7 @@ def test_arena_entries_reach_the_plan(shell: Shell) -> None:
         (("--seq", "2"), "--seq: only for an hf:"),
         (("--dtype", "bfloat16"), "--dtype: only for an hf:"),
         (("--decode", "--cache-len", "8"), "--decode, --cache-len: only for an hf:"),
-        (("--target", "cuda"), "--device: settled when the graph was captured"),
+        (("--device", "cuda"), "--device: settled when the graph was captured"),
         (("--optimizer", "sgd", "--mode", "backward"), "--optimizer: settled when"),
         (("--batch", "0"), "--batch"),
         (("--batch", "two"), "Invalid value for '--batch'"),
@@ -205,7 +205,7 @@ def test_model_target_is_captured_with_the_options_given(shell: Shell, monkeypat
         "--decode",
         "--cache-len",
         32,
-        "--target",
+        "--device",
         "cpu",
         "--json",
     )

@@ -147,7 +147,7 @@ def test_bench_without_a_compiler_says_so(shell: Shell, net: Path, monkeypatch: 
 
 
 def test_plan_from_a_file_is_run(shell: Shell, net: Path) -> None:
-    planned = shell.tmmu("plan", net, "--target", "cpu", "--mode", "backward", "-o", "p.plan.cbor", "--json")
+    planned = shell.tmmu("plan", net, "--device", "cpu", "--mode", "backward", "-o", "p.plan.cbor", "--json")
     assert planned.code == 0, planned.err
     record = ran(shell, net, "--plan", "p.plan.cbor", "--check")
     assert record["plan"] == json.loads(planned.out)["digest"]
@@ -169,7 +169,7 @@ def test_plans_that_do_not_fit_are_refused(
     shell: Shell, net: Path, message: str, code: int, arguments: tuple[str, ...]
 ) -> None:
     for target, path in (("cpu", "p.plan.cbor"), ("cuda", "gpu.plan.cbor")):
-        assert shell.tmmu("plan", net, "--target", target, "-o", path).code == 0
+        assert shell.tmmu("plan", net, "--device", target, "-o", path).code == 0
     done = shell.tmmu("run", net, *arguments)
     assert (done.code, message in done.err) == (code, True), done.err
 

@@ -113,12 +113,12 @@ def test_no_cache_neither_looks_nor_stores(net: Shell, planned_hashes: list[str]
 
 
 def test_plan_and_run_of_a_python_file_share_an_entry(net: Shell, planned_hashes: list[str]) -> None:
-    assert net.tmmu("plan", "net.py", "--target", "cpu").code == 0
+    assert net.tmmu("plan", "net.py", "--device", "cpu").code == 0
     assert (run_record(net)["cache"]["origin"], len(planned_hashes)) == ("disk", 1)
 
 
 def test_plan_option_asks_no_cache(net: Shell, planned_hashes: list[str]) -> None:
-    assert net.tmmu("plan", "net.py", "--target", "cpu", "-o", "p.plan.cbor", "--no-cache").code == 0
+    assert net.tmmu("plan", "net.py", "--device", "cpu", "-o", "p.plan.cbor", "--no-cache").code == 0
     assert run_record(net, "--plan", "p.plan.cbor")["cache"] is None
     assert (len(planned_hashes), store.entries(cache_folder())) == (1, ())
 

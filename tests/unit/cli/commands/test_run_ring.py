@@ -89,7 +89,7 @@ def test_files_are_read_straight_into_it(shell: Shell, net: Path) -> None:
 
 
 def test_plan_with_a_ring_streams_by_itself(shell: Shell, net: Path) -> None:
-    done = shell.tmmu("ring", net, "--target", "cpu", "--budget", BUDGET, "-o", "net.plan.cbor")
+    done = shell.tmmu("ring", net, "--device", "cpu", "--budget", BUDGET, "-o", "net.plan.cbor")
     assert done.code == 0, done.err
     report = ran(shell, net, "--plan", "net.plan.cbor", "--check")
     assert report["ring"]["copies"] >= 8
@@ -122,6 +122,6 @@ def test_options_that_make_no_sense_are_one_line(
 
 
 def test_ring_goes_with_no_plan_that_is_there(shell: Shell, net: Path) -> None:
-    assert shell.tmmu("plan", net, "--target", "cpu").code == 0
+    assert shell.tmmu("plan", net, "--device", "cpu").code == 0
     done = shell.tmmu("run", net, "--plan", "net.plan.cbor", "--ring", "--budget", BUDGET)
     assert "--ring does not go with --plan" in done.err
