@@ -60,19 +60,19 @@ def run_action(folder: Path, github: Mapping[str, str] | None = None, **inputs: 
     env = os.environ | QUICK_INSTALL | {name: str(path) for name, path in files.items()}
     env |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     env |= {"RUNNER_TEMP": str(temp), "GITHUB_ACTION_PATH": str(ROOT)}
-    code, said = 0, ""
+    code, printed = 0, ""
     for step in ACTION["runs"]["steps"]:
         assert step["shell"] == "bash"
         more = {name: substitute(text, texts, github or {}) for name, text in step["env"].items()}
         folder_of_step = folder / substitute(step.get("working-directory", "."), texts, github or {})
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
         done = subprocess.run(shell, cwd=folder_of_step, env=env | more, capture_output=True, text=True, check=False)
-        said += done.stdout + done.stderr
+        printed += done.stdout + done.stderr
         code = done.returncode
         if code:
             break
     outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines())
-    return ActionRun(code, said, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
+    return ActionRun(code, printed, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -51,6 +51,7 @@ def check_out(revision: str, folder: Path) -> Checkout:
     commit = _git(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"], revision)
     top, prefix = _git(["rev-parse", "--show-toplevel"], revision), _git(["rev-parse", "--show-prefix"], revision)
     tree, index = folder.resolve() / "tree", {"GIT_INDEX_FILE": str(folder / "index")}
+    # An index of our own: the repository's is neither read nor written, so that staged changes do not matter.
     _git(["-C", top, "read-tree", commit], revision, index)
     _git(["-C", top, "checkout-index", "--all", f"--prefix={tree}{os.sep}"], revision, index)
     checkout = Checkout(top=Path(top).resolve(), tree=tree, current_folder=tree / prefix)

@@ -124,6 +124,7 @@ def _plan_all(locations: Sequence[SideLocation], scratch: Path, options: Options
     outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(locations))]
     with ExitStack() as stack:
         jobs = zip(locations, outputs, strict=True)
+        # All children start before the first is waited for; the stack kills those that still run when one is refused.
         children = [stack.enter_context(_planning_child(*job, plan_options)) for job in jobs if job[0].side.model]
         for side, child in children:
             _require_planned(side, child)

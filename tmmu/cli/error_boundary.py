@@ -28,7 +28,7 @@ def run_guarded(step: Callable[[], int], *, as_json: bool) -> int:
     """The exit code of ``step``; a failure is reported in one line, with ``as_json`` also as a record on stdout."""
     try:
         code = step()
-        sys.stdout.flush()
+        sys.stdout.flush()  # a full disk or a closed pipe must show here, and not when the interpreter exits
     except BrokenPipeError:
         _forget_stdout()
         return BROKEN_PIPE_EXIT

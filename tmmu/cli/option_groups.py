@@ -73,6 +73,7 @@ def expand_groups(command: Callable[..., Result]) -> Callable[..., Result]:
     @wraps(command)
     def run_expanded(context: typer.Context, **values: Any) -> Result:
         environment = frozenset(name for name in values if _is_from_environment(context, name))
+        # An option may have the name of another group's parameter, so that groups must not go back into ``values``.
         gathered = {name: _gather(group, values, environment) for name, group in groups.items()}
         return command(**values, **gathered)
 

@@ -177,6 +177,7 @@ def largest_cause(report: DiffReport) -> tuple[PeakCause, int] | None:
         return None
     first = report.lines[0]
     net = sum(line.bytes for line in report.lines if (line.source, line.gone) == (first.source, first.gone))
+    # A line that works against the change is not its cause, even if it is the largest.
     return (first, net) if net * report.peak.bytes > 0 else None
 
 

@@ -39,7 +39,7 @@ def console(*, stderr: bool = False) -> Console:
     plain = not probe.is_terminal
     return _Console(
         stderr=stderr,
-        width=10_000 if plain else None,
+        width=10_000 if plain else None,  # a log is not wrapped
         color_system=None if plain else "auto",
         highlight=False,
         markup=False,
