@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from tmmu.ir.program import Program, ValueRef
+from tmmu.runtime.execute.executor import call_failure
 from tmmu.runtime.execute.inputs import input_specs
 from tmmu.runtime.kernels.code import leaves
 from tmmu.runtime.weights.load import Weight, check_weights, load_into
@@ -35,10 +36,13 @@ class ReferenceExecutor:
             self.value(spec.value).copy_(inputs[spec.name])
 
     def step(self, op: int) -> None:
-        """Runs one op."""
+        """Runs one op; ``INVALID_CONFIG`` that names it where its call raises."""
         call = self.program.calls[op]
         kwargs = {name: self._bind_argument(argument) for name, argument in call.kwargs}
-        results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
+        try:
+            results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise call_failure(self.program.graph, op, error) from error
         for result, value in zip(results, call.results, strict=True):
             if value is not None:
                 self._copy_result(result, self.value(value))

@@ -219,11 +219,15 @@ def _failing_step(bound: BoundProgram, failed: Launch, error: Exception) -> tupl
 
 
 def _failure(bound: BoundProgram, position: int, error: Exception) -> InvalidConfig:
-    op = bound.plan.order[position]
-    source = bound.graph.notes.ops.source[op]
+    return call_failure(bound.graph, bound.plan.order[position], error)
+
+
+def call_failure(graph: Graph, op: int, error: Exception) -> InvalidConfig:
+    """The refusal for a call that raises on these inputs, with the op and its line."""
+    source = graph.notes.ops.source[op]
     location = f" ({source})" if source else ""
     return InvalidConfig(
-        f"op {op} {bound.steps[position].name}{location}: {' '.join(str(error).split())[:300]}",
+        f"op {op} {graph.ops.target[op]}{location}: {' '.join(str(error).split())[:300]}",
         fix="give inputs that the model itself can run on",
         op=op,
     )

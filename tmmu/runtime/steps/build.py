@@ -41,6 +41,8 @@ class CompiledStep:
     """What it was compiled from."""
     is_settled: bool = False
     """Whether it has run once, so that copies of results that are in place already are known and dropped."""
+    runs_for_effect: bool = False
+    """Whether it returns nothing and changes no tensor, as a check does: it runs with the model's data alone."""
 
 
 def compile_step(
@@ -83,7 +85,14 @@ def _step_without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, 
     has_effect = schema.is_mutable or is_random or returns_nothing
     code = (make_instruction(call.operator, args, kwargs),) if has_effect else ()
     tensors = tuple(_tensor_arguments(args, kwargs))
-    return CompiledStep(name=str(call.operator), code=code, fallback=code, results=(), arguments=tensors)
+    return CompiledStep(
+        name=str(call.operator),
+        code=code,
+        fallback=code,
+        results=(),
+        arguments=tensors,
+        runs_for_effect=returns_nothing and not schema.is_mutable and not is_random,
+    )
 
 
 def _rebase_offset(

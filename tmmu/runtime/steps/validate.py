@@ -4,7 +4,8 @@ Two rounds, after which the plan's memory must be cleared. First, for each call 
 on guarded copies of its results and run on random numbers beside the fallback: any bit that differs, any canary that
 breaks, any result that moves, any exception rejects the code. Then every step runs once in place, in order, on whatever
 is there: code that fails or moves a result is rejected too, copies that turn out to be none are dropped, and what
-torch's allocator was asked for is counted by step.
+torch's allocator was asked for is counted by step. What runs for its effect alone is left out: a check would fail on
+what happens to be there, and whatever else it does would be done once more than the model does it.
 
 Invariants: the random state is as it was; only tensors that ``may_fill`` allows are overwritten with random numbers;
 calls of one signature get one verdict, so a plan of many equal layers is validated once per layer kind.
@@ -92,6 +93,8 @@ def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext
 
 def _settle(step: CompiledStep) -> CompiledStep:
     """The step after one run in place: its code, or its fallback where that fails or moves a result."""
+    if step.runs_for_effect:
+        return step
     views = [result.detach() for result in step.results]
     if step.code is not step.fallback:
         code = _run_once(step.code)

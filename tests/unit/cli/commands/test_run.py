@@ -346,3 +346,15 @@ def test_step_whose_kernels_leave_results_out_runs_as_without_a_plan(shell: Shel
 def test_device_that_is_not_there_is_refused(shell: Shell, net: Path) -> None:
     done = shell.tmmu("run", net, "--device", "cuda")
     assert (done.code, "DEVICE_MISSING: there is no cuda" in done.err) == (2, True), done.err
+
+
+@pytest.mark.parametrize("option", ["--no-cache", "--check", "--sanitize"])
+def test_check_of_the_model_that_fails_is_one_line(shell: Shell, option: str) -> None:
+    """A check returns nothing; without it a failed factorization would be given as good."""
+    Path("net.py").write_text(
+        "import torch\nclass model(torch.nn.Module):\n    def forward(self, x): return torch.linalg.cholesky(x - x)\n"
+        "inputs = torch.ones(3, 3)\n"
+    )
+    done = shell.tmmu("run", "net.py", option)
+    assert (done.code, done.out) == (2, "")
+    assert re.search(r"INVALID_CONFIG: op \d aten._linalg_check_errors.default \(net.py:3\)", done.err)

@@ -293,3 +293,16 @@ def test_call_that_returns_nothing_is_run(value: float, holds: bool) -> None:
     else:
         with pytest.raises(RuntimeError, match="nonzero"):
             run()
+
+
+def test_call_for_its_effect_does_not_run_while_steps_are_validated() -> None:
+    """On the zeros that are there then a check would fail, and an effect would come once more than the model's."""
+    seen: list[float] = []
+    with torch.library._scoped_library("tmmu_tests", "FRAGMENT") as library:
+        library.define("note(Tensor x) -> ()")
+        library.impl("note", lambda x: seen.append(float(x)), "CompositeExplicitAutograd")
+        values = ValuesInSlab(torch.tensor(2.0))
+        (step,) = values.validate(call(torch.ops.tmmu_tests.note.default, ValueRef(0), results=()))
+        assert seen == []
+        runnable_of(step.code)()
+    assert seen == [2.0]
