@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, zip_longest
 
 from tmmu.ir.fault import Fault
-from tmmu.ir.graph import PERSISTENT_ROLES, Ops
+from tmmu.ir.graph import PERSISTENT_ROLES, Graph, Ops
 from tmmu.ir.program import GraphHalf, Program, ValueRef
 from tmmu.ir.windows import windows, writers
 from tmmu.passes.operators.table import facts_of
@@ -51,10 +51,22 @@ def drops_without_effect(before: Program, after: Program) -> Iterator[Fault]:
     for op in range(len(before.calls)):
         if op not in matched and _has_effect(before, op):
             yield Fault(rule="meaning", what=f"op {op} has an effect, and is gone", op=op)
-    if not match.same_values(before.graph.outputs, after.graph.outputs):
-        yield Fault(rule="meaning", what="the outputs are others")
+    for name in ("inputs", "outputs"):
+        if not match.same_values(getattr(before.graph, name), getattr(after.graph, name)):
+            yield Fault(rule="meaning", what=f"the {name} are others")
+    if (
+        _persistent_buffers(before.graph) != _persistent_buffers(after.graph)
+        or before.graph.target != after.graph.target
+    ):
+        yield Fault(rule="meaning", what="the target or what outlives the step is another")
     if not match.same_halves(matched):
         yield Fault(rule="meaning", what="the halves hand out other values, or elsewhere")
+
+
+def _persistent_buffers(graph: Graph) -> list[tuple[str, int, str]]:
+    """(role, bytes, name) of what the caller and the session keep, in order, read or not."""
+    rows = zip(graph.buffers.role, graph.buffers.bytes, graph.notes.buffers, strict=True)
+    return [row for row in rows if row[0] in PERSISTENT_ROLES]
 
 
 def _has_effect(program: Program, op: int) -> bool:

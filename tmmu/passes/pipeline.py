@@ -133,22 +133,27 @@ def lower_program(captured: CapturedProgram) -> Program:
     Errors: ``INTERNAL`` where a pass breaks a promise; the error of the first broken rule where the graph as it was
     lowered is not legal.
     """
-    program = lower(captured)
-    require_legal(program.graph)
-    return run_passes(program, PASSES, LOWERED)
+    return run_passes(lower(captured), PASSES, LOWERED)
 
 
 def run_passes(program: Program, passes: Sequence[Pass], facts: Iterable[Fact]) -> Program:
-    """The program after these passes, of which ``facts`` are claimed at the beginning."""
-    claimed = dict.fromkeys(facts)
+    """The program after these passes, of which ``facts`` are claimed at the beginning.
+
+    What was checked once is not checked again while nothing that the check looks at is another object. So the program
+    that comes in is checked too: the rules of legality before the first row, the facts claimed of it after that row.
+    """
+    require_legal(program.graph)
+    claimed = tuple(facts)
+    verified: tuple[Fact, ...] = ()
     for row in passes:
         missing = [fact.name for fact in row.needs if fact not in claimed]
         if missing:
             raise InternalError(f"pass {row.name} needs {', '.join(missing)}, which no pass before it gives")
         before, program = program, row.run(program)
-        old = {fact for fact in claimed if fact not in row.gives and fact.still_holds(before, program)}
-        claimed = {fact: None for fact in (*claimed, *row.gives) if fact not in row.ends}
-        _demand_kept_promises(row, before, program, [fact for fact in claimed if fact not in old])
+        claimed = tuple(dict.fromkeys(fact for fact in (*claimed, *row.gives) if fact not in row.ends))
+        unchanged = {fact for fact in verified if fact not in row.gives and fact.still_holds(before, program)}
+        _demand_kept_promises(row, before, program, [fact for fact in claimed if fact not in unchanged])
+        verified = claimed
     return program
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.ir.test_edit import diamond, halves_of
-from tmmu.errors import InternalError
+from tmmu.errors import InternalError, LivenessCycle
 from tmmu.ir.edit import keep_ops, with_columns
 from tmmu.ir.program import Program, ValueRef
 from tmmu.passes.lowering.eliminate_dead_ops import eliminate_dead_ops
@@ -66,6 +66,15 @@ def with_other_outputs(program: Program) -> Program:
     return replace(program, graph=replace(program.graph, outputs=(2,)))
 
 
+def without_inputs(program: Program) -> Program:
+    return replace(program, graph=replace(program.graph, inputs=()))
+
+
+def with_another_weight(program: Program) -> Program:
+    buffers = replace(program.graph.buffers, bytes=(64, *program.graph.buffers.bytes[1:]))
+    return replace(program, graph=replace(program.graph, buffers=buffers))
+
+
 def with_swapped_calls(program: Program) -> Program:
     return replace(program, calls=(program.calls[1], program.calls[0], *program.calls[2:]))
 
@@ -76,6 +85,8 @@ BROKEN = {
     "another plain argument": (with_another_argument, "is another one now"),
     "operators of graph and call differ": (with_another_operator, "its call aten.mm.default"),
     "other outputs": (with_other_outputs, "the outputs are others"),
+    "inputs gone": (without_inputs, "the inputs are others"),
+    "another size of what the caller keeps": (with_another_weight, "is another one now"),
     "calls moved": (with_swapped_calls, "is another one now"),
 }
 
@@ -129,3 +140,26 @@ def test_halves_that_hand_out_something_else_are_found() -> None:
     assert not list(drops_without_effect(program, eliminate_dead_ops(program)))
     faults = list(drops_without_effect(program, replace(program, joint=joint)))
     assert [fault.what for fault in faults] == ["the halves hand out other values, or elsewhere"]
+
+
+def nothing(program: Program) -> Program:
+    return program
+
+
+def test_program_that_comes_in_is_checked_though_no_pass_changes_it() -> None:
+    row = Pass(name="nothing", run=nothing, meaning=changes_only())
+    with pytest.raises(LivenessCycle):
+        run_passes(reading_the_future(diamond()), [row], LOWERED)
+    with pytest.raises(InternalError, match=r"pass nothing.*its call aten.mm.default"):
+        run_passes(with_another_operator(diamond()), [row], LOWERED)
+
+
+def test_unread_weight_that_goes_is_missed() -> None:
+    program = diamond()
+    buffers = replace(
+        program.graph.buffers, bytes=(*program.graph.buffers.bytes, 8), role=(*program.graph.buffers.role, "parameter")
+    )
+    notes = replace(program.graph.notes, buffers=(*program.graph.notes.buffers, "unread"))
+    wide = replace(program, graph=replace(program.graph, buffers=buffers, notes=notes))
+    assert not list(drops_without_effect(wide, eliminate_dead_ops(wide)))
+    assert "outlives the step" in next(iter(drops_without_effect(wide, program))).what
