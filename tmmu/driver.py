@@ -113,12 +113,11 @@ def compile_model(
     """
     watch = Stopwatch()
     with garbage_collection_off():
-        graph = cache.find_graph(key) if cache and key else None
-        if graph is None:
-            graph = _trace(capture_request, progress, watch)[1].graph
+        kept = cache.find_graph(key) if cache and key else None
+        graph = kept or _trace(capture_request, progress, watch)[1].graph
         if cache and key is None:
             key = key_of_graph(graph, plan_request)
-        return _plan_through_cache(graph, plan_request, watch, cache=cache, key=key)
+        return _plan_through_cache(graph, plan_request, watch, cache=cache, key=key, is_legal=kept is None)
 
 
 def compile_graph(
@@ -253,21 +252,28 @@ def _plan_for_run(
         compiled = Compiled(graph=graph, plan=run_request.plan, seconds=watch.seconds)
     else:
         key = key_of_graph(graph, plan_request) if cache else None
-        compiled = _plan_through_cache(graph, plan_request, watch, cache=cache, key=key)
+        compiled = _plan_through_cache(graph, plan_request, watch, cache=cache, key=key, is_legal=True)
     return with_ring(compiled, run_request.ring, token=plan_request.token) if run_request.ring else compiled
 
 
-def _plan_through_cache(
-    graph: Graph, request: PlanRequest, watch: Stopwatch, *, cache: PlanCache | None, key: Key | None
+def _plan_through_cache(  # noqa: PLR0913 - a graph, what is asked of it, and where its plan may be kept
+    graph: Graph,
+    request: PlanRequest,
+    watch: Stopwatch,
+    *,
+    cache: PlanCache | None,
+    key: Key | None,
+    is_legal: bool = False,
 ) -> Compiled:
-    """The plan of this very graph, kept or made.
+    """The plan of this very graph, kept or made. A graph that the pass table gave ``is_legal``: it was checked there.
 
     Whatever graph lies beside a kept plan, the plan is judged against this one; a cache that does not judge what it
     reads again trusts the key, which covers the graph.
     """
 
     def make() -> tuple[Graph, Plan]:
-        watch.run("check", lambda: require_legal(graph))
+        if not is_legal:
+            watch.run("check", lambda: require_legal(graph))
         return graph, watch.run("plan", lambda: _prepare(graph, request))
 
     def judge_plan(_: Graph, plan: Plan) -> None:

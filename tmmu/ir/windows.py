@@ -22,10 +22,10 @@ def windows(graph: Graph) -> tuple[tuple[int, int], ...]:
     ranges: tuple[tuple[int, int], ...] | None = vars(graph).get("_windows")
     if ranges is None:
         values = graph.values
-        columns = zip(values.offset, values.shape, values.stride, values.dtype, strict=True)
-        ranges = tuple(
-            (offset, offset + extent(shape, stride, DTYPE_BYTES[dtype])) for offset, shape, stride, dtype in columns
-        )
+        forms = list(zip(values.shape, values.stride, values.dtype, strict=True))
+        # A model has few forms of tensors and many values of each.
+        extents = {form: extent(form[0], form[1], DTYPE_BYTES[form[2]]) for form in set(forms)}
+        ranges = tuple((offset, offset + extents[form]) for offset, form in zip(values.offset, forms, strict=True))
         vars(graph)["_windows"] = ranges
     return ranges
 
