@@ -1,5 +1,6 @@
 """Planned rings run as predicted: right in every interleaving, and in exactly the predicted time."""
 
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -74,16 +75,19 @@ def run_ring(device: Device, case: tuple[Any, ...], passes: int, **options: obje
     return loop
 
 
-RINGS = [case for seed in range(400) if (case := random_ring(seed))]
+@cache
+def rings() -> tuple[tuple[RingProblem, Ring, Candidate], ...]:
+    """Drawn when a test asks: collecting the tests makes none."""
+    return tuple(case for seed in range(400) if (case := random_ring(seed)))
 
 
 def test_random_rings_stream_under_every_policy() -> None:
-    assert {ring.policy for _, ring, _ in RINGS if ring.copies} == set(POLICY)
-    assert any(block.resident for _, ring, _ in RINGS for block in ring.blocks)
+    assert {ring.policy for _, ring, _ in rings() if ring.copies} == set(POLICY)
+    assert any(block.resident for _, ring, _ in rings() for block in ring.blocks)
 
 
 def test_pass_takes_the_predicted_time_to_the_nanosecond() -> None:
-    for case in RINGS:
+    for case in rings():
         problem, ring, choice = case
         device = VirtualDevice(LinkSpeed(NS_PER_SECOND, overhead_ns=1))
         loop = run_ring(device, case, 5 * PERIOD)
@@ -95,7 +99,7 @@ def test_pass_takes_the_predicted_time_to_the_nanosecond() -> None:
 
 
 def test_planned_rings_are_right_in_every_interleaving() -> None:
-    for case in RINGS[:150]:
+    for case in rings()[:150]:
         device = ExplorerDevice()
         run_ring(device, case, 3)
         explored = device.explore()
@@ -107,7 +111,7 @@ def test_planned_rings_are_right_in_every_interleaving() -> None:
 
 @pytest.mark.parametrize("fence", [Fence.COPY_LANDED, Fence.READERS_DONE])
 def test_planned_rings_are_wrong_without_a_fence(fence: Fence) -> None:
-    for case in [case for case in RINGS if case[1].copies][:40]:
+    for case in [case for case in rings() if case[1].copies][:40]:
         device = ExplorerDevice()
         run_ring(device, case, 3, fence_filter=without(fence))
         assert races(device.log)
@@ -115,7 +119,7 @@ def test_planned_rings_are_wrong_without_a_fence(fence: Fence) -> None:
 
 
 def test_pass_without_prefetch_takes_all_copies_and_all_compute() -> None:
-    for case in [case for case in RINGS if case[1].copies][:40]:
+    for case in [case for case in rings() if case[1].copies][:40]:
         problem, ring, _ = case
         device = VirtualDevice(LinkSpeed(NS_PER_SECOND, overhead_ns=1))
         run_ring(device, case, 2, prefetch=False)
