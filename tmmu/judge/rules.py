@@ -167,7 +167,7 @@ def check_graph(graph: Graph, *, legal: Graph | None = None) -> tuple[Fault, ...
     A rule that looks at nothing but what stands in ``legal``, a graph that passed, is not asked again.
     """
     rules = [rule for rule in SEMANTIC_RULES if legal is None or not rule.still_holds(graph, legal)]
-    return check_schema(graph) or tuple(fault for rule in rules for fault in rule.check(graph))
+    return check_schema(graph, legal=legal) or tuple(fault for rule in rules for fault in rule.check(graph))
 
 
 def require_legal(graph: Graph) -> None:
