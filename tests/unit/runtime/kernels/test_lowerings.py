@@ -7,7 +7,7 @@ import torch
 
 from tests.runtime.harness import same_bits
 from tmmu.runtime.kernels.code import runnable_of
-from tmmu.runtime.kernels.lowerings import LOWERINGS
+from tmmu.runtime.kernels.lowerings import LOWERINGS, SINGLE_PASS
 from tmmu.runtime.kernels.overloads import arguments_by_name
 from tmmu.runtime.steps.unplanned import count_allocations
 
@@ -79,3 +79,31 @@ def test_lowerings_write_the_bits_of_the_operator_into_the_result(name: str) -> 
 def test_lowerings_that_would_round_otherwise_or_take_too_many_calls_do_not_apply(name: str) -> None:
     operator, args = REFUSED[name]
     assert lower(REFUSED[name], torch.empty_like(operator(*args))) is None
+
+
+ON_ARGUMENT: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "aten._to_copy.default": (aten._to_copy.default, (rand(3, 5),)),
+    "aten.clone.default": (aten.clone.default, (rand(3, 5),)),
+    "aten.relu.default": (aten.relu.default, (rand(3, 5),)),
+    "aten.add.Scalar": (aten.add.Scalar, (rand(3, 5), 0.3, 2)),
+    "aten.sub.Scalar": (aten.sub.Scalar, (rand(3, 5), 0.3, 2)),
+    "aten.mul.Scalar": (aten.mul.Scalar, (rand(3, 5), 0.3)),
+    "aten.div.Scalar": (aten.div.Scalar, (rand(3, 5), 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SINGLE_PASS))
+def test_single_pass_lowerings_may_write_on_their_argument(name: str) -> None:
+    operator, args = ON_ARGUMENT[name]
+    whole = operator(*args)
+    place = args[0].clone()
+    code = lower((operator, (place, *args[1:])), place)
+    assert code is not None
+    runnable_of(code)()
+    assert same_bits(whole, place)
+
+
+@pytest.mark.parametrize("name", sorted(LOWERINGS.keys() & ON_ARGUMENT.keys()))
+def test_lowerings_that_may_write_on_their_argument_are_listed(name: str) -> None:
+    """Otherwise their results are allocated and copied wherever the plan lets them take over an argument."""
+    assert name in SINGLE_PASS
