@@ -82,6 +82,8 @@ is_mkldnn_enabled: Final[Callable[[], bool]] = torch._C._get_mkldnn_enabled
 """Whether a CPU's recurrent layers may be one operator of oneDNN. Holds: 2.11, 2.13."""
 set_mkldnn_enabled: Final[Callable[[bool], None]] = torch._C._set_mkldnn_enabled
 """The switch of the same; the public one changes other switches too. Holds: 2.11, 2.13."""
+attention_priority: Final[Callable[[], list[int]]] = torch._C._get_sdp_priority_order
+"""Attention backends in the order in which torch tries them, as ``SDPBackend`` numbers. Holds: 2.11, 2.13."""
 has_mkl: Final[bool] = torch._C.has_mkl
 """Whether this build multiplies matrices by MKL. Holds: 2.11, 2.13."""
 

@@ -172,6 +172,7 @@ def advice_for(error: BaseException) -> str:
 
 
 _ADVICE = {
+    "NoAttentionKernelError": "allow another backend (sdpa_kernel, enable_math_sdp), or change dtype or head size",
     "DataDependentOutputException": "control flow depends on tensor data: use torch.where, or pass a Python number",
     "DynamicOutputShapeException": "a shape depends on tensor data: use a fixed-size form, such as torch.where",
     "UnsupportedOperatorException": "the operator has no fake kernel: register one with torch.library.register_fake",
