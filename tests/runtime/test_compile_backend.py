@@ -217,7 +217,7 @@ def test_saved_tensors_may_be_moved_by_hooks(weights: bool) -> None:
 def test_double_backward_is_refused() -> None:
     x = torch.randn(4, requires_grad=True)
     (gradient,) = torch.autograd.grad(compile_planned(lambda x: x.tanh().sum())(x), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="double backward"):
+    with pytest.raises(RuntimeError, match=r"double backward|does not require grad"):  # torch 2.13, torch 2.11
         gradient.sum().backward()
 
 
@@ -525,6 +525,7 @@ def test_two_models_do_not_disturb_each_other() -> None:
     assert all_planned()
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="Dynamo's own switch was one for all threads")
 def test_threads_do_not_disturb_each_other() -> None:
     model = Mlp()
     run = compile_planned(model)
@@ -548,6 +549,7 @@ def test_threads_do_not_disturb_each_other() -> None:
     assert wrong == []
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="Dynamo itself refused the graph, and asked no backend")
 def test_unplannable_graphs_run_without_a_plan_and_warn_once(caplog: pytest.LogCaptureFixture) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1

@@ -24,7 +24,7 @@ PLANNED_LIMIT = 20
 def profiled_allocations() -> Iterator[list[int]]:
     """Yields what is filled, when the block ends, with the bytes of every allocation inside, as the profiler saw it."""
     sizes: list[int] = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         yield sizes
     events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
     sizes += [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -420,7 +421,7 @@ def test_why_names_another_torch(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
     real = parts.library_part
     monkeypatch.setattr(parts, "library_part", lambda name: replace(real(name), digest=bytes(32), text="9.9"))
     parts_of_nearest = shell.tmmu("cache", "why", "hf:gpt2", "--json").record["nearest"][0]["parts"]
-    assert parts_of_nearest["library.torch"] == ["9.9", torch.__version__]
+    assert parts_of_nearest["library.torch"] == ["9.9", version("torch")]
     assert set(parts_of_nearest) == {name for name in parts_of_nearest if name.startswith("library.")}
     assert origin(shell, target="hf:gpt2") == "cold"
 
