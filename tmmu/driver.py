@@ -60,6 +60,8 @@ class Compiled:
     graph: Graph
     plan: Plan
     seconds: Mapping[str, float]
+    assumed: tuple[str, ...] = ()
+    """Inputs and buffers for whose values alone the graph was traced; empty where it was not traced now."""
     cached: CachedPlan | None = None
     """Where a cache had it from; ``None`` where none was asked."""
 
@@ -114,10 +116,13 @@ def compile_model(
     watch = Stopwatch()
     with garbage_collection_off():
         kept = cache.find_graph(key) if cache and key else None
-        graph = kept or _trace(capture_request, progress, watch)[1].graph
+        if kept is not None:
+            return _plan_through_cache(kept, plan_request, watch, cache=cache, key=key)
+        captured, program = _trace(capture_request, progress, watch)
         if cache and key is None:
-            key = key_of_graph(graph, plan_request)
-        return _plan_through_cache(graph, plan_request, watch, cache=cache, key=key, is_legal=kept is None)
+            key = key_of_graph(program.graph, plan_request)
+        compiled = _plan_through_cache(program.graph, plan_request, watch, cache=cache, key=key, is_legal=True)
+        return replace(compiled, assumed=captured.assumed)
 
 
 def compile_graph(
@@ -139,7 +144,7 @@ def run_model(
 
     The model is traced in any case: an operator's arguments are in no graph.
     """
-    from tmmu.passes.capture.constants import constant_values, meta_weights, weight_names
+    from tmmu.passes.capture.constants import assumed_inputs, constant_values, meta_weights, weight_names
     from tmmu.passes.capture.eager_model import EagerModel, stored_weights
     from tmmu.runtime.compare.run import RunOptions, run_planned
     from tmmu.runtime.memory.sizing import require_device
@@ -156,6 +161,7 @@ def run_model(
         forms=meta_weights(captured),
         constants=constant_values(captured),
         stored=stored_weights(capture_request.model),
+        inputs=assumed_inputs(captured),
         seed=run_request.seed,
         weights=run_request.weights,
         check=run_request.check,
@@ -165,7 +171,7 @@ def run_model(
         prefetch=run_request.prefetch,
     )
     report = watch.run("run", lambda: run_planned(program, compiled.plan, options, lambda: EagerModel(capture_request)))
-    return replace(compiled, seconds=watch.seconds), report
+    return replace(compiled, seconds=watch.seconds, assumed=captured.assumed), report
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:

@@ -81,6 +81,15 @@ class CaptureOptions(OptionGroup):
         ),
         FOR_PYTHON,
     ] = None
+    symbolic_inputs: Annotated[
+        bool,
+        CaptureOption(
+            "--symbolic-inputs",
+            help="Refuse control flow on the values that the file gives to inputs and buffers of a Python model. "
+            "Default: follow these values, and say so.",
+        ),
+        FOR_PYTHON,
+    ] = False
     batch: Annotated[
         int | None,
         CaptureOption(metavar="N", help="Capture an hf: model for N sequences at once. Default: 1."),

@@ -52,6 +52,7 @@ class CaptureSettings:
     optimizer: str | None
     settings: tuple[tuple[str, str], ...]
     inputs: tuple[str, ...]
+    symbolic_inputs: bool
     batch: int
     seq: int | None
     dtype: str | None
@@ -99,6 +100,7 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
         optimizer=options.optimizer,
         settings=parse_settings(options.settings or ()),
         inputs=tuple(options.inputs or ()),
+        symbolic_inputs=options.symbolic_inputs,
         batch=require_count(options.batch, "--batch") or 1,
         seq=require_count(options.seq, "--seq"),
         dtype=options.dtype,

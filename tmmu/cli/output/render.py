@@ -92,6 +92,15 @@ def arena_table(summary: Summary) -> list[str]:
     return align_columns("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
 
 
+def assumed_line(assumed: Sequence[str]) -> list[str]:
+    """Inputs and buffers whose values the trace followed; empty where there are none."""
+    names = [*assumed[:MAX_INPUTS], *([f"{len(assumed) - MAX_INPUTS} more"] if len(assumed) > MAX_INPUTS else [])]
+    if not names:
+        return []
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return [f"planned for these values of {listed}: with others the model may take another path"]
+
+
 def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> tuple[str, ...]:
     """An arena of a shared slab has no peak and no proof of its own, only a bound."""
     peak, proven = ("", "") if shared else (size(arena.peak), "yes" if arena.proven else "no")

@@ -27,6 +27,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
         **asdict(ran),
         "cache": render.cache_record(compiled.cached),
         "seconds": dict(compiled.seconds),
+        "assumed": compiled.assumed,
     }
 
 
@@ -36,6 +37,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield f"{compiled.graph.notes.name} ran on {compiled.graph.target}: {ran.steps} ops, {weights}"
     yield f"inputs   {_listed(ran.inputs)}"
     yield f"outputs  {_listed(ran.outputs)}"
+    yield from render.assumed_line(compiled.assumed)
     yield ""
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
     yield from render.align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])

@@ -29,6 +29,18 @@ def constant_values(program: CapturedProgram) -> dict[str, torch.Tensor]:
     return values
 
 
+def assumed_inputs(program: CapturedProgram) -> dict[str, torch.Tensor]:
+    """By name, the values of inputs that the trace looked at: the program is one for these values alone."""
+    values: dict[str, torch.Tensor] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.meta.get("assumes") in program.assumed:
+            window = node.meta["windows"][0]
+            value = _initial_value(node, window) if node.meta["value"] is None else node.meta["value"]
+            if value is not None and program.storages[window.storage].role == "input":
+                values[program.storages[window.storage].name] = value
+    return values
+
+
 def _initial_value(node: fx.Node, window: Window) -> torch.Tensor | None:
     """The tensor of a declared node; ``None`` where it depends on more than numbers.
 

@@ -42,3 +42,5 @@ class CapturedProgram:
     storages: tuple[Storage, ...]
     inputs: tuple[Window, ...]
     outputs: tuple[Window, ...]
+    assumed: tuple[str, ...] = ()
+    """Inputs and buffers whose values decided which calls there are, or their shapes."""

@@ -13,6 +13,7 @@ class CaptureRequest:
     """One model, one workload. ``model`` is the command line's MODEL; ``device`` is whose kernels to model.
 
     ``settings`` are ``--set`` pairs as text; ``inputs`` are ``--input`` texts such as ``ids=int64[1,1024]``.
+    ``symbolic_inputs``: control flow may not look at the values that the model's file gives to inputs and buffers.
     ``batch``, ``seq``, ``dtype``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
     """
 
@@ -22,6 +23,7 @@ class CaptureRequest:
     optimizer: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
     inputs: tuple[str, ...] = ()
+    symbolic_inputs: bool = False
     batch: int = 1
     seq: int | None = None
     dtype: str | None = None

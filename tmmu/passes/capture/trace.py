@@ -102,13 +102,13 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
         for name, parameter in module.named_parameters():
             recorder.declare(parameter, role="parameter", name=name)
         for name, buffer in module.named_buffers():
-            recorder.declare(buffer, role="constant", name=name)
+            recorder.declare(buffer, role="constant", name=name, known=workload.gives_values)
     for entry in workload.owned:
         recorder.declare(entry.tensor, role=entry.role, name=entry.name)
     owned = {id(entry.tensor) for entry in workload.owned}
     return tuple(
         dict.fromkeys(
-            recorder.declare(tensor, role="input", name=name)
+            recorder.declare(tensor, role="input", name=name, known=workload.gives_values)
             for name, tensor in named_tensors(inputs_by_name(workload))
             if id(tensor) not in owned
         )

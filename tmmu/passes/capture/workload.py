@@ -23,7 +23,9 @@ class Workload:
     """``run(*args, **kwargs)`` is the program; ``loss`` (of the model and the inputs) trains it.
 
     ``module`` owns the weights and gives ops their paths; ``owned`` are tensors that outlive a step beside the
-    module's parameters and buffers, such as KV caches. ``modules`` tells which module is running.
+    module's parameters and buffers, such as KV caches. ``modules`` tells which module is running. ``gives_values``: its
+    inputs and buffers were made by the user's own code, which is run again for each run, so that control flow may look
+    at their values.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Workload:
     loss: Callable[..., Any] | None = None
     owned: tuple[OwnedTensor, ...] = ()
     modules: ModuleStack = field(default_factory=ModuleStack)
+    gives_values: bool = False
 
 
 def module_of(run: Callable[..., Any]) -> torch.nn.Module | None:

@@ -81,6 +81,8 @@ class RunOptions:
     """Values that the capture found in the program."""
     stored: Tensors
     """Values that came with the model, of an exported program."""
+    inputs: Tensors
+    """Values of inputs that decided which ops there are; the others are random."""
     seed: int
     weights: Path | None
     """A safetensors file, or a folder of such."""
@@ -102,7 +104,7 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
     origins = _weights_by_origin(program.graph, options)
     weights = {name: weight for group in origins.values() for name, weight in group.items()}
     executor = _bind(program, plan, weights, options)
-    inputs = random_inputs(executor.inputs, options.seed)
+    inputs = random_inputs(executor.inputs, options.seed) | dict(options.inputs)
     sanitized = _sanitize(program, executor, weights, inputs, options) if options.sanitize else 0
     if options.sanitize and executor.states:
         executor.close()  # the sanitized run has advanced its state

@@ -17,13 +17,15 @@ from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instructio
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS
 from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
 from tmmu.runtime.memory.slab import is_dense, is_same_view
-from tmmu.torch_private import cpp_address, schema_of
+from tmmu.torch_private import OpOverload, cpp_address, schema_of
 
 ViewOf = Callable[[int], torch.Tensor]
 """The planned tensor of a value; always the same object."""
 BufferStart = Callable[[int], int]
 """The offset in its storage at which a value's buffer begins, in elements of the value."""
 STORAGE_OFFSET: Final = "storage_offset"
+MASKS: Final = (torch.bool, torch.uint8)
+"""Dtypes of an index that selects by value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,10 @@ def compile_step(
     targets = [None if value is None else view(value) for value in call.results]
     into = [None if value is None or value in unread else view(value) for value in call.results]
     fallback = (make_instruction(call.operator, args, kwargs, into=into),)
-    parts = _code_in_parts(call, args, kwargs, into, scratch)
-    code = _direct_code(call, args, kwargs, targets) if parts is None else parts
+    code: Code | None = None
+    if not values_decide_shape(call.operator, arguments_by_name(call.operator, args, kwargs)):
+        parts = _code_in_parts(call, args, kwargs, into, scratch)
+        code = _direct_code(call, args, kwargs, targets) if parts is None else parts
     return CompiledStep(
         name=str(call.operator),
         code=fallback if code is None else code,
@@ -142,6 +146,18 @@ def _direct_code(
     if outgrows_result or (shared and not (in_place and torch.Tag.pointwise in operator.tags)):
         return None
     return (instruction(out.operator, **out.arguments(arguments, results)),)
+
+
+def values_decide_shape(operator: OpOverload, arguments: Mapping[str, Any]) -> bool:
+    """Whether the shape of a result depends on what is in the arguments: a planned one holds for one shape.
+
+    Then the operator allocates its result, which is copied: a result of another shape is an error, where an ``out=``
+    variant would take memory of its own. Nor can such a call be tried on random numbers.
+    """
+    if torch.Tag.dynamic_output_shape not in operator.tags:
+        return False
+    indices = arguments.get("indices")
+    return indices is None or any(index is not None and index.dtype in MASKS for index in indices)
 
 
 def _code_in_parts(

@@ -2,8 +2,8 @@
 
 State. ``graph`` has one node per call, in order, placeholders first. ``table`` numbers the storages and knows the
 window of every tensor on one (``storage_table.py``). ``mutators`` lists, by storage, the nodes that wrote to it in
-place. Which node a tensor comes from is not here but on the tensor, in a ``TensorOrigin``: no map has to keep tensors
-alive, and they die as in eager.
+place; ``assumed`` the declared tensors whose values something looked at. Which node a tensor comes from is not here but
+on the tensor, in a ``TensorOrigin``: no map has to keep tensors alive, and they die as in eager.
 
 Invariants. Every tensor among a node's arguments is a node: one that comes from another graph, or from none, is first
 adopted, as an alias of a known storage or as a constant. An origin counts only while the tensor has the window that it
@@ -74,6 +74,7 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.table = StorageTable()
         self.mutators: dict[int, list[fx.Node]] = {}
+        self.assumed: dict[str, None] = {}
         self._notes = notes
         self._node_of_unknown = node_of_unknown
         self._last_placeholder: fx.Node | None = None
@@ -89,13 +90,18 @@ class GraphBuilder:
 
     # -- making nodes
 
-    def declare(self, tensor: torch.Tensor, *, role: str, name: str) -> None:
-        """Make the tensor's storage known under a role and name, unless it already is."""
+    def declare(self, tensor: torch.Tensor, *, role: str, name: str, known: bool = False) -> None:
+        """Make the tensor's storage known under a role and name, unless it already is.
+
+        ``known``: what depends on the value that it was built with may be evaluated, and its name is then ``assumed``.
+        """
         if self.table.id_of(tensor) is None:
             built_as = tensor.__dict__.get(_ORIGIN)
             node = self._placeholder(tensor, role=role, name=name)
             # For the weight's first value. The trace itself may not count on it: weights are loaded.
             node.meta["built_as"] = built_as
+            if known:
+                node.meta.update(origin=built_as, assumes=name)
 
     def add_call(
         self,

@@ -33,6 +33,7 @@ from tmmu.passes.capture.record.corrections import (
     require_real_kernel,
 )
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
+from tmmu.passes.capture.record.known_shapes import result_of_known_values
 from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
@@ -88,10 +89,13 @@ class Recorder(UncompiledDispatchMode):
         self.declare(tensor, role="state", name=name)
         return tensor
 
-    def declare(self, tensor: torch.Tensor, *, role: str, name: str) -> Window:
-        """Make the tensor's storage known under a role and name, unless it already is; its window."""
+    def declare(self, tensor: torch.Tensor, *, role: str, name: str, known: bool = False) -> Window:
+        """Make the tensor's storage known under a role and name, unless it already is; its window.
+
+        ``known``: the program may look at the value that it was built with.
+        """
         with DisableTorchFunction():
-            self.builder.declare(tensor, role=role, name=name)
+            self.builder.declare(tensor, role=role, name=name, known=known)
             return self.builder.table.window(tensor)
 
     def window_of(self, tensor: torch.Tensor) -> Window:
@@ -105,7 +109,15 @@ class Recorder(UncompiledDispatchMode):
     ) -> CapturedProgram:
         """The program recorded so far."""
         graph, storages = self.builder.graph, self.builder.table.storages()
-        return CapturedProgram(name=name, device=device, graph=graph, storages=storages, inputs=inputs, outputs=outputs)
+        return CapturedProgram(
+            name=name,
+            device=device,
+            graph=graph,
+            storages=storages,
+            inputs=inputs,
+            outputs=outputs,
+            assumed=tuple(self.builder.assumed),
+        )
 
     # -- where the program is
 
@@ -166,6 +178,8 @@ class Recorder(UncompiledDispatchMode):
             self.builder.add_alias(result, node_args[0])
             return result
         result = grouped_product(func, args, kwargs)
+        if result is None:
+            result = result_of_known_values(func, args, kwargs, self.builder)
         if result is None:
             result = self._cache.run(func, args, kwargs)
         result = correct_result(func, args, result, self._device)

@@ -6,7 +6,8 @@ depends on weights, inputs or random numbers has no value before the model runs,
 The part to run is the backward slice of the node: its arguments, and every call that wrote in place to a storage that
 the slice touches, transitively. Each node enters the slice once and a slice has at most ``_MAX_NODES`` nodes, so the
 search ends. Calls run in recorded order (``meta["index"]``), so an in-place write is seen by those after it and no
-others. The slice is refused as a whole where one node is a weight, an input or a random draw.
+others. The slice is refused as a whole where one node is a weight or a random draw, or an input or buffer of which the
+model's file says no value; those that it looks at are noted (``assumed``), since other values may take another path.
 A constant of another recording (a model's buffer, made while it was built) is evaluated there; recordings refer only to
 earlier ones, so that recursion ends too.
 """
@@ -29,6 +30,11 @@ _MAX_BYTES = 1 << 26
 
 class MutationLog(Protocol):
     """What evaluation needs of a recorder: which calls wrote to which storage in place."""
+
+    @property
+    def assumed(self) -> dict[str, None]:
+        """Names of declared tensors whose values were looked at; evaluation adds to it."""
+        ...
 
     @property
     def mutators(self) -> Mapping[int, Sequence[fx.Node]]:
@@ -64,6 +70,7 @@ def evaluate(node: fx.Node, log: MutationLog) -> torch.Tensor | None:
             if value is None:
                 return None
             values[call] = value
+    log.assumed.update((call.meta["assumes"], None) for call in needed if call.meta.get("assumes"))
     result = values[node]
     return result if isinstance(result, torch.Tensor) else None
 

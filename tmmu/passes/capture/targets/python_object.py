@@ -45,6 +45,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
         args=args,
         kwargs=kwargs,
         loss=getattr(module, "loss", None),
+        gives_values=not request.symbolic_inputs,
     )
 
 
@@ -73,6 +74,7 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
         args=args,
         kwargs={**kwargs, **extra},
         loss=getattr(module, "loss", None),
+        gives_values=not request.symbolic_inputs,
     )
 
 

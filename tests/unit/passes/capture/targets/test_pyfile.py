@@ -150,7 +150,7 @@ def test_control_flow_on_data_names_the_line(tmp_path: Path) -> None:
     text = (
         "import torch\ndef model():\n    def f(x):\n        if x.sum() > 0:\n            return x\n        return -x\n"
     )
-    error = refusal_of(tmp_path, text + "    return f\ninputs = torch.zeros(2)\n")
+    error = refusal_of(tmp_path, text + "    return f\ninputs = torch.randn(2)\n")
     assert error.what.startswith("net.py:4: DataDependentOutputException")
     assert "torch.where" in error.fix
 
