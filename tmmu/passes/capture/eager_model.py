@@ -137,7 +137,8 @@ def _weights_of(work: Workload, *, training: bool) -> dict[str, torch.Tensor]:
     if work.module is not None:
         if work.module.training != training and not isinstance(work.module, torch.fx.GraphModule):
             work.module.train(training)
-        weights = dict((*work.module.named_parameters(), *work.module.named_buffers()))
+        named = (*work.module.named_parameters(), *work.module.named_buffers())
+        weights = {name: tensor for name, tensor in named if tensor.layout is torch.strided}  # no plan has the others
     return weights | {entry.name: entry.tensor for entry in work.owned}
 
 

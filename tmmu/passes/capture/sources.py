@@ -1,5 +1,6 @@
 """Where in the user's code an operator call comes from, as ``file:line`` that is the same on every machine."""
 
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -9,8 +10,8 @@ import torch
 
 import tmmu
 
-_TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(tmmu.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent) + os.sep  # with the separator: torchvision is not torch
+_OURS = str(Path(tmmu.__file__).parent) + os.sep
 _SKIP = (_TORCH, _OURS, "<")
 _SITES = frozenset({"site-packages", "dist-packages"})
 _ENTRIES = (str(Path(__file__).parent / "trace.py"), str(Path(__file__).parent / "training.py"))
@@ -55,14 +56,17 @@ def calling_source(folder: str) -> str:
 
 
 def failing_source(traceback: TracebackType | None, folder: str) -> str:
-    """``file:line`` of the innermost frame of a failure in the model's folder, else outside torch and tmmu."""
+    """``file:line`` of the innermost frame of a failure in the model's folder, else outside torch and tmmu.
+
+    Where the model's line called a library that failed, the library's line follows: ``net.py:6 (timm/layers/x.py:80)``.
+    """
     own, outer = "", ""
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         location = f"{display_name(filename, folder)}:{traceback.tb_lineno}"
         if not _is_library(filename) and _is_own(Path(filename), folder):
-            own = location
+            own, outer = location, ""
         elif not _is_library(filename):
             outer = location
         traceback = traceback.tb_next
-    return own or outer
+    return f"{own} ({outer})" if own and outer else own or outer

@@ -102,6 +102,9 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
         for name, parameter in module.named_parameters():
             recorder.declare(parameter, role="parameter", name=name)
         for name, buffer in module.named_buffers():
+            if buffer.layout is not torch.strided:
+                recorder.name_unmodelled(buffer, name=name)
+                continue
             recorder.declare(buffer, role="constant", name=name, known=workload.gives_values)
     for entry in workload.owned:
         recorder.declare(entry.tensor, role=entry.role, name=entry.name)
@@ -140,7 +143,8 @@ def translate_errors(folder: str) -> Iterator[None]:
     """Block in which whatever the user's code raises becomes one ``CaptureFailed`` with the user's file and line."""
     try:
         yield
-    except TmmuError:
+    except TmmuError as error:
+        _locate(error, folder)
         raise
     except SyntaxError as error:
         location = f"{display_name(error.filename, folder) if error.filename else '?'}:{error.lineno}"
@@ -157,6 +161,13 @@ def translate_errors(folder: str) -> Iterator[None]:
             fix=advice_for(error),
             where=location,
         ) from error
+
+
+def _locate(error: TmmuError, folder: str) -> None:
+    """Put the user's line before what happened, where there is one and the error does not name it."""
+    location = failing_source(error.__traceback__, folder)
+    if location and "where" not in error.fields:
+        error.what, error.fields = f"{location}: {error.what}", {**error.fields, "where": location}
 
 
 def _message_of(error: BaseException) -> str:

@@ -103,7 +103,9 @@ def _cacheable_form(
 
 
 def _form_of(result: Any, storages: list[int]) -> _ResultForm:
-    if type(result) is not FakeTensor or result.constant is not None or result.is_conj() or result.is_neg():
+    if type(result) is not FakeTensor or result.layout is not torch.strided:
+        raise _Uncacheable
+    if result.constant is not None or result.is_conj() or result.is_neg():
         raise _Uncacheable
     storage = result.untyped_storage()
     address = cpp_address(storage)

@@ -46,6 +46,20 @@ def materializing_op(func: OpOverload) -> OpOverload:
     return _LAZY.get(func, func)
 
 
+def first_unmodelled(value: Any) -> torch.Tensor | None:
+    """The first tensor that is not a strided window on one storage, in nested tuples and lists."""
+    if isinstance(value, (tuple, list)):
+        return next((found for found in map(first_unmodelled, value) if found is not None), None)
+    return value if isinstance(value, torch.Tensor) and value.layout is not torch.strided else None
+
+
+def refusal_of_layout(func: OpOverload, tensor: torch.Tensor, name: str) -> UnsupportedOp:
+    """The error of a call that reads or makes such a tensor."""
+    layout = str(tensor.layout).removeprefix("torch.")
+    subject = f"{name!r}, a {layout} tensor" if name else f"a {layout} tensor"
+    return UnsupportedOp(f"{func} touches {subject}: only strided ones are modelled", fix="make it dense: .to_dense()")
+
+
 def grouped_product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The result of ``aten._grouped_mm`` in the dtypes that real kernels take and the fake one refuses, not bf16."""
     if func is not _aten._grouped_mm.default or args[0].dtype not in (torch.float32, torch.float16):

@@ -6,9 +6,10 @@ functionalized, so a mutated buffer stays one buffer.
 
 State. ``builder`` is the graph so far, its storages, and the node of each tensor (``graph_builder.py``,
 ``storage_table.py``); ``randomness`` the generator's state (``randomness.py``). ``_forward_notes`` has module and line
-of forward calls by autograd number, for their gradients to take over. The rest is where the program is: its stage, the
-module that runs, how many calls there were. A storage is known once a tensor on it was declared, adopted as a constant,
-or returned by a recorded call.
+of forward calls by autograd number, for their gradients to take over. ``_unmodelled`` are buffers of the model that no
+window describes (sparse ones): while the model is built they come and go, and a step that reads one is refused. The
+rest is where the program is: its stage, the module that runs, how many calls there were. A storage is known once a
+tensor on it was declared, adopted as a constant, or returned by a recorded call.
 
 Invariants. A call is recorded once it has returned: one that raises leaves at most nodes for its arguments. What tmmu
 itself calls meanwhile is not recorded (``pause``). The recorder holds storages but none of the program's fake tensors,
@@ -28,8 +29,10 @@ from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.call_cache import CallCache
 from tmmu.passes.capture.record.corrections import (
     correct_result,
+    first_unmodelled,
     grouped_product,
     materializing_op,
+    refusal_of_layout,
     require_real_kernel,
 )
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
@@ -81,6 +84,7 @@ class Recorder(UncompiledDispatchMode):
         self._recording = True
         self._calls = 0
         self._forward_notes: dict[int, tuple[str, str]] = {}
+        self._unmodelled: list[tuple[torch.Tensor, str]] = []
 
     # -- what the program starts from and ends with
 
@@ -88,6 +92,10 @@ class Recorder(UncompiledDispatchMode):
         """The tensor, declared as state."""
         self.declare(tensor, role="state", name=name)
         return tensor
+
+    def name_unmodelled(self, tensor: torch.Tensor, *, name: str) -> None:
+        """Note the name of a tensor without strides, for the refusal of the call that reads it."""
+        self._unmodelled.append((tensor, name))
 
     def declare(self, tensor: torch.Tensor, *, role: str, name: str, known: bool = False) -> Window:
         """Make the tensor's storage known under a role and name, unless it already is; its window.
@@ -168,6 +176,11 @@ class Recorder(UncompiledDispatchMode):
 
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         func = materializing_op(func)
+        unmodelled = first_unmodelled((args, tuple(kwargs.values())))
+        if unmodelled is not None and (self._strict or signature(func).mutates):
+            raise refusal_of_layout(func, unmodelled, self._name_of_unmodelled(unmodelled))
+        if unmodelled is not None:
+            return func(*args, **kwargs)
         kwargs = self.randomness.before_call(func, args, kwargs)
         node_args = self.builder.nodes_in(args)
         node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
@@ -183,10 +196,18 @@ class Recorder(UncompiledDispatchMode):
         if result is None:
             result = self._cache.run(func, args, kwargs)
         result = correct_result(func, args, result, self._device)
+        made = first_unmodelled(result)
+        if made is not None and self._strict:
+            raise refusal_of_layout(func, made, "")
+        if made is not None:
+            return result
         self.builder.add_call(func, node_args, node_kwargs, result, _written_tensors(func, args, kwargs))
         if self._calls % _PROGRESS_EVERY == 0:
             self._progress("tracing", self._calls)
         return result
+
+    def _name_of_unmodelled(self, tensor: torch.Tensor) -> str:
+        return next((name for known, name in self._unmodelled if known is tensor), "")
 
     def _node_of_unknown(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node | None:
         node = self.randomness.node_of(tensor)

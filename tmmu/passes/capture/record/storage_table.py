@@ -78,7 +78,10 @@ class StorageTable:
         width = DTYPE_BYTES.get(dtype)
         if width is None:
             raise UnsupportedOp(f"tensors of dtype {dtype} are not modelled", fix="use a dense, non-quantized dtype")
-        return Window(storage, int(tensor.storage_offset()) * width, tuple(tensor.shape), tensor.stride(), dtype)
+        offset = int(tensor.storage_offset()) * width
+        if tensor.numel() == 0:  # a slice of nothing may begin beyond the end of its storage
+            offset = min(offset, self.bytes_of(storage))
+        return Window(storage, offset, tuple(tensor.shape), tensor.stride(), dtype)
 
     def window(self, tensor: torch.Tensor) -> Window:
         """The window of a tensor whose storage is known."""
