@@ -22,6 +22,7 @@ from tmmu.cli.parsing import IR_SUFFIX, PLAN_SUFFIX, ModelArgument, ir_path, par
 from tmmu.cli.planning_process import command_line
 from tmmu.compare.match import PlannedGraph
 from tmmu.errors import InternalError, InvalidConfig, TmmuError
+from tmmu.ir.graph import UPDATE_MODULE
 
 Options: TypeAlias = Mapping[str, Sequence[str]]
 """Options of ``tmmu plan`` by long name, each with its values."""
@@ -29,7 +30,7 @@ Options: TypeAlias = Mapping[str, Sequence[str]]
 APPLICATIONS: Final = {**applications(CaptureOptions), **applications(PlanningOptions)}
 """Per option of ``tmmu plan``, the kinds of model that it is for."""
 SWITCHES: Final = switches(CaptureOptions) | switches(PlanningOptions)
-OPTIMIZERS: Final = {"adamw": "aten._fused_adamw_", "sgd": "aten._fused_sgd_"}
+OPTIMIZERS: Final = {"adamw:fused": "aten._fused_adamw_", "sgd:fused": "aten._fused_sgd_"}
 MODE_OPTIONS: Final = ("--preset", "--optimizer")
 
 
@@ -164,7 +165,11 @@ def _options_like(model: PlannedGraph) -> Options:
 
 def _optimizer(model: PlannedGraph) -> list[str]:
     """The ``--optimizer`` of the updates in the graph."""
-    targets = frozenset(model.graph.ops.target)
+    graph = model.graph
+    for stage, module in zip(graph.ops.stage, graph.notes.ops.module, strict=True):
+        if stage == "update" and module.startswith(UPDATE_MODULE):
+            return [module.removeprefix(UPDATE_MODULE)]
+    targets = frozenset(graph.ops.target)  # of a graph that was made before its ops said so
     return [name for name, update in OPTIMIZERS.items() if any(target.startswith(update) for target in targets)]
 
 

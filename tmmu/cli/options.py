@@ -19,7 +19,6 @@ Run: TypeAlias = Callable[[], int]
 Mode = Literal["inference", "forward", "backward"]
 Preset = Literal["train_full", "inference", "remat_enabled"]
 Device = Literal["cuda", "cpu"]
-Optimizer = Literal["adamw", "sgd"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 Texts: TypeAlias = list[str] | None
 
@@ -59,8 +58,13 @@ class CaptureOptions(OptionGroup):
         FOR_ANY,
     ] = None
     optimizer: Annotated[
-        Optimizer | None,
-        CaptureOption(help="Add the update of this optimizer to the step of --mode backward. Default: no update."),
+        str | None,
+        CaptureOption(
+            metavar="NAME[:ITEM,...]",
+            help="Add the update of this class of torch.optim to the step of --mode backward, such as adamw, "
+            "adam:fused or sgd:momentum=0.9. Items are its arguments and one of fused, foreach and forloop. "
+            "Default: no update; the form that torch picks on the device.",
+        ),
         FOR_TRACED,
     ] = None
     settings: Annotated[

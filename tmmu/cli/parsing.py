@@ -1,6 +1,7 @@
 """From option texts to checked values, before torch is imported."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from tmmu.planner.token import parse_token as token_from_hex
 T = TypeVar("T")
 
 DEFAULT_SEED: Final = 0
+_OPTIMIZER: Final = re.compile(r"[a-z]\w*(:.+)?", re.IGNORECASE | re.ASCII)
 DEFAULT_MODE: Final = "inference"
 DEFAULT_RESERVE: Final = 1 << 30
 """Bytes kept free in the fit table for the device context and library workspaces, which are not planned."""
@@ -63,6 +65,13 @@ def parse_model(text: str) -> ModelArgument:
 def parse_reserve(text: str | None) -> int:
     """Bytes of ``--reserve``, or ``DEFAULT_RESERVE``."""
     return DEFAULT_RESERVE if text is None else parse_option("--reserve", lambda: parse_size(text))
+
+
+def parse_optimizer_text(text: str | None) -> str | None:
+    """``NAME[:ITEM,...]``, not looked up yet: that takes torch."""
+    if text is not None and _OPTIMIZER.fullmatch(text) is None:
+        raise InvalidConfig(f"--optimizer {text!r} is not NAME[:ITEM,...]", fix="for example adamw or sgd:momentum=0.9")
+    return text
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:

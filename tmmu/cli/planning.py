@@ -18,6 +18,7 @@ from tmmu.cli.parsing import (
     DEFAULT_SEED,
     ModelArgument,
     arena_specs,
+    parse_optimizer_text,
     parse_settings,
     parse_token,
     refuse,
@@ -97,7 +98,7 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
     return CaptureSettings(
         device=options.device or device,
         mode=options.mode or DEFAULT_MODE,
-        optimizer=options.optimizer,
+        optimizer=parse_optimizer_text(options.optimizer),
         settings=parse_settings(options.settings or ()),
         inputs=tuple(options.inputs or ()),
         symbolic_inputs=options.symbolic_inputs,

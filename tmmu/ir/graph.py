@@ -30,6 +30,8 @@ SCRATCH: Final = "scratch"
 ROLES: Final = (PARAMETER, CONSTANT, INPUT, STATE, ACTIVATION, GRADIENT, SCRATCH)
 PERSISTENT_ROLES: Final = frozenset({PARAMETER, CONSTANT, INPUT, STATE})
 
+UPDATE_MODULE: Final = "torch.optim:"
+"""Before the optimizer's text, the module of ops that update: ``torch.optim:adamw:foreach``."""
 STAGES: Final = ("forward", "backward", "update")
 TARGETS: Final = ("cuda", "cpu")
 PHASES: Final = (

@@ -125,3 +125,14 @@ def test_plan_for_a_device_has_no_graph_beside_it() -> None:
     assert options.graph_output(None, Path("/dev/null")) is None
     assert options.graph_output("graph", Path("/dev/null")) == Path("graph")
     assert options.graph_output(None, Path("x.plan.cbor")) == Path("x.ir.cbor")
+
+
+@pytest.mark.parametrize("text", ["8bit", "adamw:", "", ":fused", "adam w"])
+def test_optimizer_without_a_name_or_items_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"is not NAME\[:ITEM,\.\.\.\]"):
+        options.parse_optimizer_text(text)
+
+
+def test_optimizer_texts_pass_unchanged() -> None:
+    assert options.parse_optimizer_text(None) is None
+    assert options.parse_optimizer_text("sgd:momentum=0.9,nesterov=true") == "sgd:momentum=0.9,nesterov=true"

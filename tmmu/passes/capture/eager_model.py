@@ -67,7 +67,7 @@ class EagerModel:
         if self._request.mode == "inference":
             with torch.no_grad():
                 return workload.run(*workload.args, **workload.kwargs)
-        results = train_step(workload, self._optimizer, optimizer=self._request.optimizer)
+        results = train_step(workload, self._optimizer, optimizer=self._request.optimizer, device=self._request.device)
         for tensor in (*self._weights.values(), *self._inputs.values()):
             tensor.grad = None  # the caller has them; the next step starts without
         return results
@@ -101,11 +101,11 @@ class _Optimizer:
     def __init__(self) -> None:
         self.state: dict[str, torch.Tensor] = {}
 
-    def in_stage(self, stage: str) -> Any:
-        del stage
+    def in_stage(self, stage: str, *, module: str = "") -> Any:
+        del stage, module
         return nullcontext()
 
-    def pause(self) -> Any:
+    def make_state(self) -> Any:
         return nullcontext()
 
     def keep_state(self, tensor: torch.Tensor, *, name: str) -> torch.Tensor:

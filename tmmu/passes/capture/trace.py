@@ -131,7 +131,7 @@ def inputs_by_name(workload: Workload) -> dict[str, Any]:
 
 def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> Any:
     if request.mode != "inference":
-        return train_step(workload, recorder, optimizer=request.optimizer)
+        return train_step(workload, recorder, optimizer=request.optimizer, device=request.device)
     if request.optimizer is not None:
         raise InvalidConfig("an optimizer needs a training step", fix="add --mode backward")
     with torch.no_grad():

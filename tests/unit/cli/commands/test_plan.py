@@ -125,7 +125,6 @@ def test_arena_entries_reach_the_plan(shell: Shell) -> None:
         (("--batch", "two"), "Invalid value for '--batch'"),
         (("--mode", "training"), "Invalid value for '--mode'"),
         (("--preset", "fast"), "Invalid value for '--preset'"),
-        (("--optimizer", "lion"), "Invalid value for '--optimizer'"),
         (("--dtype", "int3"), "Invalid value for '--dtype'"),
         (("--seed", "0", "--token", "00" * 64), "--seed and --token all name the replay token"),
         (("--seed", "x"), "Invalid value for '--seed'"),

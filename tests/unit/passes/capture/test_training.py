@@ -62,7 +62,7 @@ def test_gradients_carry_the_module_of_their_forward_op(tmp_path: Path) -> None:
 
 
 def test_adamw_keeps_its_moments_as_state_and_consumes_the_gradients(tmp_path: Path) -> None:
-    graph = step(tmp_path, optimizer="adamw")
+    graph = step(tmp_path, optimizer="adamw:fused")
     state = names(graph, "state")
     assert {
         "up.weight",

@@ -22,7 +22,7 @@ from torch import fx
 from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.record.storage_table import StorageTable
 from tmmu.passes.capture.record.values import evaluate
-from tmmu.torch_private import DisableTorchFunction, OpOverload
+from tmmu.torch_private import DisableTorchFunction, OpOverload, disable_current_modes
 
 _ORIGIN: Final = "_tmmu_origin"
 
@@ -90,16 +90,22 @@ class GraphBuilder:
 
     # -- making nodes
 
-    def declare(self, tensor: torch.Tensor, *, role: str, name: str, known: bool = False) -> None:
+    def declare(
+        self, tensor: torch.Tensor, *, role: str, name: str, known: bool = False, is_zero: bool = False
+    ) -> None:
         """Make the tensor's storage known under a role and name, unless it already is.
 
-        ``known``: what depends on the value that it was built with may be evaluated, and its name is then ``assumed``.
+        ``is_zero``: that is its value. ``known``: what depends on the value that it was built with may be evaluated,
+        and its name is then ``assumed``.
         """
         if self.table.id_of(tensor) is None:
             built_as = tensor.__dict__.get(_ORIGIN)
             node = self._placeholder(tensor, role=role, name=name)
             # For the weight's first value. The trace itself may not count on it: weights are loaded.
             node.meta["built_as"] = built_as
+            if is_zero:
+                with disable_current_modes():
+                    node.meta["value"] = torch.zeros(tensor.shape, dtype=tensor.dtype)
             if known:
                 node.meta.update(origin=built_as, assumes=name)
 

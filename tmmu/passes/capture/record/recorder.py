@@ -74,7 +74,7 @@ class Recorder(UncompiledDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.builder = GraphBuilder(self._notes, self._node_of_unknown)
         self.randomness = Randomness(self.builder, self.pause, device)
-        self._stage = "forward"
+        self._stage, self._stage_module = "forward", ""
         self._strict = strict
         self._device = device
         self._folder = folder
@@ -82,6 +82,7 @@ class Recorder(UncompiledDispatchMode):
         self._progress = progress
         self._cache = CallCache()
         self._recording = True
+        self._numbers_are_arbitrary = False
         self._calls = 0
         self._forward_notes: dict[int, tuple[str, str]] = {}
         self._unmodelled: list[tuple[torch.Tensor, str]] = []
@@ -89,8 +90,9 @@ class Recorder(UncompiledDispatchMode):
     # -- what the program starts from and ends with
 
     def keep_state(self, tensor: torch.Tensor, *, name: str) -> torch.Tensor:
-        """The tensor, declared as state."""
-        self.declare(tensor, role="state", name=name)
+        """The tensor, declared as state that begins at zero; a number among them is known to."""
+        with DisableTorchFunction():
+            self.builder.declare(tensor, role="state", name=name, is_zero=tensor.dim() == 0)
         return tensor
 
     def name_unmodelled(self, tensor: torch.Tensor, *, name: str) -> None:
@@ -130,13 +132,23 @@ class Recorder(UncompiledDispatchMode):
     # -- where the program is
 
     @contextmanager
-    def in_stage(self, stage: str) -> Iterator[None]:
-        """Block whose calls belong to ``stage``."""
-        before, self._stage = self._stage, stage
+    def in_stage(self, stage: str, *, module: str = "") -> Iterator[None]:
+        """Block whose calls belong to ``stage``, and those of no module to ``module``."""
+        before, self._stage, self._stage_module = self._stage, stage, module
         try:
             yield
         finally:
-            self._stage = before
+            self._stage, self._stage_module = before, ""
+
+    @contextmanager
+    def make_state(self) -> Iterator[None]:
+        """Block whose calls are not recorded, and in which numbers of tensors are 0.5 or 1."""
+        self._numbers_are_arbitrary = True
+        try:
+            with self.pause():
+                yield
+        finally:
+            self._numbers_are_arbitrary = False
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -159,7 +171,8 @@ class Recorder(UncompiledDispatchMode):
         # Autograd numbered this call's node just before, so that the last number is its own. Calls that get no node
         # have the number of the call before them, and must not take its place: the first of a number stays.
         number = next_sequence_number() - 1
-        module, source = self._modules.path, self._modules.source or calling_source(self._folder)
+        module = self._modules.path or self._stage_module
+        source = self._modules.source or calling_source(self._folder)
         self._forward_notes.setdefault(number, (module, source))
         return notes | {"sequence": number, "module": module, "source": source}
 
@@ -167,6 +180,8 @@ class Recorder(UncompiledDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._numbers_are_arbitrary and func is torch.ops.aten._local_scalar_dense.default:
+            return 0.5 if args[0].is_floating_point() else 1
         if not self._recording or func.namespace in _SILENT_NAMESPACES:
             return func(*args, **kwargs)
         with DisableTorchFunction():

@@ -67,7 +67,7 @@ def evaluate(node: fx.Node, log: MutationLog) -> torch.Tensor | None:
     with disable_current_modes(), torch.no_grad():
         for call in sorted(needed, key=lambda n: n.meta["index"]):
             value = _leaf_value(call) if call.op == "placeholder" else _run(call, values)
-            if value is None:
+            if value is None and call.op == "placeholder":
                 return None
             values[call] = value
     log.assumed.update((call.meta["assumes"], None) for call in needed if call.meta.get("assumes"))

@@ -1,0 +1,110 @@
+"""Updates by the code of ``torch.optim``: names and forms, their state, and the bits of the model's own step."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.passes.capture.test_training import LOSS, NET, names, step
+from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import UPDATE_MODULE, Graph
+from tmmu.passes.capture.optimizers import optimizer_classes, parse_optimizer
+
+REFUSED = {"lbfgs", "sparseadam", "adafactor"}
+"""One evaluates the model again, one wants sparse gradients, one looks at values of parameters."""
+SQUARE = NET.replace("nn.Linear(4, 8), nn.Linear(8, 4)", "nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)")
+COMPLEX = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(4, 4, dtype=torch.cfloat))
+    def forward(self, x):
+        return (x.cfloat() @ self.w).abs()
+model = Net
+inputs = lambda: (torch.randn(2, 4),)
+"""
+
+
+def updates(graph: Graph) -> list[str]:
+    return [t for t, stage in zip(graph.ops.target, graph.ops.stage, strict=True) if stage == "update"]
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "meant"),
+    [
+        ("adamw", "cuda", "adamw:foreach"),
+        ("adamw", "cpu", "adamw:forloop"),
+        ("adamw:fused", "cpu", "adamw:fused"),
+        ("muon", "cuda", "muon:forloop"),
+        ("sgd:momentum=0.9, nesterov=True", "cuda", "sgd:foreach,momentum=0.9,nesterov=True"),
+        ("adam:betas=(0.8,0.9),foreach", "cpu", "adam:foreach,betas=(0.8, 0.9)"),
+        ("adam:maximize=true", "cpu", "adam:forloop,maximize=True"),
+    ],
+)
+def test_texts_name_a_class_its_form_and_its_arguments(text: str, device: str, meant: str) -> None:
+    spec = parse_optimizer(text, device)
+    assert spec.text == meant
+    assert parse_optimizer(spec.text, device) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lion", "no such optimizer in torch.optim"),
+        ("lbfgs", "no such optimizer in torch.optim that evaluates the model once"),
+        ("adamw:speed=1", "adamw takes no 'speed=1'"),
+        ("adamw:fast", "adamw takes no 'fast'"),
+        ("adamw:params=1", "adamw takes no 'params=1'"),
+        ("muon:fused", "muon has no fused form"),
+    ],
+)
+def test_texts_that_torch_does_not_take_are_refused(text: str, says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        parse_optimizer(text, "cpu")
+
+
+@pytest.mark.parametrize("name", sorted(set(optimizer_classes()) - REFUSED))
+def test_every_class_is_traced_in_the_middle_of_training(tmp_path: Path, name: str) -> None:
+    graph = step(tmp_path, SQUARE + LOSS, optimizer=name)
+    state = [text for text in names(graph, "state") if text.startswith("optimizer.")]
+    assert {text.rpartition(".")[0].rpartition(".")[2] for text in state} == ({"up", "down"} if state else set())
+    assert {m for m, s in zip(graph.notes.ops.module, graph.ops.stage, strict=True) if s == "update"} == {
+        f"{UPDATE_MODULE}{parse_optimizer(name, 'cuda').text}"
+    }
+    assert bool(state) is (name != "sgd")
+
+
+def test_foreach_needs_temporaries_of_the_size_of_the_parameters(tmp_path: Path) -> None:
+    def made(form: str) -> int:
+        graph = step(tmp_path, optimizer=f"adamw:{form}")
+        first = graph.ops.stage.index("update")
+        before, after = (
+            {graph.values.buffer[v] for row in rows for v in row}
+            for rows in (graph.ops.writes[:first], graph.ops.writes[first:])
+        )
+        return sum(graph.buffers.bytes[b] for b in after - before if graph.buffers.role[b] == "gradient")
+
+    parameters = 4 * (4 * 8 + 8 + 8 * 4 + 4)
+    assert made("fused") == 0
+    assert made("foreach") >= parameters
+
+
+def test_counts_of_steps_are_known_and_other_numbers_are_not(tmp_path: Path) -> None:
+    graph = step(tmp_path, optimizer="adamw:forloop")
+    assert "aten._local_scalar_dense.default" not in graph.ops.target
+    assert updates(graph).count("aten.addcdiv_.default") == 4
+    with pytest.raises(Exception, match="control flow depends on tensor data"):
+        step(tmp_path, optimizer="adafactor")
+
+
+@pytest.mark.parametrize("form", ["forloop", "foreach"])
+def test_complex_parameters_are_updated_as_torch_does(tmp_path: Path, form: str) -> None:
+    graph = step(tmp_path, COMPLEX + LOSS, optimizer=f"adamw:{form}")
+    assert "optimizer.exp_avg.w" in names(graph, "state")
+
+
+def test_forms_that_torch_refuses_are_refused_in_its_words(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="requires all the params to be floating point"):
+        step(tmp_path, COMPLEX + LOSS, optimizer="adamw:fused")
+    with pytest.raises(Exception, match="Muon only supports 2D parameters"):
+        step(tmp_path, optimizer="muon")
