@@ -73,7 +73,7 @@ def run_eager(real: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch
     """What the module returns, views that coincide only once, as a graph lists its outputs."""
     with torch.no_grad():
         tensors = [tensor for _, tensor in named_tensors(real(**inputs))]
-    return list({(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors}.values())
+    return list({(t.data_ptr(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg()): t for t in tensors}.values())
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -270,7 +270,7 @@ def _counts_before(ops: Sequence[OpId], total: int) -> list[int]:
 
 def _call_with_refs(call: Call, new: Callable[[ValueId], ValueId], *, results: bool = True) -> Call:
     def rename(ref: ValueRef) -> ValueRef:
-        return ValueRef(new(ValueId(ref.value)))
+        return replace(ref, value=new(ValueId(ref.value)))
 
     def result(value: int | None) -> int | None:
         return None if value is None else new(ValueId(value))
@@ -287,7 +287,7 @@ def _call_with_refs(call: Call, new: Callable[[ValueId], ValueId], *, results: b
 
 def _joint_with_refs(joint: JointGraph, new: Callable[[ValueId], ValueId]) -> JointGraph:
     def rename_output(output: Output) -> Output:
-        return ValueRef(new(ValueId(output.value))) if isinstance(output, ValueRef) else output
+        return replace(output, value=new(ValueId(output.value))) if isinstance(output, ValueRef) else output
 
     forward = replace(joint.forward, outputs=tuple(map(rename_output, joint.forward.outputs)))
     backward = joint.backward and replace(joint.backward, outputs=tuple(map(rename_output, joint.backward.outputs)))

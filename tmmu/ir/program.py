@@ -15,9 +15,15 @@ from tmmu.ir.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class ValueRef:
-    """Stands for a tensor in an argument list: the value with this id."""
+    """Stands for a tensor in an argument list: the value with this id.
+
+    ``conj`` and ``neg`` are torch's lazy bits: the call is given the elements conjugated or negated, which nothing has
+    done in memory. They are no part of the graph: the bytes are those of the value.
+    """
 
     value: int
+    conj: bool = False
+    neg: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +58,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentView:
-    """A window on argument number ``argument`` of a half, in elements; ``whole``: the argument itself."""
+    """A window on argument number ``argument`` of a half, in elements; ``whole``: the argument itself.
+
+    ``conj`` and ``neg`` as of ``ValueRef``.
+    """
 
     argument: int
     whole: bool
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    conj: bool = False
+    neg: bool = False
 
 
 Output: TypeAlias = ValueRef | ArgumentView | int | float | bool | None

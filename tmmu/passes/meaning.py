@@ -99,7 +99,7 @@ class _Correspondence:
     def same_argument(self, old: object, new: object) -> bool:
         """Whether two arguments are equal but for the ids of corresponding tensors in them."""
         if isinstance(old, ValueRef) and isinstance(new, ValueRef):
-            return self.same_value(old.value, new.value)
+            return (old.conj, old.neg) == (new.conj, new.neg) and self.same_value(old.value, new.value)
         if type(old) is not type(new):
             return False
         if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
@@ -160,10 +160,7 @@ class _Correspondence:
             old.arguments == new.arguments
             and moved == [(delivery.after, delivery.outputs) for delivery in new.deliveries]
             and len(old.outputs) == len(new.outputs)
-            and all(
-                self.same_value(a.value, b.value) if isinstance(a, ValueRef) and isinstance(b, ValueRef) else a == b
-                for a, b in zip(old.outputs, new.outputs, strict=True)
-            )
+            and all(map(self.same_argument, old.outputs, new.outputs))
         )
 
     def _same_bytes(self, old: Iterable[int], new: Iterable[int]) -> bool:

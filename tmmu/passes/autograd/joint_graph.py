@@ -40,6 +40,8 @@ def _hand_out_kernel(values: Sequence[torch.Tensor]) -> None:
 _LIBRARY: Final = torch.library.Library("tmmu", "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define("hand_out(Tensor[] values) -> ()")  # type: ignore[no-untyped-call]
 _LIBRARY.impl("hand_out", _hand_out_kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+for _lazy_bit in ("Conjugate", "Negative"):  # what leaves keeps its bits
+    _LIBRARY.impl("hand_out", torch.library.fallthrough_kernel, _lazy_bit)  # type: ignore[no-untyped-call]
 HAND_OUT: Final = torch.ops.tmmu.hand_out.default
 """Reads what leaves a half, and does nothing."""
 
@@ -217,7 +219,13 @@ class _StepTracer:
             if argument is not None and argument.storage == window.storage and argument.dtype == window.dtype:
                 offset = (window.offset - argument.offset) // DTYPE_BYTES[window.dtype]
                 return ArgumentView(
-                    argument=position, whole=False, shape=window.shape, stride=window.stride, offset=offset
+                    argument=position,
+                    whole=False,
+                    shape=window.shape,
+                    stride=window.stride,
+                    offset=offset,
+                    conj=window.conj,
+                    neg=window.neg,
                 )
         raise UnsupportedOp("a result is an argument seen as another dtype", fix="clone it in the model")
 

@@ -156,7 +156,8 @@ def _inputs_of(work: Workload) -> dict[str, torch.Tensor]:
 
 def _window(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a graph tells tensors apart by. Addresses would not do: all empty tensors lie at 0."""
-    return cpp_address(tensor.untyped_storage()), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    layout = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+    return cpp_address(tensor.untyped_storage()), *layout, tensor.is_conj(), tensor.is_neg()
 
 
 def _storage_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,13 +13,28 @@ from torch import fx
 
 
 class Window(NamedTuple):
-    """A strided view: ``offset`` in bytes from the start of a storage; ``shape`` and ``stride`` in elements."""
+    """A strided view: ``offset`` in bytes from the start of a storage; ``shape`` and ``stride`` in elements.
+
+    ``conj`` and ``neg`` are torch's lazy bits: whoever reads the window sees its elements conjugated or negated.
+    """
 
     storage: int
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
+    conj: bool = False
+    neg: bool = False
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether its elements are other than the bytes say."""
+        return self.conj or self.neg
+
+    @property
+    def in_memory(self) -> "Window":
+        """The same window on the elements as they lie in memory."""
+        return self._replace(conj=False, neg=False) if self.is_lazy else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,10 +86,20 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     inputs = _declare(workload, recorder, training=request.mode != "inference")
     with workload.modules.track_calls(), recorder, recorder.randomness.intercept():
         results = _step(workload, request, recorder)
-    outputs = tuple(dict.fromkeys(recorder.window_of(tensor) for _, tensor in named_tensors(results)))
+        distinct = {recorder.window_of(tensor): tensor for _, tensor in named_tensors(results)}
+        tensors = [_computed(tensor) for tensor in distinct.values()]
+    outputs = tuple(map(recorder.window_of, tensors))
     if not outputs:
         raise CaptureFailed("the model returns no tensor", fix="return at least one tensor from forward")
     return recorder.finish(name=workload.name, device=request.device, inputs=inputs, outputs=outputs)
+
+
+def _computed(tensor: torch.Tensor) -> torch.Tensor:
+    """An output that leaves the program, where nobody reads a lazy bit: conjugated or negated in memory."""
+    if not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    with torch.no_grad():
+        return tensor.resolve_conj().resolve_neg()
 
 
 def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple[Window, ...]:

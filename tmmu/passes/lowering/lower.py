@@ -8,12 +8,13 @@ values on that version; both change together, when an op writes.
 What the graph says beyond that is left to the passes of ``tmmu.passes.pipeline``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import fx
 
+from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.ir.ids import BufferId, Bytes, ValueId
 from tmmu.ir.program import Call, Program, ValueRef
@@ -65,7 +66,11 @@ class _Lowering:
         return Program(graph=self.graph(inputs, outputs), calls=tuple(self.calls))
 
     def value(self, window: Window) -> ValueId:
-        """The id of a window at its storage's current version, made now if nothing named it before."""
+        """The id of a window at its storage's current version, made now if nothing named it before.
+
+        Lazy bits are the call's: a window has the same value with them and without.
+        """
+        window = window.in_memory
         current = self.current[window.storage]
         if window not in current:
             current[window] = ValueId(len(self.windows))
@@ -78,6 +83,7 @@ class _Lowering:
     def visit(self, node: fx.Node) -> None:
         results = [window for window in node.meta["windows"] if window is not None]
         fresh = [w for w in results if w.storage not in self.initial and self.writer[w.storage] is None]
+        _require_in_memory(node, fresh)
         changed: tuple[Window, ...] = node.meta["mutates"]
         if not fresh and not changed and results:
             return
@@ -113,7 +119,8 @@ class _Lowering:
         """The arguments of the call, tensors by their values before it."""
 
         def to_ref(argument: fx.Node) -> ValueRef:
-            return ValueRef(self.value(argument.meta["windows"][0]))
+            window: Window = argument.meta["windows"][0]
+            return ValueRef(self.value(window), window.conj, window.neg)
 
         kwargs = {key: fx.node.map_aggregate(value, _by_value(to_ref)) for key, value in node.kwargs.items()}
         return tuple(fx.node.map_aggregate(arg, _by_value(to_ref)) for arg in node.args), tuple(kwargs.items())
@@ -179,6 +186,15 @@ class _Lowering:
 
 def _by_value(named: Callable[[fx.Node], ValueRef]) -> Callable[[Any], Any]:
     return lambda argument: named(argument) if isinstance(argument, fx.Node) else argument
+
+
+def _require_in_memory(node: fx.Node, fresh: Sequence[Window]) -> None:
+    """Refuse a call that makes a storage and hands it out conjugated or negated: a copy would have other bytes."""
+    if any(window.is_lazy for window in fresh):
+        raise UnsupportedOp(
+            f"{signature(node.target).name} at {node.meta['source']} makes a tensor with a conjugate or negative bit",
+            fix="let it make the elements themselves, as resolve_conj and resolve_neg do",
+        )
 
 
 def _argument_windows(node: fx.Node) -> list[Window]:

@@ -9,6 +9,7 @@ from tmmu.ir.program import Program, ValueRef
 from tmmu.runtime.execute.executor import call_failure
 from tmmu.runtime.execute.inputs import input_specs
 from tmmu.runtime.kernels.code import leaves
+from tmmu.runtime.memory.slab import with_lazy_bits
 from tmmu.runtime.weights.load import Weight, check_weights, load_into
 
 
@@ -70,7 +71,7 @@ class ReferenceExecutor:
 
     def _bind_argument(self, argument: Any) -> Any:
         if isinstance(argument, ValueRef):
-            return self.value(argument.value)
+            return with_lazy_bits(self.value(argument.value), conj=argument.conj, neg=argument.neg)
         if isinstance(argument, (list, tuple)) and not isinstance(argument, torch.Size):
             items = [self._bind_argument(item) for item in argument]
             return items if isinstance(argument, list) else tuple(items)

@@ -28,7 +28,7 @@ from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, Output, ValueRe
 from tmmu.runtime.execute.bind import BindRequest, bind_program
 from tmmu.runtime.execute.executor import BoundProgram, run_launches
 from tmmu.runtime.kernels.code import Runnable, unexpanded_index
-from tmmu.runtime.memory.slab import Slab
+from tmmu.runtime.memory.slab import Slab, in_memory, with_lazy_bits
 from tmmu.runtime.steps.build import byte_range
 from tmmu.runtime.steps.launch_plan import Launch, launch_plan_of
 from tmmu.torch_private import DisableAutocast, cpp_address, has_internal_overlap
@@ -52,7 +52,9 @@ class StepMemory:
         self._written_inputs = tuple((index, view) for index, view in self._inputs if self._buffer_of(index) in written)
         outputs = enumerate(joint.forward.outputs)
         self._views = {
-            index: bound.views.view(output.value) for index, output in outputs if isinstance(output, ValueRef)
+            index: _as_seen(bound.views.view(output.value), output)
+            for index, output in outputs
+            if isinstance(output, ValueRef)
         }
         stack = cpp_address(self._memory.untyped_storage())
         self._in_stack = {index for index, view in self._views.items() if cpp_address(view.untyped_storage()) == stack}
@@ -166,7 +168,8 @@ class StepMemory:
 
     def _copy_values(self, outputs: Sequence[Output], aliasing: Sequence[Output]) -> list[torch.Tensor]:
         """A copy per value; values on one buffer, ``aliasing`` ones included, get copies that share a storage."""
-        values = [output.value for output in outputs if isinstance(output, ValueRef)]
+        refs = [output for output in outputs if isinstance(output, ValueRef)]
+        values = [ref.value for ref in refs]
         buffer_of = self._bound.graph.values.buffer
         buffers = frozenset(buffer_of[value] for value in values)
         others = [output.value for output in aliasing if isinstance(output, ValueRef)]
@@ -176,7 +179,7 @@ class StepMemory:
             slab = Slab.over(self._bound.views.bytes(buffer).clone())
             shared = [value for value in dict.fromkeys(values) if buffer_of[value] == buffer]
             copies.update((value, self._bound.views.view_in(value, slab)) for value in shared)
-        return [copies[value] for value in values]
+        return [_as_seen(copies[ref.value], ref) for ref in refs]
 
     def _collect(self, outputs: Sequence[Output], args: Sequence[Any]) -> list[Any]:
         """The outputs in order: delivered copies, and what is no tensor of the program."""
@@ -211,23 +214,24 @@ class StepMemory:
         result: torch.Tensor = results[alias]
         if not isinstance(output, ValueRef) or output == self._joint.forward.outputs[alias]:
             return result
+        result = in_memory(result)
         view, storage_bytes = self._views[index], result.untyped_storage().nbytes()
         width = view.element_size()
         offset = self._bound.graph.values.offset[output.value] // width
         with torch.no_grad():
             flat = result.as_strided((storage_bytes // result.element_size(),), (1,), 0).view(torch.uint8)
             elements = flat[: storage_bytes // width * width].view(view.dtype)
-            return elements.as_strided(view.shape, view.stride(), offset)
+            return _as_seen(elements.as_strided(view.shape, view.stride(), offset), output)
 
     def _leased_view(self, index: int, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
         """A residual in ``storage``; a copy of one outside the stack, and what is no tensor of the program."""
-        view = self._views.get(index)
-        if view is None:
-            return _resolve(self._joint.forward.outputs[index], args)
+        view, output = self._views.get(index), self._joint.forward.outputs[index]
+        if view is None or not isinstance(output, ValueRef):
+            return _resolve(output, args)
         if index not in self._in_stack:
             return _clone(view)
         offset = int(view.storage_offset()) - int(self._memory.storage_offset()) // view.element_size()
-        return torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride())
+        return _as_seen(torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride()), output)
 
 
 def bind_step_memory(request: BindRequest, args: Sequence[Any], *, static: frozenset[int]) -> StepMemory:
@@ -275,7 +279,12 @@ def _written_buffers(bound: BoundProgram) -> frozenset[int]:
 
 
 def _view_argument(output: ArgumentView, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.as_strided(output.shape, output.stride, int(tensor.storage_offset()) + output.offset)
+    offset = int(tensor.storage_offset()) + output.offset
+    return _as_seen(tensor.as_strided(output.shape, output.stride, offset), output)
+
+
+def _as_seen(tensor: torch.Tensor, output: ValueRef | ArgumentView) -> torch.Tensor:
+    return with_lazy_bits(tensor, conj=output.conj, neg=output.neg)
 
 
 def _resolve(output: Output, args: Sequence[Any]) -> Any:
@@ -302,7 +311,9 @@ def _memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _clone(view: torch.Tensor) -> torch.Tensor:
-    """A copy with the same shape and strides."""
+    """A copy with the same shape, strides and lazy bits."""
+    if view.is_conj() or view.is_neg():
+        return with_lazy_bits(_clone(in_memory(view)), conj=view.is_conj(), neg=view.is_neg())
     copy = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=view.device)
     index = unexpanded_index(view)
     (copy[index] if index else copy).copy_(view[index] if index else view)

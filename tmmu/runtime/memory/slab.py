@@ -74,6 +74,17 @@ def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
+def with_lazy_bits(tensor: torch.Tensor, *, conj: bool, neg: bool) -> torch.Tensor:
+    """The tensor, or a view of it whose readers see its elements conjugated, negated or both."""
+    negated = torch.ops.aten._neg_view.default(tensor) if neg else tensor
+    return torch.ops.aten._conj.default(negated) if conj else negated
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a view of it on the elements as they lie in memory, neither conjugated nor negated."""
+    return with_lazy_bits(tensor, conj=tensor.is_conj(), neg=tensor.is_neg())
+
+
 def has_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have the same shape, dtype and bytes: signed zeros and NaNs count as what they are."""
     return a.shape == b.shape and a.dtype == b.dtype and row_major_bytes(a).equal(row_major_bytes(b))

@@ -16,7 +16,7 @@ from tmmu.ir.program import Call, ValueRef
 from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS
 from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
-from tmmu.runtime.memory.slab import is_dense, is_same_view
+from tmmu.runtime.memory.slab import is_dense, is_same_view, with_lazy_bits
 from tmmu.torch_private import OpOverload, cpp_address, schema_of
 
 ViewOf = Callable[[int], torch.Tensor]
@@ -113,7 +113,7 @@ def _rebase_offset(
 
 def _bind_argument(argument: Any, view: ViewOf) -> Any:
     if isinstance(argument, ValueRef):
-        return view(argument.value)
+        return with_lazy_bits(view(argument.value), conj=argument.conj, neg=argument.neg)
     if isinstance(argument, (list, tuple)) and not isinstance(argument, torch.Size):
         items = [_bind_argument(item, view) for item in argument]
         return items if isinstance(argument, list) else tuple(items)

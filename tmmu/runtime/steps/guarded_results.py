@@ -65,7 +65,7 @@ def call_signature(call: Call, view: ViewOf, step: CompiledStep) -> CallSignatur
     def token(argument: Any) -> Any:
         if isinstance(argument, ValueRef):
             alias = results.index(aliases[argument.value]) if argument.value in aliases else -1
-            return (*_layout(view(argument.value)), alias)
+            return (*_layout(view(argument.value)), argument.conj, argument.neg, alias)
         if isinstance(argument, (list, tuple)):
             return tuple(map(token, argument))
         return type(argument), repr(argument)

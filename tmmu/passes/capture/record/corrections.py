@@ -1,7 +1,6 @@
 """Where fake kernels and real ones disagree, the recorder follows the real ones.
 
-Four rules, applied to each call in this order: a view that puts its work off is replaced by the operator that does it,
-since a window cannot say "conjugated" (``materializing_op``); a call that a real kernel refuses is refused
+Three rules, applied to each call in this order: a call that a real kernel refuses is refused
 (``require_real_kernel``), so that what a user would be told when running the model, they are told when planning; a call
 that real kernels take and fake ones refuse gets its result here (``grouped_product``); a result whose dtype the fake
 kernel gets wrong is mended (``correct_result``). Each rule is a pure function of the call's own arguments and knows its
@@ -32,18 +31,7 @@ _ONE_DTYPE: Final = frozenset(
 )
 """Operators whose real kernels want all their tensors in one dtype."""
 
-_LAZY: Final = {
-    _aten._conj.default: _aten._conj_physical.default,
-    _aten._neg_view.default: _aten.neg.default,
-}
-"""Views that only note that elements are to be conjugated or negated, and the operators that do it."""
-
 _QUANTIZED: Final = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
-
-
-def materializing_op(func: OpOverload) -> OpOverload:
-    """The operator to record in place of one that puts its work off until its result is read."""
-    return _LAZY.get(func, func)
 
 
 def first_unmodelled(value: Any) -> torch.Tensor | None:

@@ -206,11 +206,19 @@ class GraphBuilder:
         if storage is None:
             return self._node_of_unknown(tensor, origin) or self._constant(tensor, origin)
         node, window = self.table.maker_of(storage), self.table.window(tensor)
-        if node.meta["windows"] != (window,):
+        if node.meta["windows"] != (window.in_memory,):
             args = (node, list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
-            node = self.graph.create_node("call_function", torch.ops.aten.as_strided.default, args)
-            node.meta.update(self._notes(), windows=(window,), mutates=())
+            node = self._view_node(torch.ops.aten.as_strided.default, args, window.in_memory)
+        if window.neg:
+            node = self._view_node(torch.ops.aten._neg_view.default, (node,), window._replace(conj=False))
+        if window.conj:
+            node = self._view_node(torch.ops.aten._conj.default, (node,), window)
         self._tag(tensor, node)
+        return node
+
+    def _view_node(self, func: OpOverload, args: tuple[Any, ...], window: Window) -> fx.Node:
+        node: fx.Node = self.graph.create_node("call_function", func, args)
+        node.meta.update(self._notes(), windows=(window,), mutates=())
         return node
 
     def _constant(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tmmu.errors import CaptureFailed
+from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.call_cache import CallCache
@@ -31,7 +31,6 @@ from tmmu.passes.capture.record.corrections import (
     correct_result,
     first_unmodelled,
     grouped_product,
-    materializing_op,
     refusal_of_layout,
     require_real_kernel,
 )
@@ -105,6 +104,7 @@ class Recorder(UncompiledDispatchMode):
         ``known``: the program may look at the value that it was built with.
         """
         with DisableTorchFunction():
+            _require_in_memory(tensor, name)
             self.builder.declare(tensor, role=role, name=name, known=known)
             return self.builder.table.window(tensor)
 
@@ -190,7 +190,6 @@ class Recorder(UncompiledDispatchMode):
             return self._record(func, args, kwargs)
 
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        func = materializing_op(func)
         unmodelled = first_unmodelled((args, tuple(kwargs.values())))
         if unmodelled is not None and (self._strict or signature(func).mutates):
             raise refusal_of_layout(func, unmodelled, self._name_of_unmodelled(unmodelled))
@@ -232,6 +231,15 @@ class Recorder(UncompiledDispatchMode):
                 fix="run the model in one thread",
             )
         return node
+
+
+def _require_in_memory(tensor: torch.Tensor, name: str) -> None:
+    """Refuse weights and inputs whose elements are not what their bytes say."""
+    if tensor.is_conj() or tensor.is_neg():
+        bit = "conjugated" if tensor.is_conj() else "negated"
+        raise UnsupportedOp(
+            f"{name} is a view that torch has {bit} without changing memory", fix="clone it before the model takes it"
+        )
 
 
 def _written_tensors(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -81,7 +81,8 @@ class StorageTable:
         offset = int(tensor.storage_offset()) * width
         if tensor.numel() == 0:  # a slice of nothing may begin beyond the end of its storage
             offset = min(offset, self.bytes_of(storage))
-        return Window(storage, offset, tuple(tensor.shape), tensor.stride(), dtype)
+        bits = tensor.is_conj(), tensor.is_neg()
+        return Window(storage, offset, tuple(tensor.shape), tensor.stride(), dtype, *bits)
 
     def window(self, tensor: torch.Tensor) -> Window:
         """The window of a tensor whose storage is known."""
