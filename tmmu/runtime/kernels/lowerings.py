@@ -3,7 +3,7 @@
 Two tables, one row per operator. A row of ``LOWERINGS`` maps the arguments of a call, by name, and its result to code,
 or to ``None`` where it does not apply; ``IN_PARTS`` also takes the bytes that a part may allocate. No state.
 
-A row may be wrong without harm: ``steps/validate.py`` runs its code beside the operator on random numbers before it is
+A row may be wrong without harm: ``steps/validate.py`` runs its code beside the operator on several draws before it is
 used, and any bit that differs drops it. Rows in ``SINGLE_PASS`` alone may be given a result that is also an argument.
 """
 
@@ -198,3 +198,8 @@ IN_PARTS: Final[Mapping[str, PartsLowering]] = {
     "aten.convolution_backward.default": convolution_gradient_in_parts,
 }
 """By operator: code that allocates about so many bytes at a time; ``None`` where one call is enough."""
+
+
+def is_lowered(operator: Any) -> bool:
+    """Whether the operator has a row in one of the tables."""
+    return str(operator) in LOWERINGS or str(operator) in IN_PARTS

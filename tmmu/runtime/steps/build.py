@@ -26,6 +26,17 @@ BufferStart = Callable[[int], int]
 STORAGE_OFFSET: Final = "storage_offset"
 MASKS: Final = (torch.bool, torch.uint8)
 """Dtypes of an index that selects by value."""
+_CONTRACTED: Final = frozenset(
+    {
+        *("aten::mul", "aten::div", "aten::true_divide", "aten::addcmul", "aten::addcdiv", "aten::ldexp"),
+        *("aten::sigmoid_backward", "aten::tanh_backward"),
+    }
+)
+"""Kernels that have other bits in place where their numbers are complex.
+
+The compiler makes two versions of the loop over what is left of a vector, or over strided elements, and takes the one
+with fused products only where the result overlaps no argument.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +139,12 @@ def _direct_code(
     if all(r.alias_info is not None and r.alias_info.is_write for r in schema_of(operator).returns):
         return (make_instruction(operator, args, kwargs),)
     results = [target for target in targets if target is not None]
-    if len(results) != len(targets) or not all(map(is_dense, results)):
-        return None
     arguments = arguments_by_name(operator, args, kwargs)
     shared = [t for t in _tensor_arguments(args, kwargs) if any(_may_overlap(t, result) for result in results)]
     in_place = all(is_same_view(t, result) for t in shared for result in results)
+    is_contracted = schema_of(operator).name in _CONTRACTED and any(result.is_complex() for result in results)
+    if len(results) != len(targets) or not all(map(is_dense, results)) or (shared and is_contracted):
+        return None
     lowering = LOWERINGS.get(str(operator))
     if lowering is not None and len(results) == 1 and (not shared or (in_place and str(operator) in SINGLE_PASS)):
         lowered = lowering(arguments, results[0])

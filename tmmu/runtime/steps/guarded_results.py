@@ -6,6 +6,7 @@ that shows without harm. Layout: guard, result, guard, result, …, guard, each 
 the storage has its size. An argument that is the same view as a result in the plan is so here too, with its value.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -14,10 +15,13 @@ import torch
 from tmmu.ir.program import Call, ValueRef
 from tmmu.runtime.memory.slab import Slab, is_same_view
 from tmmu.runtime.memory.usage import round_up
-from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
+from tmmu.runtime.steps.build import STORAGE_OFFSET, CompiledStep, ViewOf, byte_range
+from tmmu.torch_private import schema_of
 
 GUARD_BYTES: Final = 256
 CANARY: Final = 0xA5
+STAND_IN_BYTES: Final = 1 << 20
+"""Bytes up to which a weight is replaced by draws while a step is tried; of more, no bit agrees by chance."""
 CallSignature: TypeAlias = tuple[Any, ...]
 
 
@@ -55,6 +59,23 @@ class GuardedResults:
         canaries_intact = all(bool((self._memory[low:high] == CANARY).all()) for low, high in self._guards)
         unmoved = all(is_same_view(place, self._before[value]) for value, place in self._places.items())
         return canaries_intact and unmoved and self._slab.storage.nbytes() == self._storage_bytes
+
+
+def stand_ins(call: Call, view: ViewOf, may_fill: Callable[[torch.Tensor], bool]) -> ViewOf:
+    """``view``, but copies, which may be filled, in place of small floating arguments that may not.
+
+    None for an operator that counts from the start of a storage.
+    """
+    if any(argument.name == STORAGE_OFFSET for argument in schema_of(call.operator).arguments):
+        return view
+    copies: dict[int, torch.Tensor] = {}
+    for value in dict.fromkeys(ref.value for ref in call.refs()):
+        tensor = view(value)
+        is_number = tensor.is_floating_point() or tensor.is_complex()
+        if is_number and _byte_size(tensor) <= STAND_IN_BYTES and not may_fill(tensor):
+            slab = Slab(_byte_size(tensor), GUARD_BYTES, tensor.device)
+            copies[value] = slab.view(0, tensor.shape, tensor.stride(), tensor.dtype)
+    return lambda value: copies[value] if value in copies else view(value)
 
 
 def call_signature(call: Call, view: ViewOf, step: CompiledStep) -> CallSignature:

@@ -1,27 +1,33 @@
 """Validates each step once, when a plan is bound; one that does not have the operator's bits runs its fallback.
 
 Two rounds, after which the plan's memory must be cleared. First, for each call signature, the step's code is compiled
-on guarded copies of its results and run on random numbers beside the fallback: any bit that differs, any canary that
-breaks, any result that moves, any exception rejects the code. Then every step runs once in place, in order, on whatever
-is there: code that fails or moves a result is rejected too, copies that turn out to be none are dropped, and what
-torch's allocator was asked for is counted by step. What runs for its effect alone is left out: a check would fail on
-what happens to be there, and whatever else it does would be done once more than the model does it.
+on guarded copies of its results and run beside the fallback on several draws of ``trial_values``: any bit that differs,
+any canary that breaks, any result that moves, any exception of the code alone rejects it. Then every step runs once in
+place, in order, on whatever is there: code that fails or moves a result is rejected too, copies that turn out to be
+none are dropped, and what torch's allocator was asked for is counted by step. What runs for its effect alone is left
+out: a check would fail on what happens to be there, and whatever else it does would be done once more than the model
+does it.
 
-Invariants: the random state is as it was; only tensors that ``may_fill`` allows are overwritten with random numbers;
-calls of one signature get one verdict, so a plan of many equal layers is validated once per layer kind.
+Invariants: the caller's random state is as it was, and decides nothing: draws have seeds of their own, and so have the
+operators that draw. Only tensors that ``may_fill`` allows are overwritten. A verdict is a function of the signature
+(and, for arguments that may not be filled and are large, of their values): the same in every process. Calls of one
+signature get one verdict, so a plan of many equal layers is validated once per layer kind.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from tmmu.ir.program import Call
-from tmmu.runtime.kernels.code import Code, call_results, run_and_drop_copies, runnable_of
+from tmmu.runtime.kernels.code import Code, Instruction, call_results, run_and_drop_copies, runnable_of
+from tmmu.runtime.kernels.lowerings import is_lowered
 from tmmu.runtime.memory.slab import has_same_bits, is_same_view
-from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
+from tmmu.runtime.steps.build import CompiledStep, ViewOf
 from tmmu.runtime.steps.execution_stream import ExecutionStream
-from tmmu.runtime.steps.guarded_results import CallSignature, GuardedResults, call_signature
+from tmmu.runtime.steps.guarded_results import CallSignature, GuardedResults, call_signature, stand_ins
+from tmmu.runtime.steps.trial_values import SEED, draws_of, fill_arguments
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.torch_private import DisableAutocast
 
@@ -58,37 +64,52 @@ def _is_bit_exact(step: CompiledStep, context: ValidationContext, verdicts: dict
         return True
     signature = call_signature(call, context.view, step)
     if signature not in verdicts:
-        for argument in step.arguments:
-            if context.may_fill(argument):
-                _randomize(argument)
-        verdicts[signature] = _matches_fallback(step, call, context)
+        try:
+            verdicts[signature] = _matches_fallback(step, call, context)
+        except Exception:  # noqa: BLE001 - any exception rejects the code
+            verdicts[signature] = False
     return verdicts[signature]
 
 
-def _randomize(tensor: torch.Tensor) -> None:
-    """Fills a floating or complex tensor with normal numbers, gaps included."""
-    # Integral tensors keep their values: they may index another tensor, and random ones may be out of range.
-    if tensor.is_floating_point() or tensor.is_complex():
-        low, high = byte_range(tensor)
-        width = tensor.element_size()
-        tensor.as_strided(((high - low) // width,), (1,), low // width).normal_()
-
-
 def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext) -> bool:
+    """Whether every draw on which the operator runs gives the same bits; false where it runs on none."""
+    guarded = GuardedResults(call, stand_ins(call, context.view, context.may_fill))
+    candidate = context.compile_call(call, guarded.view)
+    # Other places may compile to other code (a takeover that is none there); then this is no test of the step's.
+    if len(candidate.code) != len(step.code):
+        return False
+    fillable = [argument for argument in candidate.arguments if context.may_fill(argument)]
+    is_pointwise = torch.Tag.pointwise in call.operator.tags
+    elements = max(tensor.numel() for tensor in (*candidate.arguments, *candidate.results))
+    run, is_tried = runnable_of(candidate.code), False
+    for draw, kind in enumerate(draws_of(elements, special=is_pointwise or is_lowered(call.operator))):
+        fill_arguments(fillable, kind, draw, integers=is_pointwise)
+        expected = _attempt(candidate.fallback[0], context.stream)
+        if expected is None:
+            continue
+        is_tried = True
+        _seed_generators(context.stream)
+        run()
+        rows = zip(expected, candidate.fallback[0].into, strict=True)
+        if not all(has_same_bits(result, place) for result, place in rows if result is not None and place is not None):
+            return False
+    return is_tried and guarded.is_intact()
+
+
+def _attempt(instr: Instruction, stream: ExecutionStream) -> list[Any] | None:
+    """What the operator returns; ``None`` where it does not take these values."""
+    _seed_generators(stream)
     try:
-        guarded = GuardedResults(call, context.view)
-        with torch.random.fork_rng(devices=context.stream.generators):
-            expected = call_results(step.fallback[0])
-        candidate = context.compile_call(call, guarded.view)
-        with torch.random.fork_rng(devices=context.stream.generators):
-            runnable_of(candidate.code)()
-    except Exception:  # noqa: BLE001 - any exception rejects the code
-        return False
-    # Other places may compile to other code (a takeover that is none there); then this was no test of the step's.
-    if len(candidate.code) != len(step.code) or not guarded.is_intact():
-        return False
-    rows = zip(expected, candidate.fallback[0].into, strict=True)
-    return all(has_same_bits(result, place) for result, place in rows if result is not None and place is not None)
+        return call_results(instr)
+    except Exception:  # noqa: BLE001 - a draw may hold what the operator refuses
+        return None
+
+
+def _seed_generators(stream: ExecutionStream) -> None:
+    """The same numbers for every operator that draws, whatever the caller's state is; that is restored at the end."""
+    torch.default_generator.manual_seed(SEED)
+    for device in stream.generators:
+        torch.cuda.default_generators[device].manual_seed(SEED)
 
 
 def _settle(step: CompiledStep) -> CompiledStep:

@@ -198,7 +198,11 @@ def test_step_that_changes_a_bit_falls_back() -> None:
     values = ValuesInSlab(torch.randn(4), torch.zeros(4))
     double = call(aten.mul.Tensor, ValueRef(0), 2.0, results=(1,))
     inexact = call(aten.mul.Tensor, ValueRef(0), 2.0000002, results=(1,))
-    (validated,) = values.validate(double, compile_call=lambda _, view: compile_step(inexact, view))
+
+    def wrong(_: Call, view: ViewOf) -> CompiledStep:
+        return replace(compile_step(double, view), code=compile_step(inexact, view).code)
+
+    (validated,) = values.validate(double, compile_call=wrong)
     assert [instr.operator for instr in validated.code] == [aten.mul.Tensor]
 
 
