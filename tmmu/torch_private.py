@@ -19,6 +19,7 @@ import torch._dispatch.python
 import torch._guards
 import torch._ops
 import torch._prims.rng_prims
+import torch._prims_common
 import torch._subclasses.fake_tensor
 import torch.utils._python_dispatch
 import torch.utils._pytree
@@ -43,6 +44,8 @@ schema_of: Final[Callable[[Any], Any]] = attrgetter("_schema")
 """An overload's schema: what it takes, returns and writes. Holds: 2.11, 2.13."""
 c_function_of: Final[Callable[[Any], Callable[..., Any]]] = attrgetter("_op")
 """The C function of an overload, a microsecond a call cheaper than the overload. Holds: 2.11, 2.13."""
+suggest_memory_format = torch._prims_common.suggest_memory_format
+"""The memory format that C++ kernels take a tensor to be in. Holds: 2.11, 2.13."""
 
 
 def forget_kernels(ops: Iterable[torch._ops.OpOverload]) -> None:

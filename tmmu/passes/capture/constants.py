@@ -7,12 +7,16 @@ construction saw (``meta["origin"]``, ``meta["built_as"]``): then its slice of t
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import torch
 from torch import fx
 
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.values import evaluate
+
+_DEFAULTS: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""What torch takes for a default dtype: no other float, such as one of eight bits."""
 
 
 def constant_values(program: CapturedProgram) -> dict[str, torch.Tensor]:
@@ -52,7 +56,7 @@ def _initial_value(node: fx.Node, window: Window) -> torch.Tensor | None:
         return None
     dtype = getattr(torch, window.dtype)
     for default in dict.fromkeys((torch.get_default_dtype(), dtype)):
-        if default.is_floating_point:
+        if default in _DEFAULTS:
             with _default_dtype(default):
                 value = evaluate(origin.node, origin.builder)
             if value is not None and value.dtype == dtype and tuple(value.shape) == window.shape:

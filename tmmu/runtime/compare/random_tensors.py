@@ -9,6 +9,7 @@ from blake3 import blake3
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.execute.inputs import InputSpec
+from tmmu.runtime.memory.slab import PACKED
 
 WEIGHT_SCALE: Final = 0.05
 """Standard deviation of random weights: small enough that deep models stay finite."""
@@ -43,6 +44,8 @@ def _draw(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> t
     digest = blake3(f"{seed}:{name}".encode()).digest(length=8)
     # 63 bits of the digest: a generator's seed is a signed 64-bit number.
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    if dtype in PACKED:
+        return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8).view(dtype)
     if dtype.is_floating_point or dtype.is_complex:
         scale = 1.0 if name.startswith("input:") else WEIGHT_SCALE
         draw_dtype = torch.complex64 if dtype.is_complex else torch.float32

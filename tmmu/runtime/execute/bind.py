@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from blake3 import blake3
 
-from tmmu.errors import InvalidConfig, PlanMismatch
+from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
@@ -25,7 +25,7 @@ from tmmu.runtime.execute.executor import BoundProgram, Executor, Reservation, o
 from tmmu.runtime.execute.inputs import external_buffers, input_specs
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import SegmentSizes, device_of, require_free
-from tmmu.runtime.memory.slab import Location, Slab
+from tmmu.runtime.memory.slab import PACKED, Location, Slab
 from tmmu.runtime.memory.tensor_views import SegmentLayout, TensorViews, allocate_inputs, segment_layout, without_text
 from tmmu.runtime.memory.usage import round_up
 from tmmu.runtime.memory.zero import zero_tensor
@@ -89,6 +89,7 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
     """
     program, plan, device = request.program, request.plan, device_of(request.device)
     _require_match(program, plan, device)
+    _require_copyable(program.graph)
     judge(program.graph, plan, token=request.token)
     stream = execution_stream_of(device, request.scratch)
     sources = check_weights(program.graph, request.weights, skip=weight_locations or ())
@@ -125,6 +126,17 @@ def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
     if device.type != graph.target:
         raise PlanMismatch(
             f"the graph is for {graph.target}, not for {device}", fix=f"capture the model for {device.type}"
+        )
+
+
+def _require_copyable(graph: Graph) -> None:
+    """``UNSUPPORTED_OP`` for a dtype that torch itself cannot copy, nor anybody who holds such a tensor."""
+    packed = sorted({dtype for dtype in graph.values.dtype if getattr(torch, dtype) in PACKED})
+    if packed:
+        raise UnsupportedOp(
+            f"torch cannot copy a tensor of {packed[0]}: a model of them is planned, and not run",
+            fix="keep such weights as uint8, and view them where they are used",
+            dtype=packed[0],
         )
 
 

@@ -9,6 +9,8 @@ from tmmu.errors import AlignmentViolation, DeviceMemory
 from tmmu.runtime.memory.zero import zero_tensor
 from tmmu.torch_private import cpp_address
 
+PACKED: Final = frozenset({torch.float4_e2m1fn_x2})
+"""Dtypes of several numbers an element, which torch neither converts nor copies."""
 MIN_ALIGNMENT: Final = 64
 """Bytes; what torch's CPU allocator guarantees."""
 

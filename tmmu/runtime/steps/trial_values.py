@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from tmmu.runtime.memory.slab import in_memory
+from tmmu.runtime.memory.slab import PACKED, in_memory
 from tmmu.runtime.steps.build import byte_range
 
 NORMAL, WIDE, EXTREME, NONFINITE = "normal", "wide", "extreme", "nonfinite"
@@ -60,7 +60,7 @@ def _elements(tensor: torch.Tensor) -> torch.Tensor:
     flat = in_memory(tensor.detach()).as_strided(((high - low) // width,), (1,), low // width)
     if tensor.is_complex():
         return flat.view(_PARTS[tensor.dtype])
-    return flat.view(torch.uint8) if tensor.dtype in _PACKED else flat
+    return flat.view(torch.uint8) if tensor.dtype in PACKED else flat
 
 
 _PARTS: Final = {
@@ -68,8 +68,6 @@ _PARTS: Final = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-_PACKED: Final = frozenset({torch.float4_e2m1fn_x2})
-"""Dtypes into which nothing is converted: their bytes are drawn."""
 
 
 def _tile(flat: torch.Tensor, block: torch.Tensor, start: int) -> None:
@@ -81,7 +79,7 @@ def _tile(flat: torch.Tensor, block: torch.Tensor, start: int) -> None:
 
 
 def _block_for(dtype: torch.dtype, kind: str, draw: int) -> torch.Tensor:
-    if dtype in _PACKED:
+    if dtype in PACKED:
         return _bytes()
     part = _PARTS.get(dtype, dtype)
     return _numbers(part, kind) if part.is_floating_point else _integers(part, negative=draw % 2 == 1)

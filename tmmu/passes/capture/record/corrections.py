@@ -2,10 +2,10 @@
 
 Three rules, applied to each call in this order: a call that a real kernel refuses is refused
 (``require_real_kernel``), so that what a user would be told when running the model, they are told when planning; a call
-that real kernels take and fake ones refuse gets its result here (``grouped_product``); a result whose dtype the fake
-kernel gets wrong is mended (``correct_result``). Each rule is a pure function of the call's own arguments and knows its
-operators by name: a call of any other operator is left as it is. A new disagreement is one more row or branch here, and
-a test in ``test_corrections.py`` that runs the real kernel.
+that real kernels take and fake ones refuse gets its result here (``grouped_product``); a result whose dtype, strides or
+size the fake kernel gets wrong is mended (``correct_result``). Each rule is a pure function of the call's own arguments
+and knows its operators by name: a call of any other operator is left as it is. A new disagreement is one more row or
+branch here, and a test in ``test_corrections.py`` that runs the real kernel.
 """
 
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
-from tmmu.torch_private import OpOverload
+from tmmu.torch_private import OpOverload, suggest_memory_format
 
 _aten: Final = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -30,6 +30,12 @@ _ONE_DTYPE: Final = frozenset(
     }
 )
 """Operators whose real kernels want all their tensors in one dtype."""
+
+_KEEPS_FORMAT: Final = frozenset({_aten.max_unpool2d.default, _aten.channel_shuffle.default})
+"""Operators whose real kernels leave their result in the memory format of their argument."""
+_CONTIGUOUS: Final = frozenset({_aten.log_sigmoid_forward.default})
+"""Operators whose real kernels on a CPU leave contiguous results, whatever their arguments are."""
+_BAGS: Final = frozenset({_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default})
 
 _QUANTIZED: Final = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
@@ -81,11 +87,43 @@ def _asks_for_quantized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device: str) -> Any:
-    """The result as a real kernel gives it.
+    """The result as a real kernel gives it: its dtypes, strides and sizes."""
+    if func is _aten.native_layer_norm.default:
+        return _normalized(args, result, device)
+    if func in _KEEPS_FORMAT:
+        return _laid_out(result, suggest_memory_format(args[0]))
+    if device == "cpu" and func in _CONTIGUOUS:
+        return tuple(map(_contiguous, result)) if isinstance(result, tuple) else _contiguous(result)
+    if device == "cpu" and func in _BAGS and args[0].dtype is torch.bfloat16:
+        return _bag_sums(func, args, result)
+    return result
 
-    Layer norm keeps its statistics in single precision on a GPU, and on a CPU where the weight is in single precision.
-    """
-    if func is not _aten.native_layer_norm.default or args[0].dtype not in _HALF:
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return _laid_out(tensor, torch.contiguous_format)
+
+
+def _laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    if tensor.is_contiguous(memory_format=memory_format):
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, memory_format=memory_format)
+
+
+def _bag_sums(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+    """Bags of bfloat16 are summed like those of float16: by a kernel that needs no table of bags."""
+    halves = [arg.to(torch.float16) if _is_brief(arg) else arg for arg in args]
+    sums, *tables = func(*halves)
+    del sums
+    return result[0], *tables
+
+
+def _is_brief(arg: Any) -> bool:
+    return isinstance(arg, torch.Tensor) and arg.dtype is torch.bfloat16
+
+
+def _normalized(args: tuple[Any, ...], result: Any, device: str) -> Any:
+    """Statistics are in single precision on a GPU, and on a CPU where the weight is in single precision."""
+    if args[0].dtype not in _HALF:
         return result
     weight = args[2]
     single = device == "cuda" or (isinstance(weight, torch.Tensor) and weight.dtype is torch.float32)

@@ -14,7 +14,7 @@ def rand(*shape: int) -> torch.Tensor:
 
 
 class Conjugates(nn.Module):
-    """Views that put their work off: of a window there is nothing left to say so."""
+    """Views that put their work off until they are read."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         turned = torch.view_as_complex(x).conj()
@@ -43,7 +43,7 @@ class Grouped(nn.Module):
         return torch.nn.functional.grouped_mm(x, weight, offs=ends)
 
 
-def test_lazy_conjugates_and_negatives_are_computed_at_once() -> None:
+def test_lazy_conjugates_and_negatives_have_eagers_bits() -> None:
     inputs = {"x": rand(3, 4, 2)}
     results, expected = bind_module(Conjugates, Conjugates(), inputs)(**inputs), run_eager(Conjugates(), inputs)
     assert len(results) == len(expected)
@@ -118,3 +118,30 @@ class Quantizing(nn.Module):
 def test_quantized_tensors_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedOp, match="quantized tensor"):
         capture_program(lambda: Quantizing(name), {"x": rand(3, 4)})
+
+
+class Unpooled(nn.Module):
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.max_unpool2d(x, positions, 2)
+
+
+class Shuffled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.channel_shuffle(x, 2)
+
+
+class Sigmoid(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.logsigmoid(x)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("make", [Unpooled, Shuffled, Sigmoid])
+def test_results_have_the_strides_of_real_kernels(make: type[nn.Module], memory_format: torch.memory_format) -> None:
+    x = rand(1, 2, 4, 6).to(memory_format=memory_format)
+    inputs: Tensors = {"x": x}
+    if make is Unpooled:
+        inputs["x"], inputs["positions"] = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+    (result,), (expected,) = bind_module(make, make(), inputs)(**inputs), run_eager(make(), inputs)
+    assert same_bits(result, expected)
+    assert result.stride() == expected.stride()
