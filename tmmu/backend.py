@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cache import PlanCache
 from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, key_of_graph
-from tmmu.errors import DeviceMemory, InternalError, InvalidConfig, UserError
+from tmmu.errors import DeviceMemory, InternalError, InvalidConfig, UnsupportedOp, UserError
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import default_arenas
@@ -215,8 +215,17 @@ class CompiledGraph:
         request = BindRequest(program=traced.program, plan=plan, token=_INFERENCE.token, weights=traced.constants)
         try:
             return bind_step_memory(request, args, static=self._static)
+        except UnsupportedOp as error:  # whatever the arguments hold: it is not tried again
+            self._give_up(specialization, str(error))
+            raise _NotPlanned(str(error)) from error
         except (UserError, DeviceMemory) as error:
             raise _NotPlanned(str(error)) from error
+
+    def _give_up(self, specialization: "_Specialization", reason: str) -> None:
+        with self._lock:
+            for signature, entry in self._specializations.items():
+                if entry is specialization:
+                    self._specializations[signature] = reason
 
     def _count(self, reason: str = "") -> None:
         """One half more that ran in a plan, or without one for a reason, which is logged the first time."""

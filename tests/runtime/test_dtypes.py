@@ -124,3 +124,23 @@ def test_bags_of_each_dtype_run_in_a_plan(dtype: torch.dtype, mode: str) -> None
     assert bag.weight.grad is not None
     assert same_bits(bag.weight.grad, gradient)
     assert all(not report.plain for report in reports())
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_graph_whose_kernel_disagrees_with_its_fake_is_run_by_torch_and_tried_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with torch.library._scoped_library("tmmu_tests", "FRAGMENT") as library:
+        library.define("turned(Tensor x) -> Tensor")
+        library.impl("turned", lambda x: (x * 2).t().contiguous().t(), "CPU")
+        library.impl("turned", lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device), "Meta")
+        x = numbers(torch.float32, 3, 4)
+        compiled = torch.compile(lambda x: torch.ops.tmmu_tests.turned(x), backend="tmmu")  # noqa: PLW0108 - Dynamo takes functions
+        for _ in range(3):
+            result = compiled(x)
+            assert result.stride() == (1, 3)
+            assert same_bits(result, x * 2)
+    (report,) = reports()
+    assert report.planned == 0
+    assert list(report.plain.values()) == [3]
+    assert sum("torch's kernel makes" in record.getMessage() for record in caplog.records) == 1

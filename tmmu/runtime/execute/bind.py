@@ -60,6 +60,8 @@ class BindRequest:
     """Bytes that captured operators may allocate on a GPU."""
     adopt: bool = False
     """Whether parameters and constants stay where the caller has them, so that his changes of them are seen."""
+    exact_strides: bool = False
+    """Whether a result that torch lays out otherwise than the plan is refused, for a caller who sees strides."""
     external: Mapping[str, torch.Tensor] | None = None
     """Inputs by name that stay where the caller has them: read and changed there, and not passed to a call."""
 
@@ -246,7 +248,13 @@ class _Binding:
             buffer_start=views.buffer_start,
         )
         steps = [compile_call(program.calls[op], views.view) for op in order]
-        context = ValidationContext(view=views.view, compile_call=compile_call, may_fill=self._may_fill, stream=stream)
+        context = ValidationContext(
+            view=views.view,
+            compile_call=compile_call,
+            may_fill=self._may_fill,
+            stream=stream,
+            exact_strides=self.request.exact_strides,
+        )
         self._clear(views)
         with self._external_restored(views):
             return validate_steps(steps, context)

@@ -243,7 +243,7 @@ def bind_step_memory(request: BindRequest, args: Sequence[Any], *, static: froze
     names = joint.forward.arguments
     tensors = {position: args[position].detach() for position in sorted(static) if names[position] is not None}
     external = {str(names[position]): tensor for position, tensor in tensors.items()}
-    return StepMemory(joint, bind_program(replace(request, external=external)), tensors)
+    return StepMemory(joint, bind_program(replace(request, external=external, exact_strides=True)), tensors)
 
 
 def _cut() -> None:

@@ -91,12 +91,18 @@ def call_results(instr: Instruction) -> list[Any]:
     return leaves(_bind_call(instr)())
 
 
-def run_and_drop_copies(instr: Instruction) -> Instruction:
-    """Runs the instruction; the same one without the copies of results that were absent or in place already."""
+def run_and_drop_copies(instr: Instruction, check: Callable[[list[Any]], None] | None = None) -> Instruction:
+    """Runs the instruction; the same one without the copies of results that were absent or in place already.
+
+    ``check`` is given what the call returned before any of it is copied.
+    """
     if not instr.into:
         _bind_call(instr)()
         return instr
-    copied = _copy_results(_bind_call(instr)(), instr)
+    returned = leaves(_bind_call(instr)())
+    if check is not None:
+        check(returned)
+    copied = _copy_results(returned, instr)
     into = tuple(place if was_copied else None for place, was_copied in zip(instr.into, copied, strict=True))
     return replace(instr, into=into if any(copied) else ())
 

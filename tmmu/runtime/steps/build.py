@@ -54,6 +54,8 @@ class CompiledStep:
     """What it was compiled from."""
     is_settled: bool = False
     """Whether it has run once, so that copies of results that are in place already are known and dropped."""
+    depends_on_values: bool = False
+    """Whether the shape of a result is decided by what the arguments hold."""
     runs_for_effect: bool = False
     """Whether it returns nothing and changes no tensor, as a check does: it runs with the model's data alone."""
 
@@ -75,7 +77,8 @@ def compile_step(
     into = [None if value is None or value in unread else view(value) for value in call.results]
     fallback = (make_instruction(call.operator, args, kwargs, into=into),)
     code: Code | None = None
-    if not values_decide_shape(call.operator, arguments_by_name(call.operator, args, kwargs)):
+    depends_on_values = values_decide_shape(call.operator, arguments_by_name(call.operator, args, kwargs))
+    if not depends_on_values:
         parts = _code_in_parts(call, args, kwargs, into, scratch)
         code = _direct_code(call, args, kwargs, targets) if parts is None else parts
     return CompiledStep(
@@ -86,6 +89,7 @@ def compile_step(
         arguments=tuple(_tensor_arguments(args, kwargs)),
         needs_validation=bool(code) and not schema_of(call.operator).is_mutable,
         call=call,
+        depends_on_values=depends_on_values,
     )
 
 

@@ -14,12 +14,15 @@ operators that draw. Only tensors that ``may_fill`` allows are overwritten. A ve
 signature get one verdict, so a plan of many equal layers is validated once per layer kind.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 
+from tmmu.errors import UnsupportedOp
 from tmmu.ir.program import Call
 from tmmu.runtime.kernels.code import Code, Instruction, call_results, run_and_drop_copies, runnable_of
 from tmmu.runtime.kernels.lowerings import is_lowered
@@ -31,6 +34,8 @@ from tmmu.runtime.steps.trial_values import SEED, draws_of, fill_arguments
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.torch_private import DisableAutocast
 
+_LOG: Final = logging.getLogger("tmmu")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationContext:
@@ -40,6 +45,8 @@ class ValidationContext:
     compile_call: Callable[[Call, ViewOf], CompiledStep]
     may_fill: Callable[[torch.Tensor], bool]
     stream: ExecutionStream
+    exact_strides: bool = False
+    """Whether a result that torch lays out otherwise than the plan is refused, or copied into its place and logged."""
 
 
 def validate_steps(
@@ -53,7 +60,7 @@ def validate_steps(
             settled = []
             for index, step in enumerate(chosen):
                 with counter.step_scope(index):
-                    settled.append(_settle(step))
+                    settled.append(_settle(step, context))
     return settled, counter.by_operator([step.name for step in settled])
 
 
@@ -88,6 +95,8 @@ def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext
         if expected is None:
             continue
         is_tried = True
+        if _misfits(expected, candidate.fallback[0].into):
+            return False
         _seed_generators(context.stream)
         run()
         rows = zip(expected, candidate.fallback[0].into, strict=True)
@@ -112,7 +121,7 @@ def _seed_generators(stream: ExecutionStream) -> None:
         torch.cuda.default_generators[device].manual_seed(SEED)
 
 
-def _settle(step: CompiledStep) -> CompiledStep:
+def _settle(step: CompiledStep, context: ValidationContext) -> CompiledStep:
     """The step after one run in place: its code, or its fallback where that fails or moves a result."""
     if step.runs_for_effect:
         return step
@@ -123,7 +132,8 @@ def _settle(step: CompiledStep) -> CompiledStep:
             return replace(step, code=code, is_settled=True)
         for result, before in zip(step.results, views, strict=True):
             result.set_(before)  # type: ignore[call-overload]
-    code = _run_once(step.fallback)  # may fail on zeros where it accepts real inputs; then it is never captured
+    check = partial(_check_results, step, exact_strides=context.exact_strides)
+    code = _run_once(step.fallback, check)  # may fail on zeros where it accepts real inputs; then it is never captured
     return _use_fallback(step) if code is None else replace(step, code=code, fallback=code, is_settled=True)
 
 
@@ -131,9 +141,44 @@ def _use_fallback(step: CompiledStep) -> CompiledStep:
     return replace(step, code=step.fallback)
 
 
-def _run_once(code: Code) -> Code | None:
+def _check_results(step: CompiledStep, returned: Sequence[Any], *, exact_strides: bool) -> None:
+    """Refuse results of another size or dtype than the fake kernel's, for which the plan has no place; log strides.
+
+    Not where values decide the shape: it is another one on the zeros that are there.
+    """
+    if step.depends_on_values:
+        return
+    for result, place in _misfits(returned, step.fallback[0].into):
+        fault = f"{step.name}: torch's kernel makes {_form(result)}, where its fake kernel says {_form(place)}"
+        fits = result.shape == place.shape and result.dtype == place.dtype and result.layout == place.layout
+        if exact_strides or not fits:
+            raise UnsupportedOp(fault, fix="run it without a plan, and report the operator", operator=step.name)
+        _LOG.warning("%s; the result is copied", fault)
+
+
+def _misfits(returned: Sequence[Any], places: Sequence[torch.Tensor | None]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(result, place) of each result that is read and is not of its place's size, strides, dtype and layout."""
+    rows = zip(returned, places, strict=False)
+    return [(a, b) for a, b in rows if isinstance(a, torch.Tensor) and b is not None and not _has_form(a, b)]
+
+
+def _form(tensor: torch.Tensor) -> str:
+    strides = f" of strides {tuple(tensor.stride())}" if tensor.layout is torch.strided else f" of {tensor.layout}"
+    return f"{str(tensor.dtype)[6:]}{list(tensor.shape)}{strides}"
+
+
+def _has_form(result: torch.Tensor, place: torch.Tensor) -> bool:
+    if (result.shape, result.dtype, result.layout) != (place.shape, place.dtype, place.layout):
+        return False
+    axes = zip(place.shape, result.stride(), place.stride(), strict=True)
+    return place.numel() == 0 or all(a == b for n, a, b in axes if n != 1)
+
+
+def _run_once(code: Code, check: Callable[[list[Any]], None] | None = None) -> Code | None:
     """The code without the copies that its run showed to be none; ``None`` where it fails."""
     try:
-        return tuple(map(run_and_drop_copies, code))
+        return tuple(run_and_drop_copies(instr, check) for instr in code)
+    except UnsupportedOp:
+        raise
     except Exception:  # noqa: BLE001 - any exception rejects the code
         return None

@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.unit.runtime.steps.test_build import ValuesInSlab, call
+from tmmu.errors import UnsupportedOp
 from tmmu.ir.program import Call, ValueRef
-from tmmu.runtime.kernels.code import Code, instruction
+from tmmu.runtime.kernels.code import Code, instruction, runnable_of
 from tmmu.runtime.steps.build import CompiledStep, ViewOf, compile_step
 from tmmu.runtime.steps.trial_values import EXTREME, NONFINITE, NORMAL, WIDE, draws_of, fill_arguments
 
@@ -182,3 +184,60 @@ def test_small_weight_is_replaced_by_draws_and_keeps_its_values() -> None:
     (validated,) = values.validate(product, compile_call=ignoring, may_fill=lambda tensor: tensor is not weight)
     assert weight.equal(torch.ones(5))
     assert validated.code is validated.fallback or validated.code[0].into
+
+
+@pytest.fixture
+def disagreeing() -> Iterator[Any]:
+    """An operator whose real kernel gives a size, strides or dtype as asked, whatever its fake one says."""
+    with torch.library._scoped_library("tmmu_tests", "FRAGMENT") as library:
+        library.define("made(Tensor x, str how) -> Tensor")
+        library.impl("made", lambda x, how: MADE[how](x), "CPU")
+        library.impl("made", lambda x, how: torch.empty_like(x, memory_format=torch.contiguous_format), "Meta")
+        yield torch.ops.tmmu_tests.made.default
+
+
+MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "size": lambda x: x[:1] * 2,
+    "dtype": lambda x: (x * 2).double(),
+    "strides": lambda x: (x * 2).t().contiguous().t(),
+    "none": lambda x: x * 2,
+}
+
+
+@pytest.mark.parametrize("how", ["size", "dtype"])
+def test_result_without_a_place_is_refused_by_name(disagreeing: Any, how: str) -> None:
+    values = ValuesInSlab(torch.ones(2, 3), torch.zeros(2, 3))
+    with pytest.raises(UnsupportedOp, match=r"tmmu_tests.made.default: torch's kernel makes"):
+        values.validate(call(disagreeing, ValueRef(0), how, results=(1,)))
+
+
+def test_result_in_other_strides_is_copied_and_logged_or_refused(
+    disagreeing: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = ValuesInSlab(torch.ones(2, 3), torch.zeros(2, 3))
+    made = call(disagreeing, ValueRef(0), "strides", results=(1,))
+    (step,) = values.validate(made)
+    assert [record.getMessage().count("strides (1, 2)") for record in caplog.records] == [1]
+    values.tensors[0].fill_(3)
+    runnable_of(step.code)()
+    assert values.tensors[1].eq(6).all()
+    with pytest.raises(UnsupportedOp, match="strides"):
+        values.validate(made, exact_strides=True)
+
+
+def test_result_as_its_fake_kernel_says_is_neither_logged_nor_refused(
+    disagreeing: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = ValuesInSlab(torch.ones(2, 3), torch.zeros(2, 3))
+    values.validate(call(disagreeing, ValueRef(0), "none", results=(1,)), exact_strides=True)
+    assert not caplog.records
+
+
+def test_size_that_values_decide_is_not_compared_on_the_values_of_binding() -> None:
+    """The plan is for a mask of two; what is there while it is bound selects nothing."""
+    values = ValuesInSlab(torch.arange(4.0), torch.zeros(4, dtype=torch.bool), torch.zeros(2))
+    (step,) = values.validate(call(aten.index.Tensor, ValueRef(0), [ValueRef(1)], results=(2,)), exact_strides=True)
+    values.tensors[0].copy_(torch.arange(4.0))
+    values.tensors[1][1:3] = True
+    runnable_of(step.code)()
+    assert values.tensors[2].tolist() == [1.0, 2.0]
