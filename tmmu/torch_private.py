@@ -9,6 +9,7 @@ load by itself (Dynamo, the partitioners, the archive reader) is loaded when its
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from importlib import import_module
 from operator import attrgetter
 from types import SimpleNamespace
@@ -202,6 +203,8 @@ functorch_config: Any
 """Its options: gradients may not be donated, a plan says where they lie. Holds: 2.11, 2.13."""
 CustomOpObserver: type[Any]
 """The mode in which it watches the operators of a first call for custom ones that lie. Holds: 2.11, 2.13."""
+compile_lock: AbstractContextManager[Any]
+"""Held by Dynamo while it compiles; reentrant. Holds: 2.11, 2.13."""
 default_partition: Callable[..., Any]
 """Its split that saves what eager saves. Holds: 2.11, 2.13."""
 min_cut_partition: Callable[..., Any]
@@ -217,6 +220,7 @@ _LAZY: Final[Mapping[str, tuple[str, str]]] = {
     "aot_autograd": ("torch._dynamo.backends.common", "aot_autograd"),
     "functorch_config": ("torch._functorch", "config"),
     "CustomOpObserver": ("torch._functorch._aot_autograd.runtime_wrappers", "_AnalyzeCustomOpInputOutputMode"),
+    "compile_lock": ("torch._dynamo.convert_frame", "compile_lock"),
     "default_partition": ("torch._functorch.partitioners", "default_partition"),
     "min_cut_partition": ("torch._functorch.partitioners", "min_cut_rematerialization_partition"),
     "deserialize_scalar_type": ("torch._export.serde.serialize", "deserialize_scalar_type"),

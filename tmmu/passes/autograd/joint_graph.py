@@ -30,7 +30,7 @@ from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.trace import translate_errors
 from tmmu.passes.lowering.lower import lower
 from tmmu.passes.pipeline import LOWERED, PASSES, run_passes
-from tmmu.torch_private import DisableAutocast, FakeTensorMode, HigherOrderOperator
+from tmmu.torch_private import DisableAutocast, FakeTensorMode, HigherOrderOperator, compile_lock
 
 
 def _hand_out_kernel(values: Sequence[torch.Tensor]) -> None:
@@ -73,13 +73,15 @@ class TracedStep:
 def trace_joint(step: SplitStep, args: Sequence[Any], *, name: str) -> TracedStep:
     """The step for arguments of these shapes, strides and dtypes; a number is taken as what it is.
 
-    Errors: ``UNSUPPORTED_OP``, ``CAPTURE_FAILED``.
+    No other thread compiles meanwhile: the node that torch's interpreter is at is one for all threads, and AOTAutograd
+    insists on its own. Errors: ``UNSUPPORTED_OP``, ``CAPTURE_FAILED``.
     """
     _require_plain(step)
-    try:
-        return _StepTracer(step, args, early_bytes=EARLY_BYTES).trace(name)
-    except _SharedStorage:
-        return _StepTracer(step, args, early_bytes=None).trace(name)
+    with compile_lock:
+        try:
+            return _StepTracer(step, args, early_bytes=EARLY_BYTES).trace(name)
+        except _SharedStorage:
+            return _StepTracer(step, args, early_bytes=None).trace(name)
 
 
 class _SharedStorage(Exception):
