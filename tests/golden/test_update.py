@@ -179,14 +179,14 @@ def test_special_file_is_found_and_hides_nothing_else(little: Shell, name: str, 
 
 
 def test_file_that_cannot_be_read_hides_nothing_else(little: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = check.read_ordinary
+    read = check.read_file
 
     def refuse(path: Path) -> bytes:
         if path.name == "diamond.plan.txt":
             raise InvalidConfig(f"cannot read {path}: permission denied")
         return read(path)
 
-    monkeypatch.setattr(check, "read_ordinary", refuse)
+    monkeypatch.setattr(check, "read_file", refuse)
     (GOLDEN / "forgotten.ir.cbor").write_bytes(b"")
     done = little.tmmu("golden", "check")
     assert done.code == 3

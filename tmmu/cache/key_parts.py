@@ -5,7 +5,6 @@ where that cannot be named (a library without code, a broken archive) the answer
 docs/spec/cache.md lists the parts.
 """
 
-import json
 import os
 import platform
 import sys
@@ -21,6 +20,9 @@ from typing import Final
 from blake3 import blake3
 
 import tmmu
+from tmmu.codec.files import read_file
+from tmmu.codec.json_text import decode_json
+from tmmu.errors import TmmuError
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import NoKey, Part, part_of
 from tmmu.ir.plan import ArenaSpec
@@ -167,9 +169,9 @@ def configuration_parts(path: Path, workload: Mapping[str, object]) -> tuple[Par
     folder = (path if path.is_dir() else path.parent).resolve()
     name = folder.name or "model"
     try:
-        files = {file.name: file.read_bytes() for file in sorted(folder.glob("config*.json"))}
-        configuration = json.loads(files.get("config.json", b"{}"))
-    except (OSError, ValueError) as error:
+        files = {file.name: read_file(file) for file in sorted(folder.glob("config*.json"))}
+        configuration = decode_json(files.get("config.json", b"{}"))
+    except (OSError, TmmuError) as error:
         return NoKey(f"{folder}: {type(error).__name__}")
     libraries = library_parts(HUGGING_FACE_LIBRARIES)
     if isinstance(libraries, NoKey):

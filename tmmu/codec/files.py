@@ -8,11 +8,12 @@ writes it; ``remove_unfinished`` removes those of processes that are gone.
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from tmmu.errors import InvalidConfig, PlanCorrupt
 
@@ -148,19 +149,36 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_file(path: str | Path, *, limit: int = LIMIT) -> bytes:
-    """All bytes of a file of at most ``limit``; ``InvalidConfig`` if it cannot be read, ``PlanCorrupt`` if larger."""
-    with _translated_errors("read", path), Path(path).open("rb") as file:
-        data = file.read(limit + 1)
+    """All bytes of an ordinary file of at most ``limit``, links followed.
+
+    ``InvalidConfig`` if it cannot be read or is a folder, pipe or device, ``PlanCorrupt`` if it is larger. No more is
+    asked for than the file has.
+    """
+    with open_ordinary(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        with _translated_errors("read", path):
+            data = file.read(min(size, limit) + 1)
     if len(data) > limit:
-        raise PlanCorrupt(f"{path} has more than {limit} bytes", fix="name a graph or plan file", path=str(path))
+        raise PlanCorrupt(f"{path} has more than {limit} bytes", fix="name a smaller file", path=str(path))
     return data
 
 
-def read_ordinary(path: Path) -> bytes:
-    """As ``read_file``, of an ordinary file alone: opening a pipe would wait for a writer."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise InvalidConfig(f"cannot read {path}: it is no ordinary file", fix="put a file there", path=str(path))
-    return read_file(path)
+@contextmanager
+def open_ordinary(path: str | Path) -> Iterator[BinaryIO]:
+    """The bytes of an ordinary file, links followed; opening never waits, as a pipe without a writer would."""
+    with _translated_errors("read", path):
+        handle = os.open(Path(path), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise _config_error("read", path, IsADirectoryError(errno.EISDIR, "is a folder"))
+        if not stat.S_ISREG(mode):
+            raise InvalidConfig(f"cannot read {path}: it is no ordinary file", fix="name a file", path=str(path))
+    except InvalidConfig:
+        os.close(handle)
+        raise
+    with os.fdopen(handle, "rb") as file:
+        yield file
 
 
 def _config_error(act: str, path: str | Path, error: OSError | ValueError) -> InvalidConfig:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tmmu.codec.files import read_ordinary
+from tmmu.codec.files import read_file
 from tmmu.codec.read import read_graph
 from tmmu.errors import InvalidConfig, TmmuError, UserError
 from tmmu.golden.million import million_buffers
@@ -21,6 +21,9 @@ from tmmu.planner.token import token_from_seed
 T = TypeVar("T")
 
 MANIFEST: Final = "cases.toml"
+MANIFEST_MAX: Final = 1 << 18
+"""Bytes of a manifest: some thousand cases."""
+DOTS_MAX: Final = 32
 SEEDS: Final = (0, 1, 2, 3, 7, 42, 2**31, 2**32, 2**63, 2**64 - 1)
 RECIPES: Final[Mapping[str, Callable[[], Graph]]] = {"million-buffers": million_buffers}
 """Graphs too large for a file: built on demand, the same on every machine."""
@@ -66,16 +69,23 @@ class GoldenCase:
 def read_cases(folder: Path) -> tuple[GoldenCase, ...]:
     """The cases of a folder, in the order of its ``cases.toml``; ``InvalidConfig`` if it is malformed."""
     path = folder / MANIFEST
-    data = read_ordinary(path)
+    data = read_file(path, limit=MANIFEST_MAX)
     try:
+        _require_plain(data)
         tables = tomllib.loads(data.decode("utf-8"))
         if not tables:
             raise InvalidConfig("has no cases", fix="name at least one")
         return tuple(_parse_case(name, table) for name, table in tables.items())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"{path} is no TOML: {error}", fix="correct the file") from error
     except UserError as error:
         raise type(error)(f"{path}: {error.what}", fix=error.fix, **error.fields) from error
+
+
+def _require_plain(data: bytes) -> None:
+    """No line has so many dots that the parser, quadratic in the parts of a key, takes long; a key of ours has none."""
+    if any(line.count(b".") > DOTS_MAX for line in data.splitlines()):
+        raise ValueError(f"a line has more than {DOTS_MAX} dots")
 
 
 def _parse_case(name: str, table: object) -> GoldenCase:
@@ -154,7 +164,7 @@ def graph_file(case: GoldenCase) -> str:
 
 def load(path: Path, read: Callable[[bytes], T]) -> T:
     """The result of ``read`` on the bytes of an ordinary file; errors name the file."""
-    data = read_ordinary(path)
+    data = read_file(path)
     try:
         return read(data)
     except TmmuError as error:

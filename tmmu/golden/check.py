@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tmmu.codec.files import read_ordinary
+from tmmu.codec.files import read_file
 from tmmu.codec.read import read_plan
 from tmmu.errors import GoldenMismatch, TmmuError, UserError
 from tmmu.golden import store
@@ -72,7 +72,7 @@ def check_files(folder: Path, cases: Sequence[GoldenCase]) -> Iterator[Finding]:
 def _damage(folder: Path, name: str, sums: Mapping[str, str] | None) -> Iterator[Finding]:
     """A finding if a file cannot be read or has another checksum."""
     try:
-        checksum = store.checksum_of(read_ordinary(folder / name))
+        checksum = store.checksum_of(read_file(folder / name))
     except TmmuError as error:
         yield Finding(case=FILES, kind="unreadable", what=error.what)
         return
@@ -97,7 +97,7 @@ def _is_changed(folder: Path, name: str) -> bool:
     with suppress(TmmuError):
         recorded = store.read_sums(folder).get(name)
         with suppress(TmmuError):
-            return recorded not in (None, store.checksum_of(read_ordinary(folder / name)))
+            return recorded not in (None, store.checksum_of(read_file(folder / name)))
         return recorded is not None
     return False
 
@@ -124,7 +124,7 @@ def check_case(folder: Path, case: GoldenCase, replays: Mapping[PlanConfig, Repl
 def _is_stale(path: Path, data: bytes) -> bool:
     """Whether a file is readable and has other bytes."""
     with suppress(TmmuError):
-        return path.is_file() and read_ordinary(path) != data
+        return path.is_file() and read_file(path) != data
     return False
 
 
@@ -161,7 +161,7 @@ def read_records(
     rows: Mapping[tuple[int, PlanConfig], tuple[str, ...]] = {}
     plans: Mapping[PlanConfig, Plan] = {}
     with suppress(TmmuError):
-        rows = store.parse_digests(read_ordinary(folder / store.digests_file(case)).decode("utf-8", errors="replace"))
+        rows = store.parse_digests(read_file(folder / store.digests_file(case)).decode("utf-8", errors="replace"))
     with suppress(TmmuError):
         plans = {} if case.recipe else load(folder / store.plans_file(case), store.decode_plans)
     return rows, plans

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tmmu.codec.files import read_ordinary, write_atomic
+from tmmu.codec.files import read_file, write_atomic
+from tmmu.codec.json_text import decode_json
 from tmmu.errors import TmmuError
 from tmmu.golden import store
 from tmmu.golden.cases import GoldenCase
@@ -43,7 +44,7 @@ def write_journal(folder: Path, journal: Journal) -> None:
 def read_journal(folder: Path) -> Journal:
     """The journal of an interrupted update; ``EMPTY_JOURNAL`` if there is none or it cannot be read."""
     try:
-        record = json.loads(read_ordinary(folder / JOURNAL))
+        record = decode_json(read_file(folder / JOURNAL))
         moved = tuple(Finding(**row | {"seeds": tuple(row["seeds"])}) for row in record["moved"])
         return Journal(moved=moved, sums=dict(record["sums"]), removed=tuple(record["removed"]))
     except (TmmuError, ValueError, TypeError, KeyError):
@@ -64,5 +65,5 @@ def interrupted_findings(folder: Path, cases: Sequence[GoldenCase], journal: Jou
 
 def _is_written(folder: Path, name: str, journal: Journal) -> bool:
     with suppress(TmmuError):
-        return name in journal.sums and store.checksum_of(read_ordinary(folder / name)) == journal.sums[name]
+        return name in journal.sums and store.checksum_of(read_file(folder / name)) == journal.sums[name]
     return False

@@ -7,7 +7,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from tmmu.codec.files import read_ordinary
+from tmmu.codec.files import read_file
 from tmmu.codec.read import read_plan
 from tmmu.codec.text import print_graph, print_plan
 from tmmu.errors import PlanCorrupt
@@ -19,6 +19,8 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 
 SUMS: Final = "SUMS"
+SUMS_MAX: Final = 1 << 20
+"""Bytes of the checksum file: some ten thousand files."""
 FORMATS: Final = "formats"
 KEPT_FOLDERS: Final = (FORMATS, "models")
 """Folders whose files have checksums but belong to no case."""
@@ -125,7 +127,7 @@ def print_sums(sums: Mapping[str, str]) -> str:
 
 def read_sums(folder: Path) -> dict[str, str]:
     """The recorded checksums by file name; ``PlanCorrupt`` unless the file is exactly as printed."""
-    data = read_ordinary(folder / SUMS)
+    data = read_file(folder / SUMS, limit=SUMS_MAX)
     text = data.decode("utf-8", errors="replace")
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
     if print_sums(sums).encode() != data:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tmmu.codec.files import read_ordinary, remove_unfinished, write_together
+from tmmu.codec.files import read_file, remove_unfinished, write_together
 from tmmu.errors import GoldenMismatch
 from tmmu.golden import store
 from tmmu.golden.cases import MANIFEST, GoldenCase, PlanConfig, graph_file
@@ -96,7 +96,7 @@ def _case_findings(
     """Findings of a case; if its graph changed, that and disagreements alone, since the record is of another graph."""
     findings = tuple(check_case(folder, case, replays))
     recorded = None if case.recipe else sums.get(graph_file(case))
-    if recorded is None or recorded == store.checksum_of(read_ordinary(folder / graph_file(case))):
+    if recorded is None or recorded == store.checksum_of(read_file(folder / graph_file(case))):
         return iter(findings)
     graph_finding = Finding(case=case.name, kind="graph", what="another graph than was recorded")
     return iter([graph_finding, *(finding for finding in findings if finding.kind == "disagreement")])
@@ -112,7 +112,7 @@ def _require_agreement(findings: Sequence[Finding]) -> None:
 
 def _format_files(folder: Path, case: GoldenCase, replays: Mapping[PlanConfig, Replay]) -> tuple[bytes, bytes]:
     """Encoded graph and plan of a case with ``keep``."""
-    return read_ordinary(folder / graph_file(case)), replays[case.review].plan
+    return read_file(folder / graph_file(case)), replays[case.review].plan
 
 
 def _leftovers(folder: Path, cases: Sequence[GoldenCase], own: Collection[str]) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _require_unchanged(
     names = store.list_files(folder)
     for name, digest in sums.items():
         old = name.startswith(f"{store.FORMATS}/")
-        if (old or name in others) and (name not in names or store.checksum_of(read_ordinary(folder / name)) != digest):
+        if (old or name in others) and (name not in names or store.checksum_of(read_file(folder / name)) != digest):
             fix = "restore it from version control" if old else "update its case too"
             raise GoldenMismatch(f"{folder / name} is not as it was written", fix=fix)
 
@@ -141,7 +141,7 @@ def _require_unchanged(
 def _require_known_formats(folder: Path, sums: Mapping[str, str], new: Mapping[str, bytes]) -> None:
     """Without checksums, files of old formats must be those that this update would write."""
     for name in store.list_files(folder) if not sums else ():
-        if name.startswith(f"{store.FORMATS}/") and new.get(name) != read_ordinary(folder / name):
+        if name.startswith(f"{store.FORMATS}/") and new.get(name) != read_file(folder / name):
             message = f"{folder / store.SUMS} is not there, and an earlier update made {name}"
             raise GoldenMismatch(message, fix=f"restore {store.SUMS} from version control")
 
@@ -149,12 +149,10 @@ def _require_known_formats(folder: Path, sums: Mapping[str, str], new: Mapping[s
 def _sums(folder: Path, files: Mapping[str, bytes], removed: Sequence[str]) -> str:
     """The text of the checksum file after the update."""
     sums = {
-        name: store.checksum_of(read_ordinary(folder / name))
-        for name in store.list_files(folder)
-        if name not in removed
+        name: store.checksum_of(read_file(folder / name)) for name in store.list_files(folder) if name not in removed
     }
     return store.print_sums(sums | {name: store.checksum_of(data) for name, data in files.items()})
 
 
 def _holds(path: Path, data: bytes) -> bool:
-    return path.exists() and read_ordinary(path) == data
+    return path.exists() and read_file(path) == data

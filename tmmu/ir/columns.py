@@ -1,9 +1,10 @@
 """The columns of a file: written by name; read back complete, of the right type and in range, or ``PlanCorrupt``.
 
-``key`` is the path of what is read inside the file, as ``buffers.offset``.
+``key`` is the path of what is read inside the file, as ``buffers.offset``. Arrays are emptied while they are read: a
+column is never there twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -11,6 +12,7 @@ from tmmu.errors import PlanCorrupt
 from tmmu.ir.cbor import FIX
 from tmmu.ir.fault import U64_MAX
 
+T = TypeVar("T")
 N = TypeVar("N", bound=int)
 """The id or unit that a column of numbers holds: the caller says which, by the type that it expects."""
 
@@ -43,26 +45,28 @@ def uints(value: object, key: str) -> tuple[N, ...]:
     """An array of unsigned 64-bit numbers."""
     column = cast("list[N]", _column(value, key, int))
     _require_u64(column, key)
-    return tuple(column)
+    return _emptied(column)
 
 
 def texts(value: object, key: str) -> tuple[str, ...]:
     """An array of texts."""
-    return tuple(cast("list[str]", _column(value, key, str)))
+    return _emptied(cast("list[str]", _column(value, key, str)))
 
 
 def bools(value: object, key: str) -> tuple[bool, ...]:
     """An array of booleans."""
-    return tuple(cast("list[bool]", _column(value, key, bool)))
+    return _emptied(cast("list[bool]", _column(value, key, bool)))
 
 
 def rows(value: object, key: str) -> tuple[tuple[N, ...], ...]:
     """An array of arrays of unsigned 64-bit numbers."""
-    lists = cast("list[list[N]]", _column(value, key, list))
-    flat = list(chain.from_iterable(lists))
-    _column(flat, key, int)
-    _require_u64(flat, key)
-    return tuple(map(tuple, lists))
+    lists = cast("list[list[N] | tuple[N, ...]]", _column(value, key, list))
+    _require_type(chain.from_iterable(lists), key, int)
+    numbers = chain.from_iterable(lists)
+    _require_u64(numbers, key)
+    for index, row in enumerate(lists):
+        lists[index] = tuple(row)
+    return cast("tuple[tuple[N, ...], ...]", _emptied(lists))
 
 
 def pairs(value: object, key: str) -> tuple[tuple[tuple[N, N], ...], ...]:
@@ -79,14 +83,25 @@ def _column(value: object, key: str, cell_type: type) -> list[object]:
     """An array whose items have exactly this type: a boolean is no integer."""
     if not isinstance(value, list):
         refuse(key, f"is {describe(value)}, not an array")
-    foreign = sorted(kind.__name__ for kind in set(map(type, value)) - {cell_type})
-    if foreign:
-        refuse(key, f"holds {', '.join(foreign)}, not only {cell_type.__name__}")
+    _require_type(value, key, cell_type)
     return value
 
 
-def _require_u64(column: Sequence[int], key: str) -> None:
-    if column and not 0 <= min(column) <= max(column) <= U64_MAX:
+def _require_type(cells: Iterable[object], key: str, cell_type: type) -> None:
+    foreign = sorted(kind.__name__ for kind in set(map(type, cells)) - {cell_type})
+    if foreign:
+        refuse(key, f"holds {', '.join(foreign)}, not only {cell_type.__name__}")
+
+
+def _emptied(column: list[T]) -> tuple[T, ...]:
+    """The cells as a tuple; the list is empty then."""
+    cells = tuple(column)
+    column.clear()
+    return cells
+
+
+def _require_u64(numbers: Iterable[int], key: str) -> None:
+    if any(number < 0 or number > U64_MAX for number in numbers):
         refuse(key, "leaves the unsigned 64-bit numbers")
 
 

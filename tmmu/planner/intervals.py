@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
+from tmmu.codec.files import open_ordinary
 from tmmu.errors import AlignmentViolation, AllocationOverflow, InvalidConfig, UserError
 from tmmu.ir.fault import U64_MAX
 from tmmu.ir.problem import PackProblem
@@ -40,12 +41,10 @@ def read_intervals(path: Path, *, alignment: int = 1) -> Intervals:
     ``InvalidConfig``, ``AllocationOverflow`` or ``AlignmentViolation``. Memory linear in the file.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _parse_intervals(path, file, alignment)
+        with open_ordinary(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            return _parse_intervals(path, text, alignment)
     except UnicodeDecodeError as error:
         raise InvalidConfig(f"{path}: not a text in UTF-8", fix="name a CSV file") from error
-    except IsADirectoryError as error:
-        raise InvalidConfig(f"{path}: it is a folder", fix="name a CSV file") from error
 
 
 def _parse_intervals(path: Path, file: TextIO, alignment: int) -> Intervals:

@@ -99,7 +99,6 @@ BAD_PLANS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("metrics that are a list", put("metrics", value=[]), "metrics"),
     ("a metric that is text", put("metrics", "max_live", value="many"), "metrics"),
     ("a metric that is negative", put("metrics", "max_live", value=-1), "metrics"),
-    ("a metric without a name", lambda top: top["metrics"].update({7: 7}), "metrics"),
 )
 
 

@@ -18,7 +18,7 @@ from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import refuse, require_count
-from tmmu.codec.files import read_ordinary
+from tmmu.codec.files import read_file
 from tmmu.codec.text import print_plan
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
 from tmmu.golden import store
@@ -196,7 +196,7 @@ def run_show(job: GoldenJob, *, mode: str | None, preset: str | None) -> int:
     config = _config_asked(mode, preset)
     (case,) = job.chosen
     if config is None and not case.recipe:
-        text = read_ordinary(job.folder / store.review_file(case)).decode("utf-8", errors="replace")
+        text = read_file(job.folder / store.review_file(case)).decode("utf-8", errors="replace")
     elif config is None:
         text = f"# {case.name}: {case.reason}\n# made by the recipe {case.recipe}; only digests are kept\n"
     else:

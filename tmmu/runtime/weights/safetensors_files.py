@@ -4,7 +4,6 @@ A file is accepted only if its tensors cover the data exactly: sorted by offset,
 and the last ends with the file. So no two overlap, none lies outside, and no byte is left over.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from tmmu.codec.files import is_special
-from tmmu.errors import InvalidConfig
+from tmmu.codec.json_text import decode_json
+from tmmu.errors import InvalidConfig, PlanCorrupt
 from tmmu.ir.graph import DTYPE_BYTES
 
 HEADER_MAX: Final = 100 << 20
@@ -140,9 +140,9 @@ def _decode_header(path: Path, handle: int, length: int) -> tuple[int, dict[str,
         )
     text = os.pread(handle, size, 8)
     try:
-        header = json.loads(text, object_pairs_hook=_unique_members)
-    except (ValueError, RecursionError) as error:
-        raise _format_error(path, f"its header is no JSON of one spelling: {error}") from error
+        header = decode_json(text, members=_unique_members)
+    except PlanCorrupt as error:
+        raise _format_error(path, f"its header is {error.what}") from error
     if not isinstance(header, dict):
         raise _format_error(path, "its header is no map")
     return 8 + size, header

@@ -215,3 +215,14 @@ def test_numbers_of_64_bits(shell: Shell) -> None:
     Path("in.csv").write_text(f"id,lower,upper,size\na,{top - 1},{top},{top}\nb,0,1,{top}\n")
     done = shell.tmmu("pack", "in.csv", "--json")
     assert (done.code, done.record["peak"], done.record["proven"]) == (0, top, True)
+
+
+@pytest.mark.parametrize("words", [("pack",), ("show",), ("verify",), ("plan",)])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_refused_and_not_waited_for(shell: Shell, words: tuple[str, ...], kind: str) -> None:
+    name = {"plan": "x.ir.cbor", "pack": "x.csv"}.get(words[0], "x.plan.cbor")
+    make = {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}
+    make[kind](Path(name))
+    done = shell.tmmu(*words, name)
+    assert done.code == 2
+    assert "folder" in done.err if kind == "folder" else "ordinary file" in done.err

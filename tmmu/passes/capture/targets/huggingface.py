@@ -1,7 +1,6 @@
 """A Hugging Face configuration, offline: the architecture it names, at its own sizes, with inputs that it takes."""
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,9 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.errors import CaptureFailed, InvalidConfig
+from tmmu.codec.files import read_file
+from tmmu.codec.json_text import decode_json
+from tmmu.errors import CaptureFailed, InvalidConfig, PlanCorrupt
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 
@@ -55,9 +56,9 @@ def read_config(folder: Path) -> Any:
     from transformers import AutoConfig  # noqa: PLC0415 - seconds to import, and only this target needs it
 
     try:
-        json.loads((folder / "config.json").read_text())
+        decode_json(read_file(folder / "config.json"))
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, OSError, PlanCorrupt) as error:
         message = " ".join(str(error).split())[:200]
         raise InvalidConfig(
             f"{folder / 'config.json'}: {message}", fix="give a configuration that transformers knows"
