@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tmmu.ir.fault import Fault
-from tmmu.judge.context import ARENA_OF_ROLE, CheckContext
+from tmmu.judge.context import ARENA_OF_ROLE, NEVER_REUSED, CheckContext
 from tmmu.judge.packing import most_live
 
 PPM: Final = 1_000_000
@@ -26,7 +26,7 @@ def _peak(context: CheckContext, arena: int) -> int:
 
 
 def bound(context: CheckContext) -> Iterator[Fault]:
-    """The bound is the most padded bytes alive at once; all of them under ``sequential``."""
+    """The bound is the most padded bytes alive at once; all of them in arenas that reuse nothing."""
     arenas = context.plan.arenas
     for index, (name, actual) in enumerate(zip(arenas.name, arenas.bound, strict=True)):
         if actual != (expected := _bound(context, (index,))):
@@ -35,7 +35,7 @@ def bound(context: CheckContext) -> Iterator[Fault]:
 
 def _bound(context: CheckContext, slab: Sequence[int]) -> int:
     items = context.items_of(slab)
-    if context.plan.arenas.layout[slab[0]] == "sequential":
+    if slab[0] in NEVER_REUSED:
         return sum(item.bytes for item in items)
     return most_live((item.birth, item.death, item.bytes) for item in items)
 
@@ -49,6 +49,14 @@ def proven_peaks(context: CheckContext) -> Iterator[Fault]:
             if table.proven[arena] and top != floor:
                 name = table.name[arena]
                 yield Fault(rule="proven", what=f"{name} claims a minimal peak of {top}, above {floor}", arena=name)
+
+
+def page(context: CheckContext) -> Iterator[Fault]:
+    """A page is a power of two, or 0: none."""
+    table = context.plan.arenas
+    for name, step in zip(table.name, table.page, strict=True):
+        if step & (step - 1):
+            yield Fault(rule="page", what=f"page {step} of {name} is no power of two", arena=name)
 
 
 def capacity(context: CheckContext) -> Iterator[Fault]:

@@ -152,6 +152,7 @@ RULES: Final = (
     _rule(arena_rules.peak, "peak"),
     _rule(arena_rules.bound, "bound"),
     _rule(arena_rules.proven_peaks, "proven"),
+    _rule(arena_rules.page, "page"),
     _rule(arena_rules.capacity, "capacity"),
     _rule(arena_rules.metrics, "metrics"),
     _rule(weight_ring, *ring_rules.NAMES),

@@ -228,7 +228,8 @@ def policy(context: RingContext) -> Iterator[Fault]:
     ring = context.ring
     base = sum(block.bytes for block in ring.blocks if block.resident)
     streamed = [block for block in ring.blocks if not block.resident]
-    largest = max((block.bytes for block in streamed), default=1)
+    # A block of no bytes is a fault of ``blocks`` already.
+    largest = max((block.bytes for block in streamed), default=0) or 1
     slots = 2 if ring.policy == "double" else max(1, min(len(streamed), (ring.capacity - base) // largest))
     offset = 0
     for index, block in enumerate(streamed if ring.policy != "cyclic" else ()):

@@ -6,12 +6,13 @@ production too.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from tmmu.errors import AllocationOverflow, LivenessCycle
 from tmmu.ir.fault import U64_MAX, Fault, faults_field, headline
 from tmmu.ir.graph import CONSTANT, INPUT, PARAMETER, PERSISTENT_ROLES, Graph
-from tmmu.ir.ids import OpId, ValueId
+from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.windows import is_dense, windows, writers
 from tmmu.judge.graph_schema import SCHEMA_RULES, check_schema, graph_rule
 from tmmu.judge.versions import edges, first_stale_read, topological_order, versions
@@ -90,21 +91,37 @@ def overwrites(graph: Graph) -> Iterator[Fault]:
     """What may share bytes is alike, dense, each the whole of its own buffer, and the op reads and writes just that."""
     spans = windows(graph) if any(graph.ops.overwrites) else ()
     for op, pairs in zip(graph.ops.ids, graph.ops.overwrites, strict=True):
+        access = _access(graph, op) if pairs else None
         for written, read in pairs:
-            objection = _overwrite_objection(graph, spans, op, written, read)
+            objection = _overwrite_objection(graph, spans, access, written, read) if access else ""
             if objection:
                 message = f"op {op} cannot write value {written} over value {read}: {objection}"
                 yield Fault(rule="overwrites", what=message, op=op, value=written, buffer=graph.values.buffer[written])
 
 
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """The values that an op reads and writes, and the buffers that it changes, to be asked once for each pair."""
+
+    reads: frozenset[ValueId]
+    writes: frozenset[ValueId]
+    changed: frozenset[BufferId]
+
+
+def _access(graph: Graph, op: OpId) -> _Access:
+    reads, writes = graph.ops.reads[op], graph.ops.writes[op]
+    changed = frozenset(graph.values.buffer[value] for value in writes)
+    return _Access(frozenset(reads), frozenset(writes), changed)
+
+
 def _overwrite_objection(
-    graph: Graph, spans: tuple[tuple[int, int], ...], op: OpId, written: ValueId, read: ValueId
+    graph: Graph, spans: tuple[tuple[int, int], ...], access: _Access, written: ValueId, read: ValueId
 ) -> str:
-    """Why ``written`` cannot take the bytes of ``read`` at ``op``; empty if it can."""
+    """Why ``written`` cannot take the bytes of ``read`` at an op; empty if it can."""
     values, buffer_of = graph.values, graph.values.buffer
-    if written not in graph.ops.writes[op] or read not in graph.ops.reads[op]:
+    if written not in access.writes or read not in access.reads:
         return "the op does not write the one and read the other"
-    if any(buffer_of[value] == buffer_of[read] for value in graph.ops.writes[op]):
+    if buffer_of[read] in access.changed:
         return "the op changes the buffer that it reads"
     if any(column[written] != column[read] for column in (values.dtype, values.shape, values.stride)):
         return "dtype, shape or stride differ"
@@ -118,8 +135,9 @@ def saves(graph: Graph) -> Iterator[Fault]:
     """An op saves only what it reads or writes."""
     ops = graph.ops
     for op, row in enumerate(ops.saves):
+        touched = {*ops.reads[op], *ops.writes[op]} if row else frozenset[ValueId]()
         for value in row:
-            if value not in ops.reads[op] and value not in ops.writes[op]:
+            if value not in touched:
                 message = f"op {op} saves value {value}, which it does not touch"
                 yield Fault(rule="saves", what=message, op=op, value=value)
 

@@ -62,11 +62,12 @@ def _placement(problem: Problem, instance: PackingInstance, best: CandidatePacki
     )
 
 
-def place_sequential(problem: Problem) -> Placement:
-    """Items end to end, in id order; the peak is the sum of their sizes."""
+def place_sequential(problem: Problem, *, reuses_nothing: bool = True) -> Placement:
+    """Items end to end, in id order; the peak is the sum of their sizes, minimal only where no byte may be reused."""
     ends = list(accumulate(problem.size, initial=0))
     offset = tuple(ends[:-1])  # mutation: sequential offsets
-    return Placement(offset=offset, peak=ends[-1], bound=ends[-1], proven=True, method="sequential")
+    bound = ends[-1] if reuses_nothing else max_live_bytes(problem)
+    return Placement(offset=offset, peak=ends[-1], bound=bound, proven=ends[-1] == bound, method="sequential")
 
 
 def place_slots(problem: Problem, slots: SlotAssignment) -> Placement:

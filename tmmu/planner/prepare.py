@@ -133,13 +133,19 @@ def _place_slab(arenas: tuple[int, ...], tasks: Sequence[ArenaTask], search_node
     first = tasks[arenas[0]]
     if first.spec.layout == JOINT:
         return place_joint(arenas, [tasks[arena].problem for arena in arenas], search_nodes=search_nodes)
-    return slab_of_one(arenas[0], _place(first.spec.layout, first.problem, first.slots, search_nodes))
+    reuses_nothing = first.spec.name in NEVER_REUSED
+    placement = _place(first.spec.layout, first.problem, first.slots, search_nodes, reuses_nothing=reuses_nothing)
+    return slab_of_one(arenas[0], placement)
 
 
-def _place(layout: str, problem: Problem, slots: SlotAssignment, search_nodes: int) -> Placement:
+def _place(
+    layout: str, problem: Problem, slots: SlotAssignment, search_nodes: int, *, reuses_nothing: bool
+) -> Placement:
     if layout == "slots":
         return place_slots(problem, slots)
-    return place_packed(problem, search_nodes=search_nodes) if layout == "packed" else place_sequential(problem)
+    if layout == "packed":
+        return place_packed(problem, search_nodes=search_nodes)
+    return place_sequential(problem, reuses_nothing=reuses_nothing)
 
 
 def _demand_room(task: ArenaTask, placement: Placement) -> None:

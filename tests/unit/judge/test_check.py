@@ -140,6 +140,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("peak", "a joint arena's peak as if it were alone", lambda: edit(JOINT, "arenas.peak", 64, GRADIENTS)),
     ("peak", "the slab's size as each arena's peak", lambda: edit(JOINT, "arenas.peak", 768, GRADIENTS)),
     ("bound", "the slab's bound as an arena's own", lambda: edit(JOINT, "arenas.bound", 768, GRADIENTS)),
+    ("page", "a page that is no power of two", lambda: edit(INFERENCE, "arenas.page", 4097, ACTIVATIONS)),
     ("bound", "a bound too low", lambda: edit(INFERENCE, "arenas.bound", 640, ACTIVATIONS)),
     (
         "proven",
@@ -364,3 +365,15 @@ def test_slab_has_one_alignment_even_where_every_offset_obeys_both() -> None:
     assert [(fault.arena, fault.what) for fault in alignment_faults] == [
         ("gradients", "gradients shares a slab with activations, but not its alignment")
     ]
+
+
+def test_sequential_arena_of_activations_is_bounded_by_what_lives_at_once() -> None:
+    planned = plan("inference", "inference", "sequential")
+    packed = plan("inference", "inference", "packed")
+    assert planned.arenas.bound[ACTIVATIONS] == packed.arenas.bound[ACTIVATIONS] < planned.arenas.peak[ACTIVATIONS]
+    assert not planned.arenas.proven[ACTIVATIONS]
+    assert planned.arenas.proven[0]
+    assert planned.arenas.bound[0] == planned.arenas.peak[0]
+    assert not check_plan(graph(), planned, token=TOKEN)
+    claimed = edit(planned, "arenas.proven", True, ACTIVATIONS)
+    assert [fault.rule for fault in check_plan(graph(), claimed, token=TOKEN)] == ["proven"]

@@ -256,3 +256,10 @@ def test_weight_that_is_an_output_is_resident() -> None:
 def test_judge_refuses_an_unsound_ring() -> None:
     with pytest.raises(PlanUnsound, match="ring-depth"):
         judge(graph(), replace(plan(), ring=replace(ring(), depth=77)))
+
+
+@pytest.mark.parametrize("policy", ["slots", "double", "skip_end", "cyclic"])
+def test_streamed_blocks_of_no_bytes_are_a_fault_and_divide_nothing(policy: str) -> None:
+    base = replace(ring(), policy=policy)
+    empty = replace(base, blocks=tuple(b if b.resident else replace(b, bytes=0) for b in base.blocks))
+    assert "ring-blocks" in faults(empty)

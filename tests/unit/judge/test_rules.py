@@ -1,5 +1,6 @@
 """Every rule of the legal graph has a legal graph that is broken in exactly that way."""
 
+import time
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from tests.strategies import Builder, graphs, random_graph, seeded
 from tests.unit.ir.samples import edit, graph
 from tmmu.errors import AllocationOverflow, InvalidIrShapes, LivenessCycle
-from tmmu.ir.graph import Graph, Ops
+from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.judge.graph_schema import GraphRule
 from tmmu.judge.rules import RULES, SEMANTIC_RULES, check_graph, require_legal
 
@@ -223,3 +224,39 @@ def test_rule_looks_at_nothing_but_its_parts(rule: GraphRule) -> None:
         covered = tuple(f"{part}." for part in rule.parts)
         assert paths
         assert not rule.parts or all(f"{path}.".startswith(covered) for path in paths)
+
+
+def test_one_op_with_many_reads_saves_and_overwrites_is_checked_in_linear_time() -> None:
+    """Forty thousand of each: with a search of the row for each, more than ten seconds."""
+    count = 40_000
+    dense = ((1,),) * (2 * count)
+    wide = Graph(
+        target="cpu",
+        buffers=Buffers(bytes=(4,) * (2 * count), role=("input",) * count + ("activation",) * count),
+        values=Values(
+            buffer=tuple(range(2 * count)),
+            offset=(0,) * (2 * count),
+            shape=dense,
+            stride=dense,
+            dtype=("float32",) * (2 * count),
+        ),
+        ops=Ops(
+            target=("test.op",),
+            reads=(tuple(range(count)),),
+            writes=(tuple(range(count, 2 * count)),),
+            overwrites=(tuple((count + n, n) for n in range(count)),),
+            saves=(tuple(reversed(range(count))),),
+            recompute=(False,),
+            stage=("forward",),
+        ),
+        inputs=tuple(range(count)),
+        outputs=(count,),
+        notes=Notes(
+            name="",
+            buffers=("",) * (2 * count),
+            ops=OpNotes(phase=("unknown",), modality=("unknown",), flops=(0,), module=("",), source=("",)),
+        ),
+    )
+    started = time.process_time()
+    assert not check_graph(wide)
+    assert time.process_time() - started < 8
