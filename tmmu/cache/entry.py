@@ -15,7 +15,7 @@ from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import TmmuError
 from tmmu.ir import cbor
 from tmmu.ir.graph import Graph, encode_graph
-from tmmu.ir.key import Key, Part, key_of
+from tmmu.ir.key import Key, Part, key_of, part_of
 from tmmu.ir.plan import Plan, encode_plan
 
 MAGIC: Final = b"tmmu.cache "
@@ -115,4 +115,8 @@ def open_entry(entry: Entry) -> tuple[Graph, Plan]:
         raise EntryRefused(MissReason.DAMAGED, error.what) from error
     if plan.ir_hash != graph.ir_hash:
         _refuse_damaged("its plan is another graph's")
+    asked = {"mode": plan.mode, "preset": plan.preset}
+    for part in entry.key.parts:
+        if part.name in asked and part_of(part.name, asked[part.name]).digest != part.digest:
+            _refuse_damaged(f"its plan has another {part.name} than its key")
     return graph, plan

@@ -14,6 +14,7 @@ class MissReason(Enum):
     VERSION = "the entry has a format of another version"
     UNSOUND = "the judge refused the stored plan"
     UNREADABLE = "the file cannot be read"
+    SHARED = "the folder is not the user's alone"
     NO_KEY = "something that decides the plan cannot be named"
     OFF = "no cache is in use"
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tmmu.cache.access import shared_folder
 from tmmu.cache.entry import Entry, EntryRefused, decode_entry
 from tmmu.cache.miss import Miss, MissReason
 from tmmu.codec.files import LIMIT, is_special, write_atomic
@@ -64,7 +65,7 @@ def _graph_suffix(key: Key) -> str:
 def entries_of_graph(folder: Path, key: Key) -> Iterator[Entry]:
     """The intact entries of the graph of ``key``, with any preset, token, arenas and node budget. Lists the folder."""
     suffix = _graph_suffix(key)
-    for file in entries(folder):
+    for file in () if shared_folder(folder) else entries(folder):
         if file.path.name.endswith(suffix):
             with suppress(EntryRefused):
                 yield read_matching_entry(file.path)
@@ -72,6 +73,8 @@ def entries_of_graph(folder: Path, key: Key) -> Iterator[Entry]:
 
 def load(folder: Path, key: Key) -> Entry | Miss:
     """The intact entry of ``key``, now the most recently used; or why there is none."""
+    if objection := shared_folder(folder):
+        return Miss(MissReason.SHARED, objection)
     try:
         return read_matching_entry(entry_path(folder, key), touch=True)
     except EntryRefused as error:
@@ -125,6 +128,8 @@ def save(folder: Path, key: Key, data: bytes, *, limit: int) -> str:
     path = entry_path(folder, key)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if objection := shared_folder(folder):
+            return objection
         if path.is_symlink() or is_special(path):
             # Writing through a link would change a file elsewhere, and opening a pipe would block.
             path.unlink()
@@ -139,14 +144,14 @@ def save(folder: Path, key: Key, data: bytes, *, limit: int) -> str:
 
 
 def listing_error(folder: Path) -> str:
-    """Why the folder cannot be listed; ``""`` where it can be, or does not exist."""
+    """Why the folder cannot be listed or trusted; ``""`` where it can be, or does not exist."""
     try:
         os.scandir(folder).close()
     except FileNotFoundError:
         return ""
     except OSError as error:
         return error.strerror or "it cannot be listed"
-    return ""
+    return shared_folder(folder)
 
 
 def entries(folder: Path) -> tuple[EntryFile, ...]:

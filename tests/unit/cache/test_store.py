@@ -5,9 +5,9 @@ import pytest
 
 from tests.unit.cache.cached import key, program
 from tmmu.cache import store
-from tmmu.cache.entry import Entry, encode_entry
+from tmmu.cache.entry import Entry, EntryRefused, decode_entry, encode_entry, open_entry
 from tmmu.cache.miss import Miss, MissReason
-from tmmu.ir.key import Key
+from tmmu.ir.key import Key, key_of, part_of
 
 BIG = 1 << 30
 SIZE = len(encode_entry(key(), *program()))
@@ -203,3 +203,57 @@ def test_save_replaces_links_and_pipes_without_following_them(tmp_path: Path, ki
     assert path.is_file()
     assert not path.is_symlink()
     assert isinstance(store.load(folder, key(1)), Entry)
+
+
+SHARED: dict[str, tuple[str, int]] = {
+    "others write": ("plans", 0o707),
+    "the group writes": ("plans", 0o770),
+    "others write with the sticky bit": ("plans", 0o1777),
+    "others write to a parent": (".", 0o777),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), SHARED.values(), ids=SHARED.keys())
+def test_folder_that_others_may_write_serves_and_stores_nothing(tmp_path: Path, name: str, mode: int) -> None:
+    folder = tmp_path / "top" / "plans"
+    save(folder, key())
+    (tmp_path / "top" / name).chmod(mode)
+    assert miss_reason(folder, key()) is MissReason.SHARED
+    assert "others may write" in str(store.load(folder, key()))
+    assert "others may write" in store.save(folder, key(), encode_entry(key(), *program()), limit=BIG)
+    assert "others may write" in store.listing_error(folder)
+    assert not list(store.entries_of_graph(folder, key()))
+    (tmp_path / "top" / name).chmod(0o700)
+    assert isinstance(store.load(folder, key()), Entry)
+
+
+def test_shared_parent_with_the_sticky_bit_is_no_objection(tmp_path: Path) -> None:
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top").chmod(0o1777)
+    save(tmp_path / "top" / "plans", key())
+    assert isinstance(store.load(tmp_path / "top" / "plans", key()), Entry)
+
+
+def test_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "plans"
+    folder.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, -1)
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert miss_reason(folder, key()) is MissReason.SHARED
+
+
+def test_entry_under_the_name_of_another_key_is_not_served(tmp_path: Path) -> None:
+    path = save(tmp_path, key(1))
+    store.entry_path(tmp_path, key(2)).write_bytes(path.read_bytes())
+    assert miss_reason(tmp_path, key(2)) is MissReason.FOREIGN
+
+
+@pytest.mark.parametrize("name", ["mode", "preset"])
+def test_entry_whose_plan_was_asked_for_otherwise_is_not_served(name: str) -> None:
+    asked = key_of([part_of("mode", "inference"), part_of("preset", "inference")])
+    assert open_entry(decode_entry(encode_entry(asked, *program()))) == program()
+    forged = key_of([part_of(name, "another")])
+    with pytest.raises(EntryRefused, match=f"another {name}"):
+        open_entry(decode_entry(encode_entry(forged, *program())))
