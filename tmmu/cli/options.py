@@ -30,6 +30,7 @@ ANY: Final = (*TRACED, "ir")
 FOR_TRACED: Final = AppliesTo(TRACED, "settled when the graph was captured")
 FOR_PYTHON: Final = AppliesTo(PYTHON, "only for a model.py, model.py:Name or package.module:Name")
 FOR_HUGGING_FACE: Final = AppliesTo(("hf",), "only for an hf: model; a model.py takes --set")
+FOR_EXPORTED: Final = AppliesTo(("pt2",), "only for a .pt2")
 FOR_ANY: Final = AppliesTo(ANY, "")
 
 CaptureOption = partial(typer.Option, rich_help_panel="Capture")
@@ -124,6 +125,11 @@ class CaptureOptions(OptionGroup):
         CaptureOption(metavar="N", help="Give the KV cache of --decode room for N tokens. Default: that of --seq."),
         FOR_HUGGING_FACE,
     ] = None
+    trust: Annotated[
+        bool,
+        CaptureOption("--trust", help="Let a .pt2 run the code that it holds. Default: what could run is refused."),
+        FOR_EXPORTED,
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ class CaptureSettings:
     dtype: str | None
     decode: bool
     cache_len: int | None
+    trust: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,7 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
         dtype=options.dtype,
         decode=options.decode,
         cache_len=require_count(options.cache_len, "--cache-len"),
+        trust=options.trust,
     )
 
 

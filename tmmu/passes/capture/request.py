@@ -15,6 +15,7 @@ class CaptureRequest:
     ``settings`` are ``--set`` pairs as text; ``inputs`` are ``--input`` texts such as ``ids=int64[1,1024]``.
     ``symbolic_inputs``: control flow may not look at the values that the model's file gives to inputs and buffers.
     ``batch``, ``seq``, ``dtype``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
+    ``trust``: the code that a ``.pt2`` holds may run.
     """
 
     model: str
@@ -29,6 +30,7 @@ class CaptureRequest:
     dtype: str | None = None
     decode: bool = False
     cache_len: int | None = None
+    trust: bool = False
 
 
 def no_progress(activity: str, ops: int) -> None:

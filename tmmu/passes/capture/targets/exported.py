@@ -3,7 +3,7 @@
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.sources import display_name
+from tmmu.passes.capture.targets.untrusted import require_harmless, restricted_pickles
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 from tmmu.torch_private import (
     ARCHIVE_FILE_MAP,
@@ -35,7 +36,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 def load_exported(request: CaptureRequest, path: Path, fake: FakeTensorMode) -> Workload:
     """The program of a ``.pt2`` file, with the inputs that it was exported for."""
     _refuse_options(request)
-    exported = _read(path)
+    exported = _read(path, trust=request.trust)
     signature = exported.graph_signature
     tensors: list[tuple[str, Any]] = []
     owned: list[OwnedTensor] = []
@@ -60,14 +61,18 @@ def _refuse_options(request: CaptureRequest) -> None:
         )
 
 
-def _read(path: Path) -> torch.export.ExportedProgram:
+def _read(path: Path, *, trust: bool) -> torch.export.ExportedProgram:
     if not path.is_file():
         raise InvalidConfig(f"no file {str(path)!r}", fix="check the path")
     if not zipfile.is_zipfile(path):
         raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
-    with disable_current_modes(), _skip_weights():
+    with disable_current_modes(), _skip_weights(), nullcontext() if trust else restricted_pickles(path):
         try:
+            if not trust:
+                require_harmless(path)
             return torch.export.load(path)
+        except InvalidConfig:
+            raise
         except Exception as error:
             raise InvalidConfig(
                 f"{str(path)!r} cannot be read: {' '.join(str(error).split())[:200]}",

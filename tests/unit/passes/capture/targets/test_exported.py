@@ -1,13 +1,18 @@
 """Exported programs: the same graph as the module's own, weights unread, mutations written back."""
 
+import io
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.unit.passes.models import Convolutional
-from tmmu.errors import InvalidConfig
+from tmmu.errors import InvalidConfig, TmmuError
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.targets.untrusted import _ARITHMETIC
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program
 
@@ -70,3 +75,52 @@ def test_truncated_program_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(InvalidConfig):
         capture(CaptureRequest(model=str(path)))
+
+
+class _Payload:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return Path.touch, (self.path,)
+
+
+def altered(path: str, change: Callable[[str, bytes], bytes], extra: str = "") -> str:
+    """A copy of the archive with other records."""
+    target = path.replace("program.pt2", "altered.pt2")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as archive:
+        for record in source.infolist():
+            archive.writestr(record.filename, change(record.filename, source.read(record)))
+        if extra:
+            archive.writestr(source.infolist()[0].filename.partition("/")[0] + extra, b"x")
+    return target
+
+
+def test_pickle_with_code_runs_only_with_trust(tmp_path: Path) -> None:
+    mark, buffer = tmp_path / "ran", io.BytesIO()
+    torch.save(((_Payload(mark),), {}), buffer)
+    path = export_to(tmp_path, Tied(), torch.zeros(2, 8))
+    hostile = altered(path, lambda name, old: buffer.getvalue() if "sample_inputs" in name else old)
+    with pytest.raises(InvalidConfig, match="--trust"):
+        capture(CaptureRequest(model=hostile))
+    assert not mark.exists()
+    with suppress(TmmuError):
+        capture(CaptureRequest(model=hostile, trust=True))
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("extra", ["/data/aotinductor/m/a.so", "/data/constants/custom_obj_0", "/data/constants/x"])
+def test_compiled_code_and_foreign_objects_are_refused(tmp_path: Path, extra: str) -> None:
+    path = export_to(tmp_path, Tied(), torch.zeros(2, 8))
+    with pytest.raises(InvalidConfig, match="--trust"):
+        capture(CaptureRequest(model=altered(path, lambda _, old: old, extra)))
+
+
+@pytest.mark.parametrize("text", ["open(1)", "a.b", "().__class__", "'x'", "Lambda.x(1)", "exit ()"])
+def test_expression_that_is_no_arithmetic_is_refused(text: str) -> None:
+    assert not _ARITHMETIC.fullmatch(text)
+
+
+@pytest.mark.parametrize("text", ["s0", "2*s0 + 1", "Max(1, s77//2)", "ceiling(s0/2)", "Eq(Mod(s0, 2), 0)", "1.5*s0"])
+def test_arithmetic_is_admitted(text: str) -> None:
+    assert _ARITHMETIC.fullmatch(text)

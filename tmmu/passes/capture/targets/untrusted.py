@@ -1,0 +1,91 @@
+"""What in an exported program could run code of the file, refused unless the user trusts it.
+
+Pickles are read by torch's restricted unpickler, which makes tensors and plain containers alone. Other objects of the
+archive, compiled libraries, and expressions of sizes that are more than arithmetic (the reader evaluates them as
+Python) are refused before anything is read.
+"""
+
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
+
+import torch
+
+from tmmu.codec.json_text import decode_json
+from tmmu.errors import InvalidConfig, PlanCorrupt
+from tmmu.passes.capture.replace import replace_attribute
+from tmmu.torch_private import archive_package
+
+FIX: Final = "add --trust if you trust who made it: its code runs then"
+RECORD_MAX: Final = 1 << 29
+"""Bytes of a JSON record, unpacked."""
+_ARITHMETIC: Final = re.compile(
+    r"(?:[A-Z]\w*+\(|(?:ceiling|floor|sqrt|log)\(|[A-Za-z]\w*+(?!\s*\()|\d++(?:\.\d++)?|[-+*/%(),<>=!&|~ ])*+"
+)
+"""Names, calls of sympy's functions, which begin with a capital, numbers and operators; no attribute and no quote."""
+
+
+def require_harmless(path: Path) -> None:
+    """Returns for an archive without compiled code, foreign objects or expressions that are no arithmetic."""
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            name = record.filename.partition("/")[2]
+            if name.startswith("data/aotinductor/"):
+                _refuse(path, f"{name} is compiled code")
+            is_object = name.startswith("data/constants/") and not name.endswith(".json")
+            if is_object and not name.startswith("data/constants/tensor_"):
+                _refuse(path, f"{name} is a pickled object")
+            if name.endswith(".json"):
+                _require_arithmetic(path, name, _json_of(archive, record, path))
+
+
+def _json_of(archive: zipfile.ZipFile, record: zipfile.ZipInfo, path: Path) -> object:
+    try:
+        if record.file_size > RECORD_MAX:
+            raise PlanCorrupt(f"{record.file_size} bytes of JSON")
+        return decode_json(archive.read(record))
+    except PlanCorrupt as error:
+        raise InvalidConfig(f"{str(path)!r}: {record.filename}: {error.what}", fix="export it again") from error
+
+
+def _require_arithmetic(path: Path, name: str, value: object) -> None:
+    """No text under a key of expressions is more than arithmetic."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            expression = item.get("expr_str", "")
+            if not isinstance(expression, str) or "__" in expression or not _ARITHMETIC.fullmatch(expression):
+                _refuse(path, f"{name} has the expression {str(expression)[:60]!r}")
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+
+
+@contextmanager
+def restricted_pickles(path: Path) -> Iterator[None]:
+    """Block in which ``torch.load`` makes nothing but tensors and containers, and no other pickle is read."""
+    original = torch.load
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        try:
+            return original(*arguments, **(options | {"weights_only": True}))
+        except Exception as error:
+            raise InvalidConfig(f"{str(path)!r} holds a pickle of more than tensors", fix=FIX) from error
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        _refuse(path, "it holds a pickled object")
+
+    with ExitStack() as stack:
+        stack.enter_context(replace_attribute(torch, "load", load))
+        if hasattr(archive_package, "pickle"):
+            stack.enter_context(replace_attribute(archive_package, "pickle", SimpleNamespace(loads=refuse)))
+        yield
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise InvalidConfig(f"{str(path)!r} could run code: {reason}", fix=FIX)
