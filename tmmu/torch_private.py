@@ -60,6 +60,9 @@ def forget_kernels(ops: Iterable[torch._ops.OpOverload]) -> None:
 cpp_address: Final[Callable[[torch.UntypedStorage | torch.Generator], int]] = attrgetter("_cdata")
 """The C++ object behind a storage or generator, for which Python makes many wrappers. Holds: 2.11, 2.13."""
 
+storage_use_count: Final[Callable[[int], int]] = torch._C._storage_Use_Count
+"""How many tensors and Python storages hold the C++ storage at this address. Holds: 2.11, 2.13."""
+
 # -- dispatch: modes, guards, threads' switches
 
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes

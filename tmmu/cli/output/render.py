@@ -101,6 +101,20 @@ def assumed_line(assumed: Sequence[str]) -> list[str]:
     return [f"planned for these values of {listed}: with others the model may take another path"]
 
 
+def held_line(held: Sequence[tuple[int, str]]) -> list[str]:
+    """What a step leaves with somebody, and the line that makes most of it; empty where there is nothing."""
+    if not held:
+        return []
+    by_source: dict[str, int] = {}
+    for number, source in held:
+        by_source[source] = by_source.get(source, 0) + number
+    source = max(by_source, key=by_source.__getitem__)
+    place = f" ({source})" if source else ""
+    total = size(sum(number for number, _ in held))
+    count = f"{len(held)} tensor{'s' if len(held) > 1 else ''}"
+    return [f"left out: {count} of {total} that the step makes and somebody holds afterwards{place}"]
+
+
 def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> tuple[str, ...]:
     """An arena of a shared slab has no peak and no proof of its own, only a bound."""
     peak, proven = ("", "") if shared else (size(arena.peak), "yes" if arena.proven else "no")

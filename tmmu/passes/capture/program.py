@@ -48,6 +48,14 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldStorage:
+    """A storage that the program made and somebody still holds after it; ``source`` is the line that made it."""
+
+    bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedProgram:
     """What was traced: the calls in order, the storages behind them, what comes in and what goes out."""
 
@@ -59,3 +67,5 @@ class CapturedProgram:
     outputs: tuple[Window, ...]
     assumed: tuple[str, ...] = ()
     """Inputs and buffers whose values decided which calls there are, or their shapes."""
+    held: tuple[HeldStorage, ...] = ()
+    """What is made, is no output, and outlives the program: an optimizer's state in ``forward``, a list of results."""

@@ -91,7 +91,9 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     outputs = tuple(map(recorder.window_of, tensors))
     if not outputs:
         raise CaptureFailed("the model returns no tensor", fix="return at least one tensor from forward")
-    return recorder.finish(name=workload.name, device=request.device, inputs=inputs, outputs=outputs)
+    del results
+    held = recorder.held_storages((*inputs, *outputs))
+    return recorder.finish(name=workload.name, device=request.device, inputs=inputs, outputs=outputs, held=held)
 
 
 def _computed(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,3 +23,22 @@ def test_plan_says_for_which_values_it_holds(shell: Shell) -> None:
     refused = shell.tmmu("plan", "net.py", "--symbolic-inputs")
     assert refused.code == 2
     assert refused.err.startswith("tmmu: CAPTURE_FAILED: net.py:12")
+
+
+HOLDER = """
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        self.last = x * 2
+        return x + 1
+model = Net
+def inputs(): return (torch.randn(2, 4),)
+"""
+
+
+def test_plan_and_run_say_what_they_leave_out(shell: Shell) -> None:
+    (shell.folder / "net.py").write_text(HOLDER)
+    says = "left out: 1 tensor of 32 B that the step makes and somebody holds afterwards (net.py:5)"
+    assert says in shell.tmmu("plan", "net.py").out
+    assert says in shell.tmmu("run", "net.py").out
+    assert shell.tmmu("plan", "net.py", "--json").record["held"] == [{"bytes": 32, "source": "net.py:5"}]

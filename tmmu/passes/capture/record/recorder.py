@@ -16,7 +16,8 @@ itself calls meanwhile is not recorded (``pause``). The recorder holds storages 
 so that autograd frees what it frees in eager, and weak references die as there.
 """
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import fx
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.passes.capture.modules import ModuleStack
-from tmmu.passes.capture.program import CapturedProgram, Window
+from tmmu.passes.capture.program import CapturedProgram, HeldStorage, Window
 from tmmu.passes.capture.record.call_cache import CallCache
 from tmmu.passes.capture.record.corrections import (
     correct_result,
@@ -114,8 +115,28 @@ class Recorder(UncompiledDispatchMode):
             self.builder.node_of(tensor)
             return self.builder.table.window(tensor)
 
+    def held_storages(self, outputs: Iterable[Window]) -> tuple[HeldStorage, ...]:
+        """What calls made, no output shows, and somebody holds now that the program has ended.
+
+        Garbage in cycles is collected first: what holds a tensor then will hold it until the next step.
+        """
+        table, shown = self.builder.table, {window.storage for window in outputs}
+        if not set(table.held_by_others()) - shown:
+            return ()
+        gc.collect()
+        held = [storage for storage in table.held_by_others() if storage not in shown and table.bytes_of(storage)]
+        makers = [table.maker_of(storage).meta.get("source", "") for storage in held]
+        pairs = zip(held, makers, strict=True)
+        return tuple(HeldStorage(bytes=table.bytes_of(storage), source=source) for storage, source in pairs)
+
     def finish(
-        self, *, name: str, device: str, inputs: tuple[Window, ...], outputs: tuple[Window, ...]
+        self,
+        *,
+        name: str,
+        device: str,
+        inputs: tuple[Window, ...],
+        outputs: tuple[Window, ...],
+        held: tuple[HeldStorage, ...] = (),
     ) -> CapturedProgram:
         """The program recorded so far."""
         graph, storages = self.builder.graph, self.builder.table.storages()
@@ -127,6 +148,7 @@ class Recorder(UncompiledDispatchMode):
             inputs=inputs,
             outputs=outputs,
             assumed=tuple(self.builder.assumed),
+            held=held,
         )
 
     # -- where the program is

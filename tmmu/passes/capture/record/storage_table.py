@@ -16,7 +16,7 @@ from torch import fx
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.program import Storage, Window
-from tmmu.torch_private import cpp_address
+from tmmu.torch_private import cpp_address, storage_use_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,11 @@ class StorageTable:
         return tuple(
             replace(entry.storage, bytes=max(entry.storage.bytes, entry.handle.nbytes())) for entry in self._entries
         )
+
+    def held_by_others(self) -> tuple[int, ...]:
+        """Storages that a call made and that something beside this table still holds."""
+        made = [(number, entry) for number, entry in enumerate(self._entries) if entry.storage.role is None]
+        return tuple(number for number, entry in made if storage_use_count(cpp_address(entry.handle)) > 1)
 
     def window_of(self, tensor: torch.Tensor) -> Window | None:
         """The tensor's window, or ``None`` where its storage is unknown."""

@@ -10,7 +10,7 @@ import torch
 
 from tmmu.codec.files import read_file
 from tmmu.codec.json_text import decode_json
-from tmmu.errors import CaptureFailed, InvalidConfig, PlanCorrupt
+from tmmu.errors import CaptureFailed, InvalidConfig, PlanCorrupt, UnsupportedOp
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 
@@ -38,6 +38,7 @@ def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
     """The workload of a configuration object."""
     if request.settings or request.inputs:
         raise InvalidConfig("--set and --input are for Python files", fix="use --batch, --seq and --dtype")
+    _refuse_quantized(config)
     dtype = _dtype(request, config)
     if request.decode:
         return _decode(config, request, dtype, name)
@@ -63,6 +64,19 @@ def read_config(folder: Path) -> Any:
         raise InvalidConfig(
             f"{folder / 'config.json'}: {message}", fix="give a configuration that transformers knows"
         ) from error
+
+
+def _refuse_quantized(config: Any) -> None:
+    """``UNSUPPORTED_OP`` for weights that are stored otherwise than the architecture computes with them."""
+    quantization = getattr(config, "quantization_config", None)
+    if not quantization:
+        return
+    fields = quantization if isinstance(quantization, dict) else vars(quantization)
+    method = fields.get("quant_method", "an unnamed method")
+    raise UnsupportedOp(
+        f"weights quantized by {getattr(method, 'value', method)} (quantization_config) are not modelled",
+        fix="take quantization_config out of config.json to plan the model unquantized",
+    )
 
 
 def build(config: Any, dtype: torch.dtype) -> torch.nn.Module:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tmmu.errors import InvalidConfig, TmmuError
+from tmmu.errors import InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
@@ -118,3 +118,10 @@ def test_decode_step_of_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
 def test_prefill_keeps_no_cache(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, T5, seq=8)
     assert not [line for line in graph.notes.ops.source if "cache_utils" in line]
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "fp8"])
+def test_quantized_weights_are_refused_by_the_name_of_their_method(tmp_path: Path, method: str) -> None:
+    config = {**LLAMA, "quantization_config": {"quant_method": method, "load_in_4bit": True, "bits": 4}}
+    with pytest.raises(UnsupportedOp, match=f"quantized by {method} "):
+        graph_of(tmp_path, config)
