@@ -6,6 +6,7 @@ index, a type or a sign.
 
 from collections.abc import Iterator
 from itertools import chain, pairwise
+from operator import ne
 from typing import Final
 
 from tmmu.ir.fault import U64_MAX, Fault
@@ -71,9 +72,10 @@ def cells(plan: Plan) -> Iterator[Fault]:
     if any(low >= high for low, high in pairwise(rows.id)):
         yield Fault(rule="cells", what="the rows of buffers are not in id order, each once")
     # The lengths are compared first: ``count`` may claim 2**64 slots, which nothing may try to enumerate.
-    listed, total = tuple(zip(table.arena, table.slot, strict=True)), sum(count)
-    if len(listed) != total or listed != tuple((a, s) for a, n in enumerate(count) for s in range(n)):
-        yield Fault(rule="cells", what=f"the slot table has {len(listed)} rows, not each of {total} slots in order")
+    total = sum(count)
+    expected = ((a, s) for a, n in enumerate(count) for s in range(n))
+    if len(table) != total or any(map(ne, zip(table.arena, table.slot, strict=True), expected)):
+        yield Fault(rule="cells", what=f"the slot table has {len(table)} rows, not each of {total} slots in order")
 
 
 def ids(context: CheckContext) -> Iterator[Fault]:
