@@ -93,6 +93,8 @@ class GraphHalf:
     """Names of the program's inputs; ``None`` for a number, and for a residual of the forward half."""
     outputs: tuple[Output, ...]
     deliveries: tuple[OutputDelivery, ...]
+    objects: tuple[int, ...]
+    """Per output, the first position at which the caller gets the same object; two objects may have one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,8 +105,8 @@ def test_window_that_says_which_bytes_change_stays_without_readers() -> None:
 
 def halves_of(outputs: tuple[Any, ...], *, after: int, forward_ops: int) -> JointGraph:
     deliveries = (OutputDelivery(after=after, outputs=(0,)),)
-    forward = GraphHalf(arguments=("x",), outputs=outputs, deliveries=deliveries)
-    backward = GraphHalf(arguments=(None,), outputs=(None,), deliveries=())
+    forward = GraphHalf(arguments=("x",), outputs=outputs, deliveries=deliveries, objects=tuple(range(len(outputs))))
+    backward = GraphHalf(arguments=(None,), outputs=(None,), deliveries=(), objects=(0,))
     return JointGraph(forward_ops=forward_ops, user_outputs=1, forward=forward, backward=backward, residuals=(1,))
 
 

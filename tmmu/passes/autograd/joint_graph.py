@@ -97,6 +97,7 @@ class _RecordedHalf:
     outputs: list[Any]
     output_windows: list[Output | Window]
     deliveries: list[tuple[int, ...]]
+    objects: tuple[int, ...]
 
 
 class _StepTracer:
@@ -158,7 +159,12 @@ class _StepTracer:
     ) -> _RecordedHalf:
         outputs = _outputs(graph)
         half = _RecordedHalf(
-            names=names, arguments=arguments, outputs=[None] * len(outputs), output_windows=[], deliveries=[]
+            names=names,
+            arguments=arguments,
+            outputs=[None] * len(outputs),
+            output_windows=[],
+            deliveries=[],
+            objects=_first_positions(outputs),
         )
 
         def deliver_early(node: fx.Node, value: Any) -> None:
@@ -258,7 +264,9 @@ def _graph_half(half: _RecordedHalf, calls: Iterator[tuple[int, Sequence[ValueRe
         deliveries.append(OutputDelivery(after=op + 1, outputs=positions))
         for position, ref in zip(positions, refs, strict=True):
             outputs[position] = ref
-    return GraphHalf(arguments=tuple(half.names), outputs=tuple(outputs), deliveries=tuple(deliveries))
+    return GraphHalf(
+        arguments=tuple(half.names), outputs=tuple(outputs), deliveries=tuple(deliveries), objects=half.objects
+    )
 
 
 def _require_joint_delivery(half: _RecordedHalf) -> None:
@@ -290,6 +298,15 @@ def _whole_argument(position: int, tensor: torch.Tensor) -> ArgumentView:
 
 def _outputs(graph: fx.GraphModule) -> list[Any]:
     return _as_list(graph.graph.output_node().args[0])
+
+
+def _first_positions(outputs: Sequence[Any]) -> tuple[int, ...]:
+    """Per output, where the same node stands first: what is one node to autograd is one object to the caller."""
+    first: dict[fx.Node, int] = {}
+    return tuple(
+        first.setdefault(node, position) if isinstance(node, fx.Node) else position
+        for position, node in enumerate(outputs)
+    )
 
 
 def _as_list(outputs: Any) -> list[Any]:

@@ -12,7 +12,6 @@ storage. State and invariants:
 - Arguments that are *static* (weights) stay where the caller has them, and the code is bound to their addresses.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,11 +23,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack
 
 from tmmu.errors import InternalError
-from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, Output, ValueRef, joint_graph
+from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, ValueRef, joint_graph
 from tmmu.runtime.execute.bind import BindRequest, bind_program
 from tmmu.runtime.execute.executor import BoundProgram, run_launches
-from tmmu.runtime.kernels.code import Runnable, unexpanded_index
-from tmmu.runtime.memory.slab import Slab, in_memory, with_lazy_bits
+from tmmu.runtime.execute.step_results import (
+    StepResults,
+    as_seen,
+    clone,
+    resolve_output,
+    view_argument,
+    view_storage,
+)
+from tmmu.runtime.kernels.code import Runnable
+from tmmu.runtime.memory.slab import in_memory
 from tmmu.runtime.steps.build import byte_range
 from tmmu.runtime.steps.launch_plan import Launch, launch_plan_of
 from tmmu.torch_private import DisableAutocast, cpp_address, has_internal_overlap
@@ -52,7 +59,7 @@ class StepMemory:
         self._written_inputs = tuple((index, view) for index, view in self._inputs if self._buffer_of(index) in written)
         outputs = enumerate(joint.forward.outputs)
         self._views = {
-            index: _as_seen(bound.views.view(output.value), output)
+            index: as_seen(bound.views.view(output.value), output)
             for index, output in outputs
             if isinstance(output, ValueRef)
         }
@@ -67,31 +74,27 @@ class StepMemory:
         self._lease: StorageWeakRef | None = None
         self._is_consumed = False
         self.is_busy = False
-        self._delivered: dict[int, torch.Tensor] = {}
+        backward = joint.backward
+        self._forward_results = StepResults(
+            joint.forward, bound, joint.user_outputs, is_differentiable=backward is not None
+        )
+        self._backward_results = (
+            StepResults(backward, bound, len(backward.outputs), is_differentiable=True)
+            if backward is not None
+            else None
+        )
         self._forward_launches, self._backward_launches = self._launch_plans()
 
     def _launch_plans(self) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
         """The launches of each half, with hooks that copy outputs where the joint graph delivers them."""
         joint, bound = self._joint, self._bound
         hooks: dict[int, Runnable] = {joint.forward_ops: _cut}
-        hooks |= self._delivery_hooks(joint.forward, joint.user_outputs)
-        if joint.backward is not None:
-            hooks |= self._delivery_hooks(joint.backward, len(joint.backward.outputs))
+        hooks |= _delivery_hooks(joint.forward, self._forward_results)
+        if joint.backward is not None and self._backward_results is not None:
+            hooks |= _delivery_hooks(joint.backward, self._backward_results)
         launches = launch_plan_of(bound.steps, bound.stream, replay=True, hooks=hooks)
         forward = tuple(launch for launch in launches if launch.last <= joint.forward_ops)
         return forward, launches[len(forward) :]
-
-    def _delivery_hooks(self, half: GraphHalf, user_outputs: int) -> dict[int, Runnable]:
-        return {
-            leaving.after: partial(self._deliver, half, leaving.outputs, user_outputs) for leaving in half.deliveries
-        }
-
-    def _deliver(self, half: GraphHalf, outputs: Sequence[int], user_outputs: int) -> None:
-        """Copies user outputs out of the plan; they are kept until the half returns them."""
-        delivered = [output for output in outputs if output < user_outputs]
-        aliasing = [half.outputs[output] for output in self._aliased_outputs] if half is self._joint.forward else []
-        copies = self._copy_values([half.outputs[output] for output in delivered], aliasing)
-        self._delivered.update(zip(delivered, copies, strict=True))
 
     @property
     def is_idle(self) -> bool:
@@ -116,13 +119,12 @@ class StepMemory:
             run_launches(self._bound, self._forward_launches)
             for position, view in self._written_inputs:
                 _copy(view, args[position])
-        results = self._collect(self._joint.forward.outputs[: self._joint.user_outputs], args)
+        results = self._forward_results.collect(args)
         return results + self._lease_residuals(args, results)
 
     def backward(self, args: Sequence[Any], *, load_residuals: bool) -> list[Any]:
         """The outputs of the backward half; with ``load_residuals`` all residuals are copied in from the arguments."""
-        half = self._joint.backward
-        if half is None:
+        if self._backward_results is None:
             raise InternalError("a program of one half was asked for the other")
         with self._run_scope():
             for position, view in self._residuals:
@@ -132,7 +134,7 @@ class StepMemory:
                 _copy(args[position], view)
             self._is_consumed = True
             run_launches(self._bound, self._backward_launches)
-        return self._collect(half.outputs, args)
+        return self._backward_results.collect(args)
 
     def holds_residuals(self, args: Sequence[Any]) -> bool:
         """Whether the residuals among the backward half's arguments are those under the lease, not consumed yet."""
@@ -156,7 +158,7 @@ class StepMemory:
             if isinstance(output, ValueRef):
                 yield position, self._views[index]
             elif isinstance(output, ArgumentView) and output.argument in inputs:
-                yield position, _view_argument(output, inputs[output.argument])
+                yield position, view_argument(output, inputs[output.argument])
 
     def _static_views(self) -> Iterator[tuple[int, int, int]]:
         """(backward argument, element offset, pointer) of each residual that is a view of a static argument."""
@@ -165,29 +167,6 @@ class StepMemory:
             output = self._joint.forward.outputs[index] if index >= 0 else None
             if isinstance(output, ArgumentView) and output.argument in pointers:
                 yield position, output.offset, pointers[output.argument]
-
-    def _copy_values(self, outputs: Sequence[Output], aliasing: Sequence[Output]) -> list[torch.Tensor]:
-        """A copy per value; values on one buffer, ``aliasing`` ones included, get copies that share a storage."""
-        refs = [output for output in outputs if isinstance(output, ValueRef)]
-        values = [ref.value for ref in refs]
-        buffer_of = self._bound.graph.values.buffer
-        buffers = frozenset(buffer_of[value] for value in values)
-        others = [output.value for output in aliasing if isinstance(output, ValueRef)]
-        users = Counter(buffer_of[value] for value in dict.fromkeys(values + others) if buffer_of[value] in buffers)
-        copies = {value: _clone(self._bound.views.view(value)) for value in values if users[buffer_of[value]] == 1}
-        for buffer in [buffer for buffer, count in users.items() if count > 1]:
-            slab = Slab.over(self._bound.views.bytes(buffer).clone())
-            shared = [value for value in dict.fromkeys(values) if buffer_of[value] == buffer]
-            copies.update((value, self._bound.views.view_in(value, slab)) for value in shared)
-        return [_as_seen(copies[ref.value], ref) for ref in refs]
-
-    def _collect(self, outputs: Sequence[Output], args: Sequence[Any]) -> list[Any]:
-        """The outputs in order: delivered copies, and what is no tensor of the program."""
-        delivered, self._delivered = self._delivered, {}
-        return [
-            delivered[index] if isinstance(output, ValueRef) else _resolve(output, args)
-            for index, output in enumerate(outputs)
-        ]
 
     @contextmanager
     def _run_scope(self) -> Iterator[None]:
@@ -214,24 +193,19 @@ class StepMemory:
         result: torch.Tensor = results[alias]
         if not isinstance(output, ValueRef) or output == self._joint.forward.outputs[alias]:
             return result
-        result = in_memory(result)
-        view, storage_bytes = self._views[index], result.untyped_storage().nbytes()
-        width = view.element_size()
-        offset = self._bound.graph.values.offset[output.value] // width
         with torch.no_grad():
-            flat = result.as_strided((storage_bytes // result.element_size(),), (1,), 0).view(torch.uint8)
-            elements = flat[: storage_bytes // width * width].view(view.dtype)
-            return _as_seen(elements.as_strided(view.shape, view.stride(), offset), output)
+            offset = self._bound.graph.values.offset[output.value]
+            return as_seen(view_storage(in_memory(result), self._views[index], offset), output)
 
     def _leased_view(self, index: int, args: Sequence[Any], storage: torch.UntypedStorage) -> Any:
         """A residual in ``storage``; a copy of one outside the stack, and what is no tensor of the program."""
         view, output = self._views.get(index), self._joint.forward.outputs[index]
         if view is None or not isinstance(output, ValueRef):
-            return _resolve(output, args)
+            return resolve_output(output, args)
         if index not in self._in_stack:
-            return _clone(view)
+            return clone(view)
         offset = int(view.storage_offset()) - int(self._memory.storage_offset()) // view.element_size()
-        return _as_seen(torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride()), output)
+        return as_seen(torch.empty(0, dtype=view.dtype).set_(storage, offset, view.shape, view.stride()), output)
 
 
 def bind_step_memory(request: BindRequest, args: Sequence[Any], *, static: frozenset[int]) -> StepMemory:
@@ -248,6 +222,10 @@ def bind_step_memory(request: BindRequest, args: Sequence[Any], *, static: froze
 
 def _cut() -> None:
     """A hook that only keeps a launch from spanning both halves."""
+
+
+def _delivery_hooks(half: GraphHalf, results: StepResults) -> dict[int, Runnable]:
+    return {leaving.after: partial(results.deliver, leaving.after) for leaving in half.deliveries}
 
 
 def _argument_views(half: GraphHalf, views: Mapping[str, torch.Tensor]) -> ArgumentViews:
@@ -278,24 +256,6 @@ def _written_buffers(bound: BoundProgram) -> frozenset[int]:
     return frozenset(graph.values.buffer[value] for op in bound.plan.order for value in graph.ops.writes[op])
 
 
-def _view_argument(output: ArgumentView, tensor: torch.Tensor) -> torch.Tensor:
-    offset = int(tensor.storage_offset()) + output.offset
-    return _as_seen(tensor.as_strided(output.shape, output.stride, offset), output)
-
-
-def _as_seen(tensor: torch.Tensor, output: ValueRef | ArgumentView) -> torch.Tensor:
-    return with_lazy_bits(tensor, conj=output.conj, neg=output.neg)
-
-
-def _resolve(output: Output, args: Sequence[Any]) -> Any:
-    """A view of an argument, or what is no tensor as it is."""
-    if not isinstance(output, ArgumentView):
-        return output
-    tensor: torch.Tensor = args[output.argument]
-    with torch.no_grad():
-        return tensor if output.whole else _view_argument(output, tensor)
-
-
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     # copy_ refuses a target whose elements overlap; with equal strides the bytes can be copied in memory order.
     if has_internal_overlap(target) and source.stride() == target.stride():
@@ -308,13 +268,3 @@ def _memory_order(tensor: torch.Tensor) -> torch.Tensor:
     low, high = byte_range(tensor)
     width = tensor.element_size()
     return tensor.as_strided(((high - low) // width,), (1,), low // width)
-
-
-def _clone(view: torch.Tensor) -> torch.Tensor:
-    """A copy with the same shape, strides and lazy bits."""
-    if view.is_conj() or view.is_neg():
-        return with_lazy_bits(_clone(in_memory(view)), conj=view.is_conj(), neg=view.is_neg())
-    copy = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=view.device)
-    index = unexpanded_index(view)
-    (copy[index] if index else copy).copy_(view[index] if index else view)
-    return copy
