@@ -8,7 +8,7 @@ about torch meanwhile; ``Recorder`` is what listens.
 import inspect
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -84,8 +84,15 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
-    with workload.modules.track_calls(), recorder, recorder.randomness.intercept():
+    with (
+        workload.modules.track_calls(),
+        recorder,
+        recorder.randomness.intercept(),
+        recorder.storage_changes.intercept(),
+    ):
+        declared = _declared_tensors(workload, recorder)
         results = _step(workload, request, recorder)
+        _require_in_place(declared, recorder)
         distinct = {recorder.window_of(tensor): tensor for _, tensor in named_tensors(results)}
         tensors = [_computed(tensor) for tensor in distinct.values()]
     outputs = tuple(map(recorder.window_of, tensors))
@@ -128,6 +135,23 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
             if id(tensor) not in owned
         )
     )
+
+
+def _declared_tensors(workload: Workload, recorder: Recorder) -> list[tuple[str, torch.Tensor, Window]]:
+    """Name and window of each weight and buffer of the module."""
+    module = workload.module
+    tensors = [] if module is None else [*module.named_parameters(), *module.named_buffers()]
+    strided = [(name, tensor) for name, tensor in tensors if tensor.layout is torch.strided]
+    return [(name, tensor, recorder.window_of(tensor)) for name, tensor in strided]
+
+
+def _require_in_place(declared: Sequence[tuple[str, torch.Tensor, Window]], recorder: Recorder) -> None:
+    """``UNSUPPORTED_OP`` for a weight that the step gave other memory, which no plan keeps for the next step."""
+    for name, tensor, window in declared:
+        if recorder.window_of(tensor) != window:
+            raise UnsupportedOp(
+                f"the step gives {name} other memory (.data =), which outlives the step", fix="write it with copy_"
+            )
 
 
 def inputs_by_name(workload: Workload) -> dict[str, Any]:

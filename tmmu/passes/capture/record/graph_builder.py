@@ -19,6 +19,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from tmmu.errors import CaptureFailed
+from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.record.storage_table import StorageTable
 from tmmu.passes.capture.record.values import evaluate
@@ -87,6 +89,16 @@ class GraphBuilder:
         """Whether some call wrote to the tensor's storage in place."""
         storage = self.table.id_of(tensor)
         return storage is not None and bool(self.mutators.get(storage))
+
+    def is_declared(self, tensor: torch.Tensor) -> bool:
+        """Whether it is an input, a weight or a constant itself, not a view of one."""
+        origin: TensorOrigin | None = tensor.__dict__.get(_ORIGIN)
+        return (
+            origin is not None
+            and origin.builder is self
+            and origin.node is not None
+            and origin.node.op == "placeholder"
+        )
 
     # -- making nodes
 
@@ -181,8 +193,9 @@ class GraphBuilder:
         origin: TensorOrigin | None = tensor.__dict__.get(_ORIGIN)
         if origin is None or origin.builder is not self or origin.node is None:
             return self._adopt(tensor, origin)
-        if origin.window != self.table.window_of(tensor):
-            return self._adopt(tensor, None)  # its data was replaced since
+        window = self.table.window_of(tensor)
+        if origin.window != window or (window is not None and self.table.is_freed(window)):
+            return self._adopt(tensor, None)  # its data was replaced since, or is gone
         if origin.index is None:
             return origin.node
         with self.graph.inserting_after(origin.node):
@@ -205,21 +218,54 @@ class GraphBuilder:
         storage = self.table.id_of(tensor)
         if storage is None:
             return self._node_of_unknown(tensor, origin) or self._constant(tensor, origin)
-        node, window = self.table.maker_of(storage), self.table.window(tensor)
-        if node.meta["windows"] != (window.in_memory,):
-            args = (node, list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
-            node = self._view_node(torch.ops.aten.as_strided.default, args, window.in_memory)
-        if window.neg:
-            node = self._view_node(torch.ops.aten._neg_view.default, (node,), window._replace(conj=False))
-        if window.conj:
-            node = self._view_node(torch.ops.aten._conj.default, (node,), window)
+        node = self._node_of_window(self.table.window(tensor))
         self._tag(tensor, node)
         return node
 
-    def _view_node(self, func: OpOverload, args: tuple[Any, ...], window: Window) -> fx.Node:
-        node: fx.Node = self.graph.create_node("call_function", func, args)
-        node.meta.update(self._notes(), windows=(window,), mutates=())
-        return node
+    def _node_of_window(self, window: Window) -> fx.Node:
+        """The node that made the window's storage, or a view of it: as its dtype first, then as its shape."""
+        if self.table.is_freed(window):
+            source = self._notes()["source"]
+            raise CaptureFailed(
+                f"{source + ': ' if source else ''}a tensor is used whose storage was freed or cut",
+                fix="resize the storage before the tensor is used again",
+                **({"where": source} if source else {}),
+            )
+        node = self._node_in_memory(window.in_memory)
+        if window.neg:
+            node = self._view(node, window._replace(conj=False), torch.ops.aten._neg_view.default, ())
+        return self._view(node, window, torch.ops.aten._conj.default, ()) if window.conj else node
+
+    def _node_in_memory(self, window: Window) -> fx.Node:
+        node = self.table.maker_of(window.storage)
+        made: Window = node.meta["windows"][0]
+        if node.meta["windows"] == (window,):
+            return node
+        if len(node.meta["windows"]) == 1 and made.dtype != window.dtype:
+            width, made_width = DTYPE_BYTES[window.dtype], DTYPE_BYTES[made.dtype]
+            size = self.table.storages()[window.storage].bytes
+            flat = Window(window.storage, 0, (size // made_width,), (1,), made.dtype)
+            node = self._view(node, flat, torch.ops.aten.as_strided.default, ([size // made_width], [1], 0))
+            cast = Window(window.storage, 0, (size // width,), (1,), window.dtype)
+            node = self._view(node, cast, torch.ops.aten.view.dtype, (getattr(torch, window.dtype),))
+        args = (list(window.shape), list(window.stride), window.offset // DTYPE_BYTES[window.dtype])
+        return self._view(node, window, torch.ops.aten.as_strided.default, args)
+
+    def _view(self, node: fx.Node, window: Window, func: OpOverload, args: tuple[Any, ...]) -> fx.Node:
+        view: fx.Node = self.graph.create_node("call_function", func, (node, *args))
+        view.meta.update(self._notes(), windows=(window,), mutates=())
+        return view
+
+    def replace_storage(self, handle: torch.UntypedStorage, grown: torch.Tensor, kept_bytes: int) -> None:
+        """Let a storage be that of ``grown``, ``uint8[bytes]``, from now on, where its first bytes are copied to."""
+        old, new = self.table.id_of_storage(handle), self.table.window(grown).storage
+        if old is not None and kept_bytes:
+            source, target = (Window(storage, 0, (kept_bytes,), (1,), "uint8") for storage in (old, new))
+            args = (self._node_of_window(target), self._node_of_window(source))
+            node = self.graph.create_node("call_function", torch.ops.aten.copy_.default, args)
+            node.meta.update(self._notes(), windows=(target,), mutates=(target,))
+            self.mutators.setdefault(new, []).append(node)
+        self.table.move(handle, new)
 
     def _constant(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
         node = self._placeholder(tensor, role="constant", name=f"constant_{len(self.table)}")

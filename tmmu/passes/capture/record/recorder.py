@@ -38,6 +38,7 @@ from tmmu.passes.capture.record.corrections import (
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
 from tmmu.passes.capture.record.known_shapes import result_of_known_values
 from tmmu.passes.capture.record.randomness import Randomness
+from tmmu.passes.capture.record.storage_changes import StorageChanges
 from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
 from tmmu.passes.capture.sources import calling_source
@@ -86,6 +87,7 @@ class Recorder(UncompiledDispatchMode):
         self._calls = 0
         self._forward_notes: dict[int, tuple[str, str]] = {}
         self._unmodelled: list[tuple[torch.Tensor, str]] = []
+        self.storage_changes = StorageChanges(self.builder, self._source, self.pause)
 
     # -- what the program starts from and ends with
 
@@ -175,11 +177,11 @@ class Recorder(UncompiledDispatchMode):
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Block whose calls are not recorded."""
-        self._recording = False
+        before, self._recording = self._recording, False
         try:
             yield
         finally:
-            self._recording = True
+            self._recording = before
 
     def _notes(self) -> dict[str, Any]:
         """Stage, module, source line and autograd number; a gradient takes module and line of its forward op."""
@@ -193,10 +195,12 @@ class Recorder(UncompiledDispatchMode):
         # Autograd numbered this call's node just before, so that the last number is its own. Calls that get no node
         # have the number of the call before them, and must not take its place: the first of a number stays.
         number = next_sequence_number() - 1
-        module = self._modules.path or self._stage_module
-        source = self._modules.source or calling_source(self._folder)
+        module, source = self._modules.path or self._stage_module, self._source()
         self._forward_notes.setdefault(number, (module, source))
         return notes | {"sequence": number, "module": module, "source": source}
+
+    def _source(self) -> str:
+        return self._modules.source or calling_source(self._folder)
 
     # -- recording a call
 
@@ -217,6 +221,8 @@ class Recorder(UncompiledDispatchMode):
             raise refusal_of_layout(func, unmodelled, self._name_of_unmodelled(unmodelled))
         if unmodelled is not None:
             return func(*args, **kwargs)
+        if self.storage_changes.places(func):
+            return self._place(func, args, kwargs)
         kwargs = self.randomness.before_call(func, args, kwargs)
         node_args = self.builder.nodes_in(args)
         node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
@@ -226,24 +232,42 @@ class Recorder(UncompiledDispatchMode):
             result = func(*args)
             self.builder.add_alias(result, node_args[0])
             return result
-        result = grouped_product(func, args, kwargs)
-        if result is None:
-            result = result_of_known_values(func, args, kwargs, self.builder)
-        if result is None:
-            result = self._cache.run(func, args, kwargs)
-        result = correct_result(func, args, result, self._device)
+        written = _written_tensors(func, args, kwargs)
+        before = self.storage_changes.observe(written)
+        windows = [self.builder.table.window_of(tensor) for tensor in written]
+        result = self._result(func, args, kwargs)
+        self.storage_changes.follow(str(func), before, keep=False)
         made = first_unmodelled(result)
         if made is not None and self._strict:
             raise refusal_of_layout(func, made, "")
         if made is not None:
             return result
-        self.builder.add_call(func, node_args, node_kwargs, result, _written_tensors(func, args, kwargs))
+        if windows != [self.builder.table.window_of(tensor) for tensor in written]:  # an ``out=`` of another size
+            node_args = self.builder.nodes_in(args)
+            node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
+        self.builder.add_call(func, node_args, node_kwargs, result, written)
         if self._calls % _PROGRESS_EVERY == 0:
             self._progress("tracing", self._calls)
         return result
 
     def _name_of_unmodelled(self, tensor: torch.Tensor) -> str:
         return next((name for known, name in self._unmodelled if known is tensor), "")
+
+    def _place(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call returns that only moves its first argument: no op, but another window from now on."""
+        before = self.storage_changes.observe(args[:1])
+        result = func(*args, **kwargs)
+        self.storage_changes.follow(str(func), before, keep=True)
+        return result
+
+    def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the call returns, as real kernels have it."""
+        result = grouped_product(func, args, kwargs)
+        if result is None:
+            result = result_of_known_values(func, args, kwargs, self.builder)
+        if result is None:
+            result = self._cache.run(func, args, kwargs)
+        return correct_result(func, args, result, self._device)
 
     def _node_of_unknown(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node | None:
         node = self.randomness.node_of(tensor)

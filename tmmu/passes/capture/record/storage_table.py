@@ -6,9 +6,11 @@ their C++ object, which fake tensors share and keep as real ones do. The table k
 the address of one that was freed would come back as another's. That costs no memory, since fake storages have no
 bytes, and changes no plan, since spans come from calls and not from Python's lifetimes. Tensors it does not keep, or
 autograd's graph would live as long as the trace.
+
+A storage that grows is another buffer from then on (``storage_changes.py``): its C++ object gets the id of that one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -35,6 +37,7 @@ class StorageTable:
         self._ids: dict[int, int] = {}
         self._entries: list[_Entry] = []
         self._aliases: list[torch.UntypedStorage] = []
+        self._shrunk: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -51,23 +54,48 @@ class StorageTable:
         self._ids[cpp_address(handle)] = storage
         self._aliases.append(handle)
 
+    def move(self, handle: torch.UntypedStorage, storage: int) -> None:
+        """Let this handle, which had another id, mean the storage with this one from now on."""
+        self._ids[cpp_address(handle)] = storage
+        self._aliases.append(handle)
+
+    def shrink(self, storage: int, size: int) -> None:
+        """Of the storage with this id, bytes from ``size`` on are gone."""
+        self._shrunk[storage] = size
+
+    def is_freed(self, window: Window) -> bool:
+        """Whether the window reaches into bytes that are gone."""
+        size = self._shrunk.get(window.storage)
+        return size is not None and end_of(window) > size
+
     def id_of(self, tensor: torch.Tensor) -> int | None:
         """The id of the tensor's storage, or ``None`` where it is unknown."""
         return self._ids.get(cpp_address(_storage_of(tensor)))
+
+    def id_of_storage(self, handle: torch.UntypedStorage) -> int | None:
+        """The id of a storage, or ``None`` where it is unknown."""
+        return self._ids.get(cpp_address(handle))
+
+    def role_of(self, storage: int) -> str | None:
+        """The role under which it was declared; ``None`` for one that the program made."""
+        return self._entries[storage].storage.role
+
+    def name_of(self, storage: int) -> str:
+        """The role and name under which it was declared."""
+        entry = self._entries[storage].storage
+        return f"{entry.role} {entry.name}"
 
     def maker_of(self, storage: int) -> fx.Node:
         """The node that declared the storage or returned it first."""
         return self._entries[storage].maker
 
     def bytes_of(self, storage: int) -> int:
-        """The storage's size when it became known."""
-        return self._entries[storage].storage.bytes
+        """The storage's size now: that at which it became known, or to which it was cut."""
+        return self._shrunk.get(storage, self._entries[storage].storage.bytes)
 
     def storages(self) -> tuple[Storage, ...]:
-        """All storages by id; one that was resized counts at its largest."""
-        return tuple(
-            replace(entry.storage, bytes=max(entry.storage.bytes, entry.handle.nbytes())) for entry in self._entries
-        )
+        """All storages by id, each of the size at which it became known."""
+        return tuple(entry.storage for entry in self._entries)
 
     def held_by_others(self) -> tuple[int, ...]:
         """Storages that a call made and that something beside this table still holds."""
@@ -94,6 +122,14 @@ class StorageTable:
         window = self.window_of(tensor)
         assert window is not None  # callers add the storage first
         return window
+
+
+def end_of(window: Window) -> int:
+    """Byte offset in its storage at which the window ends; that at which it begins where it has no elements."""
+    if 0 in window.shape:
+        return window.offset
+    reach = sum((size - 1) * step for size, step in zip(window.shape, window.stride, strict=True))
+    return window.offset + (reach + 1) * DTYPE_BYTES[window.dtype]
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
