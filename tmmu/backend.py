@@ -104,19 +104,15 @@ class CompiledGraph:
 
     def run_forward(self, args: Sequence[Any]) -> list[Any]:
         """The outputs of the forward graph."""
-        from tmmu.passes.autograd.split import run_plain
-
         try:
             with self._forward_memory(args) as memory:
                 return memory.forward(args)
         except _NotPlanned as error:
             self._count(error.reason)
-        return run_plain(self._step.forward, args)
+        return _run_plain(self._step.forward, args)
 
     def run_backward(self, args: Sequence[Any]) -> list[Any]:
         """The outputs of the backward graph."""
-        from tmmu.passes.autograd.split import run_plain
-
         if self._step.backward is None:
             raise InternalError("a graph without a backward half was asked for one")
         try:
@@ -124,7 +120,7 @@ class CompiledGraph:
                 return memory.backward(args, load_residuals=load_residuals)
         except _NotPlanned as error:
             self._count(error.reason)
-        return run_plain(self._step.backward, args)
+        return _run_plain(self._step.backward, args)
 
     def report(self) -> GraphReport:
         """How it has run so far."""
@@ -207,10 +203,11 @@ class CompiledGraph:
         """New memory for a plan. A refusal is a reason to run without one, unless the plan itself is wrong."""
         from tmmu.runtime.execute.bind import BindRequest
         from tmmu.runtime.execute.step_memory import bind_step_memory
-        from tmmu.runtime.execute.step_memory_pool import why_unbindable
+        from tmmu.runtime.execute.step_memory_pool import require_storages, why_unbindable
 
         if reason := why_unbindable(args):
             raise _NotPlanned(reason)
+        require_storages(args)
         traced, plan = specialization.traced, specialization.plan
         request = BindRequest(program=traced.program, plan=plan, token=_INFERENCE.token, weights=traced.constants)
         try:
@@ -237,6 +234,16 @@ class CompiledGraph:
             if self._plain[reason] > 1:
                 return
         _LOG.warning("a compiled graph runs without a plan: %s", reason)
+
+
+def _run_plain(graph: Any, args: Sequence[Any]) -> list[Any]:
+    """What torch returns for the graph. Where no call resizes a storage, ``INVALID_CONFIG`` for one that is freed."""
+    from tmmu.passes.autograd.split import resizes_storages, run_plain
+    from tmmu.runtime.execute.step_memory_pool import require_storages
+
+    if not resizes_storages(graph):
+        require_storages(args)
+    return run_plain(graph, args)
 
 
 class _NotPlanned(Exception):

@@ -16,8 +16,10 @@ from torch import fx
 from tmmu.passes.autograd.graph_replayer import is_restored_random_state, restore_in_place_draws
 from tmmu.passes.autograd.joint_graph import SplitStep
 from tmmu.passes.capture.fake.composites import eager_composites
+from tmmu.passes.capture.record.storage_changes import StorageChanges
 from tmmu.torch_private import (
     CustomOpObserver,
+    OpOverload,
     TracingContext,
     aot_autograd,
     current_dispatch_mode,
@@ -112,6 +114,11 @@ def run_plain(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
     with torch.no_grad():
         outputs = graph(*arguments)
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def resizes_storages(graph: fx.GraphModule) -> bool:
+    """Whether a call changes where or how large a storage is, so that an argument may come without its bytes."""
+    return any(isinstance(node.target, OpOverload) and StorageChanges.places(node.target) for node in graph.graph.nodes)
 
 
 def _user_output_count(step: SplitStep | None, graph: fx.GraphModule) -> int:

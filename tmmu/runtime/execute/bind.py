@@ -21,7 +21,7 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.ir.windows import writers
 from tmmu.judge.check import judge
-from tmmu.runtime.execute.executor import BoundProgram, Executor, Reservation, outputs_of
+from tmmu.runtime.execute.executor import BoundProgram, CallerStorage, Executor, Reservation, outputs_of
 from tmmu.runtime.execute.inputs import external_buffers, input_specs
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import SegmentSizes, device_of, require_free
@@ -237,6 +237,18 @@ class _Binding:
                 stack_offset=self.base["stack"],
                 stack_bytes=self.layout.bytes["stack"],
             ),
+            caller_storages=self._caller_storages(),
+        )
+
+    def _caller_storages(self) -> tuple[CallerStorage, ...]:
+        """Of external inputs and adopted weights, as they are now."""
+        names = self.request.program.graph.notes.buffers
+        storages = {buffer: tensor.untyped_storage() for buffer, tensor in self.external.items()}
+        if self.request.adopt:
+            storages |= {buffer: slab.storage for buffer, (slab, _) in (self.weight_locations or {}).items()}
+        return tuple(
+            CallerStorage(name=names[buffer], storage=storage, pointer=storage.data_ptr(), bytes=storage.nbytes())
+            for buffer, storage in storages.items()
         )
 
     def _validated_steps(self, views: TensorViews) -> tuple[list[CompiledStep], tuple[Unplanned, ...]]:

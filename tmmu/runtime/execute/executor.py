@@ -49,6 +49,18 @@ class BoundProgram:
     segments: Segments
     stream: ExecutionStream
     reservation: Reservation
+    caller_storages: "tuple[CallerStorage, ...]"
+    """Of external inputs and adopted weights, to which the code is bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerStorage:
+    """Where a storage of the caller's lay, and how large it was, when the code was bound to it."""
+
+    name: str
+    storage: torch.UntypedStorage
+    pointer: int
+    bytes: int
 
 
 @dataclass(slots=True)
@@ -90,6 +102,9 @@ class Executor:
         """
         tensors = check_inputs(self._bound.inputs, inputs)
         bound = self._bound
+        for place in bound.caller_storages:
+            if place.storage.data_ptr() != place.pointer or place.storage.nbytes() != place.bytes:
+                raise _moved(place)
         with bound.segments.exclusive, _StackScope(bound, self._lifetime), bound.stream.activate(), DisableAutocast():
             for view, tensor in zip(self._input_views, tensors, strict=True):
                 view.copy_(tensor)
@@ -194,6 +209,15 @@ class _StackScope:
     def __exit__(self, *failure: object) -> None:
         set_grad_enabled(self._tracks)
         self._bound.segments.stack.reset(self._mark)
+
+
+def _moved(place: CallerStorage) -> InvalidConfig:
+    size = place.storage.nbytes()
+    return InvalidConfig(
+        f"{place.name} was bound with a storage of {place.bytes} bytes, which was freed, moved or resized ({size} now)",
+        fix="bind again after such a change",
+        name=place.name,
+    )
 
 
 def run_launches(bound: BoundProgram, launches: Sequence[Launch]) -> None:

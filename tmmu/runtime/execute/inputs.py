@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
+from tmmu.runtime.memory.allocated import freed, is_allocated, reach_bytes
 from tmmu.torch_private import is_functorch_wrapped
 
 
@@ -19,6 +21,11 @@ class InputSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def bytes(self) -> int:
+        """Of its elements."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 def input_specs(graph: Graph, device: torch.device) -> tuple[InputSpec, ...]:
@@ -89,6 +96,9 @@ def _check_input(spec: InputSpec, inputs: Mapping[str, object]) -> torch.Tensor:
         raise InvalidConfig(fault, fix=f"give {_format_spec(spec)}", name=spec.name)
     if tensor.shape != spec.shape or tensor.dtype != spec.dtype or tensor.device != spec.device:
         raise _mismatch(spec, tensor)
+    reach = spec.bytes if tensor.is_contiguous() else reach_bytes(tensor.shape, tensor.stride(), tensor.element_size())
+    if not is_allocated(tensor, reach):
+        raise freed(tensor, f"input {spec.name}")
     return tensor
 
 

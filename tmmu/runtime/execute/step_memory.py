@@ -9,7 +9,9 @@ storage. State and invariants:
   a change that the caller makes. It is therefore copied back in when the backward half runs, like every residual that
   lies outside the stack.
 - The backward half overwrites residuals. So it *consumes* them: a second one has to load them from its arguments.
-- Arguments that are *static* (weights) stay where the caller has them, and the code is bound to their addresses.
+- Arguments that are *static* (weights) stay where the caller has them, and the code is bound to their addresses. Before
+  each half they are held against the place that they had then: address, offset and size of the storage.
+- An argument that is copied has all of its bytes, or the call is refused: its storage may be freed between calls.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +37,7 @@ from tmmu.runtime.execute.step_results import (
     view_storage,
 )
 from tmmu.runtime.kernels.code import Runnable
+from tmmu.runtime.memory.allocated import freed, is_allocated, reach_bytes, require_allocated
 from tmmu.runtime.memory.slab import in_memory
 from tmmu.runtime.steps.build import byte_range
 from tmmu.runtime.steps.launch_plan import Launch, launch_plan_of
@@ -51,7 +54,8 @@ class StepMemory:
         self._joint, self._bound = joint, bound
         reservation = bound.reservation
         self._memory = bound.segments.slabs["stack"].bytes(reservation.stack_offset, reservation.stack_bytes)
-        self._static_pointers = tuple((position, tensor.data_ptr()) for position, tensor in static.items())
+        self._widths = {position: tensor.element_size() for position, tensor in static.items()}
+        self._static_places = tuple((position, *_place(tensor)) for position, tensor in static.items())
         inputs = {spec.name: bound.views.view(spec.value) for spec in bound.inputs}
         self._inputs = _argument_views(joint.forward, inputs)
         self._tangents = _argument_views(joint.backward, inputs) if joint.backward is not None else ()
@@ -108,11 +112,16 @@ class StepMemory:
 
     def is_bound_to(self, args: Sequence[Any]) -> bool:
         """Whether the static arguments of the forward half are the tensors to which it was bound."""
-        return all(args[position].data_ptr() == pointer for position, pointer in self._static_pointers)
+        for position, pointer, offset, size in self._static_places:
+            arg = args[position]
+            if arg.data_ptr() != pointer or arg.storage_offset() != offset or arg.untyped_storage().nbytes() != size:
+                return False
+        return True
 
     def forward(self, args: Sequence[Any]) -> list[Any]:
         """The user outputs, each in memory of its own, then the residuals, under a new lease."""
         self._lease, self._is_consumed = None, False
+        _require_allocated(args, self._inputs)
         with self._run_scope():
             for position, view in self._inputs:
                 _copy(args[position], view)
@@ -126,10 +135,14 @@ class StepMemory:
         """The outputs of the backward half; with ``load_residuals`` all residuals are copied in from the arguments."""
         if self._backward_results is None:
             raise InternalError("a program of one half was asked for the other")
+        residuals = [
+            (position, view) for position, view in self._residuals if load_residuals or position not in self._leased
+        ]
+        _require_allocated(args, residuals)
+        _require_allocated(args, self._tangents)
         with self._run_scope():
-            for position, view in self._residuals:
-                if load_residuals or position not in self._leased:
-                    _copy(args[position], view)
+            for position, view in residuals:
+                _copy(args[position], view)
             for position, view in self._tangents:
                 _copy(args[position], view)
             self._is_consumed = True
@@ -145,10 +158,11 @@ class StepMemory:
 
     def can_load(self, args: Sequence[Any]) -> bool:
         """Whether residuals that are views of static arguments are views of the tensors to which it was bound."""
-        return all(
-            args[position].data_ptr() - offset * args[position].element_size() == pointer
-            for position, offset, pointer in self._static_residuals
-        )
+        for position, pointer, size in self._static_residuals:
+            arg = args[position]
+            if arg.data_ptr() != pointer or arg.untyped_storage().nbytes() != size:
+                return False
+        return True
 
     def _residual_views(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Where each residual lies in this memory, by backward argument; static arguments lie outside."""
@@ -161,12 +175,13 @@ class StepMemory:
                 yield position, view_argument(output, inputs[output.argument])
 
     def _static_views(self) -> Iterator[tuple[int, int, int]]:
-        """(backward argument, element offset, pointer) of each residual that is a view of a static argument."""
-        pointers = dict(self._static_pointers)
+        """(backward argument, pointer, storage bytes) of each residual that is a view of a static argument."""
+        places = {position: (pointer, size) for position, pointer, _, size in self._static_places}
         for position, index in enumerate(self._joint.residuals):
             output = self._joint.forward.outputs[index] if index >= 0 else None
-            if isinstance(output, ArgumentView) and output.argument in pointers:
-                yield position, output.offset, pointers[output.argument]
+            if isinstance(output, ArgumentView) and output.argument in places:
+                pointer, size = places[output.argument]
+                yield position, pointer + output.offset * self._widths[output.argument], size
 
     @contextmanager
     def _run_scope(self) -> Iterator[None]:
@@ -216,6 +231,8 @@ def bind_step_memory(request: BindRequest, args: Sequence[Any], *, static: froze
     joint = joint_graph(program)
     names = joint.forward.arguments
     tensors = {position: args[position].detach() for position in sorted(static) if names[position] is not None}
+    for position, tensor in tensors.items():
+        require_allocated(tensor, f"argument {position} of a compiled graph")
     external = {str(names[position]): tensor for position, tensor in tensors.items()}
     return StepMemory(joint, bind_program(replace(request, external=external, exact_strides=True)), tensors)
 
@@ -254,6 +271,22 @@ def _aliased_outputs(joint: JointGraph, bound: BoundProgram) -> dict[int, int]:
 def _written_buffers(bound: BoundProgram) -> frozenset[int]:
     graph = bound.graph
     return frozenset(graph.values.buffer[value] for op in bound.plan.order for value in graph.ops.writes[op])
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Address, offset in its storage, and the size of that: what a tensor that stays where it is has each time."""
+    return tensor.data_ptr(), int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
+
+
+def _require_allocated(args: Sequence[Any], copied: Sequence[tuple[int, torch.Tensor]]) -> None:
+    for position, view in copied:
+        arg = args[position]
+        if not is_allocated(arg, view.numel() * view.element_size() if arg.is_contiguous() else _reach(arg)):
+            raise freed(arg, f"argument {position} of a compiled graph")
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    return reach_bytes(tensor.shape, tensor.stride(), tensor.element_size())
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:

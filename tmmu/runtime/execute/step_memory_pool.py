@@ -14,6 +14,7 @@ import torch
 
 from tmmu.ir.program import ArgumentView, Program, ValueRef, joint_graph
 from tmmu.runtime.execute.step_memory import StepMemory
+from tmmu.runtime.memory.allocated import require_allocated
 from tmmu.torch_private import dispatch_mode_count, functorch_level, is_profiler_enabled, keeps_graph
 
 MAX_STEPS: Final = 4
@@ -52,8 +53,10 @@ class StepMemoryPool:
         With ``retain`` another backward pass will read them, so the memory that holds them is not used.
         """
         with self._lock:
-            holders = [memory for memory in self._memories if not memory.is_busy and memory.holds_residuals(args)]
-            idle = [memory for memory in self._memories if memory.is_idle and memory.can_load(args)]
+            # Weights may have been freed, and filled again elsewhere, since the forward half.
+            usable = [memory for memory in self._memories if not memory.is_busy and memory.can_load(args)]
+            holders = [memory for memory in usable if memory.holds_residuals(args)]
+            idle = [memory for memory in usable if memory.is_idle]
             memory = next(iter([] if retain else holders), None) or next(iter(idle), None)
             _mark_busy(memory)
         with _released_afterwards(memory):
@@ -122,6 +125,15 @@ def why_unbindable(args: Sequence[Any]) -> str:
         if arg.layout is not torch.strided or arg.is_conj() or arg.is_neg():
             return "an argument is not a plain dense tensor"
     return "a profiler is running" if is_profiler_enabled() else ""
+
+
+def require_storages(args: Sequence[Any]) -> None:
+    """``INVALID_CONFIG`` for a plain tensor whose storage has not all of its bytes: torch would read on, or crash."""
+    if dispatch_mode_count() or functorch_level() is not None:
+        return
+    for position, arg in enumerate(args):
+        if type(arg) in (torch.Tensor, torch.nn.Parameter) and arg.layout is torch.strided:
+            require_allocated(arg, f"argument {position} of a compiled graph")
 
 
 def retains_graph() -> bool:

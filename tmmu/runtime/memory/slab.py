@@ -5,7 +5,8 @@ from typing import Final, TypeAlias
 
 import torch
 
-from tmmu.errors import AlignmentViolation, DeviceMemory
+from tmmu.errors import AlignmentViolation, DeviceMemory, InternalError
+from tmmu.runtime.memory.allocated import reach_bytes
 from tmmu.runtime.memory.zero import zero_tensor
 from tmmu.torch_private import cpp_address
 
@@ -57,6 +58,9 @@ class Slab:
                 fix=f"plan with an alignment of at least {dtype.itemsize}",
                 offset=offset,
             )
+        end = address + reach_bytes(shape, stride, dtype.itemsize)
+        if end > self.storage.nbytes() and 0 not in shape:  # set_ would let the storage grow, a caller's too
+            raise InternalError(f"a view ends at byte {end} of a storage of {self.storage.nbytes()}")
         empty = torch.empty(0, dtype=dtype, device=self.storage.device)
         return empty.set_(self.storage, address // dtype.itemsize, tuple(shape), tuple(stride))
 

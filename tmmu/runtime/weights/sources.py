@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from tmmu.errors import InvalidConfig
+from tmmu.runtime.memory.allocated import require_allocated
 from tmmu.runtime.memory.slab import is_dense
 from tmmu.runtime.weights.safetensors_files import StoredTensor, read_stored
 
@@ -74,6 +75,7 @@ class FileSource:
 def tensor_source(name: str, tensor: torch.Tensor, size: int) -> TensorSource:
     """The whole storage of a tensor if that has ``size`` bytes, else its own elements in memory order."""
     detached = tensor.detach()
+    require_allocated(detached, f"weight {name}")
     storage = detached.untyped_storage()
     if storage.nbytes() == size:
         return TensorSource(torch.empty(0, dtype=torch.uint8, device=detached.device).set_(storage, 0, (size,), (1,)))
