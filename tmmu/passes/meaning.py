@@ -106,7 +106,7 @@ class _Correspondence:
             return len(old) == len(new) and all(map(self.same_argument, old, new))
         if isinstance(old, dict) and isinstance(new, dict):
             return old.keys() == new.keys() and all(self.same_argument(old[key], new[key]) for key in old)
-        return old == new
+        return old is new or bool(old == new)  # a process group is only itself
 
     def same_value(self, old: int, new: int) -> bool:
         """Whether they are one value; what was found to be is not looked at again."""

@@ -6,11 +6,34 @@ from typing import Any, Final
 
 from tmmu.torch_private import OpOverload, schema_of
 
-_UNDECLARED: Final = {
+_COLLECTIVES: Final = [
+    "_allgather_base_",
+    "_reduce_scatter_base_",
+    "allgather_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "allreduce_",
+    "allreduce_coalesced_",
+    "alltoall_",
+    "alltoall_base_",
+    "broadcast_",
+    "gather_",
+    "recv_",
+    "recv_any_source_",
+    "reduce_",
+    "reduce_scatter_",
+    "reduce_scatter_tensor_coalesced_",
+    "scatter_",
+]
+"""Operators of ``c10d``, all that write tensors: each writes its first argument."""
+
+_UNDECLARED: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten.native_batch_norm.default": ((3, 4), 5),
     "aten.cudnn_batch_norm.default": ((3, 4), 5),
     "aten.miopen_batch_norm.default": ((3, 4), 5),
     "aten.batch_norm_update_stats.default": ((1, 2), None),
+    "fsdp.all_gather_copy_in.default": ((1,), None),
+    **{f"c10d.{name}.default": ((0,), None) for name in _COLLECTIVES},
 }
 """Operators whose schema hides a write: (positions written, position of the flag that enables it or ``None``)."""
 
@@ -50,8 +73,10 @@ def written_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     written: list[Any] = []
     if facts.name in _UNDECLARED:
         positions, flag = _UNDECLARED[facts.name]
-        if flag is None or (flag < len(args) and args[flag]):
-            written += [args[position] for position in positions if position < len(args)]
+        names = [argument.name for argument in schema_of(op).arguments]
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        if flag is None or arguments.get(names[flag]):
+            written += [arguments[names[position]] for position in positions if names[position] in arguments]
     for position, name in zip(facts.positions, facts.keywords, strict=True):
         if position < len(args):
             written.append(args[position])

@@ -125,6 +125,12 @@ def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
         )
     if tuple(str(call.operator) for call in program.calls) != graph.ops.target:
         raise PlanMismatch("the calls are not those of the graph", fix="lower graph and calls together")
+    for op, call in enumerate(program.calls):
+        if call.operator.namespace == "c10d":
+            raise UnsupportedOp(
+                f"op {op} {graph.ops.target[op]} ({graph.notes.ops.source[op]}) is waited for outside the plan",
+                fix="use torch.distributed._functional_collectives, or plan without running",
+            )
     if device.type != graph.target:
         raise PlanMismatch(
             f"the graph is for {graph.target}, not for {device}", fix=f"capture the model for {device.type}"

@@ -35,6 +35,7 @@ from tmmu.passes.capture.record.corrections import (
     refusal_of_layout,
     require_real_kernel,
 )
+from tmmu.passes.capture.record.custom_operators import CustomOperators, is_custom
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
 from tmmu.passes.capture.record.known_shapes import result_of_known_values
 from tmmu.passes.capture.record.randomness import Randomness
@@ -82,6 +83,7 @@ class Recorder(UncompiledDispatchMode):
         self._modules = modules or ModuleStack()
         self._progress = progress
         self._cache = CallCache()
+        self._custom_operators = CustomOperators()
         self._recording = True
         self._numbers_are_arbitrary = False
         self._calls = 0
@@ -242,6 +244,8 @@ class Recorder(UncompiledDispatchMode):
             raise refusal_of_layout(func, made, "")
         if made is not None:
             return result
+        if is_custom(func):
+            self._custom_operators.require_honest(func, args, kwargs, result, self._source())
         if windows != [self.builder.table.window_of(tensor) for tensor in written]:  # an ``out=`` of another size
             node_args = self.builder.nodes_in(args)
             node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
