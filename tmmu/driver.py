@@ -62,7 +62,7 @@ class Compiled:
     seconds: Mapping[str, float]
     assumed: tuple[str, ...] = ()
     """Inputs and buffers for whose values alone the graph was traced; empty where it was not traced now."""
-    held: tuple[tuple[int, str], ...] = ()
+    survivors: tuple[tuple[int, str], ...] = ()
     """(bytes, line that makes it) of what the program leaves with somebody who holds it, and no plan keeps."""
     cached: CachedPlan | None = None
     """Where a cache had it from; ``None`` where none was asked."""
@@ -124,7 +124,7 @@ def compile_model(
         if cache and key is None:
             key = key_of_graph(program.graph, plan_request)
         compiled = _plan_through_cache(program.graph, plan_request, watch, cache=cache, key=key, is_legal=True)
-        return replace(compiled, assumed=captured.assumed, held=_held(captured))
+        return replace(compiled, assumed=captured.assumed, survivors=_survivors(captured))
 
 
 def compile_graph(
@@ -173,7 +173,7 @@ def run_model(
         prefetch=run_request.prefetch,
     )
     report = watch.run("run", lambda: run_planned(program, compiled.plan, options, lambda: EagerModel(capture_request)))
-    return replace(compiled, seconds=watch.seconds, assumed=captured.assumed, held=_held(captured)), report
+    return replace(compiled, seconds=watch.seconds, assumed=captured.assumed, survivors=_survivors(captured)), report
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:
@@ -252,8 +252,8 @@ def _trace(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) ->
     return captured, watch.run("lower", lambda: lower_program(captured))
 
 
-def _held(captured: "CapturedProgram") -> tuple[tuple[int, str], ...]:
-    return tuple((storage.bytes, storage.source) for storage in captured.held)
+def _survivors(captured: "CapturedProgram") -> tuple[tuple[int, str], ...]:
+    return tuple((storage.bytes, storage.source) for storage in captured.survivors)
 
 
 def _plan_for_run(

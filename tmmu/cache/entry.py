@@ -115,8 +115,8 @@ def open_entry(entry: Entry) -> tuple[Graph, Plan]:
         raise EntryRefused(MissReason.DAMAGED, error.what) from error
     if plan.ir_hash != graph.ir_hash:
         _refuse_damaged("its plan is another graph's")
-    asked = {"mode": plan.mode, "preset": plan.preset}
+    requested = {"mode": plan.mode, "preset": plan.preset}
     for part in entry.key.parts:
-        if part.name in asked and part_of(part.name, asked[part.name]).digest != part.digest:
+        if part.name in requested and part_of(part.name, requested[part.name]).digest != part.digest:
             _refuse_damaged(f"its plan has another {part.name} than its key")
     return graph, plan

@@ -103,12 +103,12 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         graph = job.ir or (model.path if model.kind == "ir" else None)
         files = {"plan": str(job.plan), "ir": None if graph is None else str(graph)}
         cached = render.cache_record(compiled.cached)
-        held = [{"bytes": count, "source": source} for count, source in compiled.held]
+        survivors = [{"bytes": count, "source": source} for count, source in compiled.survivors]
         record = {"files": files, "cache": cached, "seconds": dict(compiled.seconds)}
-        print_json(asdict(summary) | record | {"assumed": compiled.assumed, "held": held})
+        print_json(asdict(summary) | record | {"assumed": compiled.assumed, "survivors": survivors})
         return
     out = render.console()
     render.print_summary(out, summary)
-    render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.held_line(compiled.held)])
+    render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
     render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
     render.print_origin(out, compiled.seconds, compiled.cached)

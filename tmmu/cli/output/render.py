@@ -101,17 +101,17 @@ def assumed_line(assumed: Sequence[str]) -> list[str]:
     return [f"planned for these values of {listed}: with others the model may take another path"]
 
 
-def held_line(held: Sequence[tuple[int, str]]) -> list[str]:
+def survivors_line(survivors: Sequence[tuple[int, str]]) -> list[str]:
     """What a step leaves with somebody, and the line that makes most of it; empty where there is nothing."""
-    if not held:
+    if not survivors:
         return []
     by_source: dict[str, int] = {}
-    for number, source in held:
+    for number, source in survivors:
         by_source[source] = by_source.get(source, 0) + number
     source = max(by_source, key=by_source.__getitem__)
     place = f" ({source})" if source else ""
-    total = size(sum(number for number, _ in held))
-    count = f"{len(held)} tensor{'s' if len(held) > 1 else ''}"
+    total = size(sum(number for number, _ in survivors))
+    count = f"{len(survivors)} tensor{'s' if len(survivors) > 1 else ''}"
     return [f"left out: {count} of {total} that the step makes and somebody holds afterwards{place}"]
 
 

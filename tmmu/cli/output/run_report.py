@@ -28,7 +28,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
         "cache": render.cache_record(compiled.cached),
         "seconds": dict(compiled.seconds),
         "assumed": compiled.assumed,
-        "held": [{"bytes": count, "source": source} for count, source in compiled.held],
+        "survivors": [{"bytes": count, "source": source} for count, source in compiled.survivors],
     }
 
 
@@ -39,7 +39,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield f"inputs   {_listed(ran.inputs)}"
     yield f"outputs  {_listed(ran.outputs)}"
     yield from render.assumed_line(compiled.assumed)
-    yield from render.held_line(compiled.held)
+    yield from render.survivors_line(compiled.survivors)
     yield ""
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
     yield from render.align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])

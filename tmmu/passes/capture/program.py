@@ -48,7 +48,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldStorage:
+class SurvivingStorage:
     """A storage that the program made and somebody still holds after it; ``source`` is the line that made it."""
 
     bytes: int
@@ -67,5 +67,5 @@ class CapturedProgram:
     outputs: tuple[Window, ...]
     assumed: tuple[str, ...] = ()
     """Inputs and buffers whose values decided which calls there are, or their shapes."""
-    held: tuple[HeldStorage, ...] = ()
+    survivors: tuple[SurvivingStorage, ...] = ()
     """What is made, is no output, and outlives the program: an optimizer's state in ``forward``, a list of results."""

@@ -99,8 +99,10 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     if not outputs:
         raise CaptureFailed("the model returns no tensor", fix="return at least one tensor from forward")
     del results
-    held = recorder.held_storages((*inputs, *outputs))
-    return recorder.finish(name=workload.name, device=request.device, inputs=inputs, outputs=outputs, held=held)
+    survivors = recorder.surviving_storages((*inputs, *outputs))
+    return recorder.finish(
+        name=workload.name, device=request.device, inputs=inputs, outputs=outputs, survivors=survivors
+    )
 
 
 def _computed(tensor: torch.Tensor) -> torch.Tensor:

@@ -78,18 +78,18 @@ class StepResults:
     def collect(self, args: Sequence[Any]) -> list[Any]:
         """The results in order: copies and views of them, views of arguments, and what is no tensor."""
         copies, self._copies = self._copies, {}
-        made: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         for groups in self._groups.values():
             for group in groups:
                 if group.base >= 0:
-                    made[group.base] = copies[group.buffer]
+                    results[group.base] = copies[group.buffer]
                 if group.views:
-                    made.update(self._views_of(copies[group.buffer], group.views))
+                    results.update(self._views_of(copies[group.buffer], group.views))
         for position in range(self._count):
             first = self._half.objects[position]
-            if first not in made:
-                made[first] = resolve_output(self._half.outputs[first], args)
-        return [made[self._half.objects[position]] for position in range(self._count)]
+            if first not in results:
+                results[first] = resolve_output(self._half.outputs[first], args)
+        return [results[self._half.objects[position]] for position in range(self._count)]
 
     def _views_of(self, copy: torch.Tensor, positions: Sequence[int]) -> dict[int, torch.Tensor]:
         """Views as the caller would make them: autograd may follow a later change from one to the other.
@@ -98,10 +98,10 @@ class StepResults:
         """
         values = self._bound.graph.values
         with nullcontext() if self._is_differentiable else torch.enable_grad():
-            made = {
+            results = {
                 position: self._view_of(copy, position, values.offset[self._value(position)]) for position in positions
             }
-        return {position: view.detach() for position, view in made.items()} if self._is_differentiable else made
+        return {position: view.detach() for position, view in results.items()} if self._is_differentiable else results
 
     def _view_of(self, copy: torch.Tensor, position: int, offset: int) -> torch.Tensor:
         ref = self._ref(position)

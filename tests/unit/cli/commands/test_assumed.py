@@ -41,4 +41,4 @@ def test_plan_and_run_say_what_they_leave_out(shell: Shell) -> None:
     says = "left out: 1 tensor of 32 B that the step makes and somebody holds afterwards (net.py:5)"
     assert says in shell.tmmu("plan", "net.py").out
     assert says in shell.tmmu("run", "net.py").out
-    assert shell.tmmu("plan", "net.py", "--json").record["held"] == [{"bytes": 32, "source": "net.py:5"}]
+    assert shell.tmmu("plan", "net.py", "--json").record["survivors"] == [{"bytes": 32, "source": "net.py:5"}]

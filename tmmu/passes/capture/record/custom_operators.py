@@ -97,8 +97,8 @@ class CustomOperators:
 def _is_open(func: OpOverload, leaves: list[torch.Tensor], result: Any) -> bool:
     """Whether the schema leaves open what a call is for: it writes nothing, and no result has memory of its own."""
     own = {cpp_address(leaf.untyped_storage()) for leaf in leaves}
-    made = [leaf for leaf in flatten([result]) if isinstance(leaf, torch.Tensor)]
-    return not signature(func).mutates and all(cpp_address(leaf.untyped_storage()) in own for leaf in made)
+    results = [leaf for leaf in flatten([result]) if isinstance(leaf, torch.Tensor)]
+    return not signature(func).mutates and all(cpp_address(leaf.untyped_storage()) in own for leaf in results)
 
 
 @dataclass(frozen=True, slots=True)

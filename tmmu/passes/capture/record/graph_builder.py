@@ -238,14 +238,14 @@ class GraphBuilder:
 
     def _node_in_memory(self, window: Window) -> fx.Node:
         node = self.table.maker_of(window.storage)
-        made: Window = node.meta["windows"][0]
+        first: Window = node.meta["windows"][0]
         if node.meta["windows"] == (window,):
             return node
-        if len(node.meta["windows"]) == 1 and made.dtype != window.dtype:
-            width, made_width = DTYPE_BYTES[window.dtype], DTYPE_BYTES[made.dtype]
+        if len(node.meta["windows"]) == 1 and first.dtype != window.dtype:
+            width, first_width = DTYPE_BYTES[window.dtype], DTYPE_BYTES[first.dtype]
             size = self.table.storages()[window.storage].bytes
-            flat = Window(window.storage, 0, (size // made_width,), (1,), made.dtype)
-            node = self._view(node, flat, torch.ops.aten.as_strided.default, ([size // made_width], [1], 0))
+            flat = Window(window.storage, 0, (size // first_width,), (1,), first.dtype)
+            node = self._view(node, flat, torch.ops.aten.as_strided.default, ([size // first_width], [1], 0))
             cast = Window(window.storage, 0, (size // width,), (1,), window.dtype)
             node = self._view(node, cast, torch.ops.aten.view.dtype, (getattr(torch, window.dtype),))
         args = (list(window.shape), list(window.stride), window.offset // DTYPE_BYTES[window.dtype])

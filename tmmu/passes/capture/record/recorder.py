@@ -26,7 +26,7 @@ from torch import fx
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.passes.capture.modules import ModuleStack
-from tmmu.passes.capture.program import CapturedProgram, HeldStorage, Window
+from tmmu.passes.capture.program import CapturedProgram, SurvivingStorage, Window
 from tmmu.passes.capture.record.call_cache import CallCache
 from tmmu.passes.capture.record.corrections import (
     correct_result,
@@ -119,7 +119,7 @@ class Recorder(UncompiledDispatchMode):
             self.builder.node_of(tensor)
             return self.builder.table.window(tensor)
 
-    def held_storages(self, outputs: Iterable[Window]) -> tuple[HeldStorage, ...]:
+    def surviving_storages(self, outputs: Iterable[Window]) -> tuple[SurvivingStorage, ...]:
         """What calls made, no output shows, and somebody holds now that the program has ended.
 
         Garbage in cycles is collected first: what holds a tensor then will hold it until the next step.
@@ -128,10 +128,10 @@ class Recorder(UncompiledDispatchMode):
         if not set(table.held_by_others()) - shown:
             return ()
         gc.collect()
-        held = [storage for storage in table.held_by_others() if storage not in shown and table.bytes_of(storage)]
-        makers = [table.maker_of(storage).meta.get("source", "") for storage in held]
-        pairs = zip(held, makers, strict=True)
-        return tuple(HeldStorage(bytes=table.bytes_of(storage), source=source) for storage, source in pairs)
+        survivors = [storage for storage in table.held_by_others() if storage not in shown and table.bytes_of(storage)]
+        makers = [table.maker_of(storage).meta.get("source", "") for storage in survivors]
+        pairs = zip(survivors, makers, strict=True)
+        return tuple(SurvivingStorage(bytes=table.bytes_of(storage), source=source) for storage, source in pairs)
 
     def finish(
         self,
@@ -140,7 +140,7 @@ class Recorder(UncompiledDispatchMode):
         device: str,
         inputs: tuple[Window, ...],
         outputs: tuple[Window, ...],
-        held: tuple[HeldStorage, ...] = (),
+        survivors: tuple[SurvivingStorage, ...] = (),
     ) -> CapturedProgram:
         """The program recorded so far."""
         graph, storages = self.builder.graph, self.builder.table.storages()
@@ -152,7 +152,7 @@ class Recorder(UncompiledDispatchMode):
             inputs=inputs,
             outputs=outputs,
             assumed=tuple(self.builder.assumed),
-            held=held,
+            survivors=survivors,
         )
 
     # -- where the program is
@@ -239,10 +239,10 @@ class Recorder(UncompiledDispatchMode):
         windows = [self.builder.table.window_of(tensor) for tensor in written]
         result = self._result(func, args, kwargs)
         self.storage_changes.follow(str(func), before, keep=False)
-        made = first_unmodelled(result)
-        if made is not None and self._strict:
-            raise refusal_of_layout(func, made, "")
-        if made is not None:
+        unmodelled = first_unmodelled(result)
+        if unmodelled is not None and self._strict:
+            raise refusal_of_layout(func, unmodelled, "")
+        if unmodelled is not None:
             return result
         if is_custom(func):
             self._custom_operators.require_honest(func, args, kwargs, result, self._source())

@@ -98,9 +98,9 @@ class StorageTable:
         return tuple(entry.storage for entry in self._entries)
 
     def held_by_others(self) -> tuple[int, ...]:
-        """Storages that a call made and that something beside this table still holds."""
-        made = [(number, entry) for number, entry in enumerate(self._entries) if entry.storage.role is None]
-        return tuple(number for number, entry in made if storage_use_count(cpp_address(entry.handle)) > 1)
+        """Storages that a call entries and that something beside this table still holds."""
+        entries = [(number, entry) for number, entry in enumerate(self._entries) if entry.storage.role is None]
+        return tuple(number for number, entry in entries if storage_use_count(cpp_address(entry.handle)) > 1)
 
     def window_of(self, tensor: torch.Tensor) -> Window | None:
         """The tensor's window, or ``None`` where its storage is unknown."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tmmu.passes.capture.program import HeldStorage
+from tmmu.passes.capture.program import SurvivingStorage
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 
@@ -29,15 +29,15 @@ def loss(model, x): return model(x)
 """
 
 
-def held(folder: Path, body: str, **options: object) -> tuple[HeldStorage, ...]:
+def survivors(folder: Path, body: str, **options: object) -> tuple[SurvivingStorage, ...]:
     path = folder / "net.py"
     path.write_text(FILE.format(body=body))
-    return capture(CaptureRequest(model=str(path), device="cpu", **options)).held  # type: ignore[arg-type]
+    return capture(CaptureRequest(model=str(path), device="cpu", **options)).survivors  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("body", ["self.last = y * 2", "LAST.append(y * 2)", "LAST.append((y * 2)[0])"])
 def test_tensors_that_somebody_keeps_are_named_with_their_line(tmp_path: Path, body: str) -> None:
-    assert held(tmp_path, body) == (HeldStorage(bytes=32, source="net.py:13"),)
+    assert survivors(tmp_path, body) == (SurvivingStorage(bytes=32, source="net.py:13"),)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_tensors_that_somebody_keeps_are_named_with_their_line(tmp_path: Path, b
     ],
 )
 def test_what_nobody_keeps_or_the_step_returns_is_not_named(tmp_path: Path, body: str) -> None:
-    assert held(tmp_path, body) == ()
+    assert survivors(tmp_path, body) == ()
 
 
 @pytest.mark.parametrize("optimizer", [None, "adamw", "sgd"])
 def test_steps_of_training_hold_no_more_than_they_say(tmp_path: Path, optimizer: str | None) -> None:
-    assert held(tmp_path, "pass", mode="backward", optimizer=optimizer) == ()
+    assert survivors(tmp_path, "pass", mode="backward", optimizer=optimizer) == ()
