@@ -49,13 +49,12 @@ def most_live(rows: list[tuple[int, int, int]]) -> int:
 
 
 def require_stack_metrics(plan: Plan, items: list[tuple[str, int, int, int]]) -> None:
-    """Stack metrics are sums over slabs: peaks are highest ends, bounds the most live bytes (or all, if sequential)."""
+    """Stack metrics are sums over slabs: peaks are highest ends, bounds the most live bytes, whatever the layout."""
     a, slabs = plan.arenas, slab_names(plan)
     stack = sorted({slab for slab, segment in zip(slabs, a.segment, strict=True) if segment == "stack"})
     peak = {slab: max(p for name, p in zip(slabs, a.peak, strict=True) if name == slab) for slab in stack}
     items_of = {slab: [row[1:] for row in items if row[0] == slab] for slab in stack}
-    lined = {slab for slab, layout in zip(slabs, a.layout, strict=True) if layout == "sequential"}
-    bound = {s: sum(n for *_, n in items_of[s]) if s in lined else most_live(items_of[s]) for s in stack}
+    bound = {slab: most_live(items_of[slab]) for slab in stack}
     assert plan.metrics["peak_bytes.stack"] == sum(peak.values())
     assert plan.metrics["bound_bytes.stack"] == sum(bound.values())
     for slab, proven in zip(slabs, a.proven, strict=True):
@@ -86,8 +85,8 @@ def require_sound_layout(plan: Plan) -> None:
         assert max(tops, default=0) <= peak if plan.arenas.layout[index] == "slots" else max(tops, default=0) == peak
         live = [(birth, death, b.bytes[r]) for r, birth, death, _ in items if r in arena_items]
         most = most_live(live)
-        sequential = plan.arenas.layout[index] == "sequential"
-        assert plan.arenas.bound[index] == (sum(n for _, _, n in live) if sequential else most) <= peak
+        never_reused = plan.arenas.segment[index] != "stack"
+        assert plan.arenas.bound[index] == (sum(n for _, _, n in live) if never_reused else most) <= peak
 
 
 @settings(deadline=None)

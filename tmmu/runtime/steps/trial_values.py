@@ -53,6 +53,13 @@ def fill_arguments(tensors: Iterable[torch.Tensor], kind: str, draw: int, *, int
             _tile(_elements(tensor), _block_for(tensor.dtype, kind, draw), start)
 
 
+def clear_integers(tensors: Iterable[torch.Tensor]) -> None:
+    """Integral tensors and bools are zeros again: what runs on them later may take them for indices."""
+    for tensor in tensors:
+        if not tensor.is_floating_point() and not tensor.is_complex():
+            _elements(tensor).zero_()
+
+
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
     """All elements in the byte range of a tensor as one axis; of a complex one, its real and imaginary parts."""
     low, high = byte_range(tensor)

@@ -9,7 +9,8 @@ out: a check would fail on what happens to be there, and whatever else it does w
 does it.
 
 Invariants: the caller's random state is as it was, and decides nothing: draws have seeds of their own, and so have the
-operators that draw. Only tensors that ``may_fill`` allows are overwritten. A verdict is a function of the signature
+operators that draw. Only tensors that ``may_fill`` allows are overwritten, and integers among them are zeros again
+before anything runs in place, since they may be indices. A verdict is a function of the signature
 (and, for arguments that may not be filled and are large, of their values): the same in every process. Calls of one
 signature get one verdict, so a plan of many equal layers is validated once per layer kind.
 """
@@ -30,7 +31,7 @@ from tmmu.runtime.memory.slab import has_same_bits, is_same_view
 from tmmu.runtime.steps.build import CompiledStep, ViewOf
 from tmmu.runtime.steps.execution_stream import ExecutionStream
 from tmmu.runtime.steps.guarded_results import CallSignature, GuardedResults, call_signature, stand_ins
-from tmmu.runtime.steps.trial_values import SEED, draws_of, fill_arguments
+from tmmu.runtime.steps.trial_values import SEED, clear_integers, draws_of, fill_arguments
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.torch_private import DisableAutocast
 
@@ -86,23 +87,32 @@ def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext
     if len(candidate.code) != len(step.code):
         return False
     fillable = [argument for argument in candidate.arguments if context.may_fill(argument)]
+    try:
+        return _agrees_on_draws(candidate, call, fillable, context.stream) and guarded.is_intact()
+    finally:
+        clear_integers(fillable)
+
+
+def _agrees_on_draws(
+    candidate: CompiledStep, call: Call, fillable: Sequence[torch.Tensor], stream: ExecutionStream
+) -> bool:
     is_pointwise = torch.Tag.pointwise in call.operator.tags
     elements = max(tensor.numel() for tensor in (*candidate.arguments, *candidate.results))
     run, is_tried = runnable_of(candidate.code), False
     for draw, kind in enumerate(draws_of(elements, special=is_pointwise or is_lowered(call.operator))):
         fill_arguments(fillable, kind, draw, integers=is_pointwise)
-        expected = _attempt(candidate.fallback[0], context.stream)
+        expected = _attempt(candidate.fallback[0], stream)
         if expected is None:
             continue
         is_tried = True
         if _misfits(expected, candidate.fallback[0].into):
             return False
-        _seed_generators(context.stream)
+        _seed_generators(stream)
         run()
         rows = zip(expected, candidate.fallback[0].into, strict=True)
         if not all(has_same_bits(result, place) for result, place in rows if result is not None and place is not None):
             return False
-    return is_tried and guarded.is_intact()
+    return is_tried
 
 
 def _attempt(instr: Instruction, stream: ExecutionStream) -> list[Any] | None:

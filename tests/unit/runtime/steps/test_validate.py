@@ -169,6 +169,16 @@ def test_integers_are_drawn_only_where_they_index_nothing() -> None:
     assert 0 < int(flags.sum()) < 64
 
 
+def test_integers_that_a_trial_drew_are_zeros_again_before_they_are_indices() -> None:
+    """Otherwise the step that reads them fails in place, and a decode step is launched in pieces."""
+    values = ValuesInSlab(torch.tensor([0]), torch.tensor([0]), torch.zeros(4, 2), torch.ones(1, 2))
+    position = call(aten.add.Tensor, ValueRef(0), ValueRef(0), results=(1,))
+    write = call(aten.index_copy_.default, ValueRef(2), 0, ValueRef(1), ValueRef(3), results=(2,))
+    added, written = values.validate(position, write)
+    assert added.is_settled
+    assert written.is_settled
+
+
 def test_small_tensors_are_drawn_more_often() -> None:
     assert len(draws_of(5, special=True)) == 8
     assert len(draws_of(1 << 20, special=True)) == 2
