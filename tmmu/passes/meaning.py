@@ -77,6 +77,11 @@ def _has_effect(program: Program, op: int) -> bool:
     return not facts.has_row or facts.random or not roles or not roles.isdisjoint(PERSISTENT_ROLES)
 
 
+def _same_number(old: object, new: object) -> bool:
+    """Whether two numbers are one to an operator: NaN is itself, and zeros have signs."""
+    return repr(old) == repr(new)
+
+
 class _Correspondence:
     """Which value of one program is which of another.
 
@@ -106,6 +111,8 @@ class _Correspondence:
             return len(old) == len(new) and all(map(self.same_argument, old, new))
         if isinstance(old, dict) and isinstance(new, dict):
             return old.keys() == new.keys() and all(self.same_argument(old[key], new[key]) for key in old)
+        if isinstance(old, (float, complex)):
+            return _same_number(old, new)
         return old is new or bool(old == new)  # a process group is only itself
 
     def same_value(self, old: int, new: int) -> bool:

@@ -99,6 +99,19 @@ def test_pass_that_breaks_a_promise_is_named(name: str) -> None:
         run_passes(diamond(), [row], LOWERED)
 
 
+@pytest.mark.parametrize("text", ["nan", "-0.0", "1e30"])
+@pytest.mark.parametrize("kind", [float, complex])
+def test_number_is_the_same_only_as_an_operator_sees_it(kind: Callable[[str], object], text: str) -> None:
+    def with_number(number: object) -> Program:
+        program = diamond()
+        first = replace(program.calls[0], args=(*program.calls[0].args, number))
+        return replace(program, calls=(first, *program.calls[1:]))
+
+    before = with_number(kind(text))
+    assert not list(drops_without_effect(before, with_number(kind(text))))
+    assert list(drops_without_effect(before, with_number(kind("0.0"))))
+
+
 def test_pass_that_drops_an_effect_is_named() -> None:
     program = diamond()
     targets = ("aten.mm.default", "aten.rand.default", "aten.mm.default", "aten.mm.default")
