@@ -91,3 +91,15 @@ def test_operators_that_aot_autograd_splits_otherwise_have_the_bits_of_its_split
     assert_same(planned, outcome("aot_eager", SPLIT[name], inputs))
     for result, eager in zip(planned, outcome(None, SPLIT[name], inputs), strict=True):
         torch.testing.assert_close(result, eager, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("function", [torch.sgn, torch.sign, torch.round], ids=lambda f: f.__name__)
+def test_gradients_that_are_zero_have_eagers_strides(function: Callable[..., torch.Tensor]) -> None:
+    def gradient(run: Callable[..., torch.Tensor]) -> torch.Tensor:
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        return torch.autograd.grad(run(x), x, torch.ones(4, 3))[0]
+
+    expected, found = gradient(function), gradient(torch.compile(function, backend="tmmu"))
+    assert same_bits(found, expected.clone())
+    assert found.stride() == expected.stride()
+    assert [report.planned for report in reports()] == [2]

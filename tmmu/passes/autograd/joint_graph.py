@@ -40,7 +40,7 @@ def _hand_out_kernel(values: Sequence[torch.Tensor]) -> None:
 _LIBRARY: Final = torch.library.Library("tmmu", "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define("hand_out(Tensor[] values) -> ()")  # type: ignore[no-untyped-call]
 _LIBRARY.impl("hand_out", _hand_out_kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-for _lazy_bit in ("Conjugate", "Negative"):  # what leaves keeps its bits
+for _lazy_bit in ("Conjugate", "Negative", "ZeroTensor"):  # what leaves keeps its bits
     _LIBRARY.impl("hand_out", torch.library.fallthrough_kernel, _lazy_bit)  # type: ignore[no-untyped-call]
 HAND_OUT: Final = torch.ops.tmmu.hand_out.default
 """Reads what leaves a half, and does nothing."""
