@@ -41,6 +41,9 @@ enable_python_dispatcher = torch._dispatch.python.enable_python_dispatcher
 rng_prims = torch._prims.rng_prims
 """AOTAutograd's operators that save a random state or run in one. Holds: 2.11, 2.13."""
 
+destroy_library: Final[Callable[[torch.library.Library], None]] = torch.library.Library._destroy
+"""Takes back the kernels of a library, at once and not when it is collected. Holds: 2.11, 2.13."""
+
 schema_of: Final[Callable[[Any], Any]] = attrgetter("_schema")
 """An overload's schema: what it takes, returns and writes. Holds: 2.11, 2.13."""
 c_function_of: Final[Callable[[Any], Callable[..., Any]]] = attrgetter("_op")

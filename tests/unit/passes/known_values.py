@@ -25,6 +25,10 @@ BODIES = {
     "places that are not zero": ("return torch.nonzero(self.keep) + 1", ("keep",)),
     "lengths": ("return torch.repeat_interleave(x, pad.long(), dim=0)", ("pad",)),
     "a selection": ("return x.masked_select(pad[:, None])", ("pad",)),
+    "whether tensors are equal": ("return x if torch.equal(pad, self.keep) else x[:1]", ("keep", "pad")),
+    "whether tensors are close": ("return x if torch.allclose(self.keep * 1.0, pad * 1.0) else x[:1]", ("keep", "pad")),
+    "places of a split": ("return x.tensor_split(pad[1:].long(), 1)[1]", ("pad",)),
+    "a count of pieces": ("return x.tensor_split(self.steps)[1]", ("steps",)),
     "two": ("return x[pad] if self.keep.any() else x", ("keep", "pad")),
     "none": ("return x[self.steps + 0 * pad.long()]", ()),
 }

@@ -32,7 +32,14 @@ def test_symbolic_inputs_refuse_what_depends_on_values(tmp_path: Path, name: str
         traced(tmp_path, BODIES[name][0], symbolic_inputs=True)
 
 
-@pytest.mark.parametrize("body", ["return x[x > 0]", "return x if x.sum() > 0 else x + 1", "return x[self.weight > 0]"])
+UNKNOWN = (
+    "return x[x > 0]", "return x if x.sum() > 0 else x + 1", "return x[self.weight > 0]",
+    "return x if torch.equal(x, x + 1) else x[:1]", "return x if torch.allclose(self.weight, pad * 1.0) else x[:1]",
+    "return x.tensor_split(x[0].long())[0]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", UNKNOWN)
 def test_random_draws_and_weights_have_no_value(tmp_path: Path, body: str) -> None:
     with pytest.raises(CaptureFailed, match=r"net\.py:12"):
         traced(tmp_path, body)

@@ -1,4 +1,4 @@
-"""Composite operators that CUDA builds of torch take apart in another way than CPU builds do.
+"""Composite operators that are taken apart otherwise in a trace: as CPU builds do for CUDA, or for fake tensors alone.
 
 The trace runs on CPU tensors. An operator without a kernel of its own is taken apart by a C++ function that looks at
 the device, so on the ``cuda`` target the few that differ are given the rule that a GPU would follow. Python's
@@ -13,7 +13,14 @@ from typing import Any, Final
 import torch
 
 from tmmu.passes.capture.fake.attention import cuda_attention
-from tmmu.torch_private import DispatchKey, OpOverload, OpOverloadPacket, enable_python_dispatcher, forget_kernels
+from tmmu.torch_private import (
+    DispatchKey,
+    OpOverload,
+    OpOverloadPacket,
+    destroy_library,
+    enable_python_dispatcher,
+    forget_kernels,
+)
 
 _aten: Final = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -68,14 +75,56 @@ CUDA_RULES: Final[Mapping[OpOverload, Callable[..., Any]]] = {
 }
 
 
+def _singular_values(matrix: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
+    return _aten._linalg_svd.default(matrix, compute_uv=_is_trained(matrix), driver=driver)[1]  # type: ignore[no-any-return]
+
+
+def _symmetric_eigenvalues(matrix: torch.Tensor, uplo: str = "L") -> torch.Tensor:
+    return _aten._linalg_eigh.default(matrix, uplo, _is_trained(matrix))[0]  # type: ignore[no-any-return]
+
+
+def _eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
+    if _is_trained(matrix):
+        return _aten.linalg_eig.default(matrix)[0]  # type: ignore[no-any-return]
+    return _aten._linalg_eigvals.default(matrix)  # type: ignore[no-any-return]
+
+
+def _split_at(x: torch.Tensor, places: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
+    """Eager reads the places from memory, which a fake tensor has not; its numbers may be known all the same."""
+    numbers = [place.item() for place in places] if places.dim() else places.item()
+    return list(x.tensor_split(numbers, dim))  # type: ignore[arg-type]
+
+
+def _is_trained(tensor: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and tensor.requires_grad
+
+
+_EAGER_RULES: Final[Mapping[str, Callable[..., Any]]] = {
+    "linalg_svdvals": _singular_values,
+    "linalg_eigvalsh": _symmetric_eigenvalues,
+    "linalg_eigvals": _eigenvalues,
+    "tensor_split.tensor_indices_or_sections": _split_at,
+}
+"""Composites that do otherwise on a fake tensor: those of linear algebra compute vectors, by another algorithm.
+
+Eager does so only where a gradient needs them.
+"""
+
+
 @contextmanager
 def composites_for(device: str) -> Iterator[None]:
     """Block in which composite operators are taken apart as on ``device``."""
-    if device != "cuda":
-        yield
-        return
-    with eager_composites(CUDA_RULES), enable_python_dispatcher():
-        yield
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    try:
+        for name, rule in _EAGER_RULES.items():
+            library.impl(name, rule, "AutogradCPU")  # type: ignore[no-untyped-call]
+        if device != "cuda":
+            yield
+            return
+        with eager_composites(CUDA_RULES), enable_python_dispatcher():
+            yield
+    finally:
+        destroy_library(library)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""Results whose shape depends on values, where those values are known: ``nonzero``, masks as indices, and their kind.
+"""Results that depend on values, where those values are known: ``nonzero``, masks as indices, ``torch.equal``.
 
-A fake kernel refuses such a call. Where constants, or inputs and buffers that the model's file gives, decide the shape,
-the arguments that decide it are computed for real (``values.py``), the operator is run on them, and its results' forms
-are taken. What only fills the result (the tensor that a mask selects from) stands in as zeros.
+A fake kernel refuses such a call, whose result has a shape that values decide, or is a number. Where constants, or
+inputs and buffers that the model's file gives, decide it, the arguments that do are computed for real (``values.py``),
+the operator is run on them, and its results' forms, or its number, are taken. What only fills the result (the tensor
+that a mask selects from) stands in as zeros.
 """
 
 from collections.abc import Mapping
@@ -29,15 +30,27 @@ def result_of_known_values(
     """The result of a call whose shape the values of its arguments decide; ``None`` for others and unknown values."""
     if torch.Tag.dynamic_output_shape not in func.tags or not _shape_is_open(func, args):
         return None
+    result = _run_for_real(func, args, kwargs, builder)
+    return None if result is _UNKNOWN else _form_of(result)
+
+
+def answer_of_known_values(
+    func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], builder: GraphBuilder
+) -> bool | int | float | complex | None:
+    """What an operator that returns a number answers (``equal``, ``allclose``); ``None`` where values are unknown."""
+    answer = _run_for_real(func, args, kwargs, builder)
+    return None if answer is _UNKNOWN else answer
+
+
+def _run_for_real(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], builder: GraphBuilder) -> Any:
     names = [argument.name for argument in schema_of(func).arguments]
     filling = _FILLING.get(func, frozenset())
     real_args = [_real(value, builder, name in filling) for name, value in zip(names, args, strict=False)]
     real_kwargs = {name: _real(value, builder, name in filling) for name, value in kwargs.items()}
     if any(value is _UNKNOWN for value in (*real_args, *real_kwargs.values())):
-        return None
+        return _UNKNOWN
     with disable_current_modes(), torch.no_grad():
-        result = func(*real_args, **real_kwargs)
-    return _form_of(result)
+        return func(*real_args, **real_kwargs)
 
 
 _UNKNOWN: Final = object()

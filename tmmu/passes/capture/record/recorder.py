@@ -37,7 +37,7 @@ from tmmu.passes.capture.record.corrections import (
 )
 from tmmu.passes.capture.record.custom_operators import CustomOperators, is_custom
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
-from tmmu.passes.capture.record.known_shapes import result_of_known_values
+from tmmu.passes.capture.record.known_shapes import answer_of_known_values, result_of_known_values
 from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.record.storage_changes import StorageChanges
 from tmmu.passes.capture.record.values import concrete_scalar
@@ -215,6 +215,10 @@ class Recorder(UncompiledDispatchMode):
         with DisableTorchFunction():
             if func is torch.ops.aten._local_scalar_dense.default:
                 return concrete_scalar(args[0], self.builder.node_of(args[0]), self.builder)
+            if torch.Tag.data_dependent_output in func.tags:
+                answer = answer_of_known_values(func, args, kwargs, self.builder)
+                if answer is not None:
+                    return answer
             return self._record(func, args, kwargs)
 
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

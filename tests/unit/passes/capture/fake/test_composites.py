@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
 
-from tmmu.passes.capture.fake.composites import eager_composites
+from tmmu.passes.capture.fake.composites import composites_for, eager_composites
 
 aten = torch.ops.aten
 
@@ -40,3 +41,14 @@ def test_rules_given_stand_in_meanwhile() -> None:
     with eager_composites({aten.hardshrink.default: rule}):
         assert aten.hardshrink.default.py_kernels[DispatchKey.CompositeImplicitAutograd] is rule
     assert DispatchKey.CompositeImplicitAutograd not in aten.hardshrink.default.py_kernels
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_kernels_of_a_trace_are_gone_after_it(device: str) -> None:
+    def is_replaced() -> bool:
+        return torch._C._dispatch_has_kernel_for_dispatch_key("aten::linalg_svdvals", "AutogradCPU")
+
+    for _ in range(2):
+        with composites_for(device):
+            assert is_replaced()
+        assert not is_replaced()

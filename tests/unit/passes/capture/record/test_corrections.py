@@ -38,6 +38,23 @@ class Turning(nn.Module):
         return torch.view_as_real(turned).square().mul(torch.arange(24.0).view(3, 4, 2)).sum()
 
 
+class Spectrum(nn.Module):
+    """Numbers without vectors, which eager computes by another algorithm than with them."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        square = x @ x.mH
+        values = torch.linalg.eigvals(square)
+        return [
+            torch.linalg.svdvals(x), torch.linalg.eigvalsh(square), torch.linalg.eigvalsh(square, "U"),
+            values.abs(), torch.linalg.cond(x), torch.linalg.matrix_norm(x, "nuc"), torch.linalg.matrix_rank(x),
+        ]  # fmt: skip
+
+
+class SpectralLoss(Spectrum):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return sum(value.sum() for value in super().forward(x)[:-1])  # type: ignore[return-value]
+
+
 class Grouped(nn.Module):
     def forward(self, x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.grouped_mm(x, weight, offs=ends)
@@ -48,6 +65,23 @@ def test_lazy_conjugates_and_negatives_have_eagers_bits() -> None:
     results, expected = bind_module(Conjugates, Conjugates(), inputs)(**inputs), run_eager(Conjugates(), inputs)
     assert len(results) == len(expected)
     assert all(map(same_bits, results, expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+def test_spectra_without_vectors_have_eagers_bits(dtype: torch.dtype) -> None:
+    inputs = {"x": torch.randn(5, 6, dtype=dtype, generator=torch.Generator().manual_seed(0))}
+    results, expected = bind_module(Spectrum, Spectrum(), inputs)(**inputs), run_eager(Spectrum(), inputs)
+    assert len(results) == len(expected)
+    assert all(map(same_bits, results, expected))
+
+
+def test_gradients_of_spectra_have_eagers_bits() -> None:
+    inputs = {"x": rand(5, 6).requires_grad_()}
+    executor = bind_module(SpectralLoss, SpectralLoss(), inputs, mode="backward", preset="train_full")
+    SpectralLoss()(**inputs).backward()
+    _, gradient = executor(x=inputs["x"].detach())
+    assert inputs["x"].grad is not None
+    assert same_bits(gradient, inputs["x"].grad)
 
 
 def test_gradients_through_complex_numbers_have_eagers_bits() -> None:
