@@ -53,11 +53,10 @@ def fill_arguments(tensors: Iterable[torch.Tensor], kind: str, draw: int, *, int
             _tile(_elements(tensor), _block_for(tensor.dtype, kind, draw), start)
 
 
-def clear_integers(tensors: Iterable[torch.Tensor]) -> None:
-    """Integral tensors and bools are zeros again: what runs on them later may take them for indices."""
+def clear_arguments(tensors: Iterable[torch.Tensor]) -> None:
+    """Zeros where draws were: what is left of one may be no index that a kernel, which need not check it, can take."""
     for tensor in tensors:
-        if not tensor.is_floating_point() and not tensor.is_complex():
-            _elements(tensor).zero_()
+        _elements(tensor).zero_()
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,7 @@ out: a check would fail on what happens to be there, and whatever else it does w
 does it.
 
 Invariants: the caller's random state is as it was, and decides nothing: draws have seeds of their own, and so have the
-operators that draw. Only tensors that ``may_fill`` allows are overwritten, and integers among them are zeros again
-before anything runs in place, since they may be indices. A verdict is a function of the signature
+operators that draw. Only tensors that ``may_fill`` allows are overwritten. A verdict is a function of the signature
 (and, for arguments that may not be filled and are large, of their values): the same in every process. Calls of one
 signature get one verdict, so a plan of many equal layers is validated once per layer kind.
 """
@@ -31,7 +30,7 @@ from tmmu.runtime.memory.slab import has_same_bits, is_same_view
 from tmmu.runtime.steps.build import CompiledStep, ViewOf
 from tmmu.runtime.steps.execution_stream import ExecutionStream
 from tmmu.runtime.steps.guarded_results import CallSignature, GuardedResults, call_signature, stand_ins
-from tmmu.runtime.steps.trial_values import SEED, clear_integers, draws_of, fill_arguments
+from tmmu.runtime.steps.trial_values import SEED, clear_arguments, draws_of, fill_arguments
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.torch_private import DisableAutocast
 
@@ -88,26 +87,26 @@ def _matches_fallback(step: CompiledStep, call: Call, context: ValidationContext
         return False
     fillable = [argument for argument in candidate.arguments if context.may_fill(argument)]
     try:
-        return _agrees_on_draws(candidate, call, fillable, context.stream) and guarded.is_intact()
+        return _agrees_on_draws(candidate, context, fillable) and guarded.is_intact()
     finally:
-        clear_integers(fillable)
+        clear_arguments(fillable)
 
 
-def _agrees_on_draws(
-    candidate: CompiledStep, call: Call, fillable: Sequence[torch.Tensor], stream: ExecutionStream
-) -> bool:
-    is_pointwise = torch.Tag.pointwise in call.operator.tags
+def _agrees_on_draws(candidate: CompiledStep, context: ValidationContext, fillable: Sequence[torch.Tensor]) -> bool:
+    assert candidate.call is not None  # it was compiled from one
+    is_pointwise = torch.Tag.pointwise in candidate.call.operator.tags
     elements = max(tensor.numel() for tensor in (*candidate.arguments, *candidate.results))
+    special = is_pointwise or is_lowered(candidate.call.operator)
     run, is_tried = runnable_of(candidate.code), False
-    for draw, kind in enumerate(draws_of(elements, special=is_pointwise or is_lowered(call.operator))):
+    for draw, kind in enumerate(draws_of(elements, special=special)):
         fill_arguments(fillable, kind, draw, integers=is_pointwise)
-        expected = _attempt(candidate.fallback[0], stream)
+        expected = _attempt(candidate.fallback[0], context.stream)
         if expected is None:
             continue
         is_tried = True
         if _misfits(expected, candidate.fallback[0].into):
             return False
-        _seed_generators(stream)
+        _seed_generators(context.stream)
         run()
         rows = zip(expected, candidate.fallback[0].into, strict=True)
         if not all(has_same_bits(result, place) for result, place in rows if result is not None and place is not None):

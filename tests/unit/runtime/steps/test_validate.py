@@ -243,6 +243,27 @@ def test_result_as_its_fake_kernel_says_is_neither_logged_nor_refused(
     assert not caplog.records
 
 
+def test_step_in_place_meets_no_number_that_a_trial_drew() -> None:
+    """A kernel that checks no index would read what lies anywhere."""
+    met: list[int] = []
+
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        met.extend(x.tolist())
+        return x * 2
+
+    with torch.library._scoped_library("tmmu_tests", "FRAGMENT") as library:
+        library.define("noted(Tensor x) -> Tensor")
+        library.impl("noted", noted, "CPU")
+        places = torch.zeros(6, dtype=torch.int64)
+        values = ValuesInSlab(places[::2], places[:3], places[:3])
+        values.validate(
+            call(aten.clone.default, ValueRef(0), results=(1,), memory_format=torch.contiguous_format),
+            call(torch.ops.tmmu_tests.noted.default, ValueRef(1), results=(2,)),
+        )
+    assert met
+    assert set(met) == {0}
+
+
 def test_size_that_values_decide_is_not_compared_on_the_values_of_binding() -> None:
     """The plan is for a mask of two; what is there while it is bound selects nothing."""
     values = ValuesInSlab(torch.arange(4.0), torch.zeros(4, dtype=torch.bool), torch.zeros(2))
