@@ -20,6 +20,7 @@ from tmmu.passes.lowering.label_phases import label_phases
 from tmmu.passes.lowering.lower import lower
 from tmmu.passes.lowering.mark_overwrites import mark_overwrites
 from tmmu.passes.lowering.mark_saves import mark_saves
+from tmmu.passes.lowering.require_given_elements import require_given_elements
 from tmmu.passes.meaning import Meaning, changes_only, drops_without_effect
 
 
@@ -131,9 +132,11 @@ def lower_program(captured: CapturedProgram) -> Program:
     """The captured program, lowered, after every pass of the table; its graph is legal.
 
     Errors: ``INTERNAL`` where a pass breaks a promise; the error of the first broken rule where the graph as it was
-    lowered is not legal.
+    lowered is not legal; ``UNSUPPORTED_OP`` where it needs more of an input than it was given.
     """
-    return run_passes(lower(captured), PASSES, LOWERED)
+    program = run_passes(lower(captured), PASSES, LOWERED)
+    require_given_elements(program)
+    return program
 
 
 def run_passes(program: Program, passes: Sequence[Pass], facts: Iterable[Fact]) -> Program:
