@@ -32,12 +32,12 @@ HUNDREDTH: tuple[opdb.Pair, ...] = tuple(
             "nn.functional.nll_loss nonzero normal roll scatter_reduce:amin sgn sort std_mean t tensor_split "
             "topk unfold var where"
         ),
-        "complex64": "angle conj fft.fft linalg.eigvals linalg.qr masked_fill mul sgn svd view_as_real",
+        "complex64": "angle conj fft.fft linalg.eigvals linalg.qr masked_fill mul prod sgn svd view_as_real",
         "bfloat16": "logsumexp mean nn.functional.layer_norm nn.functional.softmin:with_dtype sum",
         "int64": "bincount bitwise_xor cumsum index_select unique",
         "bool": "all logical_not nonzero",
         "float16": "matmul",
-        "float8_e4m3fn": "clone",
+        "float8_e4m3fn": "eye torch._scaled_mm",
     }.items()
     for name in names.split()
 )
