@@ -5,7 +5,7 @@ that such a program would read zeros, and a write would not reach the caller. In
 all do, are not looked at; of storages beyond ``EXACT_BYTES`` the byte ranges are compared, of others every byte.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Final
 
@@ -22,17 +22,16 @@ EXACT_BYTES: Final = 1 << 22
 def require_given_elements(program: Program) -> None:
     """``UNSUPPORTED_OP`` for a call or a result that has elements beside an input's own, with its line."""
     graph = program.graph
-    given = {
-        buffer: _marked(graph, buffer, values)
+    windows_of = {
+        buffer: values
         for buffer, values in _inputs_by_buffer(graph).items()
         if not any(_spans(graph, value) for value in values)
     }
-    if not given:
-        return
-    for op, value in _named_values(program):
-        marks = given.get(graph.values.buffer[value])
-        if marks is not None and value not in graph.inputs and not marks[_bytes_of(graph, value, len(marks))].all():
-            raise _refusal(graph, op, graph.notes.buffers[graph.values.buffer[value]])
+    shown = {buffer: _elements_shown(graph, buffer, values) for buffer, values in windows_of.items()}
+    for op, value in _named_values(program) if shown else ():
+        buffer = graph.values.buffer[value]
+        if buffer in shown and value not in graph.inputs and not shown[buffer](value):
+            raise _refusal(graph, op, graph.notes.buffers[buffer])
 
 
 def _named_values(program: Program) -> Iterator[tuple[int, int]]:
@@ -77,18 +76,22 @@ def _range(graph: Graph, value: int) -> tuple[int, int]:
     return low, low + (sum((size - 1) * stride for size, stride in axes) + 1) * DTYPE_BYTES[values.dtype[value]]
 
 
-def _marked(graph: Graph, buffer: int, values: Iterable[int]) -> npt.NDArray[np.bool_]:
-    """``bool[bytes]``: what the inputs show of the buffer."""
-    marks = np.zeros(graph.buffers.bytes[buffer], dtype=np.bool_)
-    for value in values:
-        marks[_bytes_of(graph, value, len(marks))] = True
-    return marks
-
-
-def _bytes_of(graph: Graph, value: int, size: int) -> npt.NDArray[np.int64] | slice:
-    """The bytes of its buffer, of that size, that a value consists of."""
+def _elements_shown(graph: Graph, buffer: int, values: Sequence[int]) -> Callable[[int], bool]:
+    """Whether a value on the buffer has no element that none of ``values`` has; of a large buffer, by ranges."""
+    size = graph.buffers.bytes[buffer]
     if size > EXACT_BYTES:
-        return slice(*_range(graph, value))
+        ranges = [_range(graph, value) for value in values]
+        return lambda value: any(
+            low <= _range(graph, value)[0] <= _range(graph, value)[1] <= high for low, high in ranges
+        )
+    marks: npt.NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
+    for value in values:
+        marks[_bytes_of(graph, value)] = True
+    return lambda value: bool(marks[_bytes_of(graph, value)].all())
+
+
+def _bytes_of(graph: Graph, value: int) -> npt.NDArray[np.int64]:
+    """The bytes of its buffer that a value consists of."""
     values, width = graph.values, DTYPE_BYTES[graph.values.dtype[value]]
     places = np.full(1, values.offset[value], dtype=np.int64)
     for length, stride in zip(values.shape[value], values.stride[value], strict=True):
