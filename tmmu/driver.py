@@ -162,7 +162,7 @@ def run_model(
         names=weight_names(captured),
         forms=meta_weights(captured),
         constants=constant_values(captured),
-        stored=stored_weights(capture_request.model),
+        stored=stored_weights(capture_request),
         inputs=assumed_inputs(captured),
         seed=run_request.seed,
         weights=run_request.weights,

@@ -115,18 +115,24 @@ class _Optimizer:
         return self.state[name]
 
 
-def stored_weights(model: str) -> dict[str, torch.Tensor]:
+def stored_weights(request: CaptureRequest) -> dict[str, torch.Tensor]:
     """The weights in an exported program, by the names of a graph's buffers; none for other models."""
-    if not model.endswith(".pt2"):
+    if not request.model.endswith(".pt2"):
         return {}
-    exported = torch.export.load(Path(model))
+    exported = _exported(request)
     return {**exported.state_dict, **{n: t for n, t in exported.constants.items() if isinstance(t, torch.Tensor)}}
+
+
+def _exported(request: CaptureRequest) -> torch.export.ExportedProgram:
+    from tmmu.passes.capture.targets.exported import read_exported  # noqa: PLC0415 - torch's compiler, 0.7 s to import
+
+    return read_exported(Path(request.model), trust=request.trust, weights=True)
 
 
 def _load_workload(request: CaptureRequest) -> Workload:
     if not request.model.endswith(".pt2"):
         return targets.load(request, None)
-    exported = torch.export.load(Path(request.model))
+    exported = _exported(request)
     module = exported.module()
     args, kwargs = exported.example_inputs or ((), {})
     return Workload(name="exported", folder="", run=module, module=module, args=tuple(args), kwargs=dict(kwargs))

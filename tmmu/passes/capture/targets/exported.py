@@ -36,7 +36,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 def load_exported(request: CaptureRequest, path: Path, fake: FakeTensorMode) -> Workload:
     """The program of a ``.pt2`` file, with the inputs that it was exported for."""
     _refuse_options(request)
-    exported = _read(path, trust=request.trust)
+    exported = read_exported(path, trust=request.trust, weights=False)
     signature = exported.graph_signature
     tensors: list[tuple[str, Any]] = []
     owned: list[OwnedTensor] = []
@@ -61,12 +61,14 @@ def _refuse_options(request: CaptureRequest) -> None:
         )
 
 
-def _read(path: Path, *, trust: bool) -> torch.export.ExportedProgram:
+def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.ExportedProgram:
+    """The program in a file, with its ``weights`` or with room for them; no code of the file runs without ``trust``."""
     if not path.is_file():
         raise InvalidConfig(f"no file {str(path)!r}", fix="check the path")
     if not zipfile.is_zipfile(path):
         raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
-    with disable_current_modes(), _skip_weights(), nullcontext() if trust else restricted_pickles(path):
+    unread = nullcontext() if weights else _skip_weights()
+    with disable_current_modes(), unread, nullcontext() if trust else restricted_pickles(path):
         try:
             if not trust:
                 require_harmless(path)

@@ -1,6 +1,7 @@
 """Exported programs: the same graph as the module's own, weights unread, mutations written back."""
 
 import io
+import json
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ import torch
 
 from tests.unit.passes.models import Convolutional
 from tmmu.errors import InvalidConfig, TmmuError
+from tmmu.passes.capture.eager_model import EagerModel, stored_weights
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.untrusted import _ARITHMETIC
 from tmmu.passes.capture.trace import capture
@@ -107,6 +109,42 @@ def test_pickle_with_code_runs_only_with_trust(tmp_path: Path) -> None:
     with suppress(TmmuError):
         capture(CaptureRequest(model=hostile, trust=True))
     assert mark.exists()
+
+
+def with_pickled_weight(path: str, payload: object) -> str:
+    """A copy of the archive in which the first weight is a pickle of ``payload``."""
+    buffer = io.BytesIO()
+    torch.save(payload, buffer)
+
+    def change(name: str, old: bytes) -> bytes:
+        if name.endswith("model_weights_config.json"):
+            rows = json.loads(old)
+            next(iter(rows["config"].values()))["use_pickle"] = True
+            return json.dumps(rows).encode()
+        return buffer.getvalue() if name.endswith("/weight_0") else old
+
+    return altered(path, change)
+
+
+def test_pickled_weight_with_code_runs_only_with_trust_where_weights_are_read(tmp_path: Path) -> None:
+    """A plan leaves weights unread; a run reads them, and so does the model beside it."""
+    mark = tmp_path / "ran"
+    hostile = with_pickled_weight(export_to(tmp_path, torch.nn.Linear(8, 2), torch.zeros(2, 8)), _Payload(mark))
+    for read in (stored_weights, EagerModel):
+        with pytest.raises(InvalidConfig, match="--trust"):
+            read(CaptureRequest(model=hostile, device="cpu"))
+        assert not mark.exists()
+    with suppress(TmmuError):
+        stored_weights(CaptureRequest(model=hostile, device="cpu", trust=True))
+    assert mark.exists()
+
+
+def test_pickled_weight_that_is_a_tensor_is_read(tmp_path: Path) -> None:
+    path = export_to(tmp_path, torch.nn.Linear(8, 2), torch.zeros(2, 8))
+    weights = stored_weights(
+        CaptureRequest(model=with_pickled_weight(path, torch.nn.Parameter(torch.ones(2, 8))), device="cpu")
+    )
+    assert weights["weight"].equal(torch.ones(2, 8))
 
 
 @pytest.mark.parametrize("extra", ["/data/aotinductor/m/a.so", "/data/constants/custom_obj_0", "/data/constants/x"])
