@@ -44,7 +44,7 @@ class EagerModel:
 
         A weight has the shape that it has in the model, or is flat: all elements of its storage.
         """
-        self._optimizer.state.clear()
+        self._optimizer.forget()
         with torch.no_grad():
             for name, tensor in self._weights.items():
                 _storage_bytes(tensor).copy_(self._initial_bytes[name])
@@ -96,10 +96,25 @@ class EagerModel:
 
 
 class _Optimizer:
-    """The recorder of a training step that is not recorded: it keeps the optimizer's state, which begins at zero."""
+    """The recorder of a training step that is not recorded: it keeps the optimizer and its state, zero at first.
+
+    Only the first step makes them: later ones allocate and compute what the model's author would see.
+    """
 
     def __init__(self) -> None:
         self.state: dict[str, torch.Tensor] = {}
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def forget(self) -> None:
+        """The next step is the first."""
+        self.state.clear()
+        self._optimizer = None
+
+    def keep_optimizer(self, make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
+        """The one of the first step."""
+        if self._optimizer is None:
+            self._optimizer = make()
+        return self._optimizer
 
     def in_stage(self, stage: str, *, module: str = "") -> Any:
         del stage, module

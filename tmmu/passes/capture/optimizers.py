@@ -35,6 +35,9 @@ class StateKeeper(Protocol):
     def make_state(self) -> AbstractContextManager[None]:
         """Block whose calls are no part of the program, and in which numbers of tensors are arbitrary."""
 
+    def keep_optimizer(self, make: Callable[[], torch.optim.Optimizer], /) -> torch.optim.Optimizer:
+        """The optimizer of an earlier step, or else the one that ``make`` gives."""
+
     def keep_state(self, tensor: torch.Tensor, /, *, name: str) -> torch.Tensor:
         """The tensor that outlives the step under this name: the one of an earlier step, or else this one, zero."""
 
@@ -107,13 +110,17 @@ def _value_of(text: str) -> Any:
 
 def update(spec: OptimizerSpec, trained: Trained, recorder: StateKeeper) -> None:
     """One step of the optimizer on these parameters and their gradients."""
+    recorder.keep_optimizer(lambda: _with_state(spec, trained, recorder)).step()
+
+
+def _with_state(spec: OptimizerSpec, trained: Trained, recorder: StateKeeper) -> torch.optim.Optimizer:
     parameters = [parameter for _, parameter, _ in trained]
     optimizer = _make(spec, parameters)
     with recorder.make_state():
         states = _states_of_twins(spec, parameters)
     for (name, parameter, _), state in zip(trained, states, strict=True):
         optimizer.state[parameter] = {key: _kept(value, f"{key}.{name}", recorder) for key, value in state.items()}
-    optimizer.step()
+    return optimizer
 
 
 def _kept(value: Any, name: str, recorder: StateKeeper) -> Any:

@@ -60,3 +60,31 @@ def test_pairs_load_as_complex_numbers_and_shared_elements_as_one(model: EagerMo
 def test_weight_of_another_shape_is_refused(model: EagerModel, shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidConfig, match=r"w has shape \[.*\], and \[2, 3\] in the model"):
         model.load({"w": torch.zeros(shape)}, INPUTS)
+
+
+TRAINED = """
+import torch
+model = lambda: torch.nn.Linear(4, 2)
+inputs = lambda: (torch.ones(3, 4),)
+loss = lambda model, x: model(x).square().mean()
+"""
+
+
+def test_optimizer_and_its_state_are_made_by_the_first_step_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is timed or measured does the work of the model's author, and no more."""
+    (tmp_path / "net.py").write_text(TRAINED)
+    request = CaptureRequest(model=str(tmp_path / "net.py"), device="cpu", mode="backward", optimizer="adamw")
+    model, makers = EagerModel(request), list[str]()
+    original = torch.optim.AdamW.__init__
+    monkeypatch.setattr(torch.optim.AdamW, "__init__", lambda *a, **k: makers.append("") or original(*a, **k))
+    counts = []
+    for _ in range(3):
+        model.step()
+        counts.append(len(makers))
+    assert counts == [2, 2, 2]  # its own, and that of the twins
+    assert {t.item() for name, t in model.states.items() if name.startswith("optimizer.step.")} == {3.0}
+    model.load({}, {"input": torch.ones(3, 4)})
+    model.step()
+    assert {t.item() for name, t in model.states.items() if name.startswith("optimizer.step.")} == {1.0}

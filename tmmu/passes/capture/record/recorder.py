@@ -17,7 +17,7 @@ so that autograd frees what it frees in eager, and weak references die as there.
 """
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -165,6 +165,10 @@ class Recorder(UncompiledDispatchMode):
             yield
         finally:
             self._stage, self._stage_module = before, ""
+
+    def keep_optimizer(self, make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
+        """A new one: one step is recorded."""
+        return make()
 
     @contextmanager
     def make_state(self) -> Iterator[None]:
