@@ -5,9 +5,9 @@ over all parameters), ``foreach`` (one kernel per arithmetic step over all param
 they are) and ``forloop`` (parameter after parameter). Without one it is the form that torch picks by itself on the
 device: foreach on a GPU where the class has it, else the loop.
 
-What is traced is a step in the middle of training: the state exists. It is made by a first step on twins of the
-parameters, whose gradients are zero, and then begins at zero. A count of steps is a number that the update reads; it is
-known, since it counts from zero as all state does.
+What is traced is a step whose state exists. It is made by a step on twins of the parameters, whose gradients are zero,
+and then begins at zero. A count of steps is a number that the update reads; it is known, since it counts from zero as
+all state does. So a class whose code asks how many steps there were (RAdam, in its first five) is traced as it is then.
 """
 
 import ast
