@@ -156,9 +156,10 @@ def read_file(path: str | Path, *, limit: int = LIMIT) -> bytes:
     """
     with open_ordinary(path) as file:
         size = os.fstat(file.fileno()).st_size
-        with _translated_errors("read", path):
-            data = file.read(min(size, limit) + 1)
-    if len(data) > limit:
+        if size <= limit:
+            with _translated_errors("read", path):
+                data = file.read(size + 1)
+    if size > limit or len(data) > limit:
         raise PlanCorrupt(f"{path} has more than {limit} bytes", fix="name a smaller file", path=str(path))
     return data
 

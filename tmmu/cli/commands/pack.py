@@ -135,7 +135,7 @@ def _report(job: PackJob, intervals: Intervals, packed: PackingResult) -> None:
     if job.json:
         print_json(
             {
-                "items": len(intervals.rows),
+                "items": len(intervals.row_of),
                 "peak": packed.peak,
                 "live": packed.live,
                 "bound": packed.bound,
@@ -149,7 +149,7 @@ def _report(job: PackJob, intervals: Intervals, packed: PackingResult) -> None:
         )
         return
     cells = (
-        str(len(intervals.rows)),
+        str(len(intervals.row_of)),
         str(packed.peak),
         str(packed.bound),
         f"{ratio // PPM}.{ratio % PPM:06d}",

@@ -1,12 +1,14 @@
 """``tmmu pack``: output, files and refusals."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tests.problems import random_problem
 from tests.unit.cli.graphs import Shell
+from tmmu.planner.intervals import read_intervals
 
 TINY = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
@@ -159,6 +161,30 @@ def test_options_that_make_no_sense_are_refused(shell: Shell, text: str, code: s
     assert done.err.count("\n") == 1
     assert done.err.rstrip().endswith(")")
     assert shell.files() == ("in.csv",)
+
+
+def test_file_above_512_mebibytes_is_refused_unread(shell: Shell) -> None:
+    with Path("in.csv").open("wb") as file:
+        file.truncate((1 << 29) + 1)
+    tracemalloc.start()
+    done = shell.tmmu("pack", "in.csv")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (done.code, done.err.split(":")[1]) == (3, " PLAN_CORRUPT")
+    assert peak < 1 << 24
+
+
+@pytest.mark.parametrize("row", ["{0},1,2,3", "{0:x},300,301,300", "{0},{0},{0}9,{0}", "{0},1,2,3,,,,,,,,"])
+def test_reading_takes_at_most_16_times_the_bytes_and_64_mebibytes(shell: Shell, row: str) -> None:
+    header = "id,lower,upper,size" + "".join(f",c{n}" for n in range(row.count(",") - 3))
+    path = shell.folder / "in.csv"
+    path.write_text("\n".join((header, *(row.format(number) for number in range(200_000)))))
+    tracemalloc.start()
+    intervals = read_intervals(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(intervals.row_of) == 200_000
+    assert peak <= 16 * path.stat().st_size + (1 << 23)
 
 
 def test_malformed_files_are_refused(shell: Shell) -> None:
