@@ -219,6 +219,10 @@ deserialize_scalar_type: Callable[[Any], torch.dtype]
 """A dtype as a ``.pt2`` archive numbers it. Holds: 2.11, 2.13."""
 archive_package: Any
 """How such an archive is read. Holds: 2.11, 2.13."""
+archive_schema: Any
+"""How the records of one become a program. Holds: 2.11, 2.13."""
+ARCHIVE_UNPICKLER: Final = "deserialize_torch_artifact"
+"""The function of ``archive_schema`` that reads sample inputs, replaced to leave them unread. Holds: 2.11, 2.13."""
 ARCHIVE_FILE_MAP: Final = "_build_file_map"
 """The function of ``archive_package`` that reads tensors, replaced to leave weights unread. Holds: 2.11, 2.13."""
 
@@ -231,6 +235,7 @@ _LAZY: Final[Mapping[str, tuple[str, str]]] = {
     "min_cut_partition": ("torch._functorch.partitioners", "min_cut_rematerialization_partition"),
     "deserialize_scalar_type": ("torch._export.serde.serialize", "deserialize_scalar_type"),
     "archive_package": ("torch.export.pt2_archive", "_package"),
+    "archive_schema": ("torch._export.serde", "serialize"),
 }
 
 if not TYPE_CHECKING:

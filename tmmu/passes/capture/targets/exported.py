@@ -17,7 +17,7 @@ from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.sources import display_name
-from tmmu.passes.capture.targets.untrusted import require_harmless, restricted_pickles
+from tmmu.passes.capture.targets.untrusted import require_harmless, without_pickles
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 from tmmu.torch_private import (
     ARCHIVE_FILE_MAP,
@@ -68,7 +68,7 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
     if not zipfile.is_zipfile(path):
         raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
     unread = nullcontext() if weights else _skip_weights()
-    with disable_current_modes(), unread, nullcontext() if trust else restricted_pickles(path):
+    with disable_current_modes(), unread, nullcontext() if trust else without_pickles(path):
         try:
             if not trust:
                 require_harmless(path)

@@ -1,8 +1,8 @@
 """What in an exported program could run code of the file, refused unless the user trusts it.
 
-Pickles are read by torch's restricted unpickler, which makes tensors and plain containers alone. Other objects of the
-archive, compiled libraries, and expressions of sizes that are more than arithmetic (the reader evaluates them as
-Python) are refused before anything is read.
+Nothing is unpickled: sample inputs stay unread, since the graph has their shapes, and weights and constants come from
+raw bytes. Archives with other objects, pickled tensors, compiled libraries, or expressions of sizes that are more than
+arithmetic (the reader evaluates them as Python) are refused before anything is read.
 """
 
 import re
@@ -18,11 +18,13 @@ import torch
 from tmmu.codec.json_text import decode_json
 from tmmu.errors import InvalidConfig, PlanCorrupt
 from tmmu.passes.capture.replace import replace_attribute
-from tmmu.torch_private import archive_package
+from tmmu.torch_private import ARCHIVE_UNPICKLER, archive_package, archive_schema
 
 FIX: Final = "add --trust if you trust who made it: its code runs then"
 RECORD_MAX: Final = 1 << 29
 """Bytes of a JSON record, unpacked."""
+_LEGACY_PICKLE: Final = "serialized_state_dict"
+"""How the record of weights begins in the form before torch 2.8, which has them as one pickle."""
 _ARITHMETIC: Final = re.compile(
     r"(?:[A-Z]\w*+\(|(?:ceiling|floor|sqrt|log)\(|[A-Za-z]\w*+(?!\s*\()|\d++(?:\.\d++)?|[-+*/%(),<>=!&|~ ])*+"
 )
@@ -34,6 +36,8 @@ def require_harmless(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             name = record.filename.partition("/")[2]
+            if record.filename.startswith(_LEGACY_PICKLE):
+                _refuse(path, f"its weights exist only as a pickle, {record.filename}")
             if name.startswith("data/aotinductor/"):
                 _refuse(path, f"{name} is compiled code")
             is_object = name.startswith("data/constants/") and not name.endswith(".json")
@@ -67,21 +71,18 @@ def _require_arithmetic(path: Path, name: str, value: object) -> None:
 
 
 @contextmanager
-def restricted_pickles(path: Path) -> Iterator[None]:
-    """Block in which ``torch.load`` makes nothing but tensors and containers, and no other pickle is read."""
-    original = torch.load
+def without_pickles(path: Path) -> Iterator[None]:
+    """Block in which an archive is read without its sample inputs, and a tensor that is a pickle is refused."""
 
-    def load(*arguments: Any, **options: Any) -> Any:
-        try:
-            return original(*arguments, **(options | {"weights_only": True}))
-        except Exception as error:
-            raise InvalidConfig(f"{str(path)!r} holds a pickle of more than tensors", fix=FIX) from error
+    def leave(serialized: Any) -> Any:
+        return None if isinstance(serialized, bytes) else serialized
 
     def refuse(*_: object, **__: object) -> NoReturn:
-        _refuse(path, "it holds a pickled object")
+        _refuse(path, "a weight or constant exists only as a pickle")
 
     with ExitStack() as stack:
-        stack.enter_context(replace_attribute(torch, "load", load))
+        stack.enter_context(replace_attribute(archive_schema, ARCHIVE_UNPICKLER, leave))
+        stack.enter_context(replace_attribute(torch, "load", refuse))
         if hasattr(archive_package, "pickle"):
             stack.enter_context(replace_attribute(archive_package, "pickle", SimpleNamespace(loads=refuse)))
         yield

@@ -98,13 +98,12 @@ def altered(path: str, change: Callable[[str, bytes], bytes], extra: str = "") -
     return target
 
 
-def test_pickle_with_code_runs_only_with_trust(tmp_path: Path) -> None:
+def test_sample_inputs_are_read_only_with_trust(tmp_path: Path) -> None:
     mark, buffer = tmp_path / "ran", io.BytesIO()
     torch.save(((_Payload(mark),), {}), buffer)
     path = export_to(tmp_path, Tied(), torch.zeros(2, 8))
     hostile = altered(path, lambda name, old: buffer.getvalue() if "sample_inputs" in name else old)
-    with pytest.raises(InvalidConfig, match="--trust"):
-        capture(CaptureRequest(model=hostile))
+    capture(CaptureRequest(model=hostile))
     assert not mark.exists()
     with suppress(TmmuError):
         capture(CaptureRequest(model=hostile, trust=True))
@@ -139,12 +138,22 @@ def test_pickled_weight_with_code_runs_only_with_trust_where_weights_are_read(tm
     assert mark.exists()
 
 
-def test_pickled_weight_that_is_a_tensor_is_read(tmp_path: Path) -> None:
+def test_pickled_weight_that_is_a_tensor_is_read_with_trust(tmp_path: Path) -> None:
     path = export_to(tmp_path, torch.nn.Linear(8, 2), torch.zeros(2, 8))
-    weights = stored_weights(
-        CaptureRequest(model=with_pickled_weight(path, torch.nn.Parameter(torch.ones(2, 8))), device="cpu")
-    )
+    pickled = with_pickled_weight(path, torch.nn.Parameter(torch.ones(2, 8)))
+    with pytest.raises(InvalidConfig, match=r"only as a pickle .*--trust"):
+        stored_weights(CaptureRequest(model=pickled, device="cpu"))
+    weights = stored_weights(CaptureRequest(model=pickled, device="cpu", trust=True))
     assert weights["weight"].equal(torch.ones(2, 8))
+
+
+def test_archive_of_the_form_before_torch_2_8_is_refused_for_its_pickles(tmp_path: Path) -> None:
+    path = tmp_path / "old.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("serialized_exported_program.json", "serialized_state_dict.pt", "version"):
+            archive.writestr(name, b"{}")
+    with pytest.raises(InvalidConfig, match=r"serialized_state_dict.pt.*--trust"):
+        capture(CaptureRequest(model=str(path)))
 
 
 @pytest.mark.parametrize("extra", ["/data/aotinductor/m/a.so", "/data/constants/custom_obj_0", "/data/constants/x"])
