@@ -17,7 +17,7 @@ from tmmu.passes.capture.trace import inputs_by_name, translate_errors
 from tmmu.passes.capture.training import train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
-from tmmu.torch_private import cpp_address
+from tmmu.torch_private import cpp_address, tree_unflatten
 
 
 class EagerModel:
@@ -144,13 +144,21 @@ def _exported(request: CaptureRequest) -> torch.export.ExportedProgram:
     return read_exported(Path(request.model), trust=request.trust, weights=True)
 
 
+def _exported_inputs(exported: torch.export.ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the forms that its graph was exported for; a file's own sample inputs are a pickle, and not read."""
+    from tmmu.passes.capture.targets.exported import user_inputs  # noqa: PLC0415
+
+    args, kwargs = tree_unflatten(user_inputs(exported), exported.call_spec.in_spec)
+    return tuple(args), dict(kwargs)
+
+
 def _load_workload(request: CaptureRequest) -> Workload:
     if not request.model.endswith(".pt2"):
         return targets.load(request, None)
     exported = _exported(request)
     module = exported.module()
-    args, kwargs = exported.example_inputs or ((), {})
-    return Workload(name="exported", folder="", run=module, module=module, args=tuple(args), kwargs=dict(kwargs))
+    args, kwargs = _exported_inputs(exported)
+    return Workload(name="exported", folder="", run=module, module=module, args=args, kwargs=kwargs)
 
 
 def _weights_of(work: Workload, *, training: bool) -> dict[str, torch.Tensor]:

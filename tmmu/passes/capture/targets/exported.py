@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, InputKind, OutputKind
 from torch.export.pt2_archive.constants import WEIGHTS_DIR
 
 from tmmu.errors import CaptureFailed, InvalidConfig
@@ -82,6 +82,24 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
             ) from error
 
 
+def user_inputs(exported: torch.export.ExportedProgram) -> list[Any]:
+    """What its user gives, in order: zeros of each tensor's form, other values as they were exported."""
+    nodes = [node for node in exported.graph_module.graph.nodes if node.op == "placeholder"]
+    specs = zip(exported.graph_signature.input_specs, nodes, strict=True)
+    return [
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else _zeros_of(node)
+        for spec, node in specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+
+
+def _zeros_of(node: fx.Node) -> Any:
+    example = _static_example(node)
+    if not isinstance(example, torch.Tensor):
+        return example
+    return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype).zero_()
+
+
 @contextmanager
 def _skip_weights() -> Iterator[None]:
     """Block in which reading an archive reserves room for weights but leaves their bytes in the file."""
@@ -115,12 +133,19 @@ def _placeholder(spec: Any, node: fx.Node, exported: torch.export.ExportedProgra
         value = stored[spec.target]
         constant = spec.kind is InputKind.CONSTANT_TENSOR or not isinstance(value, torch.Tensor)
         return value if constant else _fake(value, fake)
-    example = node.meta.get("val")
+    example = _static_example(node)
     if not isinstance(example, torch.Tensor):
         return example
-    if any(not isinstance(size, int) for size in (*example.shape, *example.stride())):
-        raise CaptureFailed(f"input {node.name!r} has a dynamic shape", fix="export it with static shapes")
     return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype)
+
+
+def _static_example(node: fx.Node) -> Any:
+    """What the graph says of an input; ``CAPTURE_FAILED`` for a tensor of a dynamic shape."""
+    example = node.meta.get("val")
+    sizes = (*example.shape, *example.stride()) if isinstance(example, torch.Tensor) else ()
+    if any(not isinstance(size, int) for size in sizes):
+        raise CaptureFailed(f"input {node.name!r} has a dynamic shape", fix="export it with static shapes")
+    return example
 
 
 def _fake(value: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
