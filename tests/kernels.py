@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Without oneDNN, as models are captured, so that eager and planned runs use the same kernels."""
+    """Without oneDNN: LSTMs are taken apart, and other operators' kernels are torch's own."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:

@@ -92,6 +92,15 @@ is_mkldnn_enabled: Final[Callable[[], bool]] = torch._C._get_mkldnn_enabled
 """Whether a CPU's recurrent layers may be one operator of oneDNN. Holds: 2.11, 2.13."""
 set_mkldnn_enabled: Final[Callable[[bool], None]] = torch._C._set_mkldnn_enabled
 """The switch of the same; the public one changes other switches too. Holds: 2.11, 2.13."""
+GRAD_MODE_RESULTS: Final = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
+"""Operators that look whether gradients are on, and the result that they leave out where not. Holds: 2.11, 2.13."""
+
+
+def call_composite(operator: Any, *arguments: Any) -> Any:
+    """Calls what takes a composite operator apart, whatever kernel stands before it. Holds: 2.11, 2.13."""
+    return operator._op_dk(DispatchKey.CompositeImplicitAutograd, *arguments)
+
+
 attention_priority: Final[Callable[[], list[int]]] = torch._C._get_sdp_priority_order
 """Attention backends in the order in which torch tries them, as ``SDPBackend`` numbers. Holds: 2.11, 2.13."""
 has_mkl: Final[bool] = torch._C.has_mkl
@@ -124,6 +133,8 @@ DataDependentOutputException = torch._subclasses.fake_tensor.DataDependentOutput
 
 tree_leaves = torch.utils._pytree.tree_leaves
 """The leaves of nested containers, as checkpoint itself lists its arguments. Holds: 2.11, 2.13."""
+tree_unflatten = torch.utils._pytree.tree_unflatten
+"""Values in the nested containers that a program was exported for. Holds: 2.11, 2.13."""
 parameter_table: Final[Callable[[nn.Module], dict[str, nn.Parameter | None]]] = attrgetter("_parameters")
 """A module's own parameters, to replace one; setting the attribute runs hooks. Holds: 2.11, 2.13."""
 buffer_table: Final[Callable[[nn.Module], dict[str, torch.Tensor | None]]] = attrgetter("_buffers")

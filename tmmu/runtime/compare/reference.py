@@ -11,6 +11,7 @@ from tmmu.runtime.execute.inputs import input_specs
 from tmmu.runtime.kernels.code import leaves
 from tmmu.runtime.memory.slab import with_lazy_bits
 from tmmu.runtime.weights.load import Weight, check_weights, load_into
+from tmmu.torch_private import GRAD_MODE_RESULTS
 
 
 class ReferenceExecutor:
@@ -41,7 +42,9 @@ class ReferenceExecutor:
         call = self.program.calls[op]
         kwargs = {name: self._bind_argument(argument) for name, argument in call.kwargs}
         try:
-            results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
+            kept = GRAD_MODE_RESULTS.get(call.operator)
+            with torch.set_grad_enabled(kept is not None and call.results[kept] is not None):
+                results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise call_failure(self.program.graph, op, error) from error
         for result, value in zip(results, call.results, strict=True):

@@ -10,7 +10,7 @@ import torch
 from tmmu.errors import InternalError
 from tmmu.runtime.kernels.scalars import COMPUTE_BYTES, canonical_arguments
 from tmmu.runtime.memory.slab import is_same_view
-from tmmu.torch_private import c_function_of, schema_of
+from tmmu.torch_private import GRAD_MODE_RESULTS, c_function_of, schema_of
 
 Runnable: TypeAlias = Callable[[], object]
 Arguments: TypeAlias = Mapping[str, Any]
@@ -66,6 +66,12 @@ def _argument_names(operator: Any) -> list[str]:
     return [argument.name for argument in schema_of(operator).arguments]
 
 
+def needs_grad_mode(instr: Instruction) -> bool:
+    """Whether the kernel leaves a result out, which is read here, unless gradients are on."""
+    result = GRAD_MODE_RESULTS.get(instr.operator)
+    return result is not None and bool(instr.into) and instr.into[result] is not None
+
+
 def runnable_of(code: Code) -> Runnable:
     """A callable that makes the calls one after another."""
     runnables = tuple(_runnable_of(instr) for instr in code)
@@ -118,7 +124,8 @@ def _bind_call(instr: Instruction) -> Runnable:
     arguments = schema_of(instr.operator).arguments
     positional = [value for value, argument in zip(instr.args, arguments, strict=True) if not argument.kwarg_only]
     named = {a.name: value for value, a in zip(instr.args, arguments, strict=True) if a.kwarg_only}
-    return partial(c_function_of(instr.operator), *positional, **named)
+    call = partial(c_function_of(instr.operator), *positional, **named)
+    return torch.enable_grad()(call) if needs_grad_mode(instr) else call
 
 
 def _copy_results(returned: object, instr: Instruction) -> list[bool]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.runtime.kernels.code import Code, Instruction, Runnable, unexpanded_index
+from tmmu.runtime.kernels.code import Code, Instruction, Runnable, needs_grad_mode, unexpanded_index
 from tmmu.torch_private import (
     ScriptGraph,
     ScriptListType,
@@ -89,6 +89,8 @@ class _GraphWriter:
     def add(self, instr: Instruction) -> None:
         """Adds a call and the copies of its results."""
         schema = schema_of(instr.operator)
+        if needs_grad_mode(instr):
+            raise NotExpressible("a switch of this thread")
         arguments = zip(instr.args, schema.arguments, strict=True)
         inputs = [self._argument(value, argument.real_type) for value, argument in arguments]
         node = self.graph.create(schema.name, inputs, len(schema.returns))

@@ -76,6 +76,20 @@ def test_random_operators_draw_the_same_in_all_runs(shell: Shell) -> None:
     assert record["sanitized"] > 10
 
 
+def test_recurrent_step_has_the_models_bits_and_passes_the_sanitizer(shell: Shell) -> None:
+    Path("net.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__(); self.lstm = nn.LSTM(8, 20, 2)\n"
+        "    def forward(self, x):\n        return self.lstm(x)[0]\n"
+        "model = Net()\ndef inputs():\n    return (torch.randn(5, 3, 8),)\n"
+        "def loss(model, x):\n    return model(x).square().sum()\n"
+    )
+    record = ran(shell, "net.py", "--mode", "backward", "--check", "--sanitize")
+    assert (record["checked"], record["same"]) == (9, 9)
+    assert record["sanitized"] > 10
+
+
 @pytest.mark.parametrize("more", [(), ("--mode", "backward"), ("--mode", "backward", "--optimizer", "adamw")])
 def test_run_gives_what_the_model_itself_gives(shell: Shell, net: Path, more: tuple[str, ...]) -> None:
     with plain_kernels():

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels import plain_kernels
 from tests.unit.passes import models
 from tests.unit.passes.eager import Witness
 from tmmu.ir.graph import Graph
@@ -26,7 +25,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Any], list[str]]] = {
     "dropout": (lambda: models.Decoder(dropout=0.5), [IDS], ["inference", "backward"]),
     "convolutional": (models.Convolutional, [((2, 3, 8, 8), torch.float32)], ["inference", "backward"]),
     "cached": (models.Cached, [((1, 16), torch.float32)], ["inference"]),
-    "recurrent": (models.Recurrent, [((2, 5, 8), torch.float32)], ["inference"]),
+    "recurrent": (models.Recurrent, [((2, 5, 8), torch.float32)], ["inference", "backward"]),
     "odd": (models.ViewsAndWrites, [((3, 4), torch.float32), ((3, 2), torch.float32)], ["inference"]),
 }
 ALL = [(name, mode) for name, (_, _, modes) in CASES.items() for mode in modes]
@@ -56,7 +55,7 @@ def witness_run(name: str, mode: str) -> tuple[Witness, int]:
     model = make().train(mode != "inference")
     args = [example(*i) for i in inputs]
     tensors = [*model.parameters(), *model.buffers(), *args]
-    with plain_kernels(), Witness(tensors) as witness:
+    with Witness(tensors) as witness:
         before = len(witness.number)
         if mode == "inference":
             with torch.no_grad():

@@ -17,9 +17,12 @@ from tmmu.torch_private import (
     DispatchKey,
     OpOverload,
     OpOverloadPacket,
+    call_composite,
     destroy_library,
     enable_python_dispatcher,
     forget_kernels,
+    is_mkldnn_enabled,
+    set_mkldnn_enabled,
 )
 
 _aten: Final = torch.ops.aten
@@ -95,6 +98,16 @@ def _split_at(x: torch.Tensor, places: torch.Tensor, dim: int = 0) -> list[torch
     return list(x.tensor_split(numbers, dim))  # type: ignore[arg-type]
 
 
+def _long_short_term_memory(x: torch.Tensor, *arguments: Any) -> Any:
+    """Layers of single precision as torch takes them: of others, whether oneDNN has them depends on the processor."""
+    enabled = is_mkldnn_enabled()
+    set_mkldnn_enabled(enabled and x.dtype is torch.float32)
+    try:
+        return call_composite(_aten.lstm.input, x, *arguments)
+    finally:
+        set_mkldnn_enabled(enabled)
+
+
 def _is_trained(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and tensor.requires_grad
 
@@ -104,10 +117,11 @@ _EAGER_RULES: Final[Mapping[str, Callable[..., Any]]] = {
     "linalg_eigvalsh": _symmetric_eigenvalues,
     "linalg_eigvals": _eigenvalues,
     "tensor_split.tensor_indices_or_sections": _split_at,
+    "lstm.input": _long_short_term_memory,
 }
-"""Composites that do otherwise on a fake tensor: those of linear algebra compute vectors, by another algorithm.
+"""Composites that do otherwise on a fake tensor, or on another processor.
 
-Eager does so only where a gradient needs them.
+Those of linear algebra compute vectors, by another algorithm; eager does so only where a gradient needs them.
 """
 
 

@@ -1,12 +1,16 @@
 """Where fake kernels are not real ones, the capture follows the real ones."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import Tensors, bind_module, capture_program, run_eager, same_bits
+from tests.runtime.harness import Tensors, bind_module, capture_program, randomize, run_eager, same_bits
 from tmmu.errors import CaptureFailed, UnsupportedOp
+from tmmu.passes.capture.record.corrections import _recurrent_workspace
 
 
 def rand(*shape: int) -> torch.Tensor:
@@ -152,6 +156,64 @@ class Quantizing(nn.Module):
 def test_quantized_tensors_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedOp, match="quantized tensor"):
         capture_program(lambda: Quantizing(name), {"x": rand(3, 4)})
+
+
+class Recurrent(nn.Module):
+    def __init__(self, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 20, 2, **options, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0].sum()  # type: ignore[no-any-return]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "both ways": {"bidirectional": True, "bias": False},
+    "batch first": {"batch_first": True, "dropout": 0.5},
+    "projected": {"proj_size": 4},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_recurrent_layers_and_their_gradients_have_eagers_bits(options: dict[str, Any]) -> None:
+    inputs = {"x": rand(5, 3, 8)}
+    make, real = partial(Recurrent, **options), randomize(Recurrent(**options)).train()
+    executor = bind_module(make, real, inputs, mode="backward", preset="train_full")
+    torch.manual_seed(0)
+    real(**inputs).backward()
+    torch.manual_seed(0)
+    _, *gradients = executor(**inputs)
+    assert len(gradients) == len(list(real.parameters()))
+    expected = [parameter.grad for parameter in real.parameters()]
+    assert all(any(same_bits(g, e) for e in expected if e is not None and e.shape == g.shape) for g in gradients)
+
+
+def test_half_precision_is_planned_alike_on_every_processor() -> None:
+    program, _ = capture_program(lambda: Recurrent(torch.bfloat16), {"x": rand(5, 3, 8).bfloat16()})
+    assert "aten.mkldnn_rnn_layer.default" not in program.graph.ops.target
+
+
+def test_switched_off_library_is_left_out() -> None:
+    with plain_kernels():
+        program, _ = capture_program(Recurrent, {"x": rand(5, 3, 8)})
+    assert "aten.mkldnn_rnn_layer.default" not in program.graph.ops.target
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1), (10, 4, 8, 16), (5, 7, 13, 33), (33, 1, 16, 16), (3, 2, 300, 64), (2, 5, 256, 256)]
+)
+def test_recurrent_workspace_has_the_bytes_of_the_real_one(shape: tuple[int, int, int, int]) -> None:
+    steps, rows, features, hidden = shape
+    x, state = rand(steps, rows, features), torch.zeros(1, rows, hidden)
+    weights = [rand(4 * hidden, features), rand(4 * hidden, hidden), rand(4 * hidden), rand(4 * hidden)]
+    options = (state, state, False, [], 2, hidden, 1, True, False, False, True)
+    workspace = torch.ops.aten.mkldnn_rnn_layer(x, *weights, *options)[3]
+    planned = _recurrent_workspace(x, *weights)
+    assert planned is not None
+    assert (planned.shape, planned.dtype) == (workspace.shape, workspace.dtype)
+    with torch.no_grad():
+        assert torch.ops.aten.mkldnn_rnn_layer(x, *weights, *options)[3] is _recurrent_workspace(x, *weights) is None
 
 
 class Unpooled(nn.Module):
