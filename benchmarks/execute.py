@@ -72,7 +72,7 @@ def row_of(architecture: Architecture, *, training: bool) -> Row:
     except TmmuError as error:
         return Row(name=architecture.name, training=training, reason=str(error))
     reference = ReferenceExecutor(subject.program, subject.weights)
-    rows = [_count_differences(subject, executor, reference, subject.inputs(seed)) for seed in (0, 1)]
+    rows = [count_differences(subject, executor, reference, subject.inputs(seed)) for seed in (0, 1)]
     from_program, from_module, distance = (max(column) for column in zip(*rows, strict=True))
     return Row(
         name=architecture.name,
@@ -86,7 +86,7 @@ def row_of(architecture: Architecture, *, training: bool) -> Row:
     )
 
 
-def _count_differences(
+def count_differences(
     subject: Subject, executor: Executor, reference: ReferenceExecutor, inputs: Tensors
 ) -> tuple[int, int, float]:
     """(results unlike the program's, results unlike the module's, the largest distance of the latter)."""

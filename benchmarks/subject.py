@@ -15,6 +15,7 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.capture.request import CaptureRequest, no_progress
+from tmmu.passes.capture.targets.huggingface import example_inputs
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.pipeline import lower_program
@@ -103,6 +104,20 @@ class Subject:
 
     def executor(self, **options: Any) -> Executor:
         return bind(self.program, self.plan, token=TOKEN, weights=self.weights, **options)
+
+    def example_inputs(self) -> dict[str, torch.Tensor]:
+        """Random values of the forms that a capture makes, drawn without one."""
+        work, generator = self.work, torch.Generator().manual_seed(0)
+        request = CaptureRequest(
+            model="hf:", device="cpu", mode=self.mode, batch=work.batch, seq=work.sequence, dtype=work.dtype
+        )
+        forms = example_inputs(self.module, work.config, request, self.dtype, training=work.training)
+        specs = [
+            InputSpec(value=0, name=name, shape=tuple(form.shape), dtype=form.dtype, device=form.device)
+            for name, form in forms.items()
+            if isinstance(form, torch.Tensor)
+        ]
+        return {spec.name: self._draw(spec, generator) for spec in specs}
 
     def inputs(self, seed: int) -> dict[str, torch.Tensor]:
         """Random values that the architecture accepts, by input."""
