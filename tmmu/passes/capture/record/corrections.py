@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
-from tmmu.torch_private import OpOverload, suggest_memory_format
+from tmmu.torch_private import OpOverload, disable_current_modes, suggest_memory_format
 
 _aten: Final = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -35,6 +35,8 @@ _KEEPS_FORMAT: Final = frozenset({_aten.max_unpool2d.default, _aten.channel_shuf
 """Operators whose real kernels leave their result in the memory format of their argument."""
 _CONTIGUOUS: Final = frozenset({_aten.log_sigmoid_forward.default})
 """Operators whose real kernels on a CPU leave contiguous results, whatever their arguments are."""
+_RESHAPES: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
+"""Operators whose fake kernels choose other strides for axes of one element."""
 _BAGS: Final = frozenset({_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default})
 
 _GATES: Final = 4
@@ -93,6 +95,8 @@ def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device:
     """The result as a real kernel gives it: its dtypes, strides and sizes."""
     if func is _aten.native_layer_norm.default:
         return _normalized(args, result, device)
+    if func in _RESHAPES and 1 in result.shape and not _is_canonical(args[0]):
+        return _viewed(args[0], result)
     if func in _KEEPS_FORMAT:
         return _laid_out(result, suggest_memory_format(args[0]))
     if device == "cpu" and func in _CONTIGUOUS:
@@ -100,6 +104,24 @@ def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device:
     if device == "cpu" and func in _BAGS and args[0].dtype is torch.bfloat16:
         return _bag_sums(func, args, result)
     return _recurrent(func, args, result)
+
+
+def _is_canonical(tensor: torch.Tensor) -> bool:
+    """Whether it is contiguous, and each axis of one element has the stride that a new tensor gives it."""
+    step = 1
+    for n, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != step:
+            return False
+        step *= max(n, 1)
+    return True
+
+
+def _viewed(source: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """The view with eager's strides along axes of one element, by which a product chooses its kernel."""
+    with disable_current_modes():
+        form = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+        stride = form.view(result.shape).stride()
+    return result if result.stride() == stride else result.as_strided(result.shape, stride)
 
 
 def _recurrent(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:

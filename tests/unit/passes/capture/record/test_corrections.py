@@ -11,6 +11,8 @@ from tests.kernels import plain_kernels
 from tests.runtime.harness import Tensors, bind_module, capture_program, randomize, run_eager, same_bits
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.passes.capture.record.corrections import _recurrent_workspace
+from tmmu.passes.capture.record.recorder import Recorder
+from tmmu.passes.capture.trace import fake_environment
 
 
 def rand(*shape: int) -> torch.Tensor:
@@ -214,6 +216,27 @@ def test_recurrent_workspace_has_the_bytes_of_the_real_one(shape: tuple[int, int
     assert (planned.shape, planned.dtype) == (workspace.shape, workspace.dtype)
     with torch.no_grad():
         assert torch.ops.aten.mkldnn_rnn_layer(x, *weights, *options)[3] is _recurrent_workspace(x, *weights) is None
+
+
+class Contraction(nn.Module):
+    """A product whose result is a factor again, with axes of one element."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        summed = torch.einsum("bclsh,bcshp->bclhp", x, y)
+        return torch.einsum("bclhp,bclsh->bchps", summed, x)
+
+
+def test_axes_of_one_element_have_eagers_strides() -> None:
+    inputs = {"x": rand(2, 1, 64, 64, 32), "y": rand(2, 1, 64, 32, 1)}
+    (result,), (expected,) = bind_module(Contraction, Contraction(), inputs)(**inputs), run_eager(Contraction(), inputs)
+    assert same_bits(result, expected)
+    with fake_environment("cpu"), Recorder(folder=""):
+        planned = turned_view()
+    assert planned.stride() == turned_view().stride()
+
+
+def turned_view() -> torch.Tensor:
+    return torch.empty(2, 1, 8, 4, 1, 1).transpose(2, 3).view(2, 1, 4, 8, 1)
 
 
 class Unpooled(nn.Module):
