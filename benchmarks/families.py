@@ -9,8 +9,8 @@ module's and, where those differ, with the captured program run call by call.
 
 Outcomes: ``equal``; ``near``, the module's up to rounding while the captured program's bits are equal; ``refused`` with
 a code; ``eager differs`` from itself, run twice with torch's generator at the same state; ``no model``, where the small
-configuration or eager itself on it raises, or its results are not finite. Faults are ``other bits`` (unlike the captured
-program), ``exception``, ``crash`` and ``hang``: the program exits with 1.
+configuration or eager itself on it raises, or its results are not finite. Faults are ``other bits`` (unlike the
+captured program), ``exception``, ``crash`` and ``hang``: the program exits with 1.
 
 Each family runs in a process of its own. ``--resume FILE`` appends a JSON line for each that is done.
 """
