@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.architectures import ARCHITECTURES, Architecture
-from benchmarks.corpus import plan, ratio
+from benchmarks.corpus import labelled, plan, ratio
 
 DATA_DEPENDENT = {("DETR ResNet-50", "backward")}
 """Matching predictions to targets is control flow on data: it cannot be planned, and must say so."""
@@ -20,3 +20,29 @@ def test_every_architecture_is_captured_and_packs_to_the_bound(architecture: Arc
         return
     assert row.result is not None, row.reason
     assert ratio(row.result) <= 1.01
+    assert labelled(row.result) >= 0.95 * len(row.result.graph.ops)
+
+
+SMALL = {
+    "GPT-2": {("llm_prefill", "text")},
+    "BERT base": {("text_encoding", "text")},
+    "ResNet-50": {("vision_encoding", "vision")},
+    "CLIP B/32": {("vision_encoding", "vision"), ("text_encoding", "text"), ("multimodal_fusion", "fusion")},
+    "Whisper small": {
+        ("audio_encoding", "audio"),
+        ("audio_decoding", "audio"),
+        ("audio_decoding", "text"),
+        ("audio_decoding", "fusion"),
+    },
+}
+"""Architectures that plan in a second, and all that their ops are labelled with."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SMALL)
+def test_small_part_of_the_corpus_is_labelled(name: str) -> None:
+    result = plan(next(a for a in ARCHITECTURES if a.name == name), "inference", "cuda").result
+    assert result is not None
+    notes = result.graph.notes.ops
+    assert labelled(result) == len(result.graph.ops)
+    assert set(zip(notes.phase, notes.modality, strict=True)) == SMALL[name]

@@ -43,8 +43,11 @@ PHASES: Final = (
     "vision_decoding",
     "multimodal_fusion",
     "training",
+    "text_encoding",
+    "audio_encoding",
+    "audio_decoding",
 )
-MODALITIES: Final = ("text", "vision", "audio", "fusion", "unknown")
+MODALITIES: Final = ("text", "vision", "audio", "fusion", "unknown", "tabular")
 
 DTYPE_BYTES: Final = {
     "bool": 1,

@@ -16,7 +16,7 @@ from tmmu.ir.program import Program
 from tmmu.judge.rules import check_graph, require_legal
 from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.lowering.eliminate_dead_ops import eliminate_dead_ops, live_ops
-from tmmu.passes.lowering.label_phases import label_phases
+from tmmu.passes.lowering.label_semantics import label_semantics
 from tmmu.passes.lowering.lower import lower
 from tmmu.passes.lowering.mark_overwrites import mark_overwrites
 from tmmu.passes.lowering.mark_saves import mark_saves
@@ -95,7 +95,7 @@ CALLS: Final = Fact("calls", _call_faults, ("target", "reads", "writes"))
 LIVE: Final = Fact("live", _dead_ops, ("target", "reads", "writes"))
 SAVES: Final = Fact("saves", _no_faults)
 OVERWRITES: Final = Fact("overwrites", _no_faults)
-PHASES: Final = Fact("phases", _no_faults)
+LABELS: Final = Fact("labels", _no_faults)
 
 LOWERED: Final = (CALLS,)
 """Facts of a program as ``lower`` makes it."""
@@ -107,7 +107,7 @@ PASSES: Final = (
         meaning=drops_without_effect,
         needs=(CALLS,),
         gives=(LIVE,),
-        ends=(SAVES, OVERWRITES, PHASES),
+        ends=(SAVES, OVERWRITES, LABELS),
     ),
     Pass(
         name="mark_saves",
@@ -123,7 +123,7 @@ PASSES: Final = (
         needs=(CALLS,),
         gives=(OVERWRITES,),
     ),
-    Pass(name="label_phases", run=label_phases, meaning=changes_only(), needs=(LIVE,), gives=(PHASES,)),
+    Pass(name="label_semantics", run=label_semantics, meaning=changes_only(), needs=(CALLS, LIVE), gives=(LABELS,)),
 )
 """In the order in which they run."""
 

@@ -67,13 +67,19 @@ def signature(op: OpOverload) -> Signature:
     )
 
 
+@cache
+def argument_names(op: OpOverload) -> tuple[str, ...]:
+    """The names of its arguments, in order."""
+    return tuple(argument.name for argument in schema_of(op).arguments)
+
+
 def written_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments of this call that the operator writes, lists included, in schema order."""
     facts = signature(op)
     written: list[Any] = []
     if facts.name in _UNDECLARED:
         positions, flag = _UNDECLARED[facts.name]
-        names = [argument.name for argument in schema_of(op).arguments]
+        names = argument_names(op)
         arguments = dict(zip(names, args, strict=False)) | kwargs
         if flag is None or arguments.get(names[flag]):
             written += [arguments[names[position]] for position in positions if names[position] in arguments]
