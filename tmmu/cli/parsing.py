@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -22,6 +23,7 @@ _OPTIMIZER: Final = re.compile(r"[a-z]\w*(:.+)?", re.IGNORECASE | re.ASCII)
 DEFAULT_MODE: Final = "inference"
 DEFAULT_RESERVE: Final = 1 << 30
 """Bytes kept free in the fit table for the device context and library workspaces, which are not planned."""
+_BALANCE: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 NODES_MAX: Final = 2**40
 COUNT_MAX: Final = 2**31 - 1
 TOKEN_FILE_MAX: Final = 1 << 20
@@ -193,3 +195,12 @@ def refuse(options: Mapping[str, object], why: str) -> None:
     names = [name for name, value in options.items() if is_given(value)]
     if names:
         raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")
+
+
+def parse_balance(text: str | None) -> Fraction | None:
+    """FLOP per byte of ``--balance``; ``None`` for the default."""
+    if text is None:
+        return None
+    if not _BALANCE.fullmatch(text) or not Fraction(text):
+        raise InvalidConfig(f"--balance {text!r} is no number of FLOPs per byte", fix="write it as 100 or 37.5")
+    return Fraction(text)

@@ -1,8 +1,9 @@
 """``tmmu show``: the contents of a plan file, without torch and without planning."""
 
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,12 +12,16 @@ from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output import render
+from tmmu.cli.output.semantics_report import semantics_lines, semantics_record
 from tmmu.cli.output.summary import LISTED_BUFFERS, OperatorRow, Summary, operators, summarize
-from tmmu.cli.parsing import ir_path, parse_reserve
+from tmmu.cli.parsing import ir_path, parse_balance, parse_reserve
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.trace import Record, trace_records
+
+if TYPE_CHECKING:
+    from tmmu.passes.semantics.view import SemanticView
 
 GRAPH_MISSING: Final = "names, operators and inputs are in the graph, which is not here: put it beside the plan as"
 HEXADECIMAL: Final = frozenset({"ir_hash", "replay_token_prefix", "plan_digest", "virtual_address"})
@@ -38,6 +43,22 @@ class ShowCommandOptions(OptionGroup):
     ops: Annotated[
         bool, typer.Option("--ops", help="List the operators, and which the operator table lacks. Default: no.")
     ] = False
+    semantics: Annotated[
+        bool,
+        typer.Option(
+            "--semantics",
+            help="List what each op is part of, its bytes, FLOPs and bound, the critical path, and what must lie "
+            "together. Default: no.",
+        ),
+    ] = False
+    balance: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLOP/BYTE",
+            help="Call an op compute-bound from so many FLOPs per byte on: a device's arithmetic over its memory rate. "
+            "Default: 100.",
+        ),
+    ] = None
     reserve: options.Reserve = None
     as_json: options.Json = False
 
@@ -46,7 +67,14 @@ class ShowCommandOptions(OptionGroup):
 @expand_groups
 def show(*, plan: options.PlanFile, settings: ShowCommandOptions) -> options.Run:
     """Print what PLAN holds."""
-    return lambda: run_show(ShowJob(plan=plan, settings=settings, reserve=parse_reserve(settings.reserve)))
+    return lambda: run_show(_show_job(plan, settings))
+
+
+def _show_job(plan: Path, settings: ShowCommandOptions) -> "ShowJob":
+    if settings.balance is not None and not settings.semantics:
+        raise InvalidConfig("--balance says when an op is compute-bound", fix="add --semantics")
+    balance = parse_balance(settings.balance)
+    return ShowJob(plan=plan, settings=settings, balance=balance, reserve=parse_reserve(settings.reserve))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +83,7 @@ class ShowJob:
 
     plan: Path
     settings: ShowCommandOptions
+    balance: Fraction | None
     reserve: int
 
 
@@ -70,6 +99,7 @@ def run_show(job: ShowJob) -> int:
             print_json(_readable(record))
         return 0
     table = render.op_table(_operators(graph, plan)) if job.settings.ops else []
+    semantics = semantics_lines(*_semantics(job, graph, plan)) if job.settings.semantics else []
     out = render.console()
     summary = _summary(job, plan, graph)
     render.print_summary(out, summary, peaks=len(summary.peaks) if job.settings.peak else 1)
@@ -77,6 +107,8 @@ def run_show(job: ShowJob) -> int:
         render.print_lines(out, [f"{GRAPH_MISSING} {ir_path(None, job.plan)}, or name it with --ir"])
     if table:
         render.print_lines(out, ["", *table])
+    if semantics:
+        render.print_lines(out, ["", *semantics])
     return 0
 
 
@@ -96,6 +128,14 @@ def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
     return operators(graph, plan, lambda name: facts_of(name).has_row)
 
 
+def _semantics(job: ShowJob, graph: Graph | None, plan: Plan) -> "tuple[Graph, SemanticView]":
+    if graph is None:
+        raise InvalidConfig("--semantics: a plan alone does not say what it computes", fix="name its graph with --ir")
+    from tmmu.passes.semantics.view import BALANCE, semantic_view
+
+    return graph, semantic_view(graph, plan, job.balance or BALANCE)
+
+
 def _summary(job: ShowJob, plan: Plan, graph: Graph | None) -> Summary:
     return summarize(plan, graph, reserve=job.reserve, listed=None if job.settings.peak else LISTED_BUFFERS)
 
@@ -106,6 +146,8 @@ def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
         record["trace"] = [_readable(entry) for entry in trace_records(plan)]
     if job.settings.ops:
         record["operators"] = [asdict(row) for row in _operators(graph, plan)]
+    if job.settings.semantics:
+        record["semantics"] = semantics_record(*_semantics(job, graph, plan))
     return record
 
 

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,3 +85,59 @@ def test_reserve_changes_only_what_fits(shell: Shell) -> None:
     assert all(fit["fits"] for fit in small_reserve.pop("fits"))
     assert (small_reserve.pop("reserve"), large.pop("reserve")) == (0, 100 * 10**9)
     assert small_reserve == large
+
+
+def test_semantics_are_printed_op_by_op_under_sums(shell: Shell) -> None:
+    plan = shell.plan()
+    lines = shell.tmmu("show", plan, "--semantics").out.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("position "))
+    assert [line.split()[:2] for line in lines[start + 1 :]] == [
+        [str(position), operator]
+        for position, operator in enumerate(["aten.mm", "aten.relu", "aten.mm", "aten.copy_", "aten.add"])
+    ]
+    (total,) = [line.split() for line in lines if line.startswith("all ")]
+    assert total[1] == "5"
+    assert "compute-bound from 100 FLOP/byte on: 0 of 5 ops" in lines
+
+
+def test_semantics_are_exported_as_op_semantics_lifecycle(shell: Shell) -> None:
+    plan = shell.plan()
+    record = shell.tmmu("show", plan, "--semantics", "--balance", "1.5", "--json").record["semantics"]
+    first = record["ops"][0]
+    assert list(first) == ["op", "semantics", "lifecycle"]
+    assert first["op"] == {
+        "id": 0, "position": 0, "target": "aten.mm", "stage": "forward", "module": "first", "source": "small.py:7",
+    }  # fmt: skip
+    moved = 4096 + (1 << 20) + 16384
+    assert (first["semantics"]["flops"], first["semantics"]["bytes"]) == (2097152, moved)
+    assert first["semantics"]["flop_per_byte"] == round(2097152 / moved, 3)
+    assert (first["semantics"]["bound"], record["balance"]) == ("compute", 1.5)
+    assert first["lifecycle"][0] == {
+        "buffer": 4, "residency": "ephemeral_activation", "bytes": 16384, "birth": 0, "death": 2,
+    }  # fmt: skip
+    assert record["critical_path"]["ops"] == [0, 1, 2, 3, 4]
+    assert record["flops"] == sum(row["semantics"]["flops"] for row in record["ops"])
+    assert {edge["value"]: edge["consumers"] for edge in record["edges"]}[6] == [3, 4]
+
+
+@pytest.mark.parametrize("balance", ["0", "0.0", "-1", "fast", "1e3", "1234567890"])
+def test_balance_is_a_positive_number(shell: Shell, balance: str) -> None:
+    done = shell.tmmu("show", shell.plan(), "--semantics", "--balance", balance)
+    assert done.code == 2
+    assert "INVALID_CONFIG" in done.err
+
+
+def test_semantics_need_the_graph_and_balance_needs_semantics(shell: Shell) -> None:
+    plan = shell.plan()
+    refused = shell.tmmu("show", plan, "--balance", "3")
+    assert (refused.code, "add --semantics" in refused.err) == (2, True)
+    Path("small.ir.cbor").unlink()
+    refused = shell.tmmu("show", plan, "--semantics")
+    assert (refused.code, "name its graph with --ir" in refused.err) == (2, True)
+
+
+def test_semantics_import_no_torch(shell: Shell) -> None:
+    plan = shell.plan()
+    program = f"import sys; from tmmu.cli.app import run; run(['show', {str(plan)!r}, '--semantics']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

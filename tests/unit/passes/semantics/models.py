@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tmmu.ir.graph import Graph
 from tmmu.ir.program import Program
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import fake_environment, no_progress, trace
@@ -285,3 +286,12 @@ def program_of_module(module: Callable[[], nn.Module], *args: torch.Tensor, devi
         fakes: tuple[Any, ...] = tuple(torch.empty(a.shape, dtype=a.dtype) for a in args)
         work = Work(name="model", folder="", run=built, module=built, args=fakes)
         return lower_program(trace(work, CaptureRequest(model="f", device=device), no_progress))
+
+
+def training_graph(module: Callable[[], nn.Module], *args: torch.Tensor, device: str = "cpu") -> Graph:
+    """The graph of a step, forward and backward, of a module whose result is the loss."""
+    with fake_environment(device):
+        built = module()
+        fakes = tuple(torch.empty(a.shape, dtype=a.dtype) for a in args)
+        work = Work(name="model", folder="", run=built, module=built, args=fakes)
+        return lower_program(trace(work, CaptureRequest(model="f", device=device, mode="backward"), no_progress)).graph
