@@ -67,6 +67,11 @@ class Compiled:
     cached: CachedPlan | None = None
     """Where a cache had it from; ``None`` where none was asked."""
 
+    @property
+    def allocation_time_ns(self) -> int | None:
+        """How long planning took, in nanoseconds; ``None`` where a cache had the plan. Reported, and in no plan."""
+        return round(self.seconds["plan"] * 10**9) if "plan" in self.seconds else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:

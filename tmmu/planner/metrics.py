@@ -1,5 +1,6 @@
 """Metrics of a plan: whole numbers, ratios in parts per million."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,6 +28,15 @@ def compute_metrics(
         "internal_fragmentation_ppm": (padded - exact) * PPM // max(padded, 1),
         **peaks,
     }
+
+
+def arena_reuse(arenas: Arenas, buffers: Placements) -> tuple[int, ...]:
+    """Per arena 1 - slots / buffers, in parts per million; 0 for an arena without buffers.
+
+    The metric ``memory_reuse_ppm`` is of all arenas together, and counts weights, which never share a slot.
+    """
+    counts = Counter(buffers.arena)
+    return tuple((counts[arena] - slots) * PPM // max(counts[arena], 1) for arena, slots in enumerate(arenas.slots))
 
 
 def stack_metrics(arenas: Arenas, slabs: Sequence[PlacedSlab]) -> dict[str, int]:

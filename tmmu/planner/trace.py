@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from tmmu.ir import cbor
 from tmmu.ir.plan import Plan, segment_bytes
+from tmmu.planner.metrics import arena_reuse
 
 Record: TypeAlias = Mapping[str, object]
 
@@ -62,6 +63,7 @@ def _summary_record(plan: Plan) -> Record:
         "peak_bytes_of_the_stack": segment_bytes(plan.arenas, "stack"),
         "total_logical_slots": sum(plan.arenas.slots),
         "reuse_ppm": plan.metrics["memory_reuse_ppm"],
+        "reuse_ppm_per_arena": dict(zip(plan.arenas.name, arena_reuse(plan.arenas, plan.buffers), strict=True)),
         "fragmentation_ppm": plan.metrics["internal_fragmentation_ppm"],
         "plan_digest": plan.digest,
     }

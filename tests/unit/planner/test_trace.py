@@ -28,6 +28,17 @@ def test_trace_is_header_tensors_and_summary() -> None:
     assert records[-1]["peak_bytes_per_arena"] == dict(zip(plan.arenas.name, plan.arenas.peak, strict=True))
     assert records[-1]["peak_bytes_of_the_stack"] == plan.metrics["peak_bytes.stack"]
     assert records[-1]["total_logical_slots"] == len(plan.slots)
+    assert list(records[-1]["reuse_ppm_per_arena"]) == list(plan.arenas.name)  # type: ignore[call-overload]
+
+
+def test_reuse_of_an_arena_is_of_its_own_slots_and_buffers() -> None:
+    plan = sample_plan()
+    summary = list(trace_records(plan))[-1]
+    for index, name in enumerate(plan.arenas.name):
+        buffers = plan.buffers.arena.count(index)
+        expected = (buffers - plan.arenas.slots[index]) * 10**6 // buffers if buffers else 0
+        assert summary["reuse_ppm_per_arena"][name] == expected  # type: ignore[index]
+    assert summary["reuse_ppm_per_arena"]["parameters"] == 0  # type: ignore[index]
 
 
 def test_trace_record_has_the_address_and_bytes_of_its_slot() -> None:

@@ -105,10 +105,11 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         cached = render.cache_record(compiled.cached)
         survivors = [{"bytes": count, "source": source} for count, source in compiled.survivors]
         record = {"files": files, "cache": cached, "seconds": dict(compiled.seconds)}
-        print_json(asdict(summary) | record | {"assumed": compiled.assumed, "survivors": survivors})
+        last = {"assumed": compiled.assumed, "survivors": survivors, "allocation_time_ns": compiled.allocation_time_ns}
+        print_json(asdict(summary) | record | last)
         return
     out = render.console()
     render.print_summary(out, summary)
     render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
     render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
-    render.print_origin(out, compiled.seconds, compiled.cached)
+    render.print_origin(out, compiled)

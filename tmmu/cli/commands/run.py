@@ -162,5 +162,5 @@ def run_run(job: RunJob) -> int:
         return 0
     out = render.console()
     render.print_lines(out, lines(compiled, report, job.run, model_file=job.request.model.path.name))
-    render.print_origin(out, compiled.seconds, compiled.cached)
+    render.print_origin(out, compiled)
     return 0

@@ -12,6 +12,7 @@ from tmmu.planner.arenas import readable_size
 
 if TYPE_CHECKING:
     from tmmu.cache import CachedPlan
+    from tmmu.driver import Compiled
 
 size: Final = readable_size
 MAX_INPUTS: Final = 4
@@ -84,12 +85,12 @@ def arena_table(summary: Summary) -> list[str]:
     stack = [arena for arena in used if arena.segment == STACK]
     if len(stack) > 1:
         line = summary.stack
-        rows.append((STACK, size(line.peak), size(line.bound), "yes" if line.proven else "no", ""))
+        rows.append((STACK, size(line.peak), size(line.bound), "yes" if line.proven else "no", "", ""))
         shared = sum(arena.layout == JOINT for arena in stack) > 1
         rows += [_arena_row(arena, indent="  ", shared=shared and arena.layout == JOINT) for arena in stack]
     else:
         rows += [_arena_row(arena) for arena in stack]
-    return align_columns("<>><>", ("arena", "peak", "bound", "proven", "slots"), rows)
+    return align_columns("<>><>>", ("arena", "peak", "bound", "proven", "slots", "reuse"), rows)
 
 
 def assumed_line(assumed: Sequence[str]) -> list[str]:
@@ -118,7 +119,8 @@ def survivors_line(survivors: Sequence[tuple[int, str]]) -> list[str]:
 def _arena_row(arena: ArenaLine, *, indent: str = "", shared: bool = False) -> tuple[str, ...]:
     """An arena of a shared slab has no peak and no proof of its own, only a bound."""
     peak, proven = ("", "") if shared else (size(arena.peak), "yes" if arena.proven else "no")
-    return (indent + arena.name, peak, size(arena.bound), proven, str(arena.slots))
+    reuse = f"{arena.reuse_ppm // 1000 / 10:.1f} %"
+    return (indent + arena.name, peak, size(arena.bound), proven, str(arena.slots), reuse)
 
 
 def peak_line(peak: Peak) -> str:
@@ -187,12 +189,14 @@ def seconds_line(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{stage} {taken:.2f} s" for stage, taken in seconds.items())
 
 
-def print_origin(out: Console, seconds: Mapping[str, float], cached: "CachedPlan | None") -> None:
-    """On a terminal, how long each stage took and what the cache had."""
+def print_origin(out: Console, compiled: "Compiled") -> None:
+    """On a terminal, how long each stage took, what the specification calls ``allocation_time_ns``, and the cache."""
     if out.is_terminal:
-        out.print(seconds_line(seconds), style="dim")
-        if cached:
-            out.print(cache_line(cached), style="dim")
+        out.print(seconds_line(compiled.seconds), style="dim")
+        if compiled.allocation_time_ns is not None:
+            out.print(f"allocation_time_ns {compiled.allocation_time_ns}", style="dim")
+        if compiled.cached:
+            out.print(cache_line(compiled.cached), style="dim")
 
 
 def cache_record(cached: "CachedPlan | None") -> dict[str, str] | None:

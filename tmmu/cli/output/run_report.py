@@ -29,6 +29,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
         "seconds": dict(compiled.seconds),
         "assumed": compiled.assumed,
         "survivors": [{"bytes": count, "source": source} for count, source in compiled.survivors],
+        "allocation_time_ns": compiled.allocation_time_ns,
     }
 
 

@@ -9,6 +9,7 @@ from tmmu.cli.output.plan_contents import CallerInput, StatePart, caller_inputs,
 from tmmu.compare.timeline import PlacedItem, live_buffers, peak_level, placed_items
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
+from tmmu.planner.metrics import arena_reuse
 
 DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
 """Memory of common devices in GB of 10**9 bytes, the smaller reading of the makers' figures."""
@@ -19,7 +20,10 @@ STACK: Final = "stack"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaLine:
-    """One arena, in bytes; ``capacity`` 0 is no limit. ``peak`` of a joint arena is its end in the slab."""
+    """One arena, in bytes; ``capacity`` 0 is no limit. ``peak`` of a joint arena is its end in the slab.
+
+    ``reuse_ppm``: 1 - slots / buffers, in parts per million.
+    """
 
     name: str
     segment: str
@@ -29,6 +33,8 @@ class ArenaLine:
     proven: bool
     slots: int
     capacity: int
+    buffers: int
+    reuse_ppm: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +184,7 @@ def fit(gb: int, needed: int) -> Fit:
 
 def arena_lines(plan: Plan) -> tuple[ArenaLine, ...]:
     """One line per arena, in the plan's order."""
-    arenas = plan.arenas
+    arenas, reuse, counts = plan.arenas, arena_reuse(plan.arenas, plan.buffers), Counter(plan.buffers.arena)
     return tuple(
         ArenaLine(
             name=arenas.name[i],
@@ -189,6 +195,8 @@ def arena_lines(plan: Plan) -> tuple[ArenaLine, ...]:
             proven=arenas.proven[i],
             slots=arenas.slots[i],
             capacity=arenas.capacity[i],
+            buffers=counts[i],
+            reuse_ppm=reuse[i],
         )
         for i in range(len(arenas))
     )

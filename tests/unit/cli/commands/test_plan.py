@@ -53,8 +53,8 @@ def test_summary_says_what_the_model_needs(shell: Shell) -> None:
     lines = shell.tmmu("plan", shell.graph(small(), "given"), "-o", "small.plan.cbor").out.splitlines()
     assert lines[0] == "small: inference on cpu, preset inference, 5 ops, 7 buffers"
     assert lines[1] == "inputs: x float32[4, 256]"
-    assert lines[3].split() == ["arena", "peak", "bound", "proven", "slots"]
-    assert lines[6].split() == ["activations", "20.0", "KiB", "20.0", "KiB", "yes", "2"]
+    assert lines[3].split() == ["arena", "peak", "bound", "proven", "slots", "reuse"]
+    assert lines[6].split() == ["activations", "20.0", "KiB", "20.0", "KiB", "yes", "2", "50.0", "%"]
     assert "activations are fullest at position 2 (aten.mm): 20.0 KiB, all 2 buffers:" in lines
     assert "total 2.0 MiB = text 2.0 MiB + data 4.0 KiB + stack 20.0 KiB + inputs 4.0 KiB (the caller's)" in lines
     assert "data 4.0 KiB = buffers that the model updates 4.0 KiB" in lines
@@ -303,3 +303,28 @@ def test_log_records_of_a_model_are_not_shown(
     assert not caplog.records
     logging.getLogger("library").error("afterwards")
     assert len(caplog.records) == 1
+
+
+def test_allocation_time_is_reported_and_in_no_plan(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = shell.graph(small(), "given")
+    record = shell.tmmu("plan", graph, "-o", "a.plan.cbor", "--no-cache", "--json").record
+    assert record["allocation_time_ns"] == round(record["seconds"]["plan"] * 10**9) > 0
+    ticks = iter(range(0, 10**6, 7))
+    monkeypatch.setattr("tmmu.driver.perf_counter", lambda: float(next(ticks)))
+    slow = shell.tmmu("plan", graph, "-o", "b.plan.cbor", "--no-cache", "--json").record
+    assert slow["allocation_time_ns"] == 7 * 10**9
+    assert Path("a.plan.cbor").read_bytes() == Path("b.plan.cbor").read_bytes()
+
+
+def test_plan_of_a_cache_took_no_allocation_time(shell: Shell) -> None:
+    graph = shell.graph(small(), "given")
+    shell.tmmu("plan", graph, "-o", "a.plan.cbor")
+    again = shell.tmmu("plan", graph, "-o", "a.plan.cbor", "--json").record
+    assert again["cache"]["origin"] != "new"
+    assert again["allocation_time_ns"] is None
+
+
+def test_arenas_say_how_much_they_reuse(shell: Shell) -> None:
+    record = shell.tmmu("plan", shell.graph(small(), "given"), "-o", "a.plan.cbor", "--json").record
+    rows = {arena["name"]: (arena["slots"], arena["buffers"], arena["reuse_ppm"]) for arena in record["arenas"]}
+    assert rows == {"parameters": (2, 2, 0), "state": (1, 1, 0), "activations": (2, 4, 500_000), "gradients": (0, 0, 0)}

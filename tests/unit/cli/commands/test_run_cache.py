@@ -89,6 +89,8 @@ def test_second_run_plans_nothing_and_is_the_same(
     assert "plan" in cold.pop("seconds")
     assert {"capture", "judge", "run"} <= (took := warm.pop("seconds")).keys()
     assert not {"check", "plan"} & took.keys()
+    assert cold.pop("allocation_time_ns") > 0
+    assert warm.pop("allocation_time_ns") is None
     assert warm == cold
     assert results[0].equal(results[1])
     assert [path.name for path in net.folder.iterdir() if path.suffix == ".cbor"] == []

@@ -138,6 +138,7 @@ def test_semantics_need_the_graph_and_balance_needs_semantics(shell: Shell) -> N
 
 def test_semantics_import_no_torch(shell: Shell) -> None:
     plan = shell.plan()
-    program = f"import sys; from tmmu.cli.app import run; run(['show', {str(plan)!r}, '--semantics']); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = "import sys; from tmmu.cli.app import run; run(sys.argv[1:]); print('torch' in sys.modules)"
+    command = [sys.executable, "-c", program, "show", str(plan), "--semantics"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

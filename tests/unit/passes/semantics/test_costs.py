@@ -115,13 +115,16 @@ def one_op(run: Callable[..., object], *args: torch.Tensor, target: str) -> tupl
         (lambda x, y: x / y, (f(4, 6), f(6)), "div.Tensor", 4 * 24, 96 + 24 + 96),
         (lambda x: x.sum(0), (f(4, 6),), "sum.dim_IntList", 24, 96 + 24),
         (lambda x: x.softmax(-1), (f(4, 6),), "_softmax.default", SOFTMAX_WEIGHT * 24, 192),
-        (lambda x: functional.layer_norm(x, (6,)), (f(4, 6),), "native_layer_norm.default", NORM_WEIGHT * 24, 96 + 96 + 32),
+        (
+            lambda x: functional.layer_norm(x, (6,)), (f(4, 6),), "native_layer_norm.default",
+            NORM_WEIGHT * 24, 96 + 96 + 32,
+        ),
         (lambda x: x.t().contiguous(), (f(4, 6),), "clone.default", 0, 192),
         (lambda x: x[:, ::2].exp(), (f(4, 6),), "exp.default", 8 * 12, 96),
         (lambda x, i: x[i], (f(100, 6), ids(2)), "index.Tensor", 0, 48 + 48 + 16),
         (lambda x: x.expand(50, 6) + 1, (f(1, 6),), "add.Tensor", 300, 24 + 1200),
         (lambda x: torch.mv(x, x[0]), (f(6, 6),), "mv.default", 72, 144 + 24),
-        (lambda x: torch.zeros_like(x), (f(4, 6),), "zeros_like.default", 0, 96),
+        (torch.zeros_like, (f(4, 6),), "zeros_like.default", 0, 96),
     ],
 )  # fmt: skip
 def test_op_counts_and_touches(

@@ -42,7 +42,10 @@ def branches() -> Graph:
 
 @pytest.mark.parametrize(
     ("flops", "size", "balance", "bound"),
-    [(1000, 10, 100, "compute"), (999, 10, 100, "memory"), (0, 0, 100, "memory"), (5, 0, 100, "compute"), (1, 4, Fraction(1, 4), "compute")],
+    [
+        (1000, 10, 100, "compute"), (999, 10, 100, "memory"), (0, 0, 100, "memory"), (5, 0, 100, "compute"),
+        (1, 4, Fraction(1, 4), "compute"),
+    ],
 )  # fmt: skip
 def test_bound_is_told_by_the_balance(flops: int, size: int, balance: Fraction, bound: str) -> None:
     assert bound_of(flops, size, Fraction(balance)) == bound
