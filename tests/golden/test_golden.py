@@ -19,11 +19,14 @@ from tmmu.ir.plan import MODES, PRESETS
 from tmmu.judge.check import check_plan
 from tmmu.judge.rules import check_graph
 from tmmu.planner.arenas import default_arenas, parse_arenas
+from tmmu.planner.metrics import arena_reuse
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
 
 CASES = read_cases(FOLDER)
-QUICK = [case.name for case in CASES if not case.recipe]
+FILED = [case.name for case in CASES if not case.recipe]
+LARGE = ("llama-70b",)
+QUICK = [name for name in FILED if name not in LARGE]
 FORMATS = sorted(path.relative_to(FOLDER / "formats").as_posix() for path in FOLDER.glob("formats/*/*"))
 
 
@@ -31,6 +34,12 @@ def test_plans_are_as_recorded(shell: Shell) -> None:
     done = shell.tmmu("golden", "check", *QUICK, "--jobs", 1)
     assert (done.code, done.err) == (0, "")
     assert done.out == f"golden: {len(QUICK)} cases, {len(QUICK) * 90} plans as recorded\n"
+
+
+@pytest.mark.slow
+def test_plans_of_large_cases_are_as_recorded(shell: Shell) -> None:
+    done = shell.tmmu("golden", "check", *LARGE, "--jobs", 1)
+    assert (done.code, done.err, done.out) == (0, "", "golden: 1 cases, 90 plans as recorded\n")
 
 
 @pytest.mark.parametrize("seed", ["1", "4242"])
@@ -54,6 +63,7 @@ def test_replaying_needs_no_torch(tmp_path: Path) -> None:
 
 def test_cases_have_the_shapes_that_break_planners() -> None:
     names = {"chain", "residual", "fan-out", "diamond", "zero-size", "mixed-roles", "near-capacity", "in-place-chain"}
+    names |= {"gpt2", "llama-70b"}
     names |= {"gpt2-training", "gpt2-block", "llama-block", "llama-decode", "llama-training", "million-buffers"}
     assert names <= {case.name for case in CASES}
     assert all(case.seeds == SEEDS for case in CASES if not case.recipe)
@@ -80,7 +90,7 @@ def test_capacity_of_a_case_is_met_to_the_byte_and_missed() -> None:
 
 
 def test_whole_plans_are_those_of_the_first_seed() -> None:
-    for name in QUICK:
+    for name in FILED:
         plans = store.decode_plans((FOLDER / f"{name}.plans.cbor").read_bytes())
         assert {plan.token_prefix for plan in plans.values()} == {token_from_seed(0)[:8]}
         assert all(PlanConfig(preset=plan.preset, mode=plan.mode) == config for config, plan in plans.items())
@@ -141,3 +151,25 @@ def test_files_of_every_format_are_read(name: str) -> None:
 def test_three_files_of_each_first_format_are_kept() -> None:
     names = ("gpt2-training", "llama-decode", "mixed-roles")
     assert set(FORMATS) >= {f"{kind}-v1/{name}.{kind}.cbor" for kind in ("ir", "plan") for name in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "parameters"), [("gpt2", 12, 124_439_808), ("llama-70b", 80, 70_553_706_496)]
+)
+def test_full_models_have_their_published_size(name: str, layers: int, parameters: int) -> None:
+    graph = read_graph(FOLDER / f"{name}.ir.cbor")
+    bytes_each = {"gpt2": 4, "llama-70b": 2}[name]
+    roles = zip(graph.buffers.bytes, graph.buffers.role, strict=True)
+    assert sum(size for size, role in roles if role == "parameter") == parameters * bytes_each
+    assert sum("attention" in target for target in graph.ops.target) == layers
+
+
+@pytest.mark.parametrize(("name", "least"), [("gpt2", 970_000), ("llama-70b", 995_000)])
+def test_activations_of_full_models_reuse_what_the_specification_expects(name: str, least: int) -> None:
+    """More than 95 %, by arena; the metric of the whole plan counts weights, which share no slot."""
+    plans = store.decode_plans((FOLDER / f"{name}.plans.cbor").read_bytes())
+    plan = plans[PlanConfig(preset="inference", mode="inference")]
+    reuse = dict(zip(plan.arenas.name, arena_reuse(plan.arenas, plan.buffers), strict=True))
+    assert reuse["parameters"] == reuse["state"] == 0
+    assert reuse["activations"] >= least
+    assert plan.metrics["memory_reuse_ppm"] < 950_000
