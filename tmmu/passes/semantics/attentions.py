@@ -124,18 +124,19 @@ def _composed_core(flow: Dataflow, softmax: int) -> _Core | None:
     )
 
 
-def _factors(flow: Dataflow, product: int) -> tuple[int, int]:
-    """The two factors of a product; a sum that it starts from (``baddbmm``) is left out."""
+def _factors(flow: Dataflow, product: int) -> tuple[int, ...]:
+    """The two factors of a product; a sum that it starts from (``baddbmm``) is left out. Empty: none is read."""
     reads = flow.graph.ops.reads[product]
     factors = reads[1:] if base_name(flow.graph.ops.target[product]) in {"baddbmm", "addmm"} else reads
-    return factors[0], factors[-1]
+    return (factors[0], factors[-1]) if factors else ()
 
 
 def _is_score_product(flow: Dataflow, op: int) -> bool:
     """Whether an op multiplies two tensors of which neither is a weight."""
-    return family_of(flow.graph.ops.target[op]) == PRODUCT and not any(
-        flow.is_weight(value) and flow.role(value) != STATE for value in flow.graph.ops.reads[op][-2:]
-    )
+    if family_of(flow.graph.ops.target[op]) != PRODUCT or not flow.graph.ops.writes[op]:
+        return False
+    factors = _factors(flow, op)
+    return bool(factors) and not any(flow.is_weight(value) and flow.role(value) != STATE for value in factors)
 
 
 def _scores_before(flow: Dataflow, softmax: int) -> tuple[list[int], list[int]]:

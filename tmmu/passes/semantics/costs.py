@@ -40,9 +40,16 @@ def op_flops(graph: Graph, op: int) -> int:
 
 
 def shape_flops(graph: Graph, op: int) -> int:
-    """FLOPs of an op by its shapes alone."""
+    """FLOPs of an op by its shapes alone; 0 where they are not those of the operator that it is named after."""
     if not graph.ops.writes[op]:
         return 0
+    try:
+        return _family_flops(graph, op)
+    except (IndexError, ValueError):
+        return 0
+
+
+def _family_flops(graph: Graph, op: int) -> int:
     family, name = family_of(graph.ops.target[op]), base_name(graph.ops.target[op])
     reads = [graph.values.shape[value] for value in graph.ops.reads[op]]
     writes = [graph.values.shape[value] for value in graph.ops.writes[op]]
