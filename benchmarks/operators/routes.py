@@ -17,10 +17,11 @@ from benchmarks.operators.samples import Case, Tensors
 from tmmu import backend
 from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.passes.capture.constants import constant_values
+from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.passes.capture.trace import fake_environment, trace, translate_errors
+from tmmu.passes.capture.trace import fake_environment, trace
 from tmmu.passes.capture.workload import Workload
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas

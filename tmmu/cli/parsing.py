@@ -190,11 +190,11 @@ def require_count(value: int | None, option: str) -> int | None:
     return value
 
 
-def refuse(options: Mapping[str, object], why: str) -> None:
+def refuse(options: Mapping[str, object], why: str, *, fix: str = "leave it out") -> None:
     """``InvalidConfig`` that names the options with a value, which would have no effect, and says ``why``."""
     names = [name for name, value in options.items() if is_given(value)]
     if names:
-        raise InvalidConfig(f"{', '.join(names)}: {why}", fix="leave it out")
+        raise InvalidConfig(f"{', '.join(names)}: {why}", fix=fix)
 
 
 def parse_balance(text: str | None) -> Fraction | None:

@@ -122,9 +122,11 @@ def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
     for reason, values in refused.items():
         refuse(values, reason)
     if options.mode != "backward":
-        refuse({"--optimizer": options.optimizer}, "only with --mode backward")
+        add = "use" if options.mode else "add"
+        fix = f"{add} --mode backward, or leave it out"
+        refuse({"--optimizer": options.optimizer}, "only with --mode backward", fix=fix)
     if not options.decode:
-        refuse({"--cache-len": options.cache_len}, "only with --decode")
+        refuse({"--cache-len": options.cache_len}, "only with --decode", fix="add --decode, or leave it out")
 
 
 def compile_request(request: ModelRequest) -> Compiled:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.graphs import Shell
 from tmmu.cli import parsing as options
 from tmmu.errors import InvalidConfig, InvalidToken
 
@@ -136,3 +137,23 @@ def test_optimizer_without_a_name_or_items_is_refused(text: str) -> None:
 def test_optimizer_texts_pass_unchanged() -> None:
     assert options.parse_optimizer_text(None) is None
     assert options.parse_optimizer_text("sgd:momentum=0.9,nesterov=true") == "sgd:momentum=0.9,nesterov=true"
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (("--optimizer", "sgd"), "add --mode backward, or leave it out"),
+        (("--optimizer", "sgd", "--mode", "forward"), "use --mode backward, or leave it out"),
+    ],
+)
+def test_option_without_the_one_that_it_goes_with_says_which_to_add(
+    shell: Shell, words: tuple[str, ...], fix: str
+) -> None:
+    refused = shell.tmmu("plan", "net.py", *words)
+    assert refused.code == 2
+    assert refused.err == f"tmmu: INVALID_CONFIG: --optimizer: only with --mode backward ({fix})\n"
+
+
+def test_cache_length_without_decoding_says_what_to_add(shell: Shell) -> None:
+    refused = shell.tmmu("plan", "hf:.", "--cache-len", "8")
+    assert refused.err == ("tmmu: INVALID_CONFIG: --cache-len: only with --decode (add --decode, or leave it out)\n")

@@ -82,7 +82,7 @@ def show(
 ) -> options.Run:
     """Print the cases and their reasons, or the graph and one plan of a case."""
     if case is None:
-        refuse({"--mode": mode, "--preset": preset}, "of which case")
+        refuse({"--mode": mode, "--preset": preset}, "of which case", fix="name a case, or leave it out")
         return lambda: run_list(golden_job(folder=folder, names=(), jobs=1, as_json=as_json))
     return lambda: run_show(golden_job(folder=folder, names=(case,), jobs=1, as_json=as_json), mode=mode, preset=preset)
 

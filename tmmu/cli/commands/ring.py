@@ -103,7 +103,7 @@ def ring_job(
     output = stream.output
     plan = None if output is None else require_writable(plan_path(output, model), "--output", never=model.path)
     if plan is None:
-        refuse({"--ir": stream.ir}, "only with --output")
+        refuse({"--ir": stream.ir}, "only with --output", fix="name a plan with --output, or leave it out")
     graph = None if plan is None else graph_output(stream.ir, plan)
     return RingJob(
         request=request,

@@ -24,10 +24,10 @@ from tmmu.passes.autograd.graph_replayer import (
     symbol_sizes,
 )
 from tmmu.passes.capture.constants import constant_values
+from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.record.recorder import Recorder
-from tmmu.passes.capture.trace import translate_errors
 from tmmu.passes.lowering.lower import lower
 from tmmu.passes.pipeline import LOWERED, PASSES, run_passes
 from tmmu.torch_private import DisableAutocast, FakeTensorMode, HigherOrderOperator, compile_lock

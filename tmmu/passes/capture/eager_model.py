@@ -11,9 +11,11 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture import targets
+from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.imports import importable_from
+from tmmu.passes.capture.phases import Phase
 from tmmu.passes.capture.request import CaptureRequest
-from tmmu.passes.capture.trace import inputs_by_name, translate_errors
+from tmmu.passes.capture.trace import inputs_by_name
 from tmmu.passes.capture.training import train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
@@ -27,7 +29,7 @@ class EagerModel:
         self._request = request
         self._folder = targets.source_folder(request.model)
         self._import_folder = targets.import_folder(request.model)
-        with self._user_code(), torch.device(request.device):
+        with self._user_code(Phase.BUILDING), torch.device(request.device):
             self._workload = _load_workload(request)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
         self._optimizer = _Optimizer()
@@ -90,8 +92,8 @@ class EagerModel:
         return twin.step
 
     @contextmanager
-    def _user_code(self) -> Iterator[None]:
-        with translate_errors(self._folder), importable_from(self._import_folder):
+    def _user_code(self, phase: Phase = Phase.FORWARD) -> Iterator[None]:
+        with translate_errors(self._folder, phase), importable_from(self._import_folder):
             yield
 
 

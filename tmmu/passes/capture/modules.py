@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from tmmu.passes.capture.phases import Phase, mark_phase
 from tmmu.passes.capture.replace import replace_attribute
 
 
@@ -37,6 +38,10 @@ class ModuleStack:
             self.path = self._names.get(id(module), before)
             try:
                 return original(module, *args, **kwargs)
+            except BaseException as error:
+                if id(module) in self._names:
+                    mark_phase(error, Phase.FORWARD)
+                raise
             finally:
                 self.path = before
 

@@ -6,16 +6,16 @@ about torch meanwhile; ``Recorder`` is what listens.
 """
 
 import inspect
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
+from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture import targets
+from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.autocast import autocast_for
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.fake.composites import composites_for
@@ -23,17 +23,14 @@ from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_te
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from
+from tmmu.passes.capture.phases import Phase
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
-from tmmu.passes.capture.sources import display_name, failing_source
 from tmmu.passes.capture.training import train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import FakeTensorMode, is_mkldnn_enabled, set_mkldnn_enabled
-
-_NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
-"""What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
 
 
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> CapturedProgram:
@@ -42,7 +39,7 @@ def capture(request: CaptureRequest, progress: Progress = no_progress) -> Captur
     importable = importable_from(targets.import_folder(request.model))
     with importable, forget_fake_imports(), fake_environment(request.device) as fake:
         progress("building", 0)
-        with translate_errors(folder), Recorder(folder=folder), quick_initialization():
+        with translate_errors(folder, Phase.BUILDING), Recorder(folder=folder), quick_initialization():
             workload = targets.load(request, fake)
         with translate_errors(folder), real_looking_fakes():
             return trace(workload, request, progress)
@@ -90,6 +87,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     with (
         workload.modules.track_calls(),
         recorder,
+        recorder.unseen.watch_threads(),
         recorder.randomness.intercept(),
         recorder.storage_changes.intercept(),
     ):
@@ -177,58 +175,3 @@ def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> An
         raise InvalidConfig("an optimizer needs a training step", fix="add --mode backward")
     with torch.no_grad():
         return workload.run(*workload.args, **workload.kwargs)
-
-
-@contextmanager
-def translate_errors(folder: str) -> Iterator[None]:
-    """Block in which whatever the user's code raises becomes one ``CaptureFailed`` with the user's file and line."""
-    try:
-        yield
-    except TmmuError as error:
-        _locate(error, folder)
-        raise
-    except SyntaxError as error:
-        location = f"{display_name(error.filename, folder) if error.filename else '?'}:{error.lineno}"
-        raise CaptureFailed(f"{location}: {error.msg}", fix="correct the file", where=location) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        message = _message_of(error)
-        if _NESTED.search(message):
-            raise UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart") from error
-        location = failing_source(error.__traceback__, folder)
-        raise CaptureFailed(
-            f"{location + ': ' if location else ''}{type(error).__name__}: {message}",
-            fix=advice_for(error),
-            where=location,
-        ) from error
-
-
-def _locate(error: TmmuError, folder: str) -> None:
-    """Put the user's line before what happened, where there is one and the error does not name it."""
-    location = failing_source(error.__traceback__, folder)
-    if location and "where" not in error.fields:
-        error.what, error.fields = f"{location}: {error.what}", {**error.fields, "where": location}
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        return " ".join(str(error).split())[:300]
-    except Exception:  # noqa: BLE001 - a user's exception may do anything
-        return "its message cannot be printed"
-
-
-def advice_for(error: BaseException) -> str:
-    """What the model's author can do about the failure."""
-    return _ADVICE.get(type(error).__name__, "the model must run on these inputs; see the line named")
-
-
-_ADVICE = {
-    "NoAttentionKernelError": "allow another backend (sdpa_kernel, enable_math_sdp), or change dtype or head size",
-    "DataDependentOutputException": "control flow depends on tensor data: use torch.where, or pass a Python number",
-    "DynamicOutputShapeException": "a shape depends on tensor data: use a fixed-size form, such as torch.where",
-    "UnsupportedOperatorException": "the operator has no fake kernel: register one with torch.library.register_fake",
-    "UnsupportedFakeTensorException": "only dense tensors can be traced",
-    "ModuleNotFoundError": "install what the file imports, or run from its environment",
-    "TypeError": "check the inputs against the signature of forward",
-}

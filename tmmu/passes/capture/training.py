@@ -9,6 +9,7 @@ import torch
 from tmmu.errors import CaptureFailed
 from tmmu.ir.graph import UPDATE_MODULE
 from tmmu.passes.capture.optimizers import StateKeeper, parse_optimizer, update
+from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 
@@ -29,12 +30,12 @@ def train_step(
     """
     spec = None if optimizer is None else parse_optimizer(optimizer, device)
     loss = _loss(workload)
-    with recorder.in_stage("backward"):
+    with recorder.in_stage("backward"), in_phase(Phase.BACKWARD):
         loss.backward()  # type: ignore[no-untyped-call]
     trained = _trained_parameters(workload)
     if spec is None:
         return [loss.detach(), *(grad for _, _, grad in trained), *_input_gradients(workload)]
-    with recorder.in_stage("update", module=f"{UPDATE_MODULE}{spec.text}"):
+    with recorder.in_stage("update", module=f"{UPDATE_MODULE}{spec.text}"), in_phase(Phase.OPTIMIZER):
         update(spec, trained, recorder)
     for _, parameter, _ in trained:
         parameter.grad = None
@@ -43,7 +44,8 @@ def train_step(
 
 def _loss(workload: Workload) -> torch.Tensor:
     if workload.loss is not None:
-        loss = workload.loss(workload.run, *workload.args, **workload.kwargs)
+        with in_phase(Phase.LOSS):
+            loss = workload.loss(workload.run, *workload.args, **workload.kwargs)
     else:
         loss = _own_loss(workload.run(*workload.args, **workload.kwargs))
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:

@@ -93,7 +93,7 @@ def test_counts_of_steps_are_known_and_other_numbers_are_not(tmp_path: Path) -> 
     graph = step(tmp_path, optimizer="adamw:forloop")
     assert "aten._local_scalar_dense.default" not in graph.ops.target
     assert updates(graph).count("aten.addcdiv_.default") == 4
-    with pytest.raises(Exception, match="control flow depends on tensor data"):
+    with pytest.raises(Exception, match="values of parameters choose"):
         step(tmp_path, optimizer="adafactor")
 
 

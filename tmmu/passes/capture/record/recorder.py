@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tmmu.errors import CaptureFailed, UnsupportedOp
+from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram, SurvivingStorage, Window
 from tmmu.passes.capture.record.call_cache import CallCache
@@ -40,6 +40,7 @@ from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin,
 from tmmu.passes.capture.record.known_shapes import answer_of_known_values, result_of_known_values
 from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.record.storage_changes import StorageChanges
+from tmmu.passes.capture.record.unseen_tensors import UnseenTensors
 from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
 from tmmu.passes.capture.sources import calling_source
@@ -61,7 +62,7 @@ _PROGRESS_EVERY = 64
 class Recorder(UncompiledDispatchMode):
     """Everything called while the mode is on, as nodes of one graph.
 
-    ``strict`` refuses a fake tensor that comes from nowhere: no constant, but the work of a thread that is not seen.
+    ``strict`` refuses a fake tensor that comes from nowhere: no constant, but work that is not seen.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Recorder(UncompiledDispatchMode):
         self._forward_notes: dict[int, tuple[str, str]] = {}
         self._unmodelled: list[tuple[torch.Tensor, str]] = []
         self.storage_changes = StorageChanges(self.builder, self._source, self.pause)
+        self.unseen = UnseenTensors(self._source)
 
     # -- what the program starts from and ends with
 
@@ -110,6 +112,7 @@ class Recorder(UncompiledDispatchMode):
         """
         with DisableTorchFunction():
             _require_in_memory(tensor, name)
+            self.unseen.note(tensor, name)
             self.builder.declare(tensor, role=role, name=name, known=known)
             return self.builder.table.window(tensor)
 
@@ -284,10 +287,7 @@ class Recorder(UncompiledDispatchMode):
     def _node_of_unknown(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node | None:
         node = self.randomness.node_of(tensor)
         if node is None and origin is None and isinstance(tensor, FakeTensor) and self._strict:
-            raise CaptureFailed(
-                "a tensor was computed where the trace does not look, in another thread for example",
-                fix="run the model in one thread",
-            )
+            raise self.unseen.refusal()
         return node
 
 

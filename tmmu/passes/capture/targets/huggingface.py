@@ -11,6 +11,7 @@ import torch
 from tmmu.codec.files import read_file
 from tmmu.codec.json_text import decode_json
 from tmmu.errors import CaptureFailed, InvalidConfig, PlanCorrupt, UnsupportedOp
+from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 
@@ -31,7 +32,8 @@ def load_huggingface(request: CaptureRequest, path: Path) -> Workload:
         raise InvalidConfig(
             f"no config.json at {str(path)!r}", fix="give the folder that holds config.json, or the file"
         )
-    return workload_of(read_config(folder), request, name=_name(folder))
+    with in_phase(Phase.CONFIGURATION):
+        return workload_of(read_config(folder), request, name=_name(folder))
 
 
 def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:

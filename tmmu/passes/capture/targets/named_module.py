@@ -12,6 +12,7 @@ from types import ModuleType
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.imports import importable_from
+from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.python_object import workload_of_object
 from tmmu.passes.capture.workload import Workload
@@ -55,7 +56,8 @@ def _import_module(path: str) -> ModuleType:
         prefix = ".".join(parts[:end])
         if _find(prefix) is None:
             raise InvalidConfig(f"no module {prefix!r}", fix="check the name, or run in the folder that holds it")
-        module = importlib.import_module(prefix)
+        with in_phase(Phase.IMPORT):
+            module = importlib.import_module(prefix)
     return module
 
 

@@ -12,6 +12,7 @@ import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES
+from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.workload import Workload, module_of
 from tmmu.torch_private import UNCOMPILED_MODULE
@@ -98,7 +99,8 @@ def _inputs(
             f"{request.model} defines no `inputs`", fix="define inputs in the file, or give --input name=dtype[shape]"
         )
     inputs = module.inputs
-    value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
+    with in_phase(Phase.INPUTS):
+        value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
     if isinstance(value, torch.Tensor):
         return (value,), {}
     if isinstance(value, Mapping):

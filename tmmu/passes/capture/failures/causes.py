@@ -1,0 +1,153 @@
+"""Why a model could not be traced, and what its author can do: one row per cause, chosen by facts and never by default.
+
+A row looks at what was raised, in which phase, and through which code. The first that fits gives the hint; where none
+fits, the phase does. A hint blames only what is known to be at fault: a fake kernel where its operator has one of its
+author's, the inputs where they are what the step runs on.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from tmmu.passes.capture.failures.failure import Failure
+from tmmu.passes.capture.phases import Phase
+from tmmu.passes.capture.record.custom_operators import is_custom
+
+Advice = Callable[[Failure], str]
+
+
+def advice_for(failure: Failure) -> str:
+    """What the model's author can do about the failure."""
+    for matches, advice in _CAUSES:
+        if matches(failure):
+            return advice if isinstance(advice, str) else advice(failure)
+    return _advice_of_phase(failure)
+
+
+def _advice_of_phase(failure: Failure) -> str:
+    parts = [_PHASES[failure.phase]]
+    if failure.operator is not None and failure.phase is Phase.FORWARD:
+        parts.append(f"if eager runs it, torch's fake kernel of {failure.operator} is at fault")
+    if failure.source:
+        parts.append("see the line named")
+    return "; ".join(parts)
+
+
+_WEIGHT_CLASS: Final = re.compile(r"Creating a Parameter from an instance of type (\w+)")
+"""What torch says of a weight that is a tensor of another class."""
+_PHASES: Final = {
+    Phase.IMPORT: "the file must run by itself, as python runs it",
+    Phase.BUILDING: "correct what makes the model, or what --set gives it",
+    Phase.CONFIGURATION: "give a configuration of which transformers makes a model",
+    Phase.INPUTS: "correct what makes the inputs, or what --set gives it",
+    Phase.FORWARD: "the model must run on these inputs",
+    Phase.LOSS: "the loss must run on the model and these inputs",
+    Phase.BACKWARD: "the loss must have gradients in eager too",
+    Phase.OPTIMIZER: "correct the arguments of --optimizer, or name another",
+}
+
+
+def _is(*kinds: str) -> Callable[[Failure], bool]:
+    return lambda failure: failure.kind in kinds
+
+
+def _says(*texts: str) -> Callable[[Failure], bool]:
+    return lambda failure: any(text in failure.message for text in texts)
+
+
+def _passes(*places: str) -> Callable[[Failure], bool]:
+    return lambda failure: failure.passes(*places)
+
+
+def _is_of_custom_operator(failure: Failure) -> bool:
+    return failure.operator is not None and is_custom(failure.operator)
+
+
+def _lacks_fake_kernel(failure: Failure) -> bool:
+    return failure.kind == "UnsupportedOperatorException" or "no fake impl registered" in failure.message
+
+
+def _wants_other_arguments(failure: Failure) -> bool:
+    return failure.kind == "TypeError" and failure.is_our_call and not failure.source and failure.phase in _SIGNATURES
+
+
+def _is_of_subclass(failure: Failure) -> bool:
+    return failure.tensor_subclass is not None or _WEIGHT_CLASS.search(failure.message) is not None
+
+
+def _without_fake_kernel(failure: Failure) -> str:
+    if _is_of_custom_operator(failure):
+        return f"register a fake kernel of {failure.operator}: torch.library.register_fake"
+    return "torch has no fake kernel of this operator: use another in its place"
+
+
+def _of_subclass(failure: Failure) -> str:
+    owner, weight = failure.tensor_subclass, _WEIGHT_CLASS.search(failure.message)
+    name = weight[1] if weight else owner.__name__ if owner else "such tensors"
+    return f"tensors with a dispatch of their own are not traced: plan the model before its tensors become {name}"
+
+
+def _of_changing_shape(failure: Failure) -> str:
+    name = str(getattr(failure.error, "func", ""))
+    if "repeat_interleave" in name:
+        return "a shape depends on tensor data: give repeat_interleave its output_size"
+    if "nonzero" in name or "masked_select" in name:
+        return "a shape depends on tensor data: multiply by the mask, or give torch.where all three arguments"
+    return "a shape depends on tensor data: use an operator whose result has a fixed size"
+
+
+def _of_unknown_value(failure: Failure) -> str:
+    return _VALUES.get(failure.phase, _VALUES[Phase.FORWARD])
+
+
+_SIGNATURES: Final = {
+    Phase.BUILDING: "check --set against the parameters of what makes the model",
+    Phase.INPUTS: "check --set against the parameters of what makes the inputs",
+    Phase.FORWARD: "check the inputs against the signature of forward",
+    Phase.LOSS: "loss takes the model and what forward takes: loss(model, *inputs)",
+}
+_VALUES: Final = {
+    Phase.IMPORT: "the file looks at a value that only a run knows: compute it of Python numbers",
+    Phase.BUILDING: "what makes the model looks at a value that only a run knows: compute it of Python numbers",
+    Phase.CONFIGURATION: "this architecture looks at weights while it is made: plan it from a file, FILE.py:NAME",
+    Phase.INPUTS: "what makes the inputs looks at random numbers: compute it of Python numbers",
+    Phase.FORWARD: "control flow depends on tensor data: use torch.where, or numbers that the file gives",
+    Phase.OPTIMIZER: "the values of parameters choose this optimizer's way: name another with --optimizer",
+}
+_CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
+    (_is("SystemExit"), "keep what ends the program, or reads its arguments, under if __name__ == '__main__'"),
+    (_is("ModuleNotFoundError"), "install what the file imports, or run from its environment"),
+    (_is("ImportError"), "install the version that has it, or import another name"),
+    (_is("MemoryError"), "make it with torch, whose tensors take no memory while they are traced"),
+    (
+        lambda failure: isinstance(failure.error, OSError),
+        "run it where what it opens is there; weights need not be loaded for a plan",
+    ),
+    (_passes("jit/"), "plan the module as it is before torch.jit compiles it"),
+    (
+        _passes("distributed/tensor/", "distributed/device_mesh.py"),
+        "meshes and distributed tensors are not traced: plan the module of one rank, made of plain tensors",
+    ),
+    (_passes("nested/"), "nested tensors are not traced: pad them, and give a mask"),
+    (_is_of_subclass, _of_subclass),
+    (_lacks_fake_kernel, _without_fake_kernel),
+    (
+        _is_of_custom_operator,
+        lambda failure: f"correct its fake kernel, the one that is registered for {failure.operator}",
+    ),
+    (_is("DynamicOutputShapeException"), _of_changing_shape),
+    (_is("DataDependentOutputException"), _of_unknown_value),
+    (
+        _is("NoAttentionKernelError"),
+        "allow another backend (sdpa_kernel, enable_math_sdp), or change dtype or head size",
+    ),
+    (_is("UnsupportedFakeTensorException"), "only dense tensors can be traced"),
+    (_says(".numpy() is not supported", "Numpy is not available"), "NumPy needs values: compute it with torch"),
+    (_says('missing the required "forward" function'), "define forward in the class of the model"),
+    (
+        _says("modified by an inplace operation"),
+        "eager refuses this step too: torch.autograd.set_detect_anomaly(True) names the line there",
+    ),
+    (_wants_other_arguments, lambda failure: _SIGNATURES[failure.phase]),
+)
+"""(whether it is the cause, the hint): the first that fits."""

@@ -1,0 +1,65 @@
+"""Whatever the user's code raises, as one ``CaptureFailed`` with the model's line and a hint that fits the cause."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tmmu.errors import CaptureFailed, TmmuError, UnsupportedOp
+from tmmu.passes.capture.failures.causes import advice_for
+from tmmu.passes.capture.failures.failure import Failure, frames_of
+from tmmu.passes.capture.phases import Phase, phase_of
+from tmmu.passes.capture.sources import display_name, failing_source
+
+_NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
+"""What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
+
+
+@contextmanager
+def translate_errors(folder: str, phase: Phase = Phase.FORWARD) -> Iterator[None]:
+    """Block in which whatever the user's code raises becomes one error; of ``phase``, where no block inside named it.
+
+    Source lines are relative to ``folder``.
+    """
+    try:
+        yield
+    except TmmuError as error:
+        _locate(error, folder)
+        raise
+    except SyntaxError as error:
+        location = f"{display_name(error.filename, folder) if error.filename else '?'}:{error.lineno}"
+        raise CaptureFailed(f"{location}: {error.msg}", fix="correct the file", where=location) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _translation(error, folder, phase) from error
+
+
+def _translation(error: BaseException, folder: str, phase: Phase) -> TmmuError:
+    message = _message_of(error)
+    if _NESTED.search(message):
+        return UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart")
+    failure = Failure(
+        error=error,
+        phase=phase_of(error, phase),
+        source=failing_source(error.__traceback__, folder),
+        message=message,
+        frames=frames_of(error),
+    )
+    where = failure.source
+    what = f"{failure.kind}: {message}" if message else failure.kind
+    return CaptureFailed(f"{where + ': ' if where else ''}{what}", fix=advice_for(failure), where=where)
+
+
+def _locate(error: TmmuError, folder: str) -> None:
+    """Put the user's line before what happened, where there is one and the error does not name it."""
+    location = failing_source(error.__traceback__, folder)
+    if location and "where" not in error.fields:
+        error.what, error.fields = f"{location}: {error.what}", {**error.fields, "where": location}
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:300]
+    except Exception:  # noqa: BLE001 - a user's exception may do anything
+        return "its message cannot be printed"
