@@ -170,18 +170,23 @@ def state_line(summary: Summary) -> list[str]:
 
 
 def fit_line(summary: Summary) -> str:
-    """Devices that hold total and reserve, and by how much the largest other one falls short."""
-    fitting = [str(fit.gb) for fit in summary.fits if fit.fits]
+    """The memory that a device needs for total and reserve, the sizes that have it, and the largest that does not.
+
+    Sizes are those by which devices are sold, in GB of 10**9 bytes.
+    """
+    place = f" on {summary.target}" if summary.target else ""
+    needs = f"{summary.mode}{place} needs {size(summary.memory.total + summary.reserve)} of device memory"
+    fitting = " ".join(str(fit.gb) for fit in summary.fits if fit.fits)
     short = [fit for fit in summary.fits if not fit.fits]
-    fits = f"fits {' '.join(fitting)} GB" if fitting else "fits none of the listed devices"
-    return f"{fits}{_shortage(short)}, with {size(summary.reserve)} in reserve"
+    verdict = f"fits {fitting} GB" if fitting else "fits no size listed"
+    return f"{needs} (total + {size(summary.reserve)} in reserve): {verdict}{_shortage(short)}"
 
 
 def _shortage(short: Sequence[Fit]) -> str:
     if not short:
         return ""
     names = " ".join(str(fit.gb) for fit in short)
-    return f"; not {names} GB ({size(-short[-1].left)} short of the largest)"
+    return f", not {names} GB ({short[-1].gb} GB is {size(-short[-1].left)} short)"
 
 
 def seconds_line(seconds: Mapping[str, float]) -> str:

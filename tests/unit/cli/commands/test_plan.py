@@ -58,7 +58,8 @@ def test_summary_says_what_the_model_needs(shell: Shell) -> None:
     assert "activations are fullest at position 2 (aten.mm): 20.0 KiB, all 2 buffers:" in lines
     assert "total 2.0 MiB = text 2.0 MiB + data 4.0 KiB + stack 20.0 KiB + inputs 4.0 KiB (the caller's)" in lines
     assert "data 4.0 KiB = buffers that the model updates 4.0 KiB" in lines
-    assert "fits 8 12 16 24 40 48 80 141 192 GB, with 1.0 GiB in reserve" in lines
+    needs = "inference on cpu needs 1.0 GiB of device memory (total + 1.0 GiB in reserve)"
+    assert f"{needs}: fits 8 12 16 24 40 48 80 141 192 GB" in lines
     assert lines[-1] == "wrote small.plan.cbor and small.ir.cbor"
 
 

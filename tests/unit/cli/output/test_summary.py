@@ -176,8 +176,15 @@ def test_reserve_counts_against_every_device() -> None:
     summary = summarize(plan(), small(), reserve=24 * 10**9)
     assert [fit.gb for fit in summary.fits if not fit.fits] == [8, 12, 16, 24]
     assert render.fit_line(summary) == (
-        "fits 40 48 80 141 192 GB; not 8 12 16 24 GB (2.0 MiB short of the largest), with 22.4 GiB in reserve"
+        "inference on cpu needs 22.4 GiB of device memory (total + 22.4 GiB in reserve): "
+        "fits 40 48 80 141 192 GB, not 8 12 16 24 GB (24 GB is 2.0 MiB short)"
     )
+
+
+def test_need_beyond_every_device_names_the_largest() -> None:
+    text = render.fit_line(summarize(plan(), None, reserve=192 * 10**9))
+    assert text.startswith("inference needs 178.8 GiB of device memory")
+    assert text.endswith("fits no size listed, not 8 12 16 24 40 48 80 141 192 GB (192 GB is 2.0 MiB short)")
 
 
 def test_operators_come_most_calls_first() -> None:
