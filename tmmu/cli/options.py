@@ -73,7 +73,8 @@ class CaptureOptions(OptionGroup):
         CaptureOption(
             "--set",
             metavar="K=V",
-            help="Set a parameter of model or inputs of a Python model; may be repeated. Default: their own defaults.",
+            help="Set a parameter of model or inputs of a Python model to a literal, a text, or a call of a name of "
+            "its file, such as config=GPTConfig(n_layer=4); may be repeated. Default: their own defaults.",
         ),
         FOR_PYTHON,
     ] = None

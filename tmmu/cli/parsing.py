@@ -5,11 +5,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from tmmu.cli.option_groups import is_given
 from tmmu.codec.files import is_special, read_file
+from tmmu.codec.value_text import parse_value
 from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
 from tmmu.ir.plan import ArenaSpec
 from tmmu.planner.arenas import parse_arenas, parse_size
@@ -77,7 +79,7 @@ def parse_optimizer_text(text: str | None) -> str | None:
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """(name, value) of each ``--set name=value``; ``InvalidConfig`` for a name that comes twice."""
+    """(name, text) of each ``--set name=value``; ``InvalidConfig`` for a name that comes twice, or no form of value."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -85,6 +87,7 @@ def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
             raise InvalidConfig(f"--set: {text!r} is not name=value", fix="for example --set seq=2048")
         if name in pairs:
             raise InvalidConfig(f"--set: {name!r} is given twice", fix="keep one of them")
+        parse_option(f"--set {name}", partial(parse_value, value))
         pairs[name] = value
     return tuple(pairs.items())
 

@@ -47,6 +47,18 @@ def test_setting_that_is_no_pair_or_comes_twice_is_refused(texts: list[str]) -> 
         options.parse_settings(texts)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"), [("config=f(x)", "x is no literal"), ("config=a.f()", "a.f() is no literal")]
+)
+def test_setting_that_is_no_value_is_refused_before_anything_starts(text: str, says: str) -> None:
+    with pytest.raises(InvalidConfig) as refusal:
+        options.parse_settings([text])
+    assert str(refusal.value) == (
+        f"INVALID_CONFIG: --set config: {says} "
+        "(call a name of the file on literals, as in GPTConfig(n_layer=4); in quotes it is a text)"
+    )
+
+
 def test_token_comes_from_a_seed_hex_or_a_file(tmp_path: Path) -> None:
     token = bytes(range(64))
     file = tmp_path / "token"

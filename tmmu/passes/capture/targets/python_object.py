@@ -1,6 +1,5 @@
 """What a Python module gives to plan: its ``model`` and ``inputs``, or any class, module or function by name."""
 
-import ast
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.targets.settings import setting_of
 from tmmu.passes.capture.workload import Workload, module_of
 from tmmu.torch_private import UNCOMPILED_MODULE
 
@@ -22,7 +22,7 @@ _INPUT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)
 
 def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str) -> Workload:
     """The workload of the ``model`` and ``inputs`` that the module defines."""
-    settings = _settings_of(request)
+    settings = _settings_of(request, module)
     if not hasattr(module, "model"):
         raise CaptureFailed(
             f"{request.model} defines no `model`", fix="define model and inputs, or name an object: FILE.py:NAME"
@@ -52,7 +52,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
 
 def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, folder: str) -> Workload:
     """The workload of one object of the module: the program itself, or what makes it."""
-    settings = _settings_of(request)
+    settings = _settings_of(request, module)
     member = getattr(module, name)
     used: set[str] = set()
     is_program = isinstance(member, torch.nn.Module) or (
@@ -79,8 +79,8 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
     )
 
 
-def _settings_of(request: CaptureRequest) -> dict[str, Any]:
-    return {key: parse_setting(text) for key, text in request.settings}
+def _settings_of(request: CaptureRequest, module: ModuleType) -> dict[str, Any]:
+    return {key: setting_of(key, text, module) for key, text in request.settings}
 
 
 def _takes_inputs(function: Any, request: CaptureRequest) -> bool:
@@ -137,14 +137,6 @@ def parse_input(text: str) -> tuple[str, torch.dtype, tuple[int, ...]]:
     if any(not piece.isdigit() for piece in pieces):
         raise InvalidConfig(f"--input {text!r}: sizes are whole numbers", fix="for example ids=int64[1,1024]")
     return match["name"], dtype, tuple(int(piece) for piece in pieces)
-
-
-def parse_setting(text: str) -> Any:
-    """A ``--set`` value: a Python literal where it is one, else the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[set[str], bool]:

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tmmu.codec.value_text import parse_value
 from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest
-from tmmu.passes.capture.targets.python_object import parse_input, parse_setting
+from tmmu.passes.capture.targets.python_object import parse_input
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program
 
@@ -208,7 +209,7 @@ def test_malformed_inputs_are_refused(text: str) -> None:
     ("text", "value"), [("3", 3), ("2.5", 2.5), ("True", True), ("gelu", "gelu"), ("[1, 2]", [1, 2]), ("None", None)]
 )
 def test_settings_are_python_literals_or_text(text: str, value: object) -> None:
-    assert parse_setting(text) == value
+    assert parse_value(text) == value
 
 
 def test_unknown_input_name_lists_what_the_model_takes(tmp_path: Path) -> None:
@@ -341,3 +342,61 @@ def test_missing_file_and_missing_name_are_refused(tmp_path: Path) -> None:
     assert isinstance(refusal_of(tmp_path, LINEAR, "Nat", inputs=("x=float32[1]",)), InvalidConfig)
     with pytest.raises(InvalidConfig):
         capture(CaptureRequest(model="model.onnx"))
+
+
+CONFIGURED = """
+from collections import OrderedDict
+from dataclasses import dataclass, field
+import torch
+from torch import nn
+@dataclass
+class Part:
+    width: int = 4
+@dataclass
+class Config:
+    layers: int = 1
+    parts: list = field(default_factory=lambda: [Part()])
+def model(config=None, name="net"):
+    config = config or Config()
+    return nn.Sequential(*[nn.Linear(4, part.width) for part in config.parts for _ in range(config.layers)])
+inputs = torch.zeros(2, 4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "parameters"),
+    [
+        ("Config()", 2),
+        ("Config(layers=3)", 6),
+        ("Config(2, parts=[Part(), Part(width=4)])", 8),
+        ("Config(parts=(Part(4),))", 2),
+        ("None", 2),
+    ],
+)
+def test_settings_may_call_names_of_the_file(tmp_path: Path, value: str, parameters: int) -> None:
+    graph = graph_of(tmp_path, CONFIGURED, settings=(("config", value),))
+    assert graph.buffers.role.count("parameter") == parameters
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("Confg(layers=3)", "defines and imports no Confg.*it has OrderedDict, Part, Config"),
+        ("eval('1')", "defines and imports no eval"),
+        ("__import__('os')", "defines and imports no __import__"),
+        ("torch('a')", "defines and imports no torch"),
+        ("Config(depth=3)", "Config: got an unexpected keyword argument 'depth'.*it takes layers, parts"),
+        ("Config(1, 2, 3)", "Config: too many positional arguments"),
+        ("Config(layers=torch)", "torch is no literal"),
+        ("nn.Linear(4, 4)", r"nn.Linear\(4, 4\) is no literal"),
+    ],
+)
+def test_settings_that_call_anything_else_are_refused(tmp_path: Path, value: str, says: str) -> None:
+    with pytest.raises(TmmuError, match=f"INVALID_CONFIG.*{says}"):
+        graph_of(tmp_path, CONFIGURED, settings=(("config", value),))
+
+
+def test_setting_whose_call_raises_names_the_line(tmp_path: Path) -> None:
+    text = CONFIGURED + "class Broken:\n    def __init__(self):\n        raise ValueError('no')\n"
+    with pytest.raises(TmmuError, match=r"CAPTURE_FAILED: net.py:\d+: ValueError: no .correct what makes the model"):
+        graph_of(tmp_path, text, settings=(("config", "Broken()"),))
