@@ -111,7 +111,7 @@ class Subject:
         request = CaptureRequest(
             model="hf:", device="cpu", mode=self.mode, batch=work.batch, seq=work.sequence, dtype=work.dtype
         )
-        forms = example_inputs(self.module, work.config, request, self.dtype, training=work.training)
+        forms = example_inputs(self.module, work.config, request, self.dtype, supervised=work.training)
         specs = [
             InputSpec(value=0, name=name, shape=tuple(form.shape), dtype=form.dtype, device=form.device)
             for name, form in forms.items()

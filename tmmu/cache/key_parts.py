@@ -178,23 +178,32 @@ def configuration_parts(path: Path, workload: Mapping[str, object]) -> tuple[Par
         return libraries
     listed = configuration.get("architectures") if isinstance(configuration, dict) else None
     architectures = " ".join(map(str, listed)) if isinstance(listed, list) else ""
-    settings = [[key, value] for key, value in sorted(workload.items())]
     return (
         part_of("model", [name, files], f"{name} {architectures}".strip()),
-        part_of("workload", settings, ", ".join(f"{key} {value}" for key, value in settings if value)),
+        _workload_part(workload),
         *libraries,
     )
 
 
-def exported_parts(path: Path) -> tuple[Part, ...] | NoKey:
-    """An exported program by every record of its archive, but of weights only the sizes. ``NoKey`` if it is broken."""
+def _workload_part(workload: Mapping[str, object]) -> Part:
+    settings = [[key, value] for key, value in sorted(workload.items())]
+    return part_of("workload", settings, ", ".join(f"{key} {value}" for key, value in settings if value))
+
+
+def exported_parts(path: Path, workload: Mapping[str, object]) -> tuple[Part, ...] | NoKey:
+    """An exported program by every record of its archive, but of weights only the sizes, and by its workload.
+
+    ``NoKey`` if it is broken.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             rows = [_archive_row(archive, record) for record in archive.infolist()]
     except Exception as error:  # noqa: BLE001 - zipfile raises many kinds; capture reports the archive
         return NoKey(f"{path}: {type(error).__name__}")
     libraries = library_parts(("torch",))
-    return libraries if isinstance(libraries, NoKey) else (part_of("model", [path.stem, rows], path.name), *libraries)
+    if isinstance(libraries, NoKey):
+        return libraries
+    return (part_of("model", [path.stem, rows], path.name), _workload_part(workload), *libraries)
 
 
 def _archive_row(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> list[object]:

@@ -18,6 +18,7 @@ from tmmu.cli.commits import GIT_PREFIX, Checkout, check_out, require_folder, sp
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import applications, switches
 from tmmu.cli.options import CaptureOptions, PlanningOptions
+from tmmu.cli.output.plan_contents import loss_text
 from tmmu.cli.parsing import IR_SUFFIX, PLAN_SUFFIX, ModelArgument, ir_path, parse_model
 from tmmu.cli.planning_process import command_line
 from tmmu.compare.match import PlannedGraph
@@ -31,7 +32,7 @@ APPLICATIONS: Final = {**applications(CaptureOptions), **applications(PlanningOp
 """Per option of ``tmmu plan``, the kinds of model that it is for."""
 SWITCHES: Final = switches(CaptureOptions) | switches(PlanningOptions)
 OPTIMIZERS: Final = {"adamw:fused": "aten._fused_adamw_", "sgd:fused": "aten._fused_sgd_"}
-MODE_OPTIONS: Final = ("--preset", "--optimizer")
+MODE_OPTIONS: Final = ("--preset", "--optimizer", "--loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,8 @@ class SideLocation:
 def plan_sides(sides: tuple[DiffInput, DiffInput], options: Options) -> tuple[PlannedGraph | None, PlannedGraph]:
     """Both sides, legal and sound; ``None`` for the first if it is of a commit that lacks the model.
 
-    Where ``options`` are silent, a model that is compared with a plan takes the plan's device, mode, preset, optimizer
-    and arenas.
+    Where ``options`` are silent, a model that is compared with a plan takes the plan's device, mode, preset, optimizer,
+    loss and arenas.
     """
     with TemporaryDirectory(prefix="tmmu-diff-") as name:
         scratch = Path(name)
@@ -159,6 +160,7 @@ def _options_like(model: PlannedGraph) -> Options:
         "--mode": [plan.mode],
         "--preset": [plan.preset],
         "--optimizer": _optimizer(model),
+        "--loss": [name] if (name := loss_text(model.graph).partition(":")[0]) else [],
         "--arena": texts,
     }
 

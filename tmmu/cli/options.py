@@ -20,6 +20,8 @@ Mode = Literal["inference", "forward", "backward"]
 Preset = Literal["train_full", "inference", "remat_enabled"]
 Device = Literal["cuda", "cpu"]
 Dtype = Literal["float32", "float16", "bfloat16"]
+Loss = Literal["cross_entropy", "mse", "sum"]
+Autocast = Literal["bf16", "fp16"]
 Texts: TypeAlias = list[str] | None
 
 PYTHON: Final = ("file", "class", "module")
@@ -68,6 +70,26 @@ class CaptureOptions(OptionGroup):
         ),
         FOR_TRACED,
     ] = None
+    loss: Annotated[
+        Loss | None,
+        CaptureOption(
+            help="Train on this loss of the model's output, compared with one more input. "
+            "Default: loss of the model's file, or the loss that the model returns.",
+        ),
+        FOR_TRACED,
+    ] = None
+    autocast: Annotated[
+        Autocast | None,
+        CaptureOption(help="Run forward and loss inside torch.autocast of this dtype. Default: no autocast."),
+        FOR_TRACED,
+    ] = None
+    dtype: Annotated[
+        Dtype | None,
+        CaptureOption(
+            help="Convert weights, buffers and inputs to this floating dtype. Default: the dtypes that the model has."
+        ),
+        FOR_TRACED,
+    ] = None
     settings: Annotated[
         Texts,
         CaptureOption(
@@ -107,11 +129,6 @@ class CaptureOptions(OptionGroup):
             metavar="N",
             help="Capture an hf: model for N tokens per sequence. Default: 512, or its number of positions if less.",
         ),
-        FOR_HUGGING_FACE,
-    ] = None
-    dtype: Annotated[
-        Dtype | None,
-        CaptureOption(help="Give the weights of an hf: model this dtype. Default: its configuration's, else float32."),
         FOR_HUGGING_FACE,
     ] = None
     decode: Annotated[

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
 from tmmu.cli.load import load_graph
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from tmmu.passes.capture.request import CaptureRequest
 
 
+TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast")
+HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len")
+"""Options of what is traced, which are in the key of files."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSettings:
     """The fields of a ``CaptureRequest`` except its model, without the import of torch."""
@@ -51,6 +56,8 @@ class CaptureSettings:
     device: str
     mode: str
     optimizer: str | None
+    loss: str | None
+    autocast: str | None
     settings: tuple[tuple[str, str], ...]
     inputs: tuple[str, ...]
     symbolic_inputs: bool
@@ -100,6 +107,8 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
         device=options.device or device,
         mode=options.mode or DEFAULT_MODE,
         optimizer=parse_optimizer_text(options.optimizer),
+        loss=options.loss,
+        autocast=options.autocast,
         settings=parse_settings(options.settings or ()),
         inputs=tuple(options.inputs or ()),
         symbolic_inputs=options.symbolic_inputs,
@@ -125,6 +134,9 @@ def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
         add = "use" if options.mode else "add"
         fix = f"{add} --mode backward, or leave it out"
         refuse({"--optimizer": options.optimizer}, "only with --mode backward", fix=fix)
+    if options.mode in (None, DEFAULT_MODE):
+        fix = "add --mode backward, or leave it out"
+        refuse({"--loss": options.loss}, "only with --mode forward or backward", fix=fix)
     if not options.decode:
         refuse({"--cache-len": options.cache_len}, "only with --decode", fix="add --decode, or leave it out")
 
@@ -152,14 +164,17 @@ def file_key(request: ModelRequest) -> Key | None:
     """The key of an ``hf:`` or ``.pt2`` model by its files, without torch; ``None`` for others, which are traced."""
     capture = request.capture
     if request.model.kind == "hf":
-        names = ("batch", "seq", "dtype", "decode", "cache_len")
-        parts = configuration_parts(request.model.path, {name: getattr(capture, name) for name in names})
+        parts = configuration_parts(request.model.path, _workload(capture, *TRACED_WORKLOAD, *HUGGING_FACE_WORKLOAD))
     elif request.model.kind == "pt2":
-        parts = exported_parts(request.model.path)
+        parts = exported_parts(request.model.path, _workload(capture, *TRACED_WORKLOAD))
     else:
         return None
     key = request_key(request.plan, device=capture.device, optimizer=capture.optimizer)
     return None if isinstance(parts, NoKey) else key.with_parts(*parts)
+
+
+def _workload(capture: CaptureSettings, *names: str) -> dict[str, object]:
+    return {name: getattr(capture, name) for name in names}
 
 
 def graph_key(graph: Graph, plan: PlanRequest) -> Key:

@@ -32,6 +32,8 @@ PERSISTENT_ROLES: Final = frozenset({PARAMETER, CONSTANT, INPUT, STATE})
 
 UPDATE_MODULE: Final = "torch.optim:"
 """Before the optimizer's text, the module of ops that update: ``torch.optim:adamw:foreach``."""
+LOSS_MODULE: Final = "loss:"
+"""Before a loss of tmmu's own, the module of its ops: ``loss:mse``, ``loss:cross_entropy:dim=2``."""
 STAGES: Final = ("forward", "backward", "update")
 TARGETS: Final = ("cuda", "cpu")
 PHASES: Final = (

@@ -262,8 +262,8 @@ def archive(path: Path, **changes: bytes) -> Path:
 
 
 def test_exported_parts_cover_all_but_the_bytes_of_weights(tmp_path: Path) -> None:
-    base = key_of_parts(exported_parts(archive(tmp_path / "net.pt2")))
-    weights = key_of_parts(exported_parts(archive(tmp_path / "net.pt2", **{"net/data/weights/weight_0": b"5678"})))
+    base = key_of_parts(exported_parts(archive(tmp_path / "net.pt2"), {}))
+    weights = key_of_parts(exported_parts(archive(tmp_path / "net.pt2", **{"net/data/weights/weight_0": b"5678"}), {}))
     assert base == weights
     for name, data in (
         ("net/models/model.json", b"grape"),
@@ -272,16 +272,18 @@ def test_exported_parts_cover_all_but_the_bytes_of_weights(tmp_path: Path) -> No
         ("net/data/constants/tensor_0", b"2"),
         ("net/more", b""),
     ):
-        changed = key_of_parts(exported_parts(archive(tmp_path / "net.pt2", **{name: data})))
+        changed = key_of_parts(exported_parts(archive(tmp_path / "net.pt2", **{name: data}), {}))
         assert base.differences(changed) == ("model",), name
-    assert base.differences(key_of_parts(exported_parts(archive(tmp_path / "other.pt2")))) == ("model",)
+    assert base.differences(key_of_parts(exported_parts(archive(tmp_path / "other.pt2"), {}))) == ("model",)
+    other = key_of_parts(exported_parts(archive(tmp_path / "net.pt2"), {"dtype": "bfloat16"}))
+    assert base.differences(other) == ("workload",)
 
 
 @pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04"])
 def test_exported_program_that_is_broken_has_no_key(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "net.pt2").write_bytes(data)
-    assert isinstance(exported_parts(tmp_path / "net.pt2"), NoKey)
-    assert isinstance(exported_parts(tmp_path / "none.pt2"), NoKey)
+    assert isinstance(exported_parts(tmp_path / "net.pt2", {}), NoKey)
+    assert isinstance(exported_parts(tmp_path / "none.pt2", {}), NoKey)
 
 
 def test_graph_parts_cover_the_bytes_of_the_file() -> None:

@@ -105,11 +105,12 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         cached = render.cache_record(compiled.cached)
         survivors = [{"bytes": count, "source": source} for count, source in compiled.survivors]
         record = {"files": files, "cache": cached, "seconds": dict(compiled.seconds)}
-        last = {"assumed": compiled.assumed, "survivors": survivors, "allocation_time_ns": compiled.allocation_time_ns}
-        print_json(asdict(summary) | record | last)
+        traced = {"assumed": compiled.assumed, "survivors": survivors, "autocast": job.request.capture.autocast}
+        print_json(asdict(summary) | record | traced | {"allocation_time_ns": compiled.allocation_time_ns})
         return
     out = render.console()
     render.print_summary(out, summary)
+    render.print_lines(out, render.autocast_line(job.request.capture.autocast, compiled.graph.target))
     render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
     render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
     render.print_origin(out, compiled)

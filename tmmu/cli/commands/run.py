@@ -158,9 +158,10 @@ def run_run(job: RunJob) -> int:
         cache = plan_cache(reverify=True) if job.request.cache else None
         compiled, report = run_model(capture, job.request.plan, job.run, progress, cache=cache)
     if job.json:
-        print_json(record(compiled, report))
+        print_json(record(compiled, report) | {"autocast": capture.autocast})
         return 0
     out = render.console()
     render.print_lines(out, lines(compiled, report, job.run, model_file=job.request.model.path.name))
+    render.print_lines(out, render.autocast_line(capture.autocast, capture.device))
     render.print_origin(out, compiled)
     return 0

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.ir.graph import Graph
+from tmmu.ir.graph import LOSS_MODULE, Graph
 from tmmu.ir.plan import Plan
 
 STATE_KINDS: Final = ("weights", "optimizer", "cache", "buffers")
@@ -34,6 +34,12 @@ def caller_inputs(graph: Graph) -> tuple[CallerInput, ...]:
         CallerInput(name=names[values.buffer[value]], dtype=values.dtype[value], shape=values.shape[value])
         for value in graph.inputs
     )
+
+
+def loss_text(graph: Graph) -> str:
+    """The loss that tmmu takes itself, such as ``mse`` or ``cross_entropy:dim=2``; empty for one of the model's own."""
+    modules = (module for module in graph.notes.ops.module if module.startswith(LOSS_MODULE))
+    return next(modules, "").removeprefix(LOSS_MODULE)
 
 
 def state_parts(plan: Plan, graph: Graph) -> tuple[StatePart, ...]:

@@ -52,7 +52,7 @@ def console(*, stderr: bool = False) -> Console:
 def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
     """Print the summary with the ``peaks`` largest of its peaks."""
     out.print(printable(headline(summary)), style="bold")
-    print_lines(out, [*inputs_line(summary), "", *arena_table(summary), ""])
+    print_lines(out, [*inputs_line(summary), *loss_line(summary.loss), "", *arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
         print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
     print_lines(out, [memory_line(summary), *ring_line(summary), *state_line(summary), fit_line(summary), BOUNDED])
@@ -76,6 +76,19 @@ def inputs_line(summary: Summary) -> list[str]:
     texts = [f"{tensor.name} {tensor.dtype}[{', '.join(map(str, tensor.shape))}]".strip() for tensor in summary.inputs]
     more = [f"and {len(texts) - MAX_INPUTS} more"] if len(texts) > MAX_INPUTS else []
     return [f"inputs: {', '.join([*texts[:MAX_INPUTS], *more])}"] if texts else []
+
+
+def loss_line(text: str | None) -> list[str]:
+    """The loss that tmmu takes of the output, and which dimension has the classes; empty for the model's own."""
+    if not text:
+        return []
+    name, _, dim = text.partition(":dim=")
+    return [f"loss: {name} of the output" + (f", classes in dimension {dim}" if dim else "")]
+
+
+def autocast_line(autocast: str | None, device: str) -> list[str]:
+    """The region around forward and loss; empty without one."""
+    return [f"autocast: {autocast} on {device}, forward and loss"] if autocast else []
 
 
 def arena_table(summary: Summary) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cli.output import render
+from tmmu.cli.output.plan_contents import loss_text
 from tmmu.driver import Compiled, RunRequest
 from tmmu.planner.arenas import readable_size
 
@@ -30,6 +31,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
         "assumed": compiled.assumed,
         "survivors": [{"bytes": count, "source": source} for count, source in compiled.survivors],
         "allocation_time_ns": compiled.allocation_time_ns,
+        "loss": loss_text(compiled.graph) or None,
     }
 
 
@@ -39,6 +41,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield f"{compiled.graph.notes.name} ran on {compiled.graph.target}: {ran.steps} ops, {weights}"
     yield f"inputs   {_listed(ran.inputs)}"
     yield f"outputs  {_listed(ran.outputs)}"
+    yield from render.loss_line(loss_text(compiled.graph))
     yield from render.assumed_line(compiled.assumed)
     yield from render.survivors_line(compiled.survivors)
     yield ""

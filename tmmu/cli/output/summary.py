@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.cli.output.plan_contents import CallerInput, StatePart, caller_inputs, state_parts
+from tmmu.cli.output.plan_contents import CallerInput, StatePart, caller_inputs, loss_text, state_parts
 from tmmu.compare.timeline import PlacedItem, live_buffers, peak_level, placed_items
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
@@ -115,7 +115,7 @@ class Summary:
     """A plan in one screen; the fields are keys of the JSON output.
 
     ``peaks``: of the non-empty slabs of the stack, largest first. ``inputs`` and ``state`` (kinds in the data segment)
-    are empty without a graph.
+    are empty without a graph. ``loss``: the one that tmmu takes itself, ``None`` for the model's own.
     """
 
     model: str
@@ -136,6 +136,7 @@ class Summary:
     state: tuple[StatePart, ...]
     reserve: int
     fits: tuple[Fit, ...]
+    loss: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +174,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
         state=state_parts(plan, graph) if graph else (),
         reserve=reserve,
         fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
+        loss=(loss_text(graph) or None) if graph else None,
     )
 
 

@@ -13,10 +13,11 @@ from tmmu.errors import InvalidConfig
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.imports import importable_from
+from tmmu.passes.capture.losses import target_name
 from tmmu.passes.capture.phases import Phase
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import inputs_by_name
-from tmmu.passes.capture.training import train_step
+from tmmu.passes.capture.training import evaluate, train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import cpp_address, tree_unflatten
@@ -32,21 +33,22 @@ class EagerModel:
         with self._user_code(Phase.BUILDING), torch.device(request.device):
             self._workload = _load_workload(request)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
-        self._optimizer = _Optimizer()
+        self._keeper = _StepKeeper()
         self._inputs = _inputs_of(self._workload)
         self._initial_bytes = {name: _storage_bytes(tensor).clone() for name, tensor in self._weights.items()}
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The inputs in a graph's order, each window once."""
-        return tuple(self._inputs)
+        """The inputs in a graph's order, each window once; the target of a loss comes last."""
+        target = target_name(self._request.loss) if self._request.mode != "inference" else None
+        return (*self._inputs, *([] if target is None else [_target_key(target, self._inputs)]))
 
     def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
         """Give weights and inputs these values, by name; all else is as the model was built.
 
         A weight has the shape that it has in the model, or is flat: all elements of its storage.
         """
-        self._optimizer.forget()
+        self._keeper.forget()
         with torch.no_grad():
             for name, tensor in self._weights.items():
                 _storage_bytes(tensor).copy_(self._initial_bytes[name])
@@ -56,6 +58,7 @@ class EagerModel:
                     _copy_value(name, tensor, weights[name])
             for name, tensor in self._inputs.items():
                 tensor.copy_(inputs[name])
+            self._keeper.target = next((inputs[n].clone() for n in self.input_names if n not in self._inputs), None)
 
     def run(self) -> list[torch.Tensor]:
         """What one step returns, windows that coincide once, as a graph lists them."""
@@ -67,9 +70,8 @@ class EagerModel:
         """One step, as the model's author would call it."""
         workload = self._workload
         if self._request.mode == "inference":
-            with torch.no_grad():
-                return workload.run(*workload.args, **workload.kwargs)
-        results = train_step(workload, self._optimizer, optimizer=self._request.optimizer, device=self._request.device)
+            return evaluate(workload, self._request)
+        results = train_step(workload, self._keeper, self._request)
         for tensor in (*self._weights.values(), *self._inputs.values()):
             tensor.grad = None  # the caller has them; the next step starts without
         return results
@@ -77,12 +79,13 @@ class EagerModel:
     @property
     def states(self) -> dict[str, torch.Tensor]:
         """What it keeps between steps, by the names of a graph's buffers."""
-        return self._weights | self._optimizer.state
+        return self._weights | self._keeper.state
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of weights, state and inputs, each storage once."""
-        tensors = (*self.states.values(), *self._inputs.values())
+        targets = [] if self._keeper.target is None else [self._keeper.target]
+        tensors = (*self.states.values(), *self._inputs.values(), *targets)
         return sum({cpp_address(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}.values())
 
     def compile_step(self) -> Callable[[], Any]:
@@ -97,14 +100,16 @@ class EagerModel:
             yield
 
 
-class _Optimizer:
-    """The recorder of a training step that is not recorded: it keeps the optimizer and its state, zero at first.
+class _StepKeeper:
+    """The recorder of a training step that is not recorded: it keeps the loss's target, the optimizer and its state.
 
-    Only the first step makes them: later ones allocate and compute what the model's author would see.
+    State is zero at first; so is a target that nobody gave. Only the first step makes them: later ones allocate and
+    compute what the model's author would see.
     """
 
     def __init__(self) -> None:
         self.state: dict[str, torch.Tensor] = {}
+        self.target: torch.Tensor | None = None
         self._optimizer: torch.optim.Optimizer | None = None
 
     def forget(self) -> None:
@@ -118,6 +123,13 @@ class _Optimizer:
             self._optimizer = make()
         return self._optimizer
 
+    def keep_target(self, make: Callable[[], torch.Tensor], *, name: str) -> torch.Tensor:
+        """The one that was loaded, or that of an earlier step."""
+        del name
+        if self.target is None:
+            self.target = make()
+        return self.target
+
     def in_stage(self, stage: str, *, module: str = "") -> Any:
         del stage, module
         return nullcontext()
@@ -130,6 +142,10 @@ class _Optimizer:
         if name not in self.state:
             self.state[name] = tensor.zero_()
         return self.state[name]
+
+
+def _target_key(name: str, inputs: Mapping[str, torch.Tensor]) -> str:
+    return name if name not in inputs else f"input_{len(inputs)}"
 
 
 def stored_weights(request: CaptureRequest) -> dict[str, torch.Tensor]:

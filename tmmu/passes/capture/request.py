@@ -14,7 +14,9 @@ class CaptureRequest:
 
     ``settings`` are ``--set`` pairs as text; ``inputs`` are ``--input`` texts such as ``ids=int64[1,1024]``.
     ``symbolic_inputs``: control flow may not look at the values that the model's file gives to inputs and buffers.
-    ``batch``, ``seq``, ``dtype``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
+    ``loss`` is ``cross_entropy``, ``mse`` or ``sum``, in place of the model's own. ``autocast`` is ``bf16`` or
+    ``fp16``, the dtype of a region around forward and loss; ``dtype`` that of weights and inputs.
+    ``batch``, ``seq``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
     ``trust``: the code that a ``.pt2`` holds may run.
     """
 
@@ -22,6 +24,8 @@ class CaptureRequest:
     device: str = "cuda"
     mode: str = "inference"
     optimizer: str | None = None
+    loss: str | None = None
+    autocast: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
     inputs: tuple[str, ...] = ()
     symbolic_inputs: bool = False

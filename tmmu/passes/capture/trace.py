@@ -27,7 +27,7 @@ from tmmu.passes.capture.phases import Phase
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
-from tmmu.passes.capture.training import train_step
+from tmmu.passes.capture.training import evaluate, train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import FakeTensorMode, is_mkldnn_enabled, set_mkldnn_enabled
@@ -93,6 +93,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     ):
         declared = _declared_tensors(workload, recorder)
         results = _step(workload, request, recorder)
+        inputs = (*inputs, *recorder.targets)
         _require_in_place(declared, recorder)
         distinct = {recorder.window_of(tensor): tensor for _, tensor in named_tensors(results)}
         tensors = [_computed(tensor) for tensor in distinct.values()]
@@ -170,8 +171,9 @@ def inputs_by_name(workload: Workload) -> dict[str, Any]:
 
 def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> Any:
     if request.mode != "inference":
-        return train_step(workload, recorder, optimizer=request.optimizer, device=request.device)
+        return train_step(workload, recorder, request)
     if request.optimizer is not None:
         raise InvalidConfig("an optimizer needs a training step", fix="add --mode backward")
-    with torch.no_grad():
-        return workload.run(*workload.args, **workload.kwargs)
+    if request.loss is not None:
+        raise InvalidConfig("a loss needs a training step", fix="add --mode backward")
+    return evaluate(workload, request)

@@ -1,37 +1,51 @@
 """One training step, as eager PyTorch takes it: loss, backward, and the optimizer's update."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Protocol
 
 import torch
 
 from tmmu.errors import CaptureFailed
 from tmmu.ir.graph import UPDATE_MODULE
+from tmmu.passes.capture.losses import TargetKeeper, loss_of_output
 from tmmu.passes.capture.optimizers import StateKeeper, parse_optimizer, update
 from tmmu.passes.capture.phases import Phase, in_phase
+from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 
+_AUTOCAST: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-class StepRecorder(StateKeeper, Protocol):
+
+class StepRecorder(StateKeeper, TargetKeeper, Protocol):
     """What a training step tells its recorder."""
 
-    def in_stage(self, stage: str, /, *, module: str = "") -> AbstractContextManager[None]:
-        """Block whose calls belong to this stage; ``module`` is noted for those of no module."""
+
+def evaluate(workload: Workload, request: CaptureRequest) -> Any:
+    """What the model returns, without gradients."""
+    with torch.no_grad(), autocast_region(request):
+        return workload.run(*workload.args, **workload.kwargs)
 
 
-def train_step(
-    workload: Workload, recorder: StepRecorder, *, optimizer: str | None, device: str = "cpu"
-) -> list[torch.Tensor]:
+def autocast_region(request: CaptureRequest) -> AbstractContextManager[Any]:
+    """The region of ``--autocast`` on the request's device, which ends before the backward pass."""
+    if request.autocast is None:
+        return nullcontext()
+    return torch.autocast(request.device, dtype=_AUTOCAST[request.autocast])
+
+
+def train_step(workload: Workload, recorder: StepRecorder, request: CaptureRequest) -> list[torch.Tensor]:
     """The loss and the gradients after one step; the loss alone where an optimizer has consumed the gradients.
 
-    ``device`` decides the form of an optimizer that names none.
+    The request's device decides the form of an optimizer that names none.
     """
-    spec = None if optimizer is None else parse_optimizer(optimizer, device)
-    loss = _loss(workload)
+    spec = None if request.optimizer is None else parse_optimizer(request.optimizer, request.device)
+    with autocast_region(request):
+        loss = _loss(workload, request.loss, recorder)
+    _require_trainable(loss)
     with recorder.in_stage("backward"), in_phase(Phase.BACKWARD):
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
     trained = _trained_parameters(workload)
     if spec is None:
         return [loss.detach(), *(grad for _, _, grad in trained), *_input_gradients(workload)]
@@ -42,19 +56,25 @@ def train_step(
     return [loss.detach()]
 
 
-def _loss(workload: Workload) -> torch.Tensor:
+def _loss(workload: Workload, loss_name: str | None, recorder: StepRecorder) -> Any:
+    if loss_name is not None:
+        output = workload.run(*workload.args, **workload.kwargs)
+        with in_phase(Phase.LOSS):
+            return loss_of_output(loss_name, output, recorder)
     if workload.loss is not None:
         with in_phase(Phase.LOSS):
-            loss = workload.loss(workload.run, *workload.args, **workload.kwargs)
-    else:
-        loss = _own_loss(workload.run(*workload.args, **workload.kwargs))
+            return workload.loss(workload.run, *workload.args, **workload.kwargs)
+    return _own_loss(workload.run(*workload.args, **workload.kwargs))
+
+
+def _require_trainable(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CaptureFailed(
-            "the model has no scalar loss to train on", fix="define loss(model, *args, **kwargs), or return .loss"
+            "the model has no scalar loss to train on",
+            fix="define loss(model, *args, **kwargs), return .loss, or give --loss",
         )
     if not loss.requires_grad:
         raise CaptureFailed("the loss depends on no trainable parameter", fix="unfreeze a parameter, or plan inference")
-    return loss
 
 
 def _own_loss(out: Any) -> Any:

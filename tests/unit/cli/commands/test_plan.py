@@ -118,7 +118,6 @@ def test_arena_entries_reach_the_plan(shell: Shell) -> None:
         (("--input", "x=float32[1]"), "--input: only for a model.py"),
         (("--batch", "2"), "--batch: only for an hf:"),
         (("--seq", "2"), "--seq: only for an hf:"),
-        (("--dtype", "bfloat16"), "--dtype: only for an hf:"),
         (("--decode", "--cache-len", "8"), "--decode, --cache-len: only for an hf:"),
         (("--device", "cuda"), "--device: settled when the graph was captured"),
         (("--optimizer", "sgd", "--mode", "backward"), "--optimizer: settled when"),

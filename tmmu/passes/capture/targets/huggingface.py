@@ -13,14 +13,9 @@ from tmmu.codec.json_text import decode_json
 from tmmu.errors import CaptureFailed, InvalidConfig, PlanCorrupt, UnsupportedOp
 from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.targets.dtypes import parse_dtype
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 
-_DTYPES: Final = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
 _CACHE_NAMES: Final = ("cache", "past_key_values")
 _DEFAULT_SEQUENCE: Final = 512
 
@@ -48,7 +43,7 @@ def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
     model = build(config, dtype)
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
-    kwargs = example_inputs(model, config, request, dtype, training=training)
+    kwargs = example_inputs(model, config, request, dtype, supervised=training and request.loss is None)
     if "use_cache" in inspect.signature(model.forward).parameters:
         kwargs["use_cache"] = False
     return Workload(name=name, folder="", run=model, module=model, kwargs=kwargs)
@@ -112,9 +107,7 @@ def _name(folder: Path) -> str:
 
 def _dtype(request: CaptureRequest, config: Any) -> torch.dtype:
     if request.dtype is not None:
-        if request.dtype not in _DTYPES:
-            raise InvalidConfig(f"no dtype {request.dtype!r}", fix=f"choose one of {', '.join(_DTYPES)}")
-        return _DTYPES[request.dtype]
+        return parse_dtype(request.dtype)
     own = getattr(config, "dtype", None)
     return own if isinstance(own, torch.dtype) else torch.float32
 
@@ -133,9 +126,12 @@ class _InputSizes:
 
 
 def example_inputs(
-    model: torch.nn.Module, config: Any, request: CaptureRequest, dtype: torch.dtype, *, training: bool
+    model: torch.nn.Module, config: Any, request: CaptureRequest, dtype: torch.dtype, *, supervised: bool
 ) -> dict[str, Any]:
-    """One tensor for each input that the architecture's ``forward`` requires, by the table below."""
+    """One tensor for each input that the architecture's ``forward`` requires, by the table below.
+
+    ``supervised``: with what makes it return its own loss.
+    """
     names = inspect.signature(model.forward).parameters
     sizes = _InputSizes(config, request.batch, _sequence(request, config), dtype)
     main = getattr(model, "main_input_name", "input_ids")
@@ -145,7 +141,7 @@ def example_inputs(
         raise InvalidConfig(f"{type(model).__name__} takes no tokens", fix="drop --seq")
     if not inputs:
         raise CaptureFailed(f"no inputs are known for {type(model).__name__}", fix="plan it from a file: FILE.py:NAME")
-    if training:
+    if supervised:
         inputs |= _supervision(names, sizes, inputs)
     return inputs
 

@@ -13,6 +13,7 @@ from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.targets.dtypes import with_dtype
 from tmmu.passes.capture.targets.settings import setting_of
 from tmmu.passes.capture.workload import Workload, module_of
 from tmmu.torch_private import UNCOMPILED_MODULE
@@ -38,7 +39,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
     args, kwargs = _inputs(module, request, settings, used, run)
     makers = [m for m in (maker, getattr(module, "inputs", None)) if not isinstance(m, torch.nn.Module)]
     _refuse_unknown(settings, used, *makers)
-    return Workload(
+    workload = Workload(
         name=Path(request.model).stem,
         folder=folder,
         run=run,
@@ -48,6 +49,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
         loss=getattr(module, "loss", None),
         gives_values=not request.symbolic_inputs,
     )
+    return with_dtype(workload, request)
 
 
 def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, folder: str) -> Workload:
@@ -67,7 +69,7 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
         raise CaptureFailed(f"{name} makes no module", fix="name an nn.Module class, or a function that makes one")
     args, kwargs = _inputs(module, request, settings, used, run)
     _refuse_unknown(settings, used, *(() if isinstance(member, torch.nn.Module) else (member,)))
-    return Workload(
+    workload = Workload(
         name=name,
         folder=folder,
         run=run,
@@ -77,6 +79,7 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
         loss=getattr(module, "loss", None),
         gives_values=not request.symbolic_inputs,
     )
+    return with_dtype(workload, request)
 
 
 def _settings_of(request: CaptureRequest, module: ModuleType) -> dict[str, Any]:
