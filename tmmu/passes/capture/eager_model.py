@@ -20,7 +20,7 @@ from tmmu.passes.capture.trace import inputs_by_name
 from tmmu.passes.capture.training import evaluate, train_step
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
-from tmmu.torch_private import cpp_address, tree_unflatten
+from tmmu.torch_private import cpp_address
 
 
 class EagerModel:
@@ -152,31 +152,17 @@ def stored_weights(request: CaptureRequest) -> dict[str, torch.Tensor]:
     """The weights in an exported program, by the names of a graph's buffers; none for other models."""
     if not request.model.endswith(".pt2"):
         return {}
-    exported = _exported(request)
-    return {**exported.state_dict, **{n: t for n, t in exported.constants.items() if isinstance(t, torch.Tensor)}}
+    from tmmu.passes.capture.targets.exported import stored_tensors_of  # noqa: PLC0415 - torch's compiler
 
-
-def _exported(request: CaptureRequest) -> torch.export.ExportedProgram:
-    from tmmu.passes.capture.targets.exported import read_exported  # noqa: PLC0415 - torch's compiler, 0.7 s to import
-
-    return read_exported(Path(request.model), trust=request.trust, weights=True)
-
-
-def _exported_inputs(exported: torch.export.ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of the forms that its graph was exported for; a file's own sample inputs are a pickle, and not read."""
-    from tmmu.passes.capture.targets.exported import user_inputs  # noqa: PLC0415
-
-    args, kwargs = tree_unflatten(user_inputs(exported), exported.call_spec.in_spec)
-    return tuple(args), dict(kwargs)
+    return stored_tensors_of(request, Path(request.model))
 
 
 def _load_workload(request: CaptureRequest) -> Workload:
     if not request.model.endswith(".pt2"):
         return targets.load(request, None)
-    exported = _exported(request)
-    module = exported.module()
-    args, kwargs = _exported_inputs(exported)
-    return Workload(name="exported", folder="", run=module, module=module, args=args, kwargs=kwargs)
+    from tmmu.passes.capture.targets.exported import eager_exported  # noqa: PLC0415 - torch's compiler
+
+    return eager_exported(request, Path(request.model))
 
 
 def _weights_of(work: Workload, *, training: bool) -> dict[str, torch.Tensor]:

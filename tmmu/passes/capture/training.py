@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from tmmu.errors import CaptureFailed
-from tmmu.ir.graph import UPDATE_MODULE
+from tmmu.ir.graph import PARAMETER, UPDATE_MODULE
 from tmmu.passes.capture.losses import TargetKeeper, loss_of_output
 from tmmu.passes.capture.optimizers import StateKeeper, parse_optimizer, update
 from tmmu.passes.capture.phases import Phase, in_phase
@@ -88,10 +88,12 @@ def _own_loss(out: Any) -> Any:
 
 
 def _trained_parameters(workload: Workload) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """(name, parameter, gradient) for each parameter that got one."""
+    """(name, parameter, gradient) for each parameter that got one: those that the workload owns, else its module's."""
     module = workload.module
-    parameters = module.named_parameters() if module is not None else ()
-    return [(name, p, p.grad) for name, p in parameters if p.grad is not None]
+    owned = [(entry.name, entry.tensor) for entry in workload.owned if entry.role == PARAMETER]
+    parameters = owned or ([] if module is None else list(module.named_parameters()))
+    distinct = {id(parameter): (name, parameter) for name, parameter in reversed(parameters)}
+    return [(name, p, p.grad) for name, p in reversed(distinct.values()) if p.grad is not None]
 
 
 def _input_gradients(workload: Workload) -> list[torch.Tensor]:

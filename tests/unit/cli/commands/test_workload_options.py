@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.unit.cli.graphs import Shell
 
@@ -90,6 +91,22 @@ def test_configurations_and_classes_take_the_options(
     named = checked(shell, f"{net}:Net", "--input", "x=int64[1,4]", "--mode", "backward", *words)
     assert named["loss"] == words[1]
     assert checked(shell, "net:Net", "--input", "x=int64[1,4]", "--mode", "backward", *words)["plan"] == named["plan"]
+
+
+EXPORT_OPTIONS = (
+    (), ("--dtype", "bfloat16"), ("--autocast", "bf16"), ("--mode", "backward", "--loss", "mse", "--autocast", "fp16"),
+    ("--mode", "backward", "--loss", "cross_entropy", "--optimizer", "adamw"),
+    ("--mode", "backward", "--loss", "sum", "--dtype", "bfloat16"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", EXPORT_OPTIONS, ids=" ".join)
+def test_exported_programs_take_the_options(shell: Shell, words: tuple[str, ...]) -> None:
+    module = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 5)).train()
+    torch.export.save(torch.export.export(module, (torch.zeros(2, 3, dtype=torch.int64),)), "net.pt2")
+    record = checked(shell, "net.pt2", *words)
+    assert record["weights"]["model"] == 5
+    assert record["same"] == (1 + 5 * (4 if "--optimizer" in words else 1) if "--mode" in words else 1)
 
 
 def test_configuration_computes_its_own_loss_or_ours(shell: Shell, llama: str) -> None:

@@ -80,7 +80,7 @@ def require_real_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[st
         if len(dtypes) > 1:
             raise CaptureFailed(
                 f"{func} of {' and '.join(dtypes)}: a real run refuses mixed dtypes",
-                fix="convert the inputs or the model, or use autocast",
+                fix="convert the inputs or the model (--dtype), or use autocast (--autocast)",
             )
     elif func.namespace == "quantized" or _asks_for_quantized(args, kwargs):
         raise UnsupportedOp(f"{func} makes a quantized tensor", fix="plan the model before it is quantized")

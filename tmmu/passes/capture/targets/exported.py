@@ -17,6 +17,7 @@ from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.sources import display_name
+from tmmu.passes.capture.targets.dtypes import convert_tensor, parse_dtype
 from tmmu.passes.capture.targets.untrusted import require_harmless, without_pickles
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 from tmmu.torch_private import (
@@ -26,9 +27,11 @@ from tmmu.torch_private import (
     archive_package,
     deserialize_scalar_type,
     disable_current_modes,
+    tree_unflatten,
 )
 
 _ROLES = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "constant", InputKind.CONSTANT_TENSOR: "constant"}
+_CONVERTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.USER_INPUT)
 _WRITES_BACK = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
@@ -40,25 +43,69 @@ def load_exported(request: CaptureRequest, path: Path, fake: FakeTensorMode) -> 
     signature = exported.graph_signature
     tensors: list[tuple[str, Any]] = []
     owned: list[OwnedTensor] = []
-    placeholders = [n for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
-    for spec, node in zip(signature.input_specs, placeholders, strict=True):
-        value = _placeholder(spec, node, exported, fake)
+    for spec, node in zip(signature.input_specs, _placeholders(exported), strict=True):
+        value = _in_dtype(spec, _placeholder(spec, node, exported, fake), request)
         tensors.append((node.name, value))
         if spec.kind in _ROLES and isinstance(value, torch.Tensor):
             owned.append(OwnedTensor(role=_ROLES[spec.kind], name=spec.target or node.name, tensor=value))
     owned_ids = {id(entry.tensor) for entry in owned}
     inputs = {name: value for name, value in tensors if isinstance(value, torch.Tensor) and id(value) not in owned_ids}
     modules = ModuleStack()
+    if request.dtype or request.autocast:
+        _drop_dtype_assertions(exported.graph_module)
     run = _ExportedCall(exported.graph_module, signature, dict(tensors), modules)
     return Workload(name=path.stem, folder="", run=run, kwargs=inputs, owned=tuple(owned), modules=modules)
 
 
+def eager_exported(request: CaptureRequest, path: Path) -> Workload:
+    """The same on real tensors: torch's own module of the program, with its weights, and inputs of zeros."""
+    _refuse_options(request)
+    exported = read_exported(path, trust=request.trust, weights=True)
+    module = exported.module()
+    if request.dtype or request.autocast:
+        _drop_dtype_assertions(module)
+    tensors = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)))
+    owned = list[OwnedTensor]()
+    for spec in exported.graph_signature.input_specs:
+        if spec.target in tensors:
+            tensor = tensors[spec.target]
+            tensor.data = _in_dtype(spec, tensor.data, request)
+            owned.append(OwnedTensor(role=_ROLES[spec.kind], name=spec.target, tensor=tensor))
+    args, kwargs = tree_unflatten(_user_inputs(exported, request), exported.call_spec.in_spec)
+    return Workload(
+        name=path.stem, folder="", run=module, module=module, args=tuple(args), kwargs=kwargs, owned=tuple(owned)
+    )
+
+
+def stored_tensors_of(request: CaptureRequest, path: Path) -> dict[str, torch.Tensor]:
+    """Weights, buffers and constants in the file, by the names of a graph's buffers, in the request's dtype."""
+    exported = read_exported(path, trust=request.trust, weights=True)
+    stored = {**exported.state_dict, **{n: t for n, t in exported.constants.items() if isinstance(t, torch.Tensor)}}
+    specs = {spec.target: spec for spec in exported.graph_signature.input_specs}
+    return {name: _in_dtype(specs[name], value, request) if name in specs else value for name, value in stored.items()}
+
+
+def _placeholders(exported: torch.export.ExportedProgram) -> list[fx.Node]:
+    return [node for node in exported.graph_module.graph.nodes if node.op == "placeholder"]
+
+
 def _refuse_options(request: CaptureRequest) -> None:
-    if request.settings or request.inputs or request.mode != "inference":
-        raise InvalidConfig(
-            "an exported program has its inputs and its mode fixed",
-            fix="drop --set, --input and --mode, or export again",
-        )
+    if request.settings or request.inputs:
+        raise InvalidConfig("an exported program has its inputs fixed", fix="drop --set and --input, or export again")
+
+
+def _in_dtype(spec: Any, value: Any, request: CaptureRequest) -> Any:
+    """A weight, a buffer or an input in the dtype that the request names; numbers inside of the program stay."""
+    is_converted = request.dtype is not None and spec.kind in _CONVERTED and isinstance(value, torch.Tensor)
+    return convert_tensor(value, parse_dtype(request.dtype or "")) if is_converted else value
+
+
+def _drop_dtype_assertions(module: fx.GraphModule) -> None:
+    """Take out what holds a program, converted or under autocast, to the dtypes that it was exported with."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.recompile()
 
 
 def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.ExportedProgram:
@@ -82,12 +129,11 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
             ) from error
 
 
-def user_inputs(exported: torch.export.ExportedProgram) -> list[Any]:
+def _user_inputs(exported: torch.export.ExportedProgram, request: CaptureRequest) -> list[Any]:
     """What its user gives, in order: zeros of each tensor's form, other values as they were exported."""
-    nodes = [node for node in exported.graph_module.graph.nodes if node.op == "placeholder"]
-    specs = zip(exported.graph_signature.input_specs, nodes, strict=True)
+    specs = zip(exported.graph_signature.input_specs, _placeholders(exported), strict=True)
     return [
-        spec.arg.value if isinstance(spec.arg, ConstantArgument) else _zeros_of(node)
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else _in_dtype(spec, _zeros_of(node), request)
         for spec, node in specs
         if spec.kind is InputKind.USER_INPUT
     ]
@@ -170,7 +216,8 @@ class _ExportedCall:
         for spec, result in zip(self._signature.output_specs, results, strict=True):
             if spec.kind in _WRITES_BACK:
                 name = targets.get(spec.target, spec.target)
-                self._values[name or ""].copy_(result)
+                with torch.no_grad():  # it may be a parameter
+                    self._values[name or ""].copy_(result)
             elif spec.kind is not OutputKind.TOKEN:
                 returned.append(result)
         return returned
@@ -186,6 +233,11 @@ class _Runner(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         self._modules.path, self._modules.source = _path(n), _source(n)
         return super().run_node(n)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """The call; a number of the program is detached beside its place: a traced one counts as a view."""
+        is_detached_in_place = target is torch.ops.aten.detach_.default
+        return super().call_function(torch.ops.aten.detach.default if is_detached_in_place else target, args, kwargs)
 
 
 def _path(node: fx.Node) -> str:

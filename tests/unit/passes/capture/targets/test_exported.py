@@ -12,6 +12,7 @@ import torch
 
 from tests.unit.passes.models import Convolutional
 from tmmu.errors import InvalidConfig, TmmuError
+from tmmu.ir.graph import Graph
 from tmmu.passes.capture.eager_model import EagerModel, stored_weights
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.untrusted import _ARITHMETIC
@@ -60,8 +61,9 @@ def test_batch_statistics_in_training_mode_are_state(tmp_path: Path) -> None:
 
 def test_options_that_an_exported_program_cannot_take_are_refused(tmp_path: Path) -> None:
     path = export_to(tmp_path, Tied(), torch.zeros(2, 8))
-    with pytest.raises(InvalidConfig):
-        capture(CaptureRequest(model=path, mode="backward"))
+    for options in ({"inputs": ("x=float32[2,8]",)}, {"settings": (("width", "4"),)}):
+        with pytest.raises(InvalidConfig, match="has its inputs fixed"):
+            capture(CaptureRequest(model=path, **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not really", b"hello"])
@@ -171,3 +173,50 @@ def test_expression_that_is_no_arithmetic_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["s0", "2*s0 + 1", "Max(1, s77//2)", "ceiling(s0/2)", "Eq(Mod(s0, 2), 0)", "1.5*s0"])
 def test_arithmetic_is_admitted(text: str) -> None:
     assert _ARITHMETIC.fullmatch(text)
+
+
+class Trained(torch.nn.Module):
+    """Shared, frozen and unused weights, a number of the program, statistics and dropout of training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = torch.nn.Embedding(5, 4), torch.nn.BatchNorm1d(4)
+        self.head = torch.nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.frozen = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+        self.unused = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, ids: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm((self.embed(ids) + x) * self.frozen + torch.tensor(0.5))
+        return self.head(torch.nn.functional.dropout(h, 0.1, self.training)).to(x.dtype)
+
+
+def exported_step(folder: Path, **options: object) -> tuple[Graph, CaptureRequest]:
+    path = export_to(folder, Trained().train(), torch.zeros(3, dtype=torch.int64), torch.zeros(3, 4))
+    request = CaptureRequest(model=path, device="cpu", **{"mode": "backward", "loss": "sum", **options})  # type: ignore[arg-type]
+    return lower_program(capture(request)).graph, request
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "sum"])
+def test_training_step_gives_the_gradients_of_each_trained_weight_once(tmp_path: Path, loss: str) -> None:
+    graph, request = exported_step(tmp_path, loss=loss)
+    shapes = [graph.values.shape[value] for value in graph.outputs]
+    assert shapes == [tuple(tensor.shape) for tensor in EagerModel(request).run()]
+    assert sorted(shapes) == [(), (4,), (4,), (5, 4)]
+    assert {"forward", "backward"} == set(graph.ops.stage)
+
+
+def test_training_step_without_a_scalar_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(TmmuError, match=r"no scalar loss to train on.*give --loss"):
+        exported_step(tmp_path, loss=None)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"autocast": "bf16"}])
+def test_casts_pass_what_asserts_the_dtypes_of_the_export(tmp_path: Path, options: dict[str, str]) -> None:
+    graph, request = exported_step(tmp_path, **options)
+    eager = EagerModel(request)
+    dtypes = [str(tensor.dtype)[6:] for tensor in eager.run()]
+    assert [graph.values.dtype[value] for value in graph.outputs] == dtypes
+    weight = stored_weights(request)["embed.weight"].dtype
+    assert weight == (torch.bfloat16 if "dtype" in options else torch.float32)
+    assert "bfloat16" in graph.values.dtype
