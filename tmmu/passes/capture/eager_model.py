@@ -11,10 +11,10 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture import targets
+from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.imports import importable_from
-from tmmu.passes.capture.losses import target_name
-from tmmu.passes.capture.phases import Phase
+from tmmu.passes.capture.losses import supervision_name
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import inputs_by_name
 from tmmu.passes.capture.training import evaluate, train_step
@@ -30,7 +30,7 @@ class EagerModel:
         self._request = request
         self._folder = targets.source_folder(request.model)
         self._import_folder = targets.import_folder(request.model)
-        with self._user_code(Phase.BUILDING), torch.device(request.device):
+        with self._user_code(Activity.BUILDING), torch.device(request.device):
             self._workload = _load_workload(request)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
         self._keeper = _StepKeeper()
@@ -39,9 +39,9 @@ class EagerModel:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The inputs in a graph's order, each window once; the target of a loss comes last."""
-        target = target_name(self._request.loss) if self._request.mode != "inference" else None
-        return (*self._inputs, *([] if target is None else [_target_key(target, self._inputs)]))
+        """The inputs in a graph's order, each window once; the supervision of a loss comes last."""
+        name = supervision_name(self._request.loss) if self._request.mode != "inference" else None
+        return (*self._inputs, *([] if name is None else [_supervision_key(name, self._inputs)]))
 
     def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
         """Give weights and inputs these values, by name; all else is as the model was built.
@@ -58,7 +58,9 @@ class EagerModel:
                     _copy_value(name, tensor, weights[name])
             for name, tensor in self._inputs.items():
                 tensor.copy_(inputs[name])
-            self._keeper.target = next((inputs[n].clone() for n in self.input_names if n not in self._inputs), None)
+            self._keeper.supervision = next(
+                (inputs[n].clone() for n in self.input_names if n not in self._inputs), None
+            )
 
     def run(self) -> list[torch.Tensor]:
         """What one step returns, windows that coincide once, as a graph lists them."""
@@ -84,8 +86,8 @@ class EagerModel:
     @property
     def resident_bytes(self) -> int:
         """Bytes of weights, state and inputs, each storage once."""
-        targets = [] if self._keeper.target is None else [self._keeper.target]
-        tensors = (*self.states.values(), *self._inputs.values(), *targets)
+        supervision = [] if self._keeper.supervision is None else [self._keeper.supervision]
+        tensors = (*self.states.values(), *self._inputs.values(), *supervision)
         return sum({cpp_address(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}.values())
 
     def compile_step(self) -> Callable[[], Any]:
@@ -95,21 +97,21 @@ class EagerModel:
         return twin.step
 
     @contextmanager
-    def _user_code(self, phase: Phase = Phase.FORWARD) -> Iterator[None]:
-        with translate_errors(self._folder, phase), importable_from(self._import_folder):
+    def _user_code(self, activity: Activity = Activity.FORWARD) -> Iterator[None]:
+        with translate_errors(self._folder, activity), importable_from(self._import_folder):
             yield
 
 
 class _StepKeeper:
-    """The recorder of a training step that is not recorded: it keeps the loss's target, the optimizer and its state.
+    """The recorder of a training step that is not recorded: it keeps supervision, the optimizer and its state.
 
-    State is zero at first; so is a target that nobody gave. Only the first step makes them: later ones allocate and
+    State is zero at first; so is what nobody gave. Only the first step makes them: later ones allocate and
     compute what the model's author would see.
     """
 
     def __init__(self) -> None:
         self.state: dict[str, torch.Tensor] = {}
-        self.target: torch.Tensor | None = None
+        self.supervision: torch.Tensor | None = None
         self._optimizer: torch.optim.Optimizer | None = None
 
     def forget(self) -> None:
@@ -123,12 +125,12 @@ class _StepKeeper:
             self._optimizer = make()
         return self._optimizer
 
-    def keep_target(self, make: Callable[[], torch.Tensor], *, name: str) -> torch.Tensor:
+    def keep_supervision(self, make: Callable[[], torch.Tensor], *, name: str) -> torch.Tensor:
         """The one that was loaded, or that of an earlier step."""
         del name
-        if self.target is None:
-            self.target = make()
-        return self.target
+        if self.supervision is None:
+            self.supervision = make()
+        return self.supervision
 
     def in_stage(self, stage: str, *, module: str = "") -> Any:
         del stage, module
@@ -144,7 +146,7 @@ class _StepKeeper:
         return self.state[name]
 
 
-def _target_key(name: str, inputs: Mapping[str, torch.Tensor]) -> str:
+def _supervision_key(name: str, inputs: Mapping[str, torch.Tensor]) -> str:
     return name if name not in inputs else f"input_{len(inputs)}"
 
 

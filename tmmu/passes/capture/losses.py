@@ -23,22 +23,22 @@ SEQUENCE_DIMENSIONS: Final = 3
 _FIX: Final = "take another --loss, or define loss(model, *inputs) in the file"
 
 
-class TargetKeeper(Protocol):
+class SupervisionKeeper(Protocol):
     """What a loss tells its recorder."""
 
     def in_stage(self, stage: str, /, *, module: str = "") -> AbstractContextManager[None]:
         """Block whose calls belong to this stage; ``module`` is noted for those of no module."""
 
-    def keep_target(self, make: Callable[[], torch.Tensor], /, *, name: str) -> torch.Tensor:
-        """The input of the step that the output is compared with: the caller's, or else what ``make`` gives."""
+    def keep_supervision(self, make: Callable[[], torch.Tensor], /, *, name: str) -> torch.Tensor:
+        """The input that the output is compared with: the caller's, or else what ``make`` gives."""
 
 
-def target_name(loss: str | None) -> str | None:
+def supervision_name(loss: str | None) -> str | None:
     """The input that a loss adds to those of the model; ``None`` for none."""
     return {"cross_entropy": "labels", "mse": "target"}.get(loss or "")
 
 
-def loss_of_output(loss: str, output: Any, keeper: TargetKeeper) -> torch.Tensor:
+def loss_of_output(loss: str, output: Any, keeper: SupervisionKeeper) -> torch.Tensor:
     """The scalar loss of what the model returned. Its ops have the module ``loss:NAME``, with ``:dim=N`` of classes."""
     if loss not in _LOSSES:
         raise InvalidConfig(f"no loss {loss!r}", fix=f"choose one of {', '.join(_LOSSES)}")
@@ -54,10 +54,10 @@ def _prediction(output: Any) -> torch.Tensor | None:
     return next((t for t in candidates if isinstance(t, torch.Tensor) and t.is_floating_point()), None)
 
 
-def _cross_entropy(output: torch.Tensor, keeper: TargetKeeper) -> torch.Tensor:
+def _cross_entropy(output: torch.Tensor, keeper: SupervisionKeeper) -> torch.Tensor:
     dim = class_dimension(output)
     shape = (*output.shape[:dim], *output.shape[dim + 1 :])
-    labels = keeper.keep_target(lambda: output.new_zeros(shape, dtype=torch.int64), name="labels")
+    labels = keeper.keep_supervision(lambda: output.new_zeros(shape, dtype=torch.int64), name="labels")
     with keeper.in_stage("forward", module=f"{LOSS_MODULE}cross_entropy:dim={dim}"):
         if output.dim() == SEQUENCE_DIMENSIONS:
             return functional.cross_entropy(output.reshape(-1, output.shape[dim]), labels.reshape(-1))
@@ -73,21 +73,21 @@ def class_dimension(output: torch.Tensor) -> int:
     return dim
 
 
-def _mean_square(output: torch.Tensor, keeper: TargetKeeper) -> torch.Tensor:
+def _mean_square(output: torch.Tensor, keeper: SupervisionKeeper) -> torch.Tensor:
     # What a loader gives is no half precision because a region of autocast makes the output so.
     dtype = torch.float32 if torch.is_autocast_enabled(output.device.type) else output.dtype
     make = partial(torch.zeros, output.shape, dtype=dtype, device=output.device)
-    target = keeper.keep_target(make, name="target")
+    target = keeper.keep_supervision(make, name="target")
     with keeper.in_stage("forward", module=f"{LOSS_MODULE}mse"):
         return functional.mse_loss(output, target)
 
 
-def _sum(output: torch.Tensor, keeper: TargetKeeper) -> torch.Tensor:
+def _sum(output: torch.Tensor, keeper: SupervisionKeeper) -> torch.Tensor:
     with keeper.in_stage("forward", module=f"{LOSS_MODULE}sum"):
         return output.sum()
 
 
-_LOSSES: Final[Mapping[str, Callable[[torch.Tensor, TargetKeeper], torch.Tensor]]] = {
+_LOSSES: Final[Mapping[str, Callable[[torch.Tensor, SupervisionKeeper], torch.Tensor]]] = {
     "cross_entropy": _cross_entropy,
     "mse": _mean_square,
     "sum": _sum,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from tmmu.passes.capture.phases import Phase, mark_phase
+from tmmu.passes.capture.activities import Activity, mark_activity
 from tmmu.passes.capture.replace import replace_attribute
 
 
@@ -40,7 +40,7 @@ class ModuleStack:
                 return original(module, *args, **kwargs)
             except BaseException as error:
                 if id(module) in self._names:
-                    mark_phase(error, Phase.FORWARD)
+                    mark_activity(error, Activity.FORWARD)
                 raise
             finally:
                 self.path = before

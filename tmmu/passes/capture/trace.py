@@ -15,6 +15,7 @@ import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture import targets
+from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.autocast import autocast_for
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
@@ -23,7 +24,6 @@ from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_te
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from
-from tmmu.passes.capture.phases import Phase
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
@@ -39,7 +39,7 @@ def capture(request: CaptureRequest, progress: Progress = no_progress) -> Captur
     importable = importable_from(targets.import_folder(request.model))
     with importable, forget_fake_imports(), fake_environment(request.device) as fake:
         progress("building", 0)
-        with translate_errors(folder, Phase.BUILDING), Recorder(folder=folder), quick_initialization():
+        with translate_errors(folder, Activity.BUILDING), Recorder(folder=folder), quick_initialization():
             workload = targets.load(request, fake)
         with translate_errors(folder), real_looking_fakes():
             return trace(workload, request, progress)
@@ -93,7 +93,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     ):
         declared = _declared_tensors(workload, recorder)
         results = _step(workload, request, recorder)
-        inputs = (*inputs, *recorder.targets)
+        inputs = (*inputs, *recorder.supervision)
         _require_in_place(declared, recorder)
         distinct = {recorder.window_of(tensor): tensor for _, tensor in named_tensors(results)}
         tensors = [_computed(tensor) for tensor in distinct.values()]

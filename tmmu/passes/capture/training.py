@@ -8,9 +8,9 @@ import torch
 
 from tmmu.errors import CaptureFailed
 from tmmu.ir.graph import PARAMETER, UPDATE_MODULE
-from tmmu.passes.capture.losses import TargetKeeper, loss_of_output
+from tmmu.passes.capture.activities import Activity, in_activity
+from tmmu.passes.capture.losses import SupervisionKeeper, loss_of_output
 from tmmu.passes.capture.optimizers import StateKeeper, parse_optimizer, update
-from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
@@ -18,7 +18,7 @@ from tmmu.passes.capture.workload import Workload
 _AUTOCAST: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class StepRecorder(StateKeeper, TargetKeeper, Protocol):
+class StepRecorder(StateKeeper, SupervisionKeeper, Protocol):
     """What a training step tells its recorder."""
 
 
@@ -44,12 +44,12 @@ def train_step(workload: Workload, recorder: StepRecorder, request: CaptureReque
     with autocast_region(request):
         loss = _loss(workload, request.loss, recorder)
     _require_trainable(loss)
-    with recorder.in_stage("backward"), in_phase(Phase.BACKWARD):
+    with recorder.in_stage("backward"), in_activity(Activity.BACKWARD):
         loss.backward()
     trained = _trained_parameters(workload)
     if spec is None:
         return [loss.detach(), *(grad for _, _, grad in trained), *_input_gradients(workload)]
-    with recorder.in_stage("update", module=f"{UPDATE_MODULE}{spec.text}"), in_phase(Phase.OPTIMIZER):
+    with recorder.in_stage("update", module=f"{UPDATE_MODULE}{spec.text}"), in_activity(Activity.OPTIMIZER):
         update(spec, trained, recorder)
     for _, parameter, _ in trained:
         parameter.grad = None
@@ -59,10 +59,10 @@ def train_step(workload: Workload, recorder: StepRecorder, request: CaptureReque
 def _loss(workload: Workload, loss_name: str | None, recorder: StepRecorder) -> Any:
     if loss_name is not None:
         output = workload.run(*workload.args, **workload.kwargs)
-        with in_phase(Phase.LOSS):
+        with in_activity(Activity.LOSS):
             return loss_of_output(loss_name, output, recorder)
     if workload.loss is not None:
-        with in_phase(Phase.LOSS):
+        with in_activity(Activity.LOSS):
             return workload.loss(workload.run, *workload.args, **workload.kwargs)
     return _own_loss(workload.run(*workload.args, **workload.kwargs))
 

@@ -1,11 +1,14 @@
 """Losses that tmmu takes itself: of which tensor, over which dimension, compared with which input."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tmmu.errors import TmmuError
 from tmmu.ir.graph import LOSS_MODULE, Graph
+from tmmu.passes.capture.eager_model import EagerModel
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program
@@ -123,3 +126,53 @@ def test_outputs_without_that_loss_are_refused(
 def test_loss_of_an_evaluation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TmmuError, match=r"INVALID_CONFIG: a loss needs a training step .add --mode backward"):
         step(tmp_path, shape=(2, 3), loss="sum", mode="inference")
+
+
+SCRIPT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.inner, self.head = nn.Linear(4, 6), nn.Linear(6, 5)
+    def forward(self, x):
+        return self.head(torch.tanh(self.inner(x)))
+model = Net
+inputs = (torch.zeros(2, 3, 4),)
+"""
+
+
+def script_loss(loss: str, output: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+    """The loss as a training script has it."""
+    if loss == "sum":
+        return output.sum()
+    assert target is not None
+    if loss == "mse":
+        return torch.nn.functional.mse_loss(output, target)
+    return torch.nn.functional.cross_entropy(output.view(-1, output.size(-1)), target.view(-1))
+
+
+@pytest.mark.parametrize("cast", [{}, {"autocast": "bf16"}, {"autocast": "fp16"}, {"dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "sum"])
+def test_step_is_that_of_a_training_script(tmp_path: Path, loss: str, cast: dict[str, str]) -> None:
+    (tmp_path / "net.py").write_text(SCRIPT)
+    request = CaptureRequest(model=str(tmp_path / "net.py"), mode="backward", device="cpu", loss=loss, **cast)  # type: ignore[arg-type]
+    dtype = torch.bfloat16 if "dtype" in cast else torch.float32
+    x = torch.randn(2, 3, 4).to(dtype)
+    targets = {"cross_entropy": torch.randint(5, (2, 3)), "mse": torch.randn(2, 3, 5).to(dtype)}
+    eager = EagerModel(request)
+    assert eager.input_names == ("x", *{"cross_entropy": ["labels"], "mse": ["target"]}.get(loss, []))
+    eager.load({}, dict(zip(eager.input_names, [x, targets.get(loss)], strict=False)))  # type: ignore[arg-type]
+
+    names: dict[str, Any] = {}
+    exec(SCRIPT, names)
+    net = names["Net"]().to(dtype)
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(cast.get("autocast", ""))
+    with torch.autocast("cpu", dtype=half or torch.bfloat16, enabled=half is not None):
+        value = script_loss(loss, net(x), targets.get(loss))
+    value.backward()
+    expected = [value.detach(), *(parameter.grad for parameter in net.parameters())]
+    for result, tensor in zip(eager.run(), expected, strict=True):
+        assert result.dtype == tensor.dtype
+        assert torch.equal(result, tensor)

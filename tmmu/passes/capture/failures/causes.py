@@ -1,16 +1,16 @@
 """Why a model could not be traced, and what its author can do: one row per cause, chosen by facts and never by default.
 
-A row looks at what was raised, in which phase, and through which code. The first that fits gives the hint; where none
-fits, the phase does. A hint blames only what is known to be at fault: a fake kernel where its operator has one of its
-author's, the inputs where they are what the step runs on.
+A row looks at what was raised, during which activity, and through which code. The first that fits gives the hint;
+where none fits, the activity does. A hint blames only what is known to be at fault: a fake kernel where its operator
+has one of its author's, the inputs where they are what the step runs on.
 """
 
 import re
 from collections.abc import Callable
 from typing import Final
 
+from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.failures.failure import Failure
-from tmmu.passes.capture.phases import Phase
 from tmmu.passes.capture.record.custom_operators import is_custom
 
 Advice = Callable[[Failure], str]
@@ -21,12 +21,12 @@ def advice_for(failure: Failure) -> str:
     for matches, advice in _CAUSES:
         if matches(failure):
             return advice if isinstance(advice, str) else advice(failure)
-    return _advice_of_phase(failure)
+    return _advice_of_activity(failure)
 
 
-def _advice_of_phase(failure: Failure) -> str:
-    parts = [_PHASES[failure.phase]]
-    if failure.operator is not None and failure.phase is Phase.FORWARD:
+def _advice_of_activity(failure: Failure) -> str:
+    parts = [_ACTIVITIES[failure.activity]]
+    if failure.operator is not None and failure.activity is Activity.FORWARD:
         parts.append(f"if eager runs it, torch's fake kernel of {failure.operator} is at fault")
     if failure.source:
         parts.append("see the line named")
@@ -35,15 +35,15 @@ def _advice_of_phase(failure: Failure) -> str:
 
 _WEIGHT_CLASS: Final = re.compile(r"Creating a Parameter from an instance of type (\w+)")
 """What torch says of a weight that is a tensor of another class."""
-_PHASES: Final = {
-    Phase.IMPORT: "the file must run by itself, as python runs it",
-    Phase.BUILDING: "correct what makes the model, or what --set gives it",
-    Phase.CONFIGURATION: "give a configuration of which transformers makes a model",
-    Phase.INPUTS: "correct what makes the inputs, or what --set gives it",
-    Phase.FORWARD: "the model must run on these inputs",
-    Phase.LOSS: "the loss must run on the model and these inputs",
-    Phase.BACKWARD: "the loss must have gradients in eager too",
-    Phase.OPTIMIZER: "correct the arguments of --optimizer, or name another",
+_ACTIVITIES: Final = {
+    Activity.IMPORT: "the file must run by itself, as python runs it",
+    Activity.BUILDING: "correct what makes the model, or what --set gives it",
+    Activity.CONFIGURATION: "give a configuration of which transformers makes a model",
+    Activity.INPUTS: "correct what makes the inputs, or what --set gives it",
+    Activity.FORWARD: "the model must run on these inputs",
+    Activity.LOSS: "the loss must run on the model and these inputs",
+    Activity.BACKWARD: "the loss must have gradients in eager too",
+    Activity.OPTIMIZER: "correct the arguments of --optimizer, or name another",
 }
 
 
@@ -68,7 +68,9 @@ def _lacks_fake_kernel(failure: Failure) -> bool:
 
 
 def _wants_other_arguments(failure: Failure) -> bool:
-    return failure.kind == "TypeError" and failure.is_our_call and not failure.source and failure.phase in _SIGNATURES
+    return (
+        failure.kind == "TypeError" and failure.is_our_call and not failure.source and failure.activity in _SIGNATURES
+    )
 
 
 def _is_of_subclass(failure: Failure) -> bool:
@@ -97,22 +99,22 @@ def _of_changing_shape(failure: Failure) -> str:
 
 
 def _of_unknown_value(failure: Failure) -> str:
-    return _VALUES.get(failure.phase, _VALUES[Phase.FORWARD])
+    return _VALUES.get(failure.activity, _VALUES[Activity.FORWARD])
 
 
 _SIGNATURES: Final = {
-    Phase.BUILDING: "check --set against the parameters of what makes the model",
-    Phase.INPUTS: "check --set against the parameters of what makes the inputs",
-    Phase.FORWARD: "check the inputs against the signature of forward",
-    Phase.LOSS: "loss takes the model and what forward takes: loss(model, *inputs)",
+    Activity.BUILDING: "check --set against the parameters of what makes the model",
+    Activity.INPUTS: "check --set against the parameters of what makes the inputs",
+    Activity.FORWARD: "check the inputs against the signature of forward",
+    Activity.LOSS: "loss takes the model and what forward takes: loss(model, *inputs)",
 }
 _VALUES: Final = {
-    Phase.IMPORT: "the file looks at a value that only a run knows: compute it of Python numbers",
-    Phase.BUILDING: "what makes the model looks at a value that only a run knows: compute it of Python numbers",
-    Phase.CONFIGURATION: "this architecture looks at weights while it is made: plan it from a file, FILE.py:NAME",
-    Phase.INPUTS: "what makes the inputs looks at random numbers: compute it of Python numbers",
-    Phase.FORWARD: "control flow depends on tensor data: use torch.where, or numbers that the file gives",
-    Phase.OPTIMIZER: "the values of parameters choose this optimizer's way: name another with --optimizer",
+    Activity.IMPORT: "the file looks at a value that only a run knows: compute it of Python numbers",
+    Activity.BUILDING: "what makes the model looks at a value that only a run knows: compute it of Python numbers",
+    Activity.CONFIGURATION: "this architecture looks at weights while it is made: plan it from a file, FILE.py:NAME",
+    Activity.INPUTS: "what makes the inputs looks at random numbers: compute it of Python numbers",
+    Activity.FORWARD: "control flow depends on tensor data: use torch.where, or numbers that the file gives",
+    Activity.OPTIMIZER: "the values of parameters choose this optimizer's way: name another with --optimizer",
 }
 _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
     (_is("SystemExit"), "keep what ends the program, or reads its arguments, under if __name__ == '__main__'"),
@@ -148,6 +150,6 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
         _says("modified by an inplace operation"),
         "eager refuses this step too: torch.autograd.set_detect_anomaly(True) names the line there",
     ),
-    (_wants_other_arguments, lambda failure: _SIGNATURES[failure.phase]),
+    (_wants_other_arguments, lambda failure: _SIGNATURES[failure.activity]),
 )
 """(whether it is the cause, the hint): the first that fits."""

@@ -1,4 +1,4 @@
-"""A failure as facts: what was raised, in which phase, at which line of the model, inside which operator."""
+"""A failure as facts: what was raised, in which activity, at which line of the model, inside which operator."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.passes.capture.phases import Phase
+from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.record.graph_builder import flatten
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.torch_private import OpOverload
@@ -29,7 +29,7 @@ class Failure:
     """
 
     error: BaseException
-    phase: Phase
+    activity: Activity
     source: str
     message: str
     frames: tuple[FrameType, ...]

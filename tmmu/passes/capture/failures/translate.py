@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from tmmu.errors import CaptureFailed, TmmuError, UnsupportedOp
+from tmmu.passes.capture.activities import Activity, activity_of
 from tmmu.passes.capture.failures.causes import advice_for
 from tmmu.passes.capture.failures.failure import Failure, frames_of
-from tmmu.passes.capture.phases import Phase, phase_of
 from tmmu.passes.capture.sources import display_name, failing_source
 
 _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
@@ -16,8 +16,8 @@ _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 
 
 @contextmanager
-def translate_errors(folder: str, phase: Phase = Phase.FORWARD) -> Iterator[None]:
-    """Block in which whatever the user's code raises becomes one error; of ``phase``, where no block inside named it.
+def translate_errors(folder: str, activity: Activity = Activity.FORWARD) -> Iterator[None]:
+    """Block in which whatever the user's code raises becomes one error; of ``activity``, if no block inside named it.
 
     Source lines are relative to ``folder``.
     """
@@ -32,16 +32,16 @@ def translate_errors(folder: str, phase: Phase = Phase.FORWARD) -> Iterator[None
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _translation(error, folder, phase) from error
+        raise _translation(error, folder, activity) from error
 
 
-def _translation(error: BaseException, folder: str, phase: Phase) -> TmmuError:
+def _translation(error: BaseException, folder: str, activity: Activity) -> TmmuError:
     message = _message_of(error)
     if _NESTED.search(message):
         return UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart")
     failure = Failure(
         error=error,
-        phase=phase_of(error, phase),
+        activity=activity_of(error, activity),
         source=failing_source(error.__traceback__, folder),
         message=message,
         frames=frames_of(error),

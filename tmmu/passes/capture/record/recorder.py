@@ -92,7 +92,7 @@ class Recorder(UncompiledDispatchMode):
         self._unmodelled: list[tuple[torch.Tensor, str]] = []
         self.storage_changes = StorageChanges(self.builder, self._source, self.pause)
         self.unseen = UnseenTensors(self._source)
-        self.targets: list[Window] = []
+        self.supervision: list[Window] = []
 
     # -- what the program starts from and ends with
 
@@ -102,12 +102,12 @@ class Recorder(UncompiledDispatchMode):
             self.builder.declare(tensor, role="state", name=name, is_zero=tensor.dim() == 0)
         return tensor
 
-    def keep_target(self, make: Callable[[], torch.Tensor], *, name: str) -> torch.Tensor:
+    def keep_supervision(self, make: Callable[[], torch.Tensor], *, name: str) -> torch.Tensor:
         """What ``make`` gives, declared as an input that comes after those of the model."""
         with self.pause():
-            target = make()
-        self.targets.append(self.declare(target, role="input", name=name))
-        return target
+            tensor = make()
+        self.supervision.append(self.declare(tensor, role="input", name=name))
+        return tensor
 
     def name_unmodelled(self, tensor: torch.Tensor, *, name: str) -> None:
         """Note the name of a tensor without strides, for the refusal of the call that reads it."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import InvalidConfig
-from tmmu.passes.capture.phases import Phase, in_phase
+from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.workload import Workload
 
@@ -41,11 +41,11 @@ def with_dtype(workload: Workload, request: CaptureRequest) -> Workload:
             f"--dtype: {workload.name} is a function, whose weights nobody can convert",
             fix="name a module or its class, or convert them in the file",
         )
-    with in_phase(Phase.BUILDING):
+    with in_activity(Activity.BUILDING):
         _CONVERSIONS[dtype](workload.module)
     if request.inputs:
         return workload
-    with in_phase(Phase.INPUTS):
+    with in_activity(Activity.INPUTS):
         converted = dict[int, torch.Tensor]()
         args, kwargs = (_convert(value, dtype, converted) for value in (workload.args, dict(workload.kwargs)))
     return replace(workload, args=args, kwargs=kwargs)

@@ -11,7 +11,7 @@ import torch
 from tmmu.codec.files import read_file
 from tmmu.codec.json_text import decode_json
 from tmmu.errors import CaptureFailed, InvalidConfig, PlanCorrupt, UnsupportedOp
-from tmmu.passes.capture.phases import Phase, in_phase
+from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.dtypes import parse_dtype
 from tmmu.passes.capture.workload import OwnedTensor, Workload
@@ -27,7 +27,7 @@ def load_huggingface(request: CaptureRequest, path: Path) -> Workload:
         raise InvalidConfig(
             f"no config.json at {str(path)!r}", fix="give the folder that holds config.json, or the file"
         )
-    with in_phase(Phase.CONFIGURATION):
+    with in_activity(Activity.CONFIGURATION):
         return workload_of(read_config(folder), request, name=_name(folder))
 
 

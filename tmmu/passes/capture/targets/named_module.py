@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from tmmu.errors import InvalidConfig
+from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.imports import importable_from
-from tmmu.passes.capture.phases import Phase, in_phase
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.python_object import workload_of_object
 from tmmu.passes.capture.workload import Workload
@@ -56,7 +56,7 @@ def _import_module(path: str) -> ModuleType:
         prefix = ".".join(parts[:end])
         if _find(prefix) is None:
             raise InvalidConfig(f"no module {prefix!r}", fix="check the name, or run in the folder that holds it")
-        with in_phase(Phase.IMPORT):
+        with in_activity(Activity.IMPORT):
             module = importlib.import_module(prefix)
     return module
 

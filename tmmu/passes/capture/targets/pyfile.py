@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tmmu.errors import InvalidConfig
-from tmmu.passes.capture.phases import Phase, in_phase
+from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.python_object import workload_of_module, workload_of_object
 from tmmu.passes.capture.workload import Workload
@@ -24,7 +24,7 @@ def load_file(request: CaptureRequest) -> Workload:
     path, name = split_file(request.model)
     if not path.is_file():
         raise InvalidConfig(f"no file {str(path)!r}", fix="check the path")
-    with in_phase(Phase.IMPORT):
+    with in_activity(Activity.IMPORT):
         module = _import_file(path.resolve())
     folder = str(path.resolve().parent)
     if name is None:

@@ -11,7 +11,7 @@ import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES
-from tmmu.passes.capture.phases import Phase, in_phase
+from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.dtypes import with_dtype
 from tmmu.passes.capture.targets.settings import setting_of
@@ -102,7 +102,7 @@ def _inputs(
             f"{request.model} defines no `inputs`", fix="define inputs in the file, or give --input name=dtype[shape]"
         )
     inputs = module.inputs
-    with in_phase(Phase.INPUTS):
+    with in_activity(Activity.INPUTS):
         value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
     if isinstance(value, torch.Tensor):
         return (value,), {}

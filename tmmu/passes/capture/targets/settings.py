@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tmmu.codec.value_text import parse_value, resolve
 from tmmu.errors import InvalidConfig
-from tmmu.passes.capture.phases import Phase, in_phase
+from tmmu.passes.capture.activities import Activity, in_activity
 
 _MAX_NAMES: Final = 8
 """Names of a file that a refusal lists."""
@@ -16,7 +16,7 @@ _MAX_NAMES: Final = 8
 
 def setting_of(key: str, text: str, module: ModuleType) -> Any:
     """The value of ``--set key=text``. Names that it calls are those that the module defines or imports, no others."""
-    with in_phase(Phase.BUILDING):
+    with in_activity(Activity.BUILDING):
         return resolve(parse_value(text), partial(_make, key, module))
 
 

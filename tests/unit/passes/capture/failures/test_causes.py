@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tmmu.errors import TmmuError
+from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.failures import causes
-from tmmu.passes.capture.phases import Phase
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 
@@ -192,6 +192,6 @@ def test_hint_fits_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ro
 
 def test_every_hint_has_a_row() -> None:
     hints = [advice for _, advice in causes._CAUSES if isinstance(advice, str)]
-    hints += [*causes._PHASES.values(), *causes._SIGNATURES.values(), *causes._VALUES.values()]
+    hints += [*causes._ACTIVITIES.values(), *causes._SIGNATURES.values(), *causes._VALUES.values()]
     silent = [hint for hint in hints if not any(text in hint for row in ROWS for text in row.says)]
-    assert silent == [causes._PHASES[Phase.CONFIGURATION], causes._VALUES[Phase.CONFIGURATION]]
+    assert silent == [causes._ACTIVITIES[Activity.CONFIGURATION], causes._VALUES[Activity.CONFIGURATION]]

@@ -1,6 +1,6 @@
 """What a capture was doing when the user's code raised: that decides what there is to do about it.
 
-The phase is kept on the exception itself. The innermost block names it, so that a ``forward`` that raises inside of
+The activity is kept on the exception itself. The innermost block names it, so that a ``forward`` that raises inside of
 ``loss`` is a failure of ``forward``.
 """
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
 
-_NOTE: Final = "tmmu_phase"
+_NOTE: Final = "tmmu_activity"
 
 
-class Phase(StrEnum):
+class Activity(StrEnum):
     """What runs: the file itself, what makes model or inputs, or a part of the step."""
 
     IMPORT = "import"
@@ -26,20 +26,20 @@ class Phase(StrEnum):
 
 
 @contextmanager
-def in_phase(phase: Phase) -> Iterator[None]:
-    """Block whose failures are of this phase, where no block inside of it has named another."""
+def in_activity(activity: Activity) -> Iterator[None]:
+    """Block whose failures are of this activity, where no block inside of it has named another."""
     try:
         yield
     except BaseException as error:
-        mark_phase(error, phase)
+        mark_activity(error, activity)
         raise
 
 
-def mark_phase(error: BaseException, phase: Phase) -> None:
-    """Note the phase on an exception that has none. Its class may forbid attributes, so that its dictionary is used."""
-    error.__dict__.setdefault(_NOTE, phase)
+def mark_activity(error: BaseException, activity: Activity) -> None:
+    """Note the activity on an exception that has none, in its dictionary: its class may forbid attributes."""
+    error.__dict__.setdefault(_NOTE, activity)
 
 
-def phase_of(error: BaseException, default: Phase) -> Phase:
-    """The phase noted on an exception."""
+def activity_of(error: BaseException, default: Activity) -> Activity:
+    """The activity noted on an exception."""
     return error.__dict__.get(_NOTE, default)  # type: ignore[no-any-return]
