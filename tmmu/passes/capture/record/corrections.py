@@ -8,12 +8,16 @@ and knows its operators by name: a call of any other operator is left as it is. 
 branch here, and a test in ``test_corrections.py`` that runs the real kernel.
 """
 
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 import torch
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.torch_private import OpOverload, disable_current_modes, suggest_memory_format
+
+Rule: TypeAlias = Callable[[tuple[Any, ...], Any, str], Any]
+"""From a call's arguments, its fake result and the target's device to the result as it really is."""
 
 _aten: Final = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -33,7 +37,23 @@ _ONE_DTYPE: Final = frozenset(
 
 _KEEPS_FORMAT: Final = frozenset({_aten.max_unpool2d.default, _aten.channel_shuffle.default})
 """Operators whose real kernels leave their result in the memory format of their argument."""
-_CONTIGUOUS: Final = frozenset({_aten.log_sigmoid_forward.default})
+_FOLLOWS: Final = frozenset(
+    {
+        *(_aten.copysign.Tensor, _aten.floor_divide.default, _aten.special_xlog1py.default, _aten.xlogy.Tensor),
+        *(_aten.elu_backward.default, _aten.hardsigmoid_backward.default, _aten.hardswish_backward.default),
+        *(_aten.hardtanh_backward.default, _aten.logit_backward.default, _aten.native_dropout_backward.default),
+        _aten.softplus_backward.default,
+    }
+)
+"""Elementwise operators whose real kernels lay their result out as their arguments are, the first before the others."""
+_CONTIGUOUS: Final = frozenset(
+    {
+        *(_aten.log_sigmoid_forward.default, _aten._log_softmax_backward_data.default, _aten.pow.Scalar),
+        *(_aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default),
+        *(_aten.normal.float_Tensor, _aten.normal.Tensor_float, _aten.normal.Tensor_Tensor, _aten.poisson.default),
+        *(_aten._standard_gamma.default, _aten.isin.Tensor_Tensor, _aten.isin.Tensor_Scalar),
+    }
+)
 """Operators whose real kernels on a CPU leave contiguous results, whatever their arguments are."""
 _RESHAPES: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
 """Operators whose fake kernels choose other strides for axes of one element."""
@@ -93,17 +113,8 @@ def _asks_for_quantized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device: str) -> Any:
     """The result as a real kernel gives it: its dtypes, strides and sizes."""
-    if func is _aten.native_layer_norm.default:
-        return _normalized(args, result, device)
-    if func in _RESHAPES and 1 in result.shape and not _is_canonical(args[0]):
-        return _viewed(args[0], result)
-    if func in _KEEPS_FORMAT:
-        return _laid_out(result, suggest_memory_format(args[0]))
-    if device == "cpu" and func in _CONTIGUOUS:
-        return tuple(map(_contiguous, result)) if isinstance(result, tuple) else _contiguous(result)
-    if device == "cpu" and func in _BAGS and args[0].dtype is torch.bfloat16:
-        return _bag_sums(func, args, result)
-    return _recurrent(func, args, result)
+    rule = _RULES.get(func)
+    return result if rule is None else rule(args, result, device)
 
 
 def _is_canonical(tensor: torch.Tensor) -> bool:
@@ -116,21 +127,38 @@ def _is_canonical(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _viewed(source: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+def _following(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
+    """The result laid out as torch's iterator over elements does it for these arguments."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if all(map(_is_canonical, tensors)):
+        return result
+    with disable_current_modes():
+        forms = [torch.empty_strided(tensor.shape, tensor.stride(), device="meta") for tensor in tensors]
+        stride = sum(forms[1:], start=forms[0].add(1)).stride()
+    if result.stride() == stride:
+        return result
+    return torch.empty_strided(result.shape, stride, dtype=result.dtype)
+
+
+def _viewed(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
     """The view with eager's strides along axes of one element, by which a product chooses its kernel."""
+    source = args[0]
+    if 1 not in result.shape or _is_canonical(source):
+        return result
     with disable_current_modes():
         form = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
         stride = form.view(result.shape).stride()
     return result if result.stride() == stride else result.as_strided(result.shape, stride)
 
 
-def _recurrent(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """Layers of oneDNN: what they keep has bytes, and the gradients of two biases are two tensors."""
-    if func is _aten.mkldnn_rnn_layer.default:
-        return *result[:3], _recurrent_workspace(*args)
-    if func is _aten.mkldnn_rnn_layer_backward.default:
-        return *result[:4], torch.empty_like(result[3]), *result[5:]
-    return result
+def _recurrent(args: tuple[Any, ...], result: Any, device: str) -> Any:  # noqa: ARG001
+    """A layer of oneDNN's: what it keeps has bytes."""
+    return *result[:3], _recurrent_workspace(*args)
+
+
+def _recurrent_gradients(args: tuple[Any, ...], result: Any, device: str) -> Any:  # noqa: ARG001
+    """The gradients of a layer's two biases are two tensors."""
+    return *result[:4], torch.empty_like(result[3]), *result[5:]
 
 
 def _recurrent_workspace(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor | None:
@@ -155,8 +183,16 @@ def _padded_row(elements: int) -> int:
     return row + 16 if row % 256 == 0 else row
 
 
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    return _laid_out(tensor, torch.contiguous_format)
+def _contiguous(args: tuple[Any, ...], result: Any, device: str) -> Any:
+    if device != "cpu":
+        return result
+    if isinstance(result, tuple):
+        return tuple(_contiguous(args, part, device) for part in result)
+    return _laid_out(result, torch.contiguous_format)
+
+
+def _formatted(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
+    return _laid_out(result, suggest_memory_format(args[0]))
 
 
 def _laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
@@ -165,12 +201,17 @@ def _laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch
     return torch.empty(tensor.shape, dtype=tensor.dtype, memory_format=memory_format)
 
 
-def _bag_sums(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+def _bag_sums(func: OpOverload) -> Rule:
     """Bags of bfloat16 are summed like those of float16: by a kernel that needs no table of bags."""
-    halves = [arg.to(torch.float16) if _is_brief(arg) else arg for arg in args]
-    sums, *tables = func(*halves)
-    del sums
-    return result[0], *tables
+
+    def correct(args: tuple[Any, ...], result: Any, device: str) -> Any:
+        if device != "cpu" or args[0].dtype is not torch.bfloat16:
+            return result
+        sums, *tables = func(*(arg.to(torch.float16) if _is_brief(arg) else arg for arg in args))
+        del sums
+        return result[0], *tables
+
+    return correct
 
 
 def _is_brief(arg: Any) -> bool:
@@ -187,3 +228,15 @@ def _normalized(args: tuple[Any, ...], result: Any, device: str) -> Any:
         return result
     out, mean, deviation = result
     return out, *(torch.empty_strided(t.shape, t.stride(), dtype=torch.float32) for t in (mean, deviation))
+
+
+_RULES: Final[Mapping[OpOverload, Rule]] = {
+    **dict.fromkeys(_RESHAPES, _viewed),
+    **dict.fromkeys(_FOLLOWS, _following),
+    **dict.fromkeys(_KEEPS_FORMAT, _formatted),
+    **dict.fromkeys(_CONTIGUOUS, _contiguous),
+    **{func: _bag_sums(func) for func in _BAGS},
+    _aten.native_layer_norm.default: _normalized,
+    _aten.mkldnn_rnn_layer.default: _recurrent,
+    _aten.mkldnn_rnn_layer_backward.default: _recurrent_gradients,
+}

@@ -1,5 +1,6 @@
 """Where fake kernels are not real ones, the capture follows the real ones."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -233,6 +234,45 @@ def test_axes_of_one_element_have_eagers_strides() -> None:
     with fake_environment("cpu"), Recorder(folder=""):
         planned = turned_view()
     assert planned.stride() == turned_view().stride()
+
+
+aten = torch.ops.aten
+LAID_OUT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "copysign": aten.copysign.Tensor,
+    "elu": lambda g, x: aten.elu_backward.default(g, 1, 1, 1, False, x),
+    "floor_divide": aten.floor_divide.default,
+    "gamma": lambda g, x: aten._standard_gamma.default(x.abs()),
+    "hardsigmoid": aten.hardsigmoid_backward.default,
+    "hardswish": aten.hardswish_backward.default,
+    "hardtanh": lambda g, x: aten.hardtanh_backward.default(g, x, -1, 1),
+    "huber": lambda g, x: aten.huber_loss_backward.default(g, x, g, 0, 1.0),
+    "isin": aten.isin.Tensor_Tensor,
+    "log_softmax": lambda g, x: aten._log_softmax_backward_data.default(g, x, 1, torch.float32),
+    "logit": lambda g, x: aten.logit_backward.default(g, x, 0.1),
+    "mse": lambda g, x: aten.mse_loss_backward.default(g, x, g, 0),
+    "normal": lambda g, x: torch.normal(g, x.abs()),
+    "poisson": lambda g, x: torch.poisson(x.abs()),
+    "pow": lambda g, x: torch.pow(2.0, x),
+    "smooth_l1": lambda g, x: aten.smooth_l1_loss_backward.default(g, x, g, 0, 1.0),
+    "softplus": lambda g, x: aten.softplus_backward.default(g, x, 1, 20),
+    "xlog1py": torch.special.xlog1py,
+    "xlogy": torch.xlogy,
+}
+
+
+@pytest.mark.parametrize("operator", LAID_OUT.values(), ids=LAID_OUT)
+@pytest.mark.parametrize("turned", [(True, False), (False, True), (True, True)])
+def test_results_are_laid_out_as_by_real_kernels(
+    operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], turned: tuple[bool, bool]
+) -> None:
+    def made() -> torch.Tensor:
+        return operator(
+            *(torch.rand(2, 4, 3).transpose(1, 2) if is_turned else torch.rand(2, 3, 4) for is_turned in turned)
+        )
+
+    with fake_environment("cpu"), Recorder(folder=""):
+        planned = made()
+    assert planned.stride() == made().stride()
 
 
 def turned_view() -> torch.Tensor:
