@@ -131,18 +131,23 @@ def _outcome(name: str, model: str, *, training: bool) -> tuple[str, str]:
     """What came of one family in one mode, and why."""
     from benchmarks.subject import Subject, Workload  # noqa: PLC0415 - in the family's process
     from tmmu.errors import TmmuError  # noqa: PLC0415
+    from tmmu.runtime.memory.slab import has_same_bits  # noqa: PLC0415
+
+    def subject() -> Any:
+        config, sequence = _small_family(name)
+        sizes = {"batch": BATCH, "sequence": sequence, "dtype": "float32"}
+        return Subject(Workload(model=model, config=config, training=training, **sizes))
 
     try:
-        config, sequence = _small_family(name)
-        work = Workload(model=model, config=config, dtype="float32", batch=BATCH, sequence=sequence, training=training)
-        subject = Subject(work)
-        raised = _eager_failure(subject)
-    except Exception as error:  # noqa: BLE001 - whatever a class of configurations raises
+        runs = _eager_runs(subject())
+    except Exception as error:  # noqa: BLE001 - whatever a class of configurations or a model raises
         return "no model", f"{type(error).__name__}: {error}"
-    if raised:
-        return "no model", raised
+    if not runs[0] or not all(tensor.isfinite().all() for tensor in runs[0] if tensor.is_floating_point()):
+        return "no model", "results that are not finite, or none"
+    if len(runs[0]) != len(runs[1]) or not all(map(has_same_bits, *runs)):
+        return "eager differs", ""
     try:
-        return _compared(subject) if _is_repeatable(subject) else ("eager differs", "")
+        return _compared(subject())
     except TmmuError as error:
         return ("exception" if error.code == "INTERNAL" else "refused"), str(error)
     except Exception as error:  # noqa: BLE001 - that is the fault that is looked for
@@ -167,25 +172,13 @@ def _hears(config: Any) -> bool:
     return hasattr(config, "conv_dim") or hasattr(config, "num_conv_pos_embeddings")
 
 
-def _eager_failure(subject: Any) -> str:
-    """Why eager itself does not run on inputs of the shapes that a plan is made for; ``""`` where it does."""
-    try:
-        results = subject.call(subject.example_inputs())
-    except Exception as error:  # noqa: BLE001 - whatever a model raises
-        return f"eager: {type(error).__name__}: {error}"
-    finite = all(tensor.isfinite().all() for tensor in results if tensor.is_floating_point())
-    return "" if finite and results else "eager: results that are not finite, or none"
-
-
-def _is_repeatable(subject: Any) -> bool:
-    """Whether eager has its own bits again, drawn from the same state of torch's generator."""
-    from tmmu.runtime.memory.slab import has_same_bits  # noqa: PLC0415
-
-    runs = []
+def _eager_runs(subject: Any) -> list[list[torch.Tensor]]:
+    """What eager gives for one batch, twice; the first call of a new model may be unlike those after it."""
+    runs, inputs = [], subject.example_inputs()
     for _ in range(2):
         torch.manual_seed(5)
-        runs.append(subject.call(subject.example_inputs()))
-    return all(map(has_same_bits, *runs))
+        runs.append([tensor.clone() for tensor in subject.call(inputs)])
+    return runs
 
 
 def _compared(subject: Any) -> tuple[str, str]:

@@ -9,12 +9,13 @@ branch here, and a test in ``test_corrections.py`` that runs the real kernel.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import torch
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
-from tmmu.torch_private import OpOverload, disable_current_modes, suggest_memory_format
+from tmmu.torch_private import OpOverload, disable_current_modes, schema_of, suggest_memory_format
 
 Rule: TypeAlias = Callable[[tuple[Any, ...], Any, str], Any]
 """From a call's arguments, its fake result and the target's device to the result as it really is."""
@@ -46,6 +47,13 @@ _FOLLOWS: Final = frozenset(
     }
 )
 """Elementwise operators whose real kernels lay their result out as their arguments are, the first before the others."""
+_GRADIENTS: Final = frozenset(
+    {
+        *(_aten.gelu_backward.default, _aten.leaky_relu_backward.default, _aten.sigmoid_backward.default),
+        *(_aten.silu_backward.default, _aten.tanh_backward.default, _aten.threshold_backward.default),
+    }
+)
+"""More elementwise operators, which torch does not tag as such."""
 _CONTIGUOUS: Final = frozenset(
     {
         *(_aten.log_sigmoid_forward.default, _aten._log_softmax_backward_data.default, _aten.pow.Scalar),
@@ -114,7 +122,36 @@ def _asks_for_quantized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device: str) -> Any:
     """The result as a real kernel gives it: its dtypes, strides and sizes."""
     rule = _RULES.get(func)
-    return result if rule is None else rule(args, result, device)
+    result = result if rule is None else rule(args, result, device)
+    return _as_one_run(func, args, result) if _is_elementwise(func) else result
+
+
+@cache
+def _is_elementwise(func: OpOverload) -> bool:
+    """Whether torch's iterator over elements makes its one result; copies keep a memory format of their own."""
+    signature = schema_of(func)
+    if any(argument.name == "memory_format" for argument in signature.arguments):
+        return False
+    makes = len(signature.returns) == 1 and signature.returns[0].alias_info is None and not signature.is_mutable
+    return makes and (torch.Tag.pointwise in func.tags or func in _FOLLOWS or func in _GRADIENTS)
+
+
+def _as_one_run(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+    """Arguments of one shape, each contiguous, are one run of elements: so is the result, with a new tensor's strides.
+
+    On meta tensors the iterator looks at strides alone, which say nothing where axes have one element.
+    """
+    if not isinstance(result, torch.Tensor) or _is_canonical(result):
+        return result
+    places = zip(args, schema_of(func).arguments, strict=False)
+    tensors = [arg for arg, place in places if isinstance(arg, torch.Tensor) or str(place.type) == "Tensor"]
+    if any(not isinstance(tensor, torch.Tensor) or tensor.shape != result.shape for tensor in tensors):
+        return result
+    formats = (torch.contiguous_format, torch.channels_last) if result.dim() == 4 else (torch.contiguous_format,)
+    for memory_format in formats:
+        if all(tensor.is_contiguous(memory_format=memory_format) for tensor in tensors):
+            return torch.empty(result.shape, dtype=result.dtype, memory_format=memory_format)
+    return result
 
 
 def _is_canonical(tensor: torch.Tensor) -> bool:
@@ -201,6 +238,13 @@ def _laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch
     return torch.empty(tensor.shape, dtype=tensor.dtype, memory_format=memory_format)
 
 
+def _batch_normalized(args: tuple[Any, ...], result: Any, device: str) -> Any:
+    """On a CPU, a result of a contiguous batch has a new tensor's strides."""
+    if device != "cpu" or not args[0].is_contiguous() or _is_canonical(result[0]):
+        return result
+    return torch.empty(result[0].shape, dtype=result[0].dtype), *result[1:]
+
+
 def _bag_sums(func: OpOverload) -> Rule:
     """Bags of bfloat16 are summed like those of float16: by a kernel that needs no table of bags."""
 
@@ -237,6 +281,7 @@ _RULES: Final[Mapping[OpOverload, Rule]] = {
     **dict.fromkeys(_CONTIGUOUS, _contiguous),
     **{func: _bag_sums(func) for func in _BAGS},
     _aten.native_layer_norm.default: _normalized,
+    _aten.native_batch_norm.default: _batch_normalized,
     _aten.mkldnn_rnn_layer.default: _recurrent,
     _aten.mkldnn_rnn_layer_backward.default: _recurrent_gradients,
 }

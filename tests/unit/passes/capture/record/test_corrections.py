@@ -275,6 +275,35 @@ def test_results_are_laid_out_as_by_real_kernels(
     assert planned.stride() == made().stride()
 
 
+AMBIGUOUS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": torch.add,
+    "times a number": lambda x, y: y * 2,
+    "to a power": lambda x, y: y.pow(2),
+    "gelu": lambda x, y: torch.nn.functional.gelu(y),
+    "gelu gradient": aten.gelu_backward.default,
+    "relu gradient": lambda x, y: aten.threshold_backward.default(x, y, 0),
+    "silu gradient": aten.silu_backward.default,
+    "chosen": lambda x, y: torch.where(x > 0, x, y),
+    "softplus gradient": lambda x, y: aten.softplus_backward.default(x, y, 1, 20),
+    "batch norm": lambda x, y: aten.native_batch_norm.default(y, None, None, None, None, True, 0.1, 1e-5)[0],
+    "broadcast": lambda x, y: x[0] * y,
+    "cloned": lambda x, y: y.clone(),
+}
+
+
+@pytest.mark.parametrize("operator", AMBIGUOUS.values(), ids=AMBIGUOUS)
+@pytest.mark.parametrize("shape", [(2, 6, 1, 1), (2, 1, 3, 4), (1, 6, 3, 1)])
+def test_axes_of_one_element_do_not_decide_a_layout(
+    operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    def made() -> torch.Tensor:
+        return operator(torch.rand(shape), torch.rand(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2))
+
+    with fake_environment("cpu"), Recorder(folder=""):
+        planned = made()
+    assert planned.stride() == made().stride()
+
+
 def turned_view() -> torch.Tensor:
     return torch.empty(2, 1, 8, 4, 1, 1).transpose(2, 3).view(2, 1, 4, 8, 1)
 
