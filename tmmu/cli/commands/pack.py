@@ -1,6 +1,7 @@
 """``tmmu pack``: offsets for the intervals of a CSV file, and what is proven about their peak."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,6 +10,7 @@ import typer
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
+from tmmu.cli.output.progress import packing_progress
 from tmmu.cli.output.render import align_columns, console, print_lines, size
 from tmmu.cli.parsing import parse_option, require_nodes, require_writable
 from tmmu.codec.files import write_atomic
@@ -96,13 +98,22 @@ def pack_job(intervals: Path, settings: PackCommandOptions) -> PackJob:
 def run_pack(job: PackJob) -> int:
     """Pack, write ``--output`` and print the result; returns 0. ``ArenaTooSmall`` if it exceeds the capacity."""
     intervals = read_intervals(job.intervals, alignment=job.alignment)
-    packed = pack_intervals(intervals.problem, search_nodes=job.nodes, capacity=job.capacity)
+    _warn_slow(job)
+    with packing_progress() as report:
+        packed = pack_intervals(intervals.problem, search_nodes=job.nodes, capacity=job.capacity, report=report)
     require_sound_packing(intervals.problem, packed.offset, peak=packed.peak, bound=packed.bound)
     _demand_room(job, packed)
     if job.output is not None:
         write_atomic(job.output, intervals_with_offsets(intervals, packed.offset))
     _report(job, intervals, packed)
     return 0
+
+
+def _warn_slow(job: PackJob) -> None:
+    """Say on stderr that a search would be compiled if numba were there; at a terminal alone, as all progress is."""
+    err = console(stderr=True)
+    if err.is_terminal and job.nodes != 0 and find_spec("numba") is None:
+        err.print("numba is not installed: a search takes up to a hundred times as long (pip install 'tmmu[pack]')")
 
 
 def _demand_room(job: PackJob, packed: PackingResult) -> None:

@@ -8,6 +8,7 @@ from tmmu.cli.output import render
 
 if TYPE_CHECKING:
     from tmmu.passes.capture.request import Progress
+    from tmmu.planner.pack.skyline.progress import Report
 
 
 @contextmanager
@@ -19,6 +20,17 @@ def progress_bar() -> Iterator["Progress"]:
         return
     with err.status("") as status:
         yield lambda stage, ops: status.update(f"{stage}: {ops} ops" if ops else stage)
+
+
+@contextmanager
+def packing_progress() -> Iterator["Report | None"]:
+    """A status line on stderr for a search of packings; None if stderr is not a terminal."""
+    err = render.console(stderr=True)
+    if not err.is_terminal:
+        yield None
+        return
+    with err.status("packing") as status:
+        yield lambda at: status.update(f"beams of {at.width}: peak {at.peak}, {at.permille / 10:.1f} % of the search")
 
 
 def _say_nothing(stage: str, ops: int) -> None:

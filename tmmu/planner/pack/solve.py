@@ -19,6 +19,7 @@ from tmmu.planner.pack.bounds import live_bound
 from tmmu.planner.pack.obstacles import fit_rounds
 from tmmu.planner.pack.portfolio import work_limit
 from tmmu.planner.pack.reduce import CanonicalProblem, canonicalize, components, droppable_rounds, select_items
+from tmmu.planner.pack.skyline.progress import Report
 from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, keep_lower, run_stages
 
 MAX_SEARCH_NODES: Final = 2_000_000
@@ -48,11 +49,14 @@ class PackingResult:
         return self.peak == self.bound
 
 
-def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int = 0) -> PackingResult:
+def pack(
+    problem: PackProblem, *, search_nodes: int | None = None, capacity: int = 0, report: Report | None = None
+) -> PackingResult:
     """The lowest packing found; with ``capacity``, the search ends once it fits or provably does not.
 
     ``search_nodes``: node budget of the exact search, by default ``NODE_WORK`` over the items. The result is the same
-    for any order of the items, except that equal items may swap. ``InvalidConfig`` if fixed offsets conflict.
+    for any order of the items, except that equal items may swap. ``report`` is called with progress in units of the
+    problem's bytes. ``InvalidConfig`` if fixed offsets conflict.
     """
     _demand_disjoint_fixed(problem)
     canonical = canonicalize(problem)
@@ -62,7 +66,14 @@ def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int
     units = capacity // canonical.unit
     limit = min(MAX_SEARCH_NODES, NODE_WORK // len(canonical.item)) if search_nodes is None else search_nodes
     work = work_limit(len(canonical.item))
-    start = PackingState(problem=canonical.problem, target=units, capacity=units, search_nodes=limit, work=work)
+    start = PackingState(
+        problem=canonical.problem,
+        target=units,
+        capacity=units,
+        search_nodes=limit,
+        work=work,
+        report=None if report is None else _in_bytes(report, canonical.unit),
+    )
     final = search_components(run_stages(start, HEURISTICS))
     return PackingResult(
         offset=_offsets_by_item(problem, canonical, final.offset),
@@ -72,6 +83,10 @@ def pack(problem: PackProblem, *, search_nodes: int | None = None, capacity: int
         method=final.method,
         nodes_visited=final.nodes_visited,
     )
+
+
+def _in_bytes(report: Report, unit: int) -> Report:
+    return lambda progress: report(replace(progress, peak=progress.peak * unit))
 
 
 def improve(problem: PackProblem, offset: Sequence[int], *, search_nodes: int) -> tuple[int, ...]:
@@ -131,7 +146,7 @@ def _component_state(whole: PackingState, items: range) -> PackingState:
     problem = select_items(whole.problem, items)
     ends = (low + size for low, size in zip(offset, problem.size, strict=True))
     work = whole.work * len(items) // len(whole.problem)
-    initial = PackingState(problem=problem, target=whole.target, search_nodes=0, work=work, capacity=whole.capacity)
+    initial = replace(whole, problem=problem, search_nodes=0, work=work, offset=(), peak=-1, bound=0, nodes_visited=0)
     bounded = run_stages(initial, HEURISTICS[:1])
     return replace(bounded, offset=offset, peak=max(ends), method=whole.method)
 

@@ -44,8 +44,12 @@ class SearchInstance:
     @property
     def is_searchable(self) -> bool:
         """Whether items and numbers are within the limits of the search."""
-        most = max(self.fixed) + sum(self.units) + sum(self.align)
-        return len(self) <= MAX_ITEMS and most < MAX_UNITS
+        return len(self) <= MAX_ITEMS and self.fits_word
+
+    @property
+    def fits_word(self) -> bool:
+        """Whether no offset of a packing without gaps leaves the integers of compiled code."""
+        return max(self.fixed) + sum(self.units) + sum(self.align) < MAX_UNITS
 
     def clamp_capacity(self, capacity: int) -> int:
         """``capacity``, at most the largest that fits the search's integers."""
