@@ -112,7 +112,7 @@ def run_pack(job: PackJob) -> int:
 
 
 def _warn_slow(job: PackJob, items: int) -> None:
-    """Say on stderr that a search would be compiled if numba were there: at a terminal, and wherever it can take long."""
+    """Say on stderr that numba would compile a search: at a terminal, and wherever one can take long."""
     err = console(stderr=True)
     if (err.is_terminal or items > _SMALL) and job.nodes != 0 and find_spec("numba") is None:
         err.print("numba is not installed: a search takes up to a hundred times as long (pip install 'tmmu[pack]')")
