@@ -33,6 +33,11 @@ def arguments_by_name(operator: OpOverload, args: Sequence[Any], kwargs: Mapping
     return dict(zip(names, args, strict=False)) | dict(kwargs)
 
 
+def default_of(operator: OpOverload, name: str) -> Any:
+    """The default of the argument of that name; ``None`` where the operator has no such argument."""
+    return next((a.default_value for a in schema_of(operator).arguments if a.name == name), None)
+
+
 @cache
 def out_overload(operator: OpOverload) -> OutOverload | None:
     """The native ``out=`` overload with the same arguments; ``None`` where there is none.

@@ -15,7 +15,7 @@ import torch
 from tmmu.ir.program import Call, ValueRef
 from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS
-from tmmu.runtime.kernels.overloads import arguments_by_name, out_overload
+from tmmu.runtime.kernels.overloads import arguments_by_name, default_of, out_overload
 from tmmu.runtime.memory.slab import is_dense, is_same_view, with_lazy_bits
 from tmmu.torch_private import OpOverload, cpp_address, schema_of
 
@@ -158,7 +158,9 @@ def _direct_code(
     if out is None or len(out.results) != len(results):
         return None
     # A loss that is reduced writes the unreduced tensor to its result first, beyond the bytes of the planned one.
-    outgrows_result = arguments.get("reduction") and not any(result.dim() for result in results)
+    # A trace leaves out arguments that have their default, and that of a loss is to reduce.
+    reduction = arguments.get("reduction", default_of(operator, "reduction"))
+    outgrows_result = reduction and not any(result.dim() for result in results)
     if outgrows_result or (shared and not (in_place and torch.Tag.pointwise in operator.tags)):
         return None
     return (instruction(out.operator, **out.arguments(arguments, results)),)

@@ -224,16 +224,18 @@ def test_step_that_writes_beyond_its_result_falls_back() -> None:
 @pytest.mark.parametrize(
     "loss", ["binary_cross_entropy", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"]
 )
-def test_reduced_losses_leave_neighbouring_buffers_alone(loss: str) -> None:
+@pytest.mark.parametrize("spelled", [{"reduction": 1}, {"reduction": 2}, {}])
+def test_reduced_losses_leave_neighbouring_buffers_alone(loss: str, spelled: dict[str, int]) -> None:
     x, target = torch.rand(64), torch.rand(64)
     values = ValuesInSlab(x, target, torch.zeros(()), torch.full((64,), 7.0))
-    reduced = call(getattr(aten, loss).default, ValueRef(0), ValueRef(1), reduction=1, results=(2,))
+    reduced = call(getattr(aten, loss).default, ValueRef(0), ValueRef(1), **spelled, results=(2,))
     (validated,) = values.validate(reduced)
+    assert [instr.operator for instr in validated.code] == [getattr(aten, loss).default]
     values.tensors[0].copy_(x)
     values.tensors[1].copy_(target)
     values.tensors[3].fill_(7.0)
     runnable_of(validated.code)()
-    assert values.tensors[2].equal(getattr(aten, loss).default(x, target, reduction=1))
+    assert values.tensors[2].equal(getattr(aten, loss).default(x, target, **spelled))
     assert values.tensors[3].eq(7.0).all()
     assert values.slab.storage.nbytes() == (1 << 14) + 256
 
