@@ -46,6 +46,23 @@ def test_calls_of_any_other_form_are_refused(text: str) -> None:
         parse_value(text)
 
 
+@pytest.mark.parametrize("text", ["A(1 2)", f"A({'9' * 5000})", "A(" * 300 + ")" * 300, "A(n=)", "a.b(,)", "A(\0)"])
+def test_a_call_that_cannot_be_read_is_no_text(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="the call cannot be read"):
+        parse_value(text)
+
+
+def test_an_argument_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="twice"):
+        parse_value("A(B(n=1, n=2))")
+
+
+@pytest.mark.parametrize("text", ["{[1]: A()}", "A({[1]: 2, 'k': B()})", "[{(1, []): A()}]"])
+def test_keys_beside_a_call_must_be_hashable(text: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"no key of a dictionary|no literal"):
+        parse_value(text)
+
+
 def test_resolve_makes_inner_calls_first() -> None:
     made_calls: list[str] = []
 
