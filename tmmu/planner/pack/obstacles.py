@@ -95,7 +95,8 @@ def sweep_above_fixed(problem: PackProblem, constrained: ConstrainedInstance) ->
     )
     base = int(np.where(is_fixed, constrained.fixed + constrained.instance.size, 0).max())
     swept = sweep_best_fit(prepare_instance(padded, 0))
-    low[~is_fixed.astype(bool)] = swept + (base + -base % step)
+    # Above all that is fixed, an offset may pass 64 bits though every item of the problem ends below.
+    low[~is_fixed.astype(bool)] = swept.astype(low.dtype) + (base + -base % step)
     return low
 
 

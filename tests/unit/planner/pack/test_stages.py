@@ -172,3 +172,10 @@ def test_exact_search_finds_what_no_heuristic_does() -> None:
     packed = pack(whole, search_nodes=100_000)
     assert (packed.peak, packed.bound, packed.proven, packed.method) == (1000, 1000, True, "exact")
     assert pack(whole, search_nodes=100_000, capacity=1000).peak == 1000
+
+
+def test_an_item_fixed_at_the_end_of_64_bits_leaves_the_others_below() -> None:
+    top = 2**64 - 2
+    packed = pack(problem([(0, 2, 1, 1, top), (0, 2, 5, 1, -1)]))
+    assert packed.offset == (top, 0)
+    assert packed.peak == top + 1
