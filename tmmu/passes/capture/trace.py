@@ -99,12 +99,20 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         tensors = [_computed(tensor) for tensor in distinct.values()]
     outputs = tuple(map(recorder.window_of, tensors))
     if not outputs:
-        raise CaptureFailed("the model returns no tensor", fix="return at least one tensor from forward")
+        raise _without_tensor(results)
     del results
     survivors = recorder.surviving_storages((*inputs, *outputs))
     return recorder.finish(
         name=workload.name, device=request.device, inputs=inputs, outputs=outputs, survivors=survivors
     )
+
+
+def _without_tensor(results: Any) -> CaptureFailed:
+    """The refusal of a result without tensors, such as ``None``, a generator or a coroutine."""
+    if inspect.iscoroutine(results):
+        results.close()  # nobody will await it, of which Python would warn
+    kind = "None" if results is None else type(results).__name__
+    return CaptureFailed(f"the model returns no tensor but {kind}", fix="return at least one tensor from forward")
 
 
 def _computed(tensor: torch.Tensor) -> torch.Tensor:

@@ -125,7 +125,10 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
         lambda failure: isinstance(failure.error, OSError),
         "run it where what it opens is there; weights need not be loaded for a plan",
     ),
-    (_passes("jit/"), "plan the module as it is before torch.jit compiles it"),
+    (
+        lambda failure: failure.passes("jit/") or failure.message.startswith("TorchScript, "),
+        "plan the module as it is before torch.jit compiles it",
+    ),
     (
         _passes("distributed/tensor/", "distributed/device_mesh.py"),
         "meshes and distributed tensors are not traced: plan the module of one rank, made of plain tensors",

@@ -13,6 +13,15 @@ from tmmu.passes.capture.sources import display_name, failing_source
 
 _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 """What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
+_NATIVE_FRAMES: Final = re.compile(r"\s*\(?Exception raised from \S+ at .*", re.DOTALL)
+"""Where in torch's C++ an error was raised, which some of its messages end with."""
+_SCRIPT_FRAMES: Final = re.compile(
+    r'^The following operation failed in the (?P<kind>TorchScript) interpreter.*File "(?:[^"]*/)?(?P<file>[^"/]+)", '
+    r"line (?P<line>\d+),.*<--- HERE\s*",
+    re.DOTALL,
+)
+"""How a scripted module tells its own frames, above the reason."""
+_MESSAGE_MAX: Final = 300
 
 
 @contextmanager
@@ -27,8 +36,9 @@ def translate_errors(folder: str, activity: Activity = Activity.FORWARD) -> Iter
         _locate(error, folder)
         raise
     except SyntaxError as error:
-        location = f"{display_name(error.filename, folder) if error.filename else '?'}:{error.lineno}"
-        raise CaptureFailed(f"{location}: {error.msg}", fix="correct the file", where=location) from error
+        location = _location_of(error, folder)
+        what = f"{location}: {error.msg}" if location else str(error.msg)
+        raise CaptureFailed(what, fix="correct the file", where=location) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -58,8 +68,26 @@ def _locate(error: TmmuError, folder: str) -> None:
         error.what, error.fields = f"{location}: {error.what}", {**error.fields, "where": location}
 
 
+def _location_of(error: SyntaxError, folder: str) -> str:
+    """The file that Python cannot read and the line in it, or the line that gave Python a text which is in no file."""
+    if not error.filename or error.filename.startswith("<"):
+        return failing_source(error.__traceback__, folder)
+    name = display_name(error.filename, folder)
+    return f"{name}:{error.lineno}" if error.lineno else name
+
+
 def _message_of(error: BaseException) -> str:
+    """One line of at most 300 characters; of a group, its first exception follows."""
+    text = _SCRIPT_FRAMES.sub(r"\g<kind>, \g<file>:\g<line>: ", _NATIVE_FRAMES.sub("", _text_of(error)))
+    message = " ".join(text.split())[:_MESSAGE_MAX]
+    first = error
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return message if first is error else f"{message}: {type(first).__name__}: {_message_of(first)}"
+
+
+def _text_of(error: BaseException) -> str:
     try:
-        return " ".join(str(error).split())[:300]
-    except Exception:  # noqa: BLE001 - a user's exception may do anything
+        return str(error)
+    except BaseException:  # noqa: BLE001 - a user's exception may do anything
         return "its message cannot be printed"

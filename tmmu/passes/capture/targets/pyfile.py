@@ -47,5 +47,9 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None  # noqa: PT018 - a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        error.filename = error.filename or str(path)  # Python names no file for one that is no text
+        raise
     return module

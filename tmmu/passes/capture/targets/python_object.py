@@ -168,7 +168,10 @@ def _call_maker(maker: Callable[..., Any], settings: dict[str, Any], used: set[s
 
 def _without_compile(value: Any) -> Any:
     """The module that ``torch.compile`` wraps: what is planned is what eager does."""
-    return getattr(value, UNCOMPILED_MODULE, value) if isinstance(value, torch.nn.Module) else value
+    if not isinstance(value, torch.nn.Module):
+        return value
+    # By name among its children: a model's own __getattr__ may do anything for an attribute that it lacks.
+    return next((m for name, m in torch.nn.Module.named_children(value) if name == UNCOMPILED_MODULE), value)
 
 
 def _required_parameters(maker: Callable[..., Any]) -> list[str]:

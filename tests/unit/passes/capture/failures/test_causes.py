@@ -41,6 +41,9 @@ class Wrapped(torch.Tensor):
             raise NotImplementedError("no product")
         return func(*tree_map(lambda t: t.inner if isinstance(t, Wrapped) else t, args), **(kwargs or {}))
 """
+SCRIPTED = "class Part(nn.Module):\n    def forward(self, x):\n        return x @ torch.ones(3, 3)\n" + module(
+    "return self.part(x)", init="self.part = torch.jit.script(Part())"
+)
 MESH = """
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -117,6 +120,7 @@ ROWS = (
     Row("numpy", module("return torch.from_numpy(x.numpy())"), ("compute it with torch",), ("inputs",)),
     Row("scripted", module("return x + 1") + "model = torch.jit.trace(Net(), torch.zeros(4))\n", ("before torch.jit",),
         ("inputs",)),
+    Row("scripted_part", SCRIPTED, ("before torch.jit",), ("inputs",)),
     Row("nested", module("return torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged) * 2"), ("nested", "mask"),
         ("inputs", "fake kernel")),
     Row("thread", module("out = []; t = threading.Thread(target=lambda: out.append(x + 1)); t.start(); t.join(); "
@@ -188,6 +192,37 @@ def test_hint_fits_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ro
     assert error.code == row.code, error
     assert [text for text in row.says if text not in error.fix] == [], error
     assert [text for text in row.silent if text in error.fix] == [], error
+
+
+WHATS = {
+    "group": (module("raise ExceptionGroup('many', [ExceptionGroup('in', [KeyError('k')]), ValueError('v')])"),
+        "net.py:9: ExceptionGroup: many (2 sub-exceptions): KeyError: 'k'"),
+    "message_raises": ("class Odd(Exception):\n    def __str__(self):\n        raise BaseException('worse')\n"
+        + module("raise Odd"), "net.py:12: Odd: its message cannot be printed"),
+    "native_frames": (module("raise ValueError('too large (Exception raised from f at a.cpp:3 (most recent call...')"),
+        "net.py:9: ValueError: too large"),
+    "scripted_part": (SCRIPTED, "net.py:12: RuntimeError: TorchScript, net.py:6: "),
+    "zero_byte": ("x = 1\0\n", "net.py: source code string cannot contain null bytes"),
+    "text_of_a_call": (module("return eval('x +')"), "net.py:9: invalid syntax"),
+    "coroutine": (module("return x").replace("def forward", "async def forward"),
+        "the model returns no tensor but coroutine"),
+    "generator": (module("yield x"), "the model returns no tensor but generator"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", WHATS)
+def test_what_happened_is_one_line_that_names_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    text, what = WHATS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(HEAD + text)
+    with pytest.raises(TmmuError) as refusal:
+        capture(CaptureRequest(model="net.py", device="cpu"))
+    assert refusal.value.code == "CAPTURE_FAILED"
+    assert refusal.value.what.startswith(what)
 
 
 def test_every_hint_has_a_row() -> None:

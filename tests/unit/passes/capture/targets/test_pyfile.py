@@ -400,3 +400,18 @@ def test_setting_whose_call_raises_names_the_line(tmp_path: Path) -> None:
     text = CONFIGURED + "class Broken:\n    def __init__(self):\n        raise ValueError('no')\n"
     with pytest.raises(TmmuError, match=r"CAPTURE_FAILED: net.py:\d+: ValueError: no .correct what makes the model"):
         graph_of(tmp_path, text, settings=(("config", "Broken()"),))
+
+
+def test_a_model_is_asked_for_no_attribute_that_it_may_refuse(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import torch\n"
+        "class Strict(torch.nn.Linear):\n"
+        "    def __getattr__(self, name):\n"
+        "        if name.startswith('_orig'):\n"
+        "            raise RuntimeError(f'no {name}')\n"
+        "        return super().__getattr__(name)\n"
+        "model = Strict(8, 8)\n"
+        "inputs = torch.zeros(2, 8)\n"
+    )
+    assert capture(CaptureRequest(model=str(path), device="cpu")).outputs
