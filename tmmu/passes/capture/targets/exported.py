@@ -1,5 +1,6 @@
 """An exported program (``.pt2``): its graph is run once over fake tensors, its weights stay unread."""
 
+import logging
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -115,7 +116,8 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
     if not zipfile.is_zipfile(path):
         raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
     unread = nullcontext() if weights else _skip_weights()
-    with disable_current_modes(), unread, nullcontext() if trust else without_pickles(path):
+    unpickled = nullcontext() if trust else without_pickles(path)
+    with disable_current_modes(), unread, unpickled, _kept_reasons() as reasons:
         try:
             if not trust:
                 require_harmless(path)
@@ -123,10 +125,28 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
         except InvalidConfig:
             raise
         except Exception as error:
+            reason = " ".join(next(iter(reasons), str(error)).split())[:200]
             raise InvalidConfig(
-                f"{str(path)!r} cannot be read: {' '.join(str(error).split())[:200]}",
-                fix="export it again with this torch",
+                f"{str(path)!r} cannot be read: {reason}", fix="export it again with this torch"
             ) from error
+
+
+@contextmanager
+def _kept_reasons() -> Iterator[list[str]]:
+    """Block in which torch does not print what it fails at in an archive; the texts of those exceptions, in order."""
+    reasons = list[str]()
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            reasons.append(str(record.exc_info[1]))
+        return False
+
+    logger = logging.getLogger(torch.export.__name__)
+    logger.addFilter(keep)
+    try:
+        yield reasons
+    finally:
+        logger.removeFilter(keep)
 
 
 def _user_inputs(exported: torch.export.ExportedProgram, request: CaptureRequest) -> list[Any]:

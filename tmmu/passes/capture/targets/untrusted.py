@@ -7,7 +7,7 @@ arithmetic (the reader evaluates them as Python) are refused before anything is 
 
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,10 +30,14 @@ _ARITHMETIC: Final = re.compile(
 )
 """Names, calls of sympy's functions, which begin with a capital, numbers and operators; no attribute and no quote."""
 
+_SYMBOL: Final = re.compile(r"Symbol\('\w+'(?:, \w+=(?:True|False))*\)", re.ASCII)
+"""A size that is known when the program is called."""
+
 
 def require_harmless(path: Path) -> None:
     """Returns for an archive without compiled code, foreign objects or expressions that are no arithmetic."""
     with zipfile.ZipFile(path) as archive:
+        _require_plain_records(path, archive.infolist())
         for record in archive.infolist():
             name = record.filename.partition("/")[2]
             if record.filename.startswith(_LEGACY_PICKLE):
@@ -45,6 +49,15 @@ def require_harmless(path: Path) -> None:
                 _refuse(path, f"{name} is a pickled object")
             if name.endswith(".json"):
                 _require_arithmetic(path, name, _json_of(archive, record, path))
+
+
+def _require_plain_records(path: Path, records: Sequence[zipfile.ZipInfo]) -> None:
+    """Records are stored as they are, each in its own bytes: so reading asks for no more memory than the file has."""
+    packed = next((record for record in records if record.compress_type != zipfile.ZIP_STORED), None)
+    if packed is not None:
+        raise InvalidConfig(f"{str(path)!r}: {packed.filename} is compressed", fix="save it with torch.export.save")
+    if sum(record.file_size for record in records) > path.stat().st_size:
+        raise InvalidConfig(f"{str(path)!r}: its records are larger than the file", fix="export it again")
 
 
 def _json_of(archive: zipfile.ZipFile, record: zipfile.ZipInfo, path: Path) -> object:
@@ -63,6 +76,8 @@ def _require_arithmetic(path: Path, name: str, value: object) -> None:
         item = pending.pop()
         if isinstance(item, dict):
             expression = item.get("expr_str", "")
+            if isinstance(expression, str) and _SYMBOL.fullmatch(expression):
+                raise InvalidConfig(f"{str(path)!r} has a dynamic shape", fix="export it with static shapes")
             if not isinstance(expression, str) or "__" in expression or not _ARITHMETIC.fullmatch(expression):
                 _refuse(path, f"{name} has the expression {str(expression)[:60]!r}")
             pending.extend(item.values())

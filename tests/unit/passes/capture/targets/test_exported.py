@@ -165,6 +165,39 @@ def test_compiled_code_and_foreign_objects_are_refused(tmp_path: Path, extra: st
         capture(CaptureRequest(model=altered(path, lambda _, old: old, extra)))
 
 
+def test_compressed_and_overlapping_records_are_refused(tmp_path: Path) -> None:
+    path = export_to(tmp_path, Tied(), torch.zeros(2, 8))
+    whole = Path(altered(path, lambda _, old: old))
+    with zipfile.ZipFile(whole, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("program/data/weights/more", bytes(1 << 20))
+    with pytest.raises(InvalidConfig, match="is compressed"):
+        capture(CaptureRequest(model=str(whole)))
+    with zipfile.ZipFile(altered(path, lambda _, old: old), "a") as archive:
+        archive.filelist *= 40
+        archive._didModify = True  # type: ignore[attr-defined]
+    with pytest.raises(InvalidConfig, match="larger than the file"):
+        capture(CaptureRequest(model=str(whole)))
+
+
+def test_damaged_program_is_refused_in_one_line_with_the_reason(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = export_to(tmp_path, torch.nn.Linear(8, 2), torch.zeros(2, 8))
+    short = altered(path, lambda name, old: old[:3] if name.endswith("/weight_0") else old)
+    with pytest.raises(InvalidConfig, match="cannot be read") as refusal:
+        capture(CaptureRequest(model=short))
+    assert "warnings above" not in refusal.value.what
+    assert capfd.readouterr().err == ""
+
+
+def test_dynamic_shape_is_named(tmp_path: Path) -> None:
+    size = torch.export.Dim("batch", min=2, max=9)
+    program = torch.export.export(torch.nn.Linear(8, 2), (torch.zeros(2, 8),), dynamic_shapes=({0: size},))
+    torch.export.save(program, tmp_path / "program.pt2")
+    with pytest.raises(InvalidConfig, match=r"dynamic shape .*static"):
+        capture(CaptureRequest(model=str(tmp_path / "program.pt2")))
+
+
 @pytest.mark.parametrize("text", ["open(1)", "a.b", "().__class__", "'x'", "Lambda.x(1)", "exit ()"])
 def test_expression_that_is_no_arithmetic_is_refused(text: str) -> None:
     assert not _ARITHMETIC.fullmatch(text)
