@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json, run_guarded
+from tmmu.errors import InvalidConfig
 
 COMMANDS: Final = ("plan", "run", "verify", "show", "pack", "ring", "diff", "bandwidth", "golden", "cache")
 """Modules of ``tmmu.cli.commands``, in the order of the help. Each has its command or group as ``app``."""
@@ -57,6 +58,11 @@ def root(
 ) -> options.Run | None:
     """Plan the memory of a PyTorch model before it runs, to the byte."""
     if context.invoked_subcommand is not None:
+        if as_json:
+            raise InvalidConfig(
+                "--json before a command is --version's",
+                fix=f"write it after: tmmu {context.invoked_subcommand} … --json",
+            )
         return None
     return partial(_print_version, as_json=as_json) if show_version else partial(_print_help, context)
 

@@ -106,6 +106,12 @@ def test_every_option_of_capture_and_planning_says_for_which_models_it_is() -> N
         assert set(applications(group)) == set(flags(group).values())
 
 
+def test_json_before_a_command_is_not_dropped_without_a_word(shell: Shell) -> None:
+    ran = shell.tmmu("--json", "show", "net.plan.cbor")
+    assert (ran.code, "write it after: tmmu show … --json" in ran.err) == (2, True)
+    assert "version" in shell.tmmu("--json", "--version").record
+
+
 def test_device_has_its_old_name_for_a_release(shell: Shell) -> None:
     (shell.folder / "net.py").write_text(NET)
     old, new = (
