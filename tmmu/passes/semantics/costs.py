@@ -69,7 +69,7 @@ def _product_flops(name: str, reads: Sequence[Shape], result: Shape) -> int:
     if not reads:
         return 0
     left, right = reads[-2:] if len(reads) > 1 else (reads[0], reads[0])
-    if name in {"_addmm_activation", "addmm", "baddbmm", "mm", "bmm"}:
+    if name in {"_addmm_activation", "_int_mm", "addmm", "baddbmm", "mm", "bmm"}:
         return 2 * prod(result) * right[-2]
     if name in {"_scaled_mm", "_scaled_grouped_mm", "_grouped_mm", "linear", "mkldnn_linear"}:
         return 2 * prod(result) * reads[0][-1]

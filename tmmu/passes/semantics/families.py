@@ -46,7 +46,7 @@ _NAMES: Final = {
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool3d_with_indices avg_pool3d adaptive_max_pool2d
         _adaptive_avg_pool3d""",
     PRODUCT: "mm bmm addmm baddbmm addbmm addmv addr mv dot vdot outer _scaled_mm _grouped_mm _scaled_grouped_mm linear"
-    " _addmm_activation mkldnn_linear",
+    " _addmm_activation _int_mm mkldnn_linear",
     RECURRENCE: """mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward lstm gru
         _thnn_fused_lstm_cell _thnn_fused_gru_cell miopen_rnn""",
     REDUCTION: """sum mean amax amin max min prod var var_mean std logsumexp argmax argmin any all norm

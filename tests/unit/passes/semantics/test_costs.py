@@ -171,3 +171,13 @@ def test_note_of_the_file_comes_first() -> None:
     graph, op = one_op(lambda x: x @ x, f(6, 6), target="mm.default")
     noted = replace(graph, notes=replace(graph.notes, ops=replace(graph.notes.ops, flops=(7,))))
     assert (op_flops(noted, op), shape_flops(noted, op)) == (7, 2 * 6**3)
+
+
+class Integers(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch._int_mm(x, y)
+
+
+def test_products_of_integers_are_counted() -> None:
+    inputs = torch.zeros(32, 16, dtype=torch.int8), torch.zeros(16, 8, dtype=torch.int8)
+    assert flops_of(program_of_module(Integers, *inputs).graph) == 2 * 32 * 16 * 8

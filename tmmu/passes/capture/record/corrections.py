@@ -2,7 +2,7 @@
 
 Three rules, applied to each call in this order: a call that a real kernel refuses is refused
 (``require_real_kernel``), so that what a user would be told when running the model, they are told when planning; a call
-that real kernels take and fake ones refuse gets its result here (``grouped_product``); a result whose dtype, strides or
+that real kernels take and fake ones refuse gets its result here (``refused_by_fake``); a result whose dtype, strides or
 size the fake kernel gets wrong is mended (``correct_result``). Each rule is a pure function of the call's own arguments
 and knows its operators by name: a call of any other operator is left as it is. A new disagreement is one more row or
 branch here, and a test in ``test_corrections.py`` that runs the real kernel.
@@ -67,6 +67,11 @@ _RESHAPES: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
 """Operators whose fake kernels choose other strides for axes of one element."""
 _BAGS: Final = frozenset({_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default})
 
+_MEAN_GRADIENTS: Final = frozenset(
+    {_aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default}
+)
+"""Operators whose fake kernels divide by the number of elements, 0 too."""
+
 _GATES: Final = 4
 """Of an LSTM: what a row of its weights is made of."""
 _PAGE: Final = 4096
@@ -87,7 +92,14 @@ def refusal_of_layout(func: OpOverload, tensor: torch.Tensor, name: str) -> Unsu
     return UnsupportedOp(f"{func} touches {subject}: only strided ones are modelled", fix="make it dense: .to_dense()")
 
 
-def grouped_product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+def refused_by_fake(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The result of a call that real kernels take and fake ones refuse; ``None`` for any other."""
+    if func in _MEAN_GRADIENTS and args[1].numel() == 0:
+        return torch.empty_like(args[1])
+    return _grouped_product(func, args, kwargs)
+
+
+def _grouped_product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The result of ``aten._grouped_mm`` in the dtypes that real kernels take and the fake one refuses, not bf16."""
     if func is not _aten._grouped_mm.default or args[0].dtype not in (torch.float32, torch.float16):
         return None

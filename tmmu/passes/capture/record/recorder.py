@@ -31,8 +31,8 @@ from tmmu.passes.capture.record.call_cache import CallCache
 from tmmu.passes.capture.record.corrections import (
     correct_result,
     first_unmodelled,
-    grouped_product,
     refusal_of_layout,
+    refused_by_fake,
     require_real_kernel,
 )
 from tmmu.passes.capture.record.custom_operators import CustomOperators, is_custom
@@ -285,7 +285,7 @@ class Recorder(UncompiledDispatchMode):
 
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call returns, as real kernels have it."""
-        result = grouped_product(func, args, kwargs)
+        result = refused_by_fake(func, args, kwargs)
         if result is None:
             result = result_of_known_values(func, args, kwargs, self.builder)
         if result is None:

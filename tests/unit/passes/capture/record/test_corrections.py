@@ -113,6 +113,26 @@ def test_grouped_products_are_planned_in_each_dtype_that_runs(
     assert same_bits(results, expected)
 
 
+class EmptyLoss(nn.Linear):
+    def __init__(self, loss: Any) -> None:
+        super().__init__(4, 4)
+        self.loss = loss
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.loss(super().forward(x)[:0], x[:0])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.SmoothL1Loss(), nn.HuberLoss()])
+def test_means_of_no_elements_have_gradients(loss: nn.Module) -> None:
+    real, inputs = EmptyLoss(loss), {"x": rand(2, 4)}
+    executor = bind_module(partial(EmptyLoss, loss), real, inputs, mode="backward", preset="train_full")
+    real(**inputs).backward()
+    value, *gradients = executor(**inputs)
+    assert value.isnan()
+    assert real.weight.grad is not None
+    assert any(same_bits(gradient, real.weight.grad) for gradient in gradients)
+
+
 def test_grouped_product_of_two_dtypes_is_refused() -> None:
     inputs = {"x": rand(8, 16), "weight": rand(2, 16, 8).half(), "ends": torch.tensor([4, 8], dtype=torch.int32)}
     with pytest.raises(CaptureFailed, match="float32 and"):
