@@ -2,10 +2,10 @@
 
 Three rules, applied to each call in this order: a call that a real kernel refuses is refused
 (``require_real_kernel``), so that what a user would be told when running the model, they are told when planning; a call
-that real kernels take and fake ones refuse gets its result here (``refused_by_fake``); a result whose dtype, strides or
-size the fake kernel gets wrong is mended (``correct_result``). Each rule is a pure function of the call's own arguments
-and knows its operators by name: a call of any other operator is left as it is. A new disagreement is one more row or
-branch here, and a test in ``test_corrections.py`` that runs the real kernel.
+that real kernels take and fake ones refuse gets its result here (``result_of_real_kernel``); a result whose dtype,
+strides or size the fake kernel gets wrong is mended (``correct_result``). Each rule is a pure function of the call's
+own arguments and knows its operators by name: a call of any other operator is left as it is. A new disagreement is
+one more row or branch here, and a test in ``test_corrections.py`` that runs the real kernel.
 """
 
 from collections.abc import Callable, Mapping
@@ -92,7 +92,7 @@ def refusal_of_layout(func: OpOverload, tensor: torch.Tensor, name: str) -> Unsu
     return UnsupportedOp(f"{func} touches {subject}: only strided ones are modelled", fix="make it dense: .to_dense()")
 
 
-def refused_by_fake(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+def result_of_real_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The result of a call that real kernels take and fake ones refuse; ``None`` for any other."""
     if func in _MEAN_GRADIENTS and args[1].numel() == 0:
         return torch.empty_like(args[1])

@@ -32,8 +32,8 @@ from tmmu.passes.capture.record.corrections import (
     correct_result,
     first_unmodelled,
     refusal_of_layout,
-    refused_by_fake,
     require_real_kernel,
+    result_of_real_kernel,
 )
 from tmmu.passes.capture.record.custom_operators import CustomOperators, is_custom
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
@@ -285,7 +285,7 @@ class Recorder(UncompiledDispatchMode):
 
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call returns, as real kernels have it."""
-        result = refused_by_fake(func, args, kwargs)
+        result = result_of_real_kernel(func, args, kwargs)
         if result is None:
             result = result_of_known_values(func, args, kwargs, self.builder)
         if result is None:

@@ -117,7 +117,7 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
         raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
     unread = nullcontext() if weights else _skip_weights()
     unpickled = nullcontext() if trust else without_pickles(path)
-    with disable_current_modes(), unread, unpickled, _kept_reasons() as reasons:
+    with disable_current_modes(), unread, unpickled, _keep_reasons() as reasons:
         try:
             if not trust:
                 require_harmless(path)
@@ -132,7 +132,7 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
 
 
 @contextmanager
-def _kept_reasons() -> Iterator[list[str]]:
+def _keep_reasons() -> Iterator[list[str]]:
     """Block in which torch does not print what it fails at in an archive; the texts of those exceptions, in order."""
     reasons = list[str]()
 
