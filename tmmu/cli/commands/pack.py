@@ -23,8 +23,6 @@ from tmmu.planner.pack.solve import PackingResult
 from tmmu.planner.pack.solve import pack as pack_intervals
 
 PPM: Final = 1_000_000
-_SMALL: Final = 100
-"""Items that are packed in seconds without compiled code, too."""
 
 app = typer.Typer(add_completion=False)
 
@@ -100,7 +98,7 @@ def pack_job(intervals: Path, settings: PackCommandOptions) -> PackJob:
 def run_pack(job: PackJob) -> int:
     """Pack, write ``--output`` and print the result; returns 0. ``ArenaTooSmall`` if it exceeds the capacity."""
     intervals = read_intervals(job.intervals, alignment=job.alignment)
-    _warn_slow(job, len(intervals.row_of))
+    _warn_slow(job)
     with packing_progress() as report:
         packed = pack_intervals(intervals.problem, search_nodes=job.nodes, capacity=job.capacity, report=report)
     require_sound_packing(intervals.problem, packed.offset, peak=packed.peak, bound=packed.bound)
@@ -111,11 +109,12 @@ def run_pack(job: PackJob) -> int:
     return 0
 
 
-def _warn_slow(job: PackJob, items: int) -> None:
-    """Say on stderr that numba would compile a search: at a terminal, and wherever one can take long."""
-    err = console(stderr=True)
-    if (err.is_terminal or items > _SMALL) and job.nodes != 0 and find_spec("numba") is None:
-        err.print("numba is not installed: a search takes up to a hundred times as long (pip install 'tmmu[pack]')")
+def _warn_slow(job: PackJob) -> None:
+    """Say on stderr that numba would compile a search."""
+    if job.nodes != 0 and find_spec("numba") is None:
+        console(stderr=True).print(
+            "numba is not installed: a search takes up to a hundred times as long (pip install 'tmmu[pack]')"
+        )
 
 
 def _demand_room(job: PackJob, packed: PackingResult) -> None:

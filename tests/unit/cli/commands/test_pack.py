@@ -14,6 +14,9 @@ from tmmu.planner.intervals import read_intervals
 TINY = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
 
+NO_SEARCH = ("--nodes", "0")
+
+
 def rows(path: str) -> list[list[str]]:
     return [line.split(",") for line in Path(path).read_text().splitlines()]
 
@@ -164,11 +167,14 @@ def test_options_that_make_no_sense_are_refused(shell: Shell, text: str, code: s
     assert shell.files() == ("in.csv",)
 
 
-def test_packing_of_many_items_without_numba_says_so_first(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_without_numba_says_so_first(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "find_spec", lambda _: None)
-    for items, line in ((101, "numba is not installed: a search takes up to a hundred times as long"), (100, "")):
-        Path("in.csv").write_text("id,lower,upper,size\n" + "".join(f"{n},{n},{n + 1},8\n" for n in range(items)))
-        done = shell.tmmu("pack", "in.csv")
+    Path("tiny.csv").write_text(TINY)
+    for options, line in (
+        ((), "numba is not installed: a search takes up to a hundred times as long"),
+        (NO_SEARCH, ""),
+    ):
+        done = shell.tmmu("pack", "tiny.csv", *options)
         assert (done.code, done.err.startswith(line), bool(done.err)) == (0, True, bool(line))
 
 
