@@ -13,7 +13,8 @@ from tests.problems import random_problem
 from tmmu.ir.problem import PackProblem
 from tmmu.judge.packing import require_sound_packing
 from tmmu.planner.pack.bounds import live_bound
-from tmmu.planner.pack.skyline import lower_packing
+from tmmu.planner.pack.exact.instance import prepare_instances
+from tmmu.planner.pack.skyline import lower_packing, restarts
 from tmmu.planner.pack.skyline.progress import SearchProgress
 from tmmu.planner.pack.solve import pack
 
@@ -30,6 +31,20 @@ def stacked(problem: PackProblem) -> tuple[int, ...]:
 
 def peak_of(problem: PackProblem, offset: tuple[int, ...]) -> int:
     return max(low + size for low, size in zip(offset, problem.size, strict=True))
+
+
+def test_beams_begin_above_a_start_below_which_all_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    (part, *_) = prepare_instances(tiling(80, 0)[1])
+    peak, caps = part.bound + part.bound // 4, []
+
+    def fail(workspace: object, config: object, cap: int, work: int) -> tuple[tuple[int, ...], int]:
+        caps.append(cap)
+        return (), 1
+
+    monkeypatch.setattr(restarts, "run_beam", fail)
+    found = restarts.lower_peak(part, peak, part.bound, 40)
+    assert (found.offset, found.peak, found.work) == ((), peak, 40)
+    assert caps[0] < peak < max(caps)
 
 
 @pytest.mark.parametrize("seed", range(6))

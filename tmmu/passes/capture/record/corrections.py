@@ -244,6 +244,10 @@ def _formatted(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torc
     return _laid_out(result, suggest_memory_format(args[0]))
 
 
+def _like_second(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty_like(args[1])
+
+
 def _laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
     if tensor.is_contiguous(memory_format=memory_format):
         return tensor
@@ -292,6 +296,7 @@ _RULES: Final[Mapping[OpOverload, Rule]] = {
     **dict.fromkeys(_KEEPS_FORMAT, _formatted),
     **dict.fromkeys(_CONTIGUOUS, _contiguous),
     **{func: _bag_sums(func) for func in _BAGS},
+    _aten.binary_cross_entropy_backward.default: _like_second,
     _aten.native_layer_norm.default: _normalized,
     _aten.native_batch_norm.default: _batch_normalized,
     _aten.mkldnn_rnn_layer.default: _recurrent,

@@ -258,7 +258,9 @@ def test_axes_of_one_element_have_eagers_strides() -> None:
 
 aten = torch.ops.aten
 LAID_OUT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "binary": lambda g, x: aten.binary_cross_entropy_backward.default(g, x, g, None, 0),
     "copysign": aten.copysign.Tensor,
+    "dropout": lambda g, x: aten.native_dropout_backward.default(g, x > 0, 2.0),
     "elu": lambda g, x: aten.elu_backward.default(g, 1, 1, 1, False, x),
     "floor_divide": aten.floor_divide.default,
     "gamma": lambda g, x: aten._standard_gamma.default(x.abs()),
