@@ -1,6 +1,6 @@
 BIN ?= .venv/bin
 
-.PHONY: setup fmt check quick test golden slow long oldest cover ci gpu-wheels gpu-check
+.PHONY: setup fmt check quick test golden slow long oldest packages cover ci gpu-wheels gpu-check
 
 setup: ## a virtual environment with everything that the other targets need
 	python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[dev]'
@@ -35,6 +35,12 @@ oldest: ## the default tests on the oldest torch that the package admits, in an 
 	python3 -m venv build/oldest
 	build/oldest/bin/pip install -q -c constraints-oldest.txt -e '.[dev]'
 	build/oldest/bin/python -m pytest
+
+packages: ## models of twelve packages, whose newest torch has an environment of its own
+	python3 -m venv build/packages
+	build/packages/bin/pip install -q -c constraints-packages.txt -e '.[dev,packages]'
+	build/packages/bin/python -m pytest -n 0 -m long tests/runtime/test_packages.py
+	build/packages/bin/python -m benchmarks.packages
 
 cover: ## branch coverage, line by line where it is missing
 	$(BIN)/pytest --cov --cov-report=term-missing:skip-covered

@@ -79,6 +79,11 @@ class EagerModel:
         return results
 
     @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The tensors that a step is called with, each window once."""
+        return dict(self._inputs)
+
+    @property
     def states(self) -> dict[str, torch.Tensor]:
         """What it keeps between steps, by the names of a graph's buffers."""
         return self._weights | self._keeper.state

@@ -1,14 +1,19 @@
 """What is imported while a model is loaded: from where, and what of it must not outlive the load."""
 
 import sys
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
-from tmmu.torch_private import FakeTensor
+from tmmu.torch_private import DisableTorchFunction, FakeTensor, disable_current_modes
 
 
 @contextmanager
@@ -20,6 +25,67 @@ def importable_from(folder: str) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = path
+
+
+@contextmanager
+def ordinary_imports() -> Iterator[None]:
+    """Block in which an installed package is imported as without a trace, also while a model runs.
+
+    What it makes then are real tensors, and what it registers with torch or with others is registered once and stays.
+    """
+    finder = _InstalledFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _InstalledFinder(MetaPathFinder):
+    """Leaves the finding to the others, and wraps the loader of what lies in a folder of installed packages."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module") and _is_installed(fullname, spec.origin):
+                    spec.loader = _OrdinaryLoader(cast("Loader", spec.loader))
+                return spec
+        return None
+
+
+class _OrdinaryLoader(Loader):
+    """A loader that runs a module outside all modes of torch. The module itself names the loader behind it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        with disable_current_modes(), DisableTorchFunction():
+            self._loader.exec_module(module)
+
+
+def _is_installed(name: str, origin: str | None) -> bool:
+    """Whether the module lies in a package that was installed. Torch is the exception: it loads its modes lazily."""
+    if origin is None or name.partition(".")[0] == "torch":
+        return False
+    return any(Path(origin).is_relative_to(folder) for folder in installed_folders())
+
+
+@cache
+def installed_folders() -> tuple[str, ...]:
+    """Where this interpreter keeps installed packages."""
+    return tuple(dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib")))
 
 
 @contextmanager

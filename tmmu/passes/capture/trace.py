@@ -23,7 +23,7 @@ from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
-from tmmu.passes.capture.imports import forget_fake_imports, importable_from
+from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
@@ -37,7 +37,7 @@ def capture(request: CaptureRequest, progress: Progress = no_progress) -> Captur
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
     folder = targets.source_folder(request.model)
     importable = importable_from(targets.import_folder(request.model))
-    with importable, forget_fake_imports(), fake_environment(request.device) as fake:
+    with importable, forget_fake_imports(), ordinary_imports(), fake_environment(request.device) as fake:
         progress("building", 0)
         with translate_errors(folder, Activity.BUILDING), Recorder(folder=folder), quick_initialization():
             workload = targets.load(request, fake)
