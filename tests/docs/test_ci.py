@@ -16,6 +16,8 @@ import yaml
 
 from tests.docs.commands import ROOT
 
+pytestmark = pytest.mark.slow
+
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 HOOKS: list[dict[str, Any]] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 PAGE = (ROOT / "docs" / "ci.md").read_text()

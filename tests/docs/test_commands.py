@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -37,7 +37,15 @@ def relative(document: Path) -> str:
     return str(document.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("document", [d for d in documents() if shown_commands(d.read_text())], ids=relative)
+def with_commands() -> list[Any]:
+    """Documents that show commands; all but the README are left to the slow tests."""
+    shown = [document for document in documents() if shown_commands(document.read_text())]
+    return [
+        pytest.param(document, marks=[] if document.name == "README.md" else [pytest.mark.slow]) for document in shown
+    ]
+
+
+@pytest.mark.parametrize("document", with_commands(), ids=relative)
 def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copy(ROOT / "Makefile", tmp_path)

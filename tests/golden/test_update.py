@@ -91,6 +91,7 @@ def test_update_that_waits_too_long_for_another_is_refused(little: Shell, monkey
     assert little.tmmu("golden", "update").code == 0
 
 
+@pytest.mark.slow
 def test_update_finishes_a_killed_one_and_reports_what_moved(little: Shell) -> None:
     """Killed between any two renames or removals, while one case moved and another was removed."""
     edit("[0, 7]", '[0, 7]\narenas = ["activations=alignment:8KiB,layout:packed"]')

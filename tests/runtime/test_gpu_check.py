@@ -24,6 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.slow
 def test_rows_all_hold_on_the_cpu() -> None:
     done = run("--device", "cpu", "--small", "--json")
     assert done.returncode == 0, done.stderr[-2000:]

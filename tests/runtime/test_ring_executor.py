@@ -83,7 +83,7 @@ def bind_stack(stack: tuple[Program, Plan, nn.Module], device: ThreadsDevice, **
     return bind_ring(request, device, RingOptions(**{"poison": True, **options}))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
+@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "mixtral"))])
 def test_models_equal_the_resident_executor_a_hundred_times(name: str) -> None:
     pytest.importorskip("transformers.initialization")
     program, constants = capture_program(lambda: blank(name), tokens(0))

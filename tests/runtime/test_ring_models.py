@@ -67,6 +67,7 @@ def test_generation_with_a_cache_gives_the_same_tokens() -> None:
     device.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_logits_equal_the_resident_run_a_hundred_times(name: str) -> None:
     case = plan_streamed(lambda: blank(name), tokens(0))

@@ -50,6 +50,7 @@ def demand_nothing_undeclared(name: str, *, training: bool) -> None:
     assert rows == tuple(sorted(rows, key=lambda row: (-row.peak, -row.bytes, row.operator)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["GPT-2", "ViT"])
 def test_step_allocates_what_it_declares_at_real_widths(name: str) -> None:
     demand_nothing_undeclared(name, training=False)

@@ -281,6 +281,7 @@ def run_in_process(*arguments: str, torch: bool = False) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_warm_configuration_needs_no_torch(shell: Shell) -> None:
     folder = shell.folder / "tiny"
     folder.mkdir()
@@ -312,6 +313,7 @@ class Exported(nn.Module):
         return self.layer(x) * self.factor
 
 
+@pytest.mark.slow
 def test_warm_exported_program_needs_no_torch_and_no_weights(shell: Shell) -> None:
     def export(factor: float) -> None:
         torch.export.save(torch.export.export(Exported(factor), (torch.zeros(2, 4),)), "net.pt2")
@@ -340,6 +342,7 @@ def test_graph_file_is_planned_once(shell: Shell) -> None:
 # -- another process
 
 
+@pytest.mark.slow
 def test_key_is_the_same_under_other_hash_seeds(net: Shell) -> None:
     program = "from tmmu.cli.app import run; run(['cache', 'why', 'net.py', '--json'])"
     keys = set()

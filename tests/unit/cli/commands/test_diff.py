@@ -391,6 +391,7 @@ def test_diff_of_two_commits_names_the_line_that_raised_the_peak(repository: She
     assert repository.files() == (".git", "models")
 
 
+@pytest.mark.slow
 def test_commit_is_compared_with_the_worktree_from_any_folder(
     repository: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,6 +497,7 @@ def test_two_versions_of_one_package_do_not_mix(shell: Shell) -> None:
     assert json.loads(done.out)["kept"][0]["after"]["name"] == "weight"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_plan_with_an_optimizer_is_compared_with_one(shell: Shell, optimizer: str) -> None:
     Path("net.py").write_text(

@@ -29,6 +29,7 @@ def test_complex_parameters_have_the_bits_of_the_optimizer(shell: Shell) -> None
     assert ran.record["same"] == ran.record["checked"] > 1
 
 
+@pytest.mark.slow
 def test_plan_is_compared_with_the_optimizer_that_it_was_made_with(shell: Shell) -> None:
     (shell.folder / "net.py").write_text(SQUARE + LOSS)
     assert shell.tmmu("plan", "net.py", "--mode", "backward", "--optimizer", "adam:amsgrad=true,foreach").code == 0

@@ -189,6 +189,7 @@ def test_file_above_512_mebibytes_is_refused_unread(shell: Shell) -> None:
     assert peak < 1 << 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["{0},1,2,3", "{0:x},300,301,300", "{0},{0},{0}9,{0}", "{0},1,2,3,,,,,,,,"])
 def test_reading_takes_at_most_16_times_the_bytes_and_64_mebibytes(shell: Shell, row: str) -> None:
     header = "id,lower,upper,size" + "".join(f",c{n}" for n in range(row.count(",") - 3))

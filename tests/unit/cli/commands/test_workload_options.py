@@ -203,6 +203,7 @@ def test_kept_plans_are_those_of_the_options(shell: Shell, llama: str) -> None:
     assert len(digests) == 3
 
 
+@pytest.mark.slow
 def test_plan_is_compared_with_the_loss_that_it_was_made_with(shell: Shell, net: str) -> None:
     assert shell.tmmu("plan", net, "--mode", "backward", "--loss", "mse").code == 0
     compared = shell.tmmu("diff", "net.plan.cbor", net, "--json")

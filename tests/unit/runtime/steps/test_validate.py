@@ -56,6 +56,7 @@ def processes(seeds: range) -> set[str]:
     return digests
 
 
+@pytest.mark.slow
 def test_two_processes_choose_the_same_steps() -> None:
     assert len(processes(range(2))) == 1
 
