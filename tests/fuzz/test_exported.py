@@ -1,0 +1,80 @@
+"""Exported programs from outside, of any bytes: read or refused, and nothing of them runs."""
+
+import io
+import random
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.fuzz.test_formats import damage_bytes
+from tmmu.errors import TmmuError
+from tmmu.passes.capture.targets.exported import read_exported
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The archive of a small program with weights, a buffer and a constant."""
+
+    class Small(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 3)
+            self.register_buffer("shift", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.line(x).relu() + self.shift + torch.tensor([1.0, 2.0, 3.0])
+
+    path = tmp_path_factory.mktemp("exported") / "small.pt2"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(Small(), (torch.zeros(2, 4),)), path)
+    return path.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "attempts",
+    [20, pytest.param(1000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
+)
+def test_damaged_archive_is_read_or_refused(tmp_path: Path, program: bytes, attempts: int) -> None:
+    path, chance, refused = tmp_path / "x.pt2", random.Random(attempts), 0
+    path.write_bytes(program)
+    read_exported(path, trust=False, weights=True)
+    for _ in range(attempts):
+        path.write_bytes(damage_bytes(chance, program))
+        try:
+            read_exported(path, trust=False, weights=True)
+        except TmmuError:
+            refused += 1
+    assert refused > attempts // 4
+
+
+def damage_record(chance: random.Random, data: bytes) -> bytes:
+    """The archive with one record damaged; its sums hold."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(made, "w") as changed:
+        records = archive.infolist()
+        broken = chance.choice(records)
+        for record in records:
+            content = archive.read(record)
+            changed.writestr(record.filename, damage_bytes(chance, content) if record is broken else content)
+    return made.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "attempts",
+    [20, pytest.param(1000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
+)
+def test_archive_with_a_damaged_record_is_read_or_refused(tmp_path: Path, program: bytes, attempts: int) -> None:
+    path, chance, refused = tmp_path / "x.pt2", random.Random(attempts), 0
+    for _ in range(attempts):
+        path.write_bytes(damage_record(chance, program))
+        try:
+            read_exported(path, trust=False, weights=True)
+        except TmmuError:
+            refused += 1
+    assert refused > attempts // 10
