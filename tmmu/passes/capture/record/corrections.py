@@ -135,35 +135,72 @@ def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device:
     """The result as a real kernel gives it: its dtypes, strides and sizes."""
     rule = _RULES.get(func)
     result = result if rule is None else rule(args, result, device)
-    return _as_one_run(func, args, result) if _is_elementwise(func) else result
+    return _iterated(func, args, result) if _is_elementwise(func) else result
 
 
 @cache
 def _is_elementwise(func: OpOverload) -> bool:
     """Whether torch's iterator over elements makes its one result; copies keep a memory format of their own."""
     signature = schema_of(func)
-    if any(argument.name == "memory_format" for argument in signature.arguments):
+    if func in _CONTIGUOUS or any(argument.name == "memory_format" for argument in signature.arguments):
         return False
     makes = len(signature.returns) == 1 and signature.returns[0].alias_info is None and not signature.is_mutable
     return makes and (torch.Tag.pointwise in func.tags or func in _FOLLOWS or func in _GRADIENTS)
 
 
-def _as_one_run(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """Arguments of one shape, each contiguous, are one run of elements: so is the result, with a new tensor's strides.
+def _iterated(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+    """The result of an elementwise operator with the strides that torch's iterator gives it on real tensors.
 
-    On meta tensors the iterator looks at strides alone, which say nothing where axes have one element.
+    On meta tensors, and in fake kernels of their own, strides along axes of one element come out otherwise. Arguments
+    of one shape are one run of elements where each is contiguous, and are followed where all have the same strides
+    without gaps; else the iterator sorts the axes, for which a number is a tensor without axes.
     """
-    if not isinstance(result, torch.Tensor) or _is_canonical(result):
+    if not isinstance(result, torch.Tensor):
         return result
     places = zip(args, schema_of(func).arguments, strict=False)
-    tensors = [arg for arg, place in places if isinstance(arg, torch.Tensor) or str(place.type) == "Tensor"]
-    if any(not isinstance(tensor, torch.Tensor) or tensor.shape != result.shape for tensor in tensors):
+    tensors = [arg for arg, place in places if str(place.type) == "Tensor" or place.name == "other"]
+    shaped = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    if not shaped or (_is_canonical(result) and all(map(_is_canonical, shaped))):
         return result
-    formats = (torch.contiguous_format, torch.channels_last) if result.dim() == 4 else (torch.contiguous_format,)
+    stride = _strides_of_run(result.shape, shaped) if len(shaped) == len(tensors) else None
+    if stride is None and 1 in result.shape and func not in _GRADIENTS:
+        stride = _strides_of_iterator(tensors)
+    if stride is None or stride == result.stride():
+        return result
+    return torch.empty_strided(result.shape, stride, dtype=result.dtype)
+
+
+def _strides_of_run(shape: torch.Size, tensors: list[torch.Tensor]) -> tuple[int, ...] | None:
+    """The strides of a result whose arguments are walked as one run of elements; None where they are not."""
+    if any(tensor.shape != shape for tensor in tensors):
+        return None
+    formats = (torch.contiguous_format, torch.channels_last) if len(shape) == 4 else (torch.contiguous_format,)
     for memory_format in formats:
         if all(tensor.is_contiguous(memory_format=memory_format) for tensor in tensors):
-            return torch.empty(result.shape, dtype=result.dtype, memory_format=memory_format)
-    return result
+            with disable_current_modes():
+                return torch.empty(shape, memory_format=memory_format, device="meta").stride()
+    (stride, *others) = {tensor.stride() for tensor in tensors}
+    return None if others or not _is_dense(shape, stride) else stride
+
+
+def _is_dense(shape: torch.Size, stride: tuple[int, ...]) -> bool:
+    """Whether the elements lie without gaps and without overlap, in some order of the axes."""
+    step = 1
+    for size, length in sorted((step, n) for n, step in zip(shape, stride, strict=True) if n > 1):
+        if size != step:
+            return False
+        step *= length
+    return True
+
+
+def _strides_of_iterator(tensors: list[Any]) -> tuple[int, ...]:
+    """The strides that the iterator gives a result of these arguments where it has to sort the axes."""
+    with disable_current_modes():
+        shapes = [(t.shape, t.stride()) if isinstance(t, torch.Tensor) else ((), ()) for t in tensors]
+        forms = [torch.empty_strided(shape, stride, device="meta") for shape, stride in shapes]
+        if len(forms) == 3:
+            return torch.addcmul(*forms).stride()
+        return sum(forms[2:], start=forms[0].add(forms[-1 if len(forms) < 2 else 1])).stride()
 
 
 def _is_canonical(tensor: torch.Tensor) -> bool:

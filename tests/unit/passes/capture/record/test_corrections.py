@@ -1,5 +1,6 @@
 """Where fake kernels are not real ones, the capture follows the real ones."""
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -324,6 +325,57 @@ def test_axes_of_one_element_do_not_decide_a_layout(
     with fake_environment("cpu"), Recorder(folder=""):
         planned = made()
     assert planned.stride() == made().stride()
+
+
+ELEMENTWISE: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "times a number": lambda a, b, c: a * 2,
+    "number less": lambda a, b, c: 2 - a,
+    "over a number": lambda a, b, c: a / 2,
+    "above a number": lambda a, b, c: a > 2,
+    "times no axes": lambda a, b, c: a * torch.ones(()),
+    "negative": lambda a, b, c: a.neg(),
+    "to a power": lambda a, b, c: a.pow(2),
+    "relu": lambda a, b, c: a.relu(),
+    "gelu": lambda a, b, c: torch.nn.functional.gelu(a),
+    "clamped": lambda a, b, c: a.clamp(0),
+    "sum": lambda a, b, c: a + b,
+    "larger": lambda a, b, c: torch.maximum(a, b),
+    "chosen": lambda a, b, c: torch.where(a > 0, b, c),
+    "chosen or zero": lambda a, b, c: torch.where(a > 0, b, 0.0),
+    "sum of products": lambda a, b, c: torch.addcmul(a, b, c),
+    "between": lambda a, b, c: torch.lerp(a, b, 0.5),
+}
+
+
+def windows_of_small_shapes(chance: random.Random) -> list[tuple[list[int], list[int]]]:
+    """Three windows of one shape, or the second of one that is broadcast, with any strides along axes of one element."""
+    shape = [chance.choice((1, 1, 2, 3)) for _ in range(chance.randint(1, 4))]
+    windows = []
+    for place in range(3):
+        is_broadcast = place == 1 and chance.random() < 0.3
+        sizes = [1 if is_broadcast and chance.random() < 0.4 else size for size in shape]
+        order = chance.sample(range(len(sizes)), len(sizes)) if chance.random() < 0.7 else range(len(sizes))
+        strides, step = [0] * len(sizes), 1
+        for axis in reversed(order):
+            strides[axis], step = step, step * sizes[axis]
+        if chance.random() < 0.3:
+            strides = [s if n > 1 else chance.choice((1, s, 7)) for n, s in zip(sizes, strides, strict=True)]
+        windows.append((sizes, strides))
+    return windows
+
+
+@pytest.mark.parametrize("operator", ELEMENTWISE.values(), ids=ELEMENTWISE)
+@pytest.mark.parametrize("attempts", [60, pytest.param(3000, marks=pytest.mark.slow)])
+def test_elementwise_results_have_the_strides_of_the_real_iterator(
+    operator: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], attempts: int
+) -> None:
+    chance = random.Random(attempts)
+    for _ in range(attempts):
+        windows = windows_of_small_shapes(chance)
+        real = operator(*(torch.empty_strided(*window).fill_(1) for window in windows))
+        with fake_environment("cpu"), Recorder(folder=""):
+            planned = operator(*(torch.empty_strided(*window).fill_(1) for window in windows))
+        assert planned.stride() == real.stride(), windows
 
 
 def turned_view() -> torch.Tensor:
