@@ -11,6 +11,7 @@ all state does. So a class whose code asks how many steps there were (RAdam, in 
 """
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,8 +24,13 @@ from tmmu.errors import InvalidConfig
 
 FORMS: Final = ("fused", "foreach", "forloop")
 _CLOSURES: Final = frozenset({"lbfgs"})
-"""They evaluate the model several times in a step."""
+"""They evaluate the model as often in a step as the values of its losses say."""
+_FOREACH_OF_NUMBERS: Final = frozenset({"adam", "adamw"})
+"""Their foreach takes a learning rate that is a tensor only with ``capturable``."""
+_REFUSALS: Final = (AssertionError, AttributeError, TypeError, ValueError, RuntimeError)
+"""What torch raises of arguments, and of parameters, that a class does not take."""
 _WORDS: Final = {"true": True, "false": False, "none": None}
+_TENSOR: Final = re.compile(r"tensor\(([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\)", re.IGNORECASE | re.ASCII)
 Trained = Sequence[tuple[str, torch.Tensor, torch.Tensor]]
 """(name, parameter, gradient) of each parameter that got one."""
 
@@ -40,6 +46,16 @@ class StateKeeper(Protocol):
 
     def keep_state(self, tensor: torch.Tensor, /, *, name: str) -> torch.Tensor:
         """The tensor that outlives the step under this name: the one of an earlier step, or else this one, zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNumber:
+    """An argument ``tensor(0.1)``: a number that the optimizer is given as a tensor of no dimensions."""
+
+    number: float
+
+    def __str__(self) -> str:
+        return f"tensor({self.number!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +79,10 @@ def parse_optimizer(text: str, device: str) -> OptimizerSpec:
     makers = optimizer_classes()
     if name not in makers or name in _CLOSURES:
         known = ", ".join(key for key in makers if key not in _CLOSURES)
-        reason = " that evaluates the model once" if name in _CLOSURES else ""
-        raise InvalidConfig(f"--optimizer {text}: no such optimizer in torch.optim{reason}", fix=f"known: {known}")
+        reason = "no such optimizer in torch.optim"
+        if name in _CLOSURES:
+            reason = "how often a step of it evaluates the model depends on losses, so that no plan holds for it"
+        raise InvalidConfig(f"--optimizer {text}: {reason}", fix=f"known: {known}")
     parameters = signature(makers[name]).parameters
     form, arguments = "", dict[str, Any]()
     for item in _split_items(rest):
@@ -78,8 +96,17 @@ def parse_optimizer(text: str, device: str) -> OptimizerSpec:
             arguments[key] = _value_of(value)
     if form in ("fused", "foreach") and form not in parameters:
         raise InvalidConfig(f"--optimizer {text}: {name} has no {form} form", fix="leave it out")
-    default = "foreach" if device == "cuda" and "foreach" in parameters else "forloop"
-    return OptimizerSpec(name=name, form=form or default, arguments=arguments)
+    if not form:
+        form = "foreach" if device == "cuda" and _takes_foreach_by_itself(name, arguments) else "forloop"
+    return OptimizerSpec(name=name, form=form, arguments=arguments)
+
+
+def _takes_foreach_by_itself(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether torch picks foreach where all parameters are on a GPU and nobody names a form."""
+    if "foreach" not in signature(optimizer_classes()[name]).parameters or arguments.get("differentiable"):
+        return False
+    is_number = not isinstance(arguments.get("lr"), TensorNumber) or bool(arguments.get("capturable"))
+    return is_number or name not in _FOREACH_OF_NUMBERS
 
 
 def optimizer_classes() -> dict[str, type[torch.optim.Optimizer]]:
@@ -102,6 +129,9 @@ def _split_items(text: str) -> list[str]:
 def _value_of(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
+    inside = _TENSOR.fullmatch(text)
+    if inside is not None:
+        return TensorNumber(float(inside[1]))
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -115,7 +145,7 @@ def update(spec: OptimizerSpec, trained: Trained, recorder: StateKeeper) -> None
 
 def _with_state(spec: OptimizerSpec, trained: Trained, recorder: StateKeeper) -> torch.optim.Optimizer:
     parameters = [parameter for _, parameter, _ in trained]
-    optimizer = _make(spec, parameters)
+    optimizer = _make(spec, parameters, _argument_of)
     with recorder.make_state():
         states = _states_of_twins(spec, parameters)
     for (name, parameter, _), state in zip(trained, states, strict=True):
@@ -128,11 +158,29 @@ def _kept(value: Any, name: str, recorder: StateKeeper) -> Any:
     return recorder.keep_state(value, name=f"optimizer.{name}") if is_tensor else value
 
 
-def _make(spec: OptimizerSpec, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+def _make(
+    spec: OptimizerSpec, parameters: list[torch.Tensor], argument_of: Callable[[Any], Any]
+) -> torch.optim.Optimizer:
+    """The optimizer of these parameters; ``INVALID_CONFIG``, in torch's words, for what its class does not take."""
     maker: Callable[..., torch.optim.Optimizer] = optimizer_classes()[spec.name]
     known = signature(maker).parameters
     form = {name: name == spec.form for name in ("foreach", "fused") if name in known}
-    return maker(parameters, **form, **spec.arguments)
+    arguments = {key: argument_of(value) for key, value in spec.arguments.items()}
+    try:
+        return maker(parameters, **form, **arguments)
+    except _REFUSALS as error:
+        reason = " ".join(str(error).split())
+        raise InvalidConfig(
+            f"--optimizer {spec.text}: {reason}", fix="correct its arguments, or name another"
+        ) from error
+
+
+def _argument_of(value: Any) -> Any:
+    return torch.tensor(value.number) if isinstance(value, TensorNumber) else value
+
+
+def _number_of(value: Any) -> Any:
+    return value.number if isinstance(value, TensorNumber) else value
 
 
 def _states_of_twins(spec: OptimizerSpec, parameters: list[torch.Tensor]) -> list[dict[str, Any]]:
@@ -140,6 +188,6 @@ def _states_of_twins(spec: OptimizerSpec, parameters: list[torch.Tensor]) -> lis
     twins = [torch.zeros_like(parameter.detach()).requires_grad_() for parameter in parameters]
     for twin in twins:
         twin.grad = torch.zeros_like(twin)
-    optimizer = _make(spec, twins)
+    optimizer = _make(spec, twins, _number_of)  # a tensor's number would be arbitrary here
     optimizer.step()
     return [dict(optimizer.state[twin]) for twin in twins]

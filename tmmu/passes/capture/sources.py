@@ -13,6 +13,7 @@ import tmmu
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # with the separator: torchvision is not torch
 _OURS = str(Path(tmmu.__file__).parent) + os.sep
 _SKIP = (_TORCH, _OURS, "<")
+_OPTIMIZERS = str(Path(torch.__file__).parent / "optim") + os.sep
 _SITES = frozenset({"site-packages", "dist-packages"})
 _ENTRIES = (str(Path(__file__).parent / "trace.py"), str(Path(__file__).parent / "training.py"))
 """Where the program is called from: frames outside of these belong to whoever runs tmmu, not to the model."""
@@ -70,3 +71,14 @@ def failing_source(traceback: TracebackType | None, folder: str) -> str:
             outer = location
         traceback = traceback.tb_next
     return f"{own} ({outer})" if own and outer else own or outer
+
+
+def optimizer_source(traceback: TracebackType | None) -> str:
+    """``file:line`` of the innermost frame of a failure in the optimizers of torch; empty if there is none."""
+    source = ""
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if filename.startswith(_OPTIMIZERS):
+            source = f"{display_name(filename, '')}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return source

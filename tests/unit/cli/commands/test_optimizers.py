@@ -7,19 +7,81 @@ from tests.unit.passes.capture.test_optimizers import COMPLEX, REFUSED, SQUARE
 from tests.unit.passes.capture.test_training import LOSS
 from tmmu.passes.capture.optimizers import optimizer_classes
 
-TEXTS = (
+FORMS = (
     "adamw:fused", "adamw:foreach", "adam:amsgrad=true,foreach", "sgd:momentum=0.9,nesterov=true",
     "sgd:fused,momentum=0.9", "nadam:foreach", "rprop:foreach", "radam:foreach,decoupled_weight_decay=true",
-    *sorted(set(optimizer_classes()) - REFUSED),
+    "adam:amsgrad=true,fused,maximize=true,weight_decay=0.1", "adagrad:fused,lr_decay=0.1",
 )  # fmt: skip
+SLOW_FORMS = (
+    "adam:lr=tensor(0.1)", "adamw:fused,lr=tensor(1e-2)", "sgd:lr=tensor(.1),momentum=0.9", "nadam:lr=tensor(0.1)",
+    "adagrad:lr=tensor(.1)", "rmsprop:centered=true,momentum=0.9", "sgd:maximize=true,foreach,weight_decay=0.1",
+    "muon:ns_steps=3", "adadelta:foreach,maximize=true", "adamax:foreach,weight_decay=0.1", "asgd:foreach",
+)  # fmt: skip
+REFUSALS = {
+    "lbfgs": ("INVALID_CONFIG", "how often a step of it evaluates the model"),
+    "sparseadam": ("CAPTURE_FAILED", "torch/optim/sparse_adam.py:"),
+    "adafactor": ("CAPTURE_FAILED", "torch/optim/_adafactor.py:"),
+    "adam:capturable=true": ("CAPTURE_FAILED", "torch/optim/adam.py:"),
+    "adam:differentiable=true": ("CAPTURE_FAILED", "torch/optim/adam.py:"),
+    "adam:foreach,lr=tensor(0.1)": ("INVALID_CONFIG", "lr as a Tensor is not supported"),
+    "adam:lr=tensor(-1)": ("INVALID_CONFIG", "Invalid learning rate"),
+    "adam:betas=3": ("INVALID_CONFIG", "not subscriptable"),
+}
+SPARSE = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 4, sparse=True)
+    def forward(self, x):
+        return self.table(x)
+model = Net
+inputs = lambda: (torch.tensor([1, 2, 3]),)
+"""
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_updates_have_the_bits_of_the_optimizer(shell: Shell, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", [*sorted(optimizer_classes()), *FORMS, *(pytest.param(t, marks=pytest.mark.slow) for t in SLOW_FORMS)]
+)
+def test_updates_have_the_bits_of_the_optimizer_or_are_refused(shell: Shell, text: str) -> None:
     (shell.folder / "net.py").write_text(SQUARE + LOSS)
     ran = shell.tmmu("run", "net.py", "--mode", "backward", "--optimizer", text, "--check", "--json")
+    if text in REFUSED:
+        assert ran.code == 2, ran.err
+        return
     assert ran.code == 0, ran.err
     assert ran.record["same"] == ran.record["checked"] > 1
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_refusals_have_a_code_a_reason_and_a_line(shell: Shell, text: str) -> None:
+    (shell.folder / "net.py").write_text(SQUARE + LOSS)
+    ran = shell.tmmu("plan", "net.py", "--mode", "backward", "--optimizer", text)
+    code, reason = REFUSALS[text]
+    assert ran.code == 2
+    assert f"{code}: " in ran.err
+    assert reason in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_sparse_gradients_are_refused_with_the_line_that_makes_them(shell: Shell) -> None:
+    (shell.folder / "net.py").write_text(SPARSE + LOSS)
+    ran = shell.tmmu("plan", "net.py", "--mode", "backward", "--optimizer", "sparseadam")
+    assert ran.code == 2
+    assert "UNSUPPORTED_OP: net.py:8: " in ran.err
+    assert "sparse=False" in ran.err
+
+
+@pytest.mark.parametrize("form", ["adam:lr={}", "adamw:foreach,lr={}", "sgd:lr={},momentum=0.9", "adamw:fused,lr={}"])
+def test_no_byte_of_a_plan_depends_on_the_learning_rate(shell: Shell, form: str) -> None:
+    (shell.folder / "net.py").write_text(SQUARE + LOSS)
+    plans = []
+    for number in ("0.1", "0.025"):
+        options = ("--mode", "backward", "--optimizer", form.format(number), "-o", f"{number}.plan.cbor")
+        ran = shell.tmmu("plan", "net.py", *options)
+        assert ran.code == 0, ran.err
+        plans.append((shell.folder / f"{number}.plan.cbor").read_bytes())
+    assert plans[0] == plans[1]
 
 
 def test_complex_parameters_have_the_bits_of_the_optimizer(shell: Shell) -> None:

@@ -39,6 +39,10 @@ def updates(graph: Graph) -> list[str]:
         ("sgd:momentum=0.9, nesterov=True", "cuda", "sgd:foreach,momentum=0.9,nesterov=True"),
         ("adam:betas=(0.8,0.9),foreach", "cpu", "adam:foreach,betas=(0.8, 0.9)"),
         ("adam:maximize=true", "cpu", "adam:forloop,maximize=True"),
+        ("adam:lr=tensor(1e-2)", "cuda", "adam:forloop,lr=tensor(0.01)"),
+        ("adam:capturable=true,lr=tensor(1)", "cuda", "adam:foreach,capturable=True,lr=tensor(1.0)"),
+        ("sgd:lr=tensor(0.5)", "cuda", "sgd:foreach,lr=tensor(0.5)"),
+        ("sgd:differentiable=true", "cuda", "sgd:forloop,differentiable=True"),
     ],
 )
 def test_texts_name_a_class_its_form_and_its_arguments(text: str, device: str, meant: str) -> None:
@@ -51,7 +55,7 @@ def test_texts_name_a_class_its_form_and_its_arguments(text: str, device: str, m
     ("text", "says"),
     [
         ("lion", "no such optimizer in torch.optim"),
-        ("lbfgs", "no such optimizer in torch.optim that evaluates the model once"),
+        ("lbfgs", "how often a step of it evaluates the model depends on losses"),
         ("adamw:speed=1", "adamw takes no 'speed=1'"),
         ("adamw:fast", "adamw takes no 'fast'"),
         ("adamw:params=1", "adamw takes no 'params=1'"),

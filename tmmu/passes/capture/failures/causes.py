@@ -149,6 +149,7 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
     (_is("UnsupportedFakeTensorException"), "only dense tensors can be traced"),
     (_says(".numpy() is not supported", "Numpy is not available"), "NumPy needs values: compute it with torch"),
     (_says('missing the required "forward" function'), "define forward in the class of the model"),
+    (_says("does not support dense gradients"), "sparse gradients are not modelled: name another with --optimizer"),
     (
         _says("modified by an inplace operation"),
         "eager refuses this step too: torch.autograd.set_detect_anomaly(True) names the line there",

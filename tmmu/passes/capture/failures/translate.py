@@ -9,7 +9,7 @@ from tmmu.errors import CaptureFailed, TmmuError, UnsupportedOp
 from tmmu.passes.capture.activities import Activity, activity_of
 from tmmu.passes.capture.failures.causes import advice_for
 from tmmu.passes.capture.failures.failure import Failure, frames_of
-from tmmu.passes.capture.sources import display_name, failing_source
+from tmmu.passes.capture.sources import display_name, failing_source, optimizer_source
 
 _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
 """What torch says when a mode meets cond, while_loop or another operator that takes graphs."""
@@ -57,6 +57,8 @@ def _translation(error: BaseException, folder: str, activity: Activity) -> TmmuE
         frames=frames_of(error),
     )
     where = failure.source
+    if not where and failure.activity is Activity.OPTIMIZER:
+        where = optimizer_source(error.__traceback__)
     what = f"{failure.kind}: {message}" if message else failure.kind
     return CaptureFailed(f"{where + ': ' if where else ''}{what}", fix=advice_for(failure), where=where)
 

@@ -85,11 +85,15 @@ def first_unmodelled(value: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) and value.layout is not torch.strided else None
 
 
-def refusal_of_layout(func: OpOverload, tensor: torch.Tensor, name: str) -> UnsupportedOp:
-    """The error of a call that reads or makes such a tensor."""
+def refusal_of_layout(func: OpOverload, tensor: torch.Tensor, name: str, forward_line: str) -> UnsupportedOp:
+    """The error of a call that reads or makes such a tensor; of a gradient, with the line of its forward call."""
     layout = str(tensor.layout).removeprefix("torch.")
     subject = f"{name!r}, a {layout} tensor" if name else f"a {layout} tensor"
-    return UnsupportedOp(f"{func} touches {subject}: only strided ones are modelled", fix="make it dense: .to_dense()")
+    what = f"{func} touches {subject}: only strided ones are modelled"
+    if not forward_line:
+        return UnsupportedOp(what, fix="make it dense: .to_dense()")
+    fix = "make the gradient dense: sparse=False in what that line calls"
+    return UnsupportedOp(f"{forward_line}: {what}", fix=fix, where=forward_line)
 
 
 def result_of_real_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:

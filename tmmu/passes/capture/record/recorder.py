@@ -239,7 +239,7 @@ class Recorder(UncompiledDispatchMode):
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         unmodelled = first_unmodelled((args, tuple(kwargs.values())))
         if unmodelled is not None and (self._strict or signature(func).mutates):
-            raise refusal_of_layout(func, unmodelled, self._name_of_unmodelled(unmodelled))
+            raise self._refusal_of_layout(func, unmodelled)
         if unmodelled is not None:
             return func(*args, **kwargs)
         if self.storage_changes.places(func):
@@ -260,7 +260,7 @@ class Recorder(UncompiledDispatchMode):
         self.storage_changes.follow(str(func), before, keep=False)
         unmodelled = first_unmodelled(result)
         if unmodelled is not None and self._strict:
-            raise refusal_of_layout(func, unmodelled, "")
+            raise self._refusal_of_layout(func, unmodelled)
         if unmodelled is not None:
             return result
         if is_custom(func):
@@ -273,8 +273,10 @@ class Recorder(UncompiledDispatchMode):
             self._progress("tracing", self._calls)
         return result
 
-    def _name_of_unmodelled(self, tensor: torch.Tensor) -> str:
-        return next((name for known, name in self._unmodelled if known is tensor), "")
+    def _refusal_of_layout(self, func: OpOverload, tensor: torch.Tensor) -> UnsupportedOp:
+        """The refusal of a call that reads or makes a tensor without strides; of a gradient, with its forward line."""
+        name = next((name for known, name in self._unmodelled if known is tensor), "")
+        return refusal_of_layout(func, tensor, name, self._notes()["source"] if self._stage == "backward" else "")
 
     def _place(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call returns that only moves its first argument: no op, but another window from now on."""
