@@ -26,6 +26,7 @@ from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
+from tmmu.passes.capture.record.unknown_numbers import unknown_items
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
 from tmmu.passes.capture.training import evaluate, train_step
 from tmmu.passes.capture.tree import named_tensors
@@ -90,6 +91,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         recorder.unseen.watch_threads(),
         recorder.randomness.intercept(),
         recorder.storage_changes.intercept(),
+        unknown_items(),
     ):
         declared = _declared_tensors(workload, recorder)
         results = _step(workload, request, recorder)

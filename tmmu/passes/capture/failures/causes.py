@@ -142,6 +142,7 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
     ),
     (_is("DynamicOutputShapeException"), _of_changing_shape),
     (_is("DataDependentOutputException"), _of_unknown_value),
+    (_says("UnknownNumber"), _of_unknown_value),
     (
         _is("NoAttentionKernelError"),
         "allow another backend (sdpa_kernel, enable_math_sdp), or change dtype or head size",

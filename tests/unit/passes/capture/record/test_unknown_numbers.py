@@ -1,0 +1,76 @@
+"""Numbers of tensors that only a run knows: logs may keep them, and nothing that decides the step may look."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tmmu.errors import CaptureFailed
+from tmmu.passes.capture.program import CapturedProgram
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.trace import capture
+
+SCRIPT = """
+import math
+import torch
+log = []
+total = 0.0
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        global total
+        y = self.linear(x)
+        number = y.sum().item()
+        {use}
+        return y{more}
+model = Net
+inputs = lambda: (torch.zeros(2, 4),)
+"""
+ALLOWED = {
+    "stored": "log.append(number)",
+    "formatted": "log.append(f'{number:.3f} {number}')",
+    "formatted_as_integer": "log.append(f'{number:5d}')",
+    "summed": "total += number / 2",
+    "averaged": "log.append(round(sum([number, -number]) / 2, 3))",
+    "percent": "log.append('loss %s' % number)",
+}
+REFUSED = {
+    "branch": "if number: y = y * 2",
+    "comparison": "if number > 1: y = y * 2",
+    "comparison_of_sum": "if number * 2 + 1 == 3: y = y * 2",
+    "largest": "log.append(max(number, 1.0))",
+    "not_a_number": "log.append(math.isnan(number))",
+    "shape": "y = y.new_zeros(int(number))",
+    "index": "y = y[number]",
+    "repetition": "log.extend([1] * number)",
+    "range": "log.extend(range(number))",
+    "product": "y = y * number",
+    "product_from_left": "y = number * y",
+    "fill": "y = torch.full((2,), number)",
+}
+
+
+def trace(folder: Path, monkeypatch: pytest.MonkeyPatch, use: str, more: str = "") -> CapturedProgram:
+    monkeypatch.chdir(folder)
+    (folder / "net.py").write_text(SCRIPT.format(use=use, more=more))
+    return capture(CaptureRequest(model="net.py", device="cpu"))
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_numbers_may_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert len(trace(tmp_path, monkeypatch, ALLOWED[name]).outputs) == 1
+    assert "item" not in vars(torch.Tensor)
+
+
+def test_numbers_may_be_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(trace(tmp_path, monkeypatch, "pass", more=", number").outputs) == 1
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_looking_at_a_number_is_refused_at_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with pytest.raises(CaptureFailed) as refusal:
+        trace(tmp_path, monkeypatch, REFUSED[name])
+    assert refusal.value.what.startswith("net.py:14: ")
+    assert "control flow depends on tensor data" in refusal.value.fix
