@@ -1,13 +1,20 @@
 """Updates by the code of ``torch.optim``: names and forms, their state, and the bits of the model's own step."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.unit.passes.capture.test_training import LOSS, NET, names, step
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import UPDATE_MODULE, Graph
 from tmmu.passes.capture.optimizers import optimizer_classes, parse_optimizer
+from tmmu.passes.capture.record.graph_builder import GraphBuilder, flatten
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.trace import capture
+from tmmu.passes.pipeline import lower_program
+from tmmu.torch_private import disable_current_modes
 
 REFUSED = {"lbfgs", "sparseadam", "adafactor"}
 """One evaluates the model again, one wants sparse gradients, one looks at values of parameters."""
@@ -99,6 +106,32 @@ def test_counts_of_steps_are_known_and_other_numbers_are_not(tmp_path: Path) -> 
     assert updates(graph).count("aten.addcdiv_.default") == 4
     with pytest.raises(Exception, match="values of parameters choose"):
         step(tmp_path, optimizer="adafactor")
+
+
+@pytest.mark.parametrize(
+    "text", ["adam", "adamw:foreach", "nadam:forloop", "adagrad:lr_decay=0.1", "adamax:foreach", "radam:forloop"]
+)
+def test_two_steps_of_training_have_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    def numbers_and_hash(count: int) -> tuple[list[float], bytes]:
+        declare = GraphBuilder.declare
+
+        def declare_count(builder: GraphBuilder, tensor: torch.Tensor, *, is_zero: bool = False, **notes: Any) -> None:
+            declare(builder, tensor, is_zero=is_zero, **notes)
+            if is_zero:
+                with disable_current_modes():
+                    builder.node_of(tensor).meta["value"].fill_(count)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GraphBuilder, "declare", declare_count)
+            (tmp_path / "net.py").write_text(SQUARE + LOSS)
+            request = CaptureRequest(model=str(tmp_path / "net.py"), mode="backward", optimizer=text)
+            program = lower_program(capture(request))
+        arguments = [a for call in program.calls for a in (*call.args, *(value for _, value in call.kwargs))]
+        return [a for a in flatten(arguments) if isinstance(a, float)], program.graph.ir_hash
+
+    early, late = numbers_and_hash(7), numbers_and_hash(12)
+    assert early[0] != late[0]  # bias correction, or a rate that decays
+    assert early[1] == late[1]
 
 
 @pytest.mark.parametrize("form", ["forloop", "foreach"])
