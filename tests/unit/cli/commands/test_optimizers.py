@@ -7,6 +7,35 @@ from tests.unit.passes.capture.test_optimizers import COMPLEX, REFUSED, SQUARE
 from tests.unit.passes.capture.test_training import LOSS
 from tmmu.passes.capture.optimizers import optimizer_classes
 
+SCRIPT = """
+import torch
+linear = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(linear.parameters(), lr=0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+log = []
+class Step(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = linear
+    @torch.enable_grad()
+    def forward(self, x):
+        optimizer.zero_grad()
+        for _ in range({rounds}):
+            loss = self.linear(x).square().mean()
+            loss.backward()
+        {use}
+        optimizer.step()
+        schedule.step()
+        return loss.detach()
+model = Step
+inputs = lambda: (torch.ones(2, 4),)
+"""
+USES = {
+    "plain": "pass",
+    "clipped": "torch.nn.utils.clip_grad_norm_(self.linear.parameters(), 1.0)",
+    "stored": "log.append(loss.item())",
+    "formatted": "log.append(f'{loss.item():.3f}')",
+}
 FORMS = (
     "adamw:fused", "adamw:foreach", "adam:amsgrad=true,foreach", "sgd:momentum=0.9,nesterov=true",
     "sgd:fused,momentum=0.9", "nadam:foreach", "rprop:foreach", "radam:foreach,decoupled_weight_decay=true",
@@ -82,6 +111,14 @@ def test_no_byte_of_a_plan_depends_on_the_learning_rate(shell: Shell, form: str)
         assert ran.code == 0, ran.err
         plans.append((shell.folder / f"{number}.plan.cbor").read_bytes())
     assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("name", USES)
+def test_scripts_that_accumulate_clip_schedule_and_log_have_the_bits_of_eager(shell: Shell, name: str) -> None:
+    (shell.folder / "net.py").write_text(SCRIPT.format(rounds=2, use=USES[name]))
+    ran = shell.tmmu("run", "net.py", "--check", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.record["same"] == ran.record["checked"] > 1
 
 
 def test_complex_parameters_have_the_bits_of_the_optimizer(shell: Shell) -> None:
