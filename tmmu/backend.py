@@ -20,6 +20,7 @@ from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, key_
 from tmmu.errors import DeviceMemory, InternalError, InvalidConfig, UnsupportedOp, UserError
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.program import Switches
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
 
@@ -85,6 +86,8 @@ class _Specialization:
     traced: "TracedStep"
     plan: Plan
     memories: "StepMemoryPool"
+    switches: Switches
+    """The kernel switches for which it was traced, tried and bound: eager takes those of each call."""
 
 
 class CompiledGraph:
@@ -150,13 +153,14 @@ class CompiledGraph:
     @contextmanager
     def _backward_memory(self, args: Sequence[Any]) -> "Iterator[tuple[StepMemory, bool]]":
         """The memory for a backward half, and whether residuals must be loaded into it."""
-        from tmmu.runtime.execute.step_memory_pool import retains_graph, why_unplannable
+        from tmmu.runtime.execute.step_memory_pool import call_switches, retains_graph, why_unplannable
 
         if reason := why_unplannable(args):
             raise _NotPlanned(reason)
         retain = retains_graph()
+        switches = call_switches()
         for specialization in self._planned_specializations():
-            if specialization.memories.accepts(args):
+            if specialization.switches == switches and specialization.memories.accepts(args):
                 with specialization.memories.acquire_backward(args, retain=retain) as (memory, load_residuals):
                     if memory is not None:
                         self._count()
@@ -170,22 +174,23 @@ class CompiledGraph:
 
     def _specialization(self, args: Sequence[Any]) -> "_Specialization":
         """The specialization for these arguments, traced and planned if their signature is new."""
-        from tmmu.runtime.execute.step_memory_pool import argument_signature, why_unbindable
+        from tmmu.runtime.execute.step_memory_pool import argument_signature, call_switches, why_unbindable
 
-        signature = argument_signature(args, self._static)
+        switches = call_switches()
+        signature = (switches, *argument_signature(args, self._static))
         with self._lock:
             entry = self._specializations.get(signature)
             if entry is None:
                 if reason := why_unbindable(args):
                     raise _NotPlanned(reason)
-                entry = self._specializations[signature] = self._specialize(args)
+                entry = self._specializations[signature] = self._specialize(args, switches)
                 if len(self._specializations) > MAX_SPECIALIZATIONS:
                     del self._specializations[next(iter(self._specializations))]
         if isinstance(entry, str):
             raise _NotPlanned(entry)
         return entry
 
-    def _specialize(self, args: Sequence[Any]) -> "_Specialization | str":
+    def _specialize(self, args: Sequence[Any], switches: Switches) -> "_Specialization | str":
         """A trace and its plan, or the reason why there is none."""
         from tmmu.passes.autograd.joint_graph import trace_joint
         from tmmu.runtime.execute.step_memory_pool import StepMemoryPool
@@ -197,7 +202,8 @@ class CompiledGraph:
             return str(error)
         if compiled.cached is not None:
             self._plans[compiled.cached.origin] += 1
-        return _Specialization(traced=traced, plan=compiled.plan, memories=StepMemoryPool(traced.program))
+        memories = StepMemoryPool(traced.program)
+        return _Specialization(traced=traced, plan=compiled.plan, memories=memories, switches=switches)
 
     def _bind(self, specialization: "_Specialization", args: Sequence[Any]) -> "StepMemory":
         """New memory for a plan. A refusal is a reason to run without one, unless the plan itself is wrong."""

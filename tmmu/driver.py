@@ -26,6 +26,7 @@ from tmmu.cache.key_parts import program_parts, request_parts, traced_parts
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan
+from tmmu.ir.program import Switches
 from tmmu.judge.check import judge
 from tmmu.judge.rules import require_legal
 from tmmu.planner.prepare import prepare_memory
@@ -64,6 +65,8 @@ class Compiled:
     """Inputs and buffers for whose values alone the graph was traced; empty where it was not traced now."""
     survivors: tuple[tuple[int, str], ...] = ()
     """(bytes, line that makes it) of what the program leaves with somebody who holds it, and no plan keeps."""
+    switches: tuple[Switches, ...] = ()
+    """Torch's switches that choose kernels, where the trace met others than its defaults."""
     cached: CachedPlan | None = None
     """Where a cache had it from; ``None`` where none was asked."""
 
@@ -129,7 +132,7 @@ def compile_model(
         if cache and key is None:
             key = key_of_graph(program.graph, plan_request)
         compiled = _plan_through_cache(program.graph, plan_request, watch, cache=cache, key=key, is_legal=True)
-        return replace(compiled, assumed=captured.assumed, survivors=_survivors(captured))
+        return _with_findings(compiled, captured)
 
 
 def compile_graph(
@@ -178,7 +181,7 @@ def run_model(
         prefetch=run_request.prefetch,
     )
     report = watch.run("run", lambda: run_planned(program, compiled.plan, options, lambda: EagerModel(capture_request)))
-    return replace(compiled, seconds=watch.seconds, assumed=captured.assumed, survivors=_survivors(captured)), report
+    return _with_findings(replace(compiled, seconds=watch.seconds), captured), report
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:
@@ -257,8 +260,10 @@ def _trace(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) ->
     return captured, watch.run("lower", lambda: lower_program(captured))
 
 
-def _survivors(captured: "CapturedProgram") -> tuple[tuple[int, str], ...]:
-    return tuple((storage.bytes, storage.source) for storage in captured.survivors)
+def _with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
+    """With what the trace found out and no plan says."""
+    survivors = tuple((storage.bytes, storage.source) for storage in captured.survivors)
+    return replace(compiled, assumed=captured.assumed, survivors=survivors, switches=captured.switches)
 
 
 def _plan_for_run(

@@ -105,6 +105,59 @@ attention_priority: Final[Callable[[], list[int]]] = torch._C._get_sdp_priority_
 """Attention backends in the order in which torch tries them, as ``SDPBackend`` numbers. Holds: 2.11, 2.13."""
 has_mkl: Final[bool] = torch._C.has_mkl
 """Whether this build multiplies matrices by MKL. Holds: 2.11, 2.13."""
+fp32_precision: Final[Callable[[str, str], str]] = torch._C._get_fp32_precision_getter
+"""What a backend computes float32 in; the public attributes are slow, and may raise. Holds: 2.11, 2.13."""
+set_fp32_precision: Final[Callable[[str, str, str], Any]] = torch._C._set_fp32_precision_setter
+"""The switch of the same. Holds: 2.11, 2.13."""
+set_cublas_tf32: Final[Callable[[bool], None]] = torch._C._set_cublas_allow_tf32
+"""The switch of cuBLAS alone, by its old name and its new one, which must agree. Holds: 2.11, 2.13."""
+switch_readers: Final[Mapping[str, Callable[[], Any]]] = {
+    "torch.backends.mkldnn.enabled": torch._C._get_mkldnn_enabled,
+    "torch.backends.mkldnn.deterministic": torch._C._get_mkldnn_deterministic,
+    "torch.backends.nnpack.enabled": torch._C._get_nnpack_enabled,
+    "torch.backends.cudnn.enabled": torch._C._get_cudnn_enabled,
+    "torch.backends.cudnn.benchmark": torch._C._get_cudnn_benchmark,
+    "torch.backends.cudnn.deterministic": torch._C._get_cudnn_deterministic,
+    "torch.backends.cuda.matmul.allow_fp16_accumulation": torch._C._get_cublas_allow_fp16_accumulation,
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": (
+        torch._C._get_cublas_allow_fp16_reduced_precision_reduction
+    ),
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": (
+        torch._C._get_cublas_allow_bf16_reduced_precision_reduction
+    ),
+}
+"""Switches that choose kernels, by their public names: what each is. Holds: 2.11, 2.13."""
+switch_writers: Final[Mapping[str, Callable[..., Any]]] = {
+    "torch.backends.mkldnn.enabled": torch._C._set_mkldnn_enabled,
+    "torch.backends.mkldnn.deterministic": torch._C._set_mkldnn_deterministic,
+    "torch.backends.nnpack.enabled": torch._C._set_nnpack_enabled,
+    "torch.backends.cudnn.enabled": torch._C._set_cudnn_enabled,
+    "torch.backends.cudnn.benchmark": torch._C._set_cudnn_benchmark,
+    "torch.backends.cudnn.deterministic": torch._C._set_cudnn_deterministic,
+    "torch.backends.cuda.matmul.allow_fp16_accumulation": torch._C._set_cublas_allow_fp16_accumulation,
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": (
+        torch._C._set_cublas_allow_fp16_reduced_precision_reduction
+    ),
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": (
+        torch._C._set_cublas_allow_bf16_reduced_precision_reduction
+    ),
+}
+"""The setters of the same. Holds: 2.11, 2.13."""
+deterministic_switches: Final = (
+    torch._C._get_deterministic_algorithms,
+    torch._C._get_deterministic_algorithms_warn_only,
+    torch._C._get_deterministic_fill_uninitialized_memory,
+)
+"""Whether kernels must be deterministic, only warn, and fill what they make empty. Holds: 2.11, 2.13."""
+
+set_deterministic_algorithms: Final[Callable[..., None]] = torch._C._set_deterministic_algorithms
+"""What a compiled graph calls where the model calls ``torch.use_deterministic_algorithms``. Holds: 2.11, 2.13."""
+
+
+def set_deterministic_switches(mode: bool, warn_only: bool, fill: bool) -> None:  # noqa: FBT001 - torch's own signature
+    """The switches of the same, without those of Inductor. Holds: 2.11, 2.13."""
+    set_deterministic_algorithms(mode, warn_only=warn_only)
+    torch._C._set_deterministic_fill_uninitialized_memory(fill)
 
 
 class UncompiledDispatchMode(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -226,6 +279,10 @@ default_partition: Callable[..., Any]
 """Its split that saves what eager saves. Holds: 2.11, 2.13."""
 min_cut_partition: Callable[..., Any]
 """Its split that computes again what is cheap. Holds: 2.11, 2.13."""
+interpolate_deterministically: Callable[..., torch.Tensor]
+"""What ``interpolate`` runs on a GPU in place of its kernels where those are not deterministic. Holds: 2.11, 2.13."""
+pad_deterministically: Callable[..., torch.Tensor]
+"""What ``pad(mode="replicate")`` runs there. Holds: 2.11, 2.13."""
 deserialize_scalar_type: Callable[[Any], torch.dtype]
 """A dtype as a ``.pt2`` archive numbers it. Holds: 2.11, 2.13."""
 archive_package: Any
@@ -244,6 +301,8 @@ _LAZY: Final[Mapping[str, tuple[str, str]]] = {
     "compile_lock": ("torch._dynamo.convert_frame", "compile_lock"),
     "default_partition": ("torch._functorch.partitioners", "default_partition"),
     "min_cut_partition": ("torch._functorch.partitioners", "min_cut_rematerialization_partition"),
+    "interpolate_deterministically": ("torch._decomp.decompositions", "_upsample_linear_vec"),
+    "pad_deterministically": ("torch._decomp.decompositions", "_replication_pad"),
     "deserialize_scalar_type": ("torch._export.serde.serialize", "deserialize_scalar_type"),
     "archive_package": ("torch.export.pt2_archive", "_package"),
     "archive_schema": ("torch._export.serde", "serialize"),

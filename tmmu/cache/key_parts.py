@@ -27,7 +27,16 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.key import NoKey, Part, part_of
 from tmmu.ir.plan import ArenaSpec
 
-PLANNING_CODE: Final = ("driver.py", "errors.py", "ir", "judge", "passes", "planner", "torch_private.py")
+PLANNING_CODE: Final = (
+    "driver.py",
+    "errors.py",
+    "ir",
+    "judge",
+    "kernel_switches.py",
+    "passes",
+    "planner",
+    "torch_private.py",
+)
 """Files and folders of our own package that decide a plan."""
 CODE_SUFFIXES: Final = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 SWITCH_PREFIXES: Final = ("TORCH_", "PYTORCH_", "ATEN_", "TRANSFORMERS_")

@@ -275,13 +275,11 @@ def _call_with_refs(call: Call, new: Callable[[ValueId], ValueId], *, results: b
     def result(value: int | None) -> int | None:
         return None if value is None else new(ValueId(value))
 
-    return Call(
-        operator=call.operator,
+    return replace(
+        call,
         args=map_refs(call.args, rename),
         kwargs=tuple((key, map_refs(argument, rename)) for key, argument in call.kwargs),
         results=tuple(map(result, call.results)) if results else call.results,
-        sequence=call.sequence,
-        origin=call.origin,
     )
 
 

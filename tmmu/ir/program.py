@@ -12,6 +12,9 @@ from typing import Any, TypeAlias
 from tmmu.errors import InternalError
 from tmmu.ir.graph import Graph
 
+Switches: TypeAlias = tuple[tuple[str, Any], ...]
+"""(name, value) of each switch of torch that chooses kernels and differs from its default."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueRef:
@@ -40,6 +43,8 @@ class Call:
     results: tuple[int | None, ...]
     sequence: int = -1
     origin: int = -1
+    switches: Switches = ()
+    """Under which the call was made, and runs."""
 
     def refs(self) -> Iterator[ValueRef]:
         """The tensors among the arguments, with repetitions."""

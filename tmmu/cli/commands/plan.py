@@ -106,11 +106,13 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         survivors = [{"bytes": count, "source": source} for count, source in compiled.survivors]
         record = {"files": files, "cache": cached, "seconds": dict(compiled.seconds)}
         traced = {"assumed": compiled.assumed, "survivors": survivors, "autocast": job.request.capture.autocast}
-        print_json(asdict(summary) | record | traced | {"allocation_time_ns": compiled.allocation_time_ns})
+        timed = {"allocation_time_ns": compiled.allocation_time_ns}
+        print_json(asdict(summary) | record | traced | timed | {"switches": [*map(dict, compiled.switches)]})
         return
     out = render.console()
     render.print_summary(out, summary)
     render.print_lines(out, render.autocast_line(job.request.capture.autocast, compiled.graph.target))
     render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
+    render.print_lines(out, render.switches_line(compiled.switches))
     render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
     render.print_origin(out, compiled)

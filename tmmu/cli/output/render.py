@@ -8,6 +8,7 @@ from rich.console import Console
 from tmmu.cli.output.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorRow, Peak, Summary
 from tmmu.cli.printable import printable
 from tmmu.ir.plan import JOINT
+from tmmu.ir.program import Switches
 from tmmu.planner.arenas import readable_size
 
 if TYPE_CHECKING:
@@ -113,6 +114,13 @@ def assumed_line(assumed: Sequence[str]) -> list[str]:
         return []
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     return [f"planned for these values of {listed}: with others the model may take another path"]
+
+
+def switches_line(switches: Sequence[Switches]) -> list[str]:
+    """Torch's switches that chose kernels and are not as torch has them; empty where all are."""
+    named = ((name, str(value)) for row in switches for name, value in row)
+    texts = dict.fromkeys(f"{name.removeprefix('torch.')}={value}" for name, value in named)
+    return [f"kernels chosen under: {', '.join(texts)}"] if texts else []
 
 
 def survivors_line(survivors: Sequence[tuple[int, str]]) -> list[str]:

@@ -32,6 +32,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
         "survivors": [{"bytes": count, "source": source} for count, source in compiled.survivors],
         "allocation_time_ns": compiled.allocation_time_ns,
         "loss": loss_text(compiled.graph) or None,
+        "switches": [*map(dict, compiled.switches)],
     }
 
 
@@ -44,6 +45,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield from render.loss_line(loss_text(compiled.graph))
     yield from render.assumed_line(compiled.assumed)
     yield from render.survivors_line(compiled.survivors)
+    yield from render.switches_line(compiled.switches)
     yield ""
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
     yield from render.align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])

@@ -5,10 +5,11 @@ no tensors. It removes changes in place, which the plan brings back where bytes 
 composite operators apart in Python, with other roundings than eager's: those rules are hidden.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 from torch import fx
@@ -29,8 +30,10 @@ from tmmu.torch_private import (
     mark_boxed,
     min_cut_partition,
     pop_mode_temporarily,
+    set_deterministic_algorithms,
 )
 
+_LOG: Final = logging.getLogger("tmmu")
 Callback: TypeAlias = Callable[[SplitStep, frozenset[int]], "Runner"]
 
 
@@ -89,8 +92,12 @@ def split_by_autograd(
     """A function like ``graph``, differentiable, whose halves are run by what ``make`` gives for them.
 
     ``make`` is told which arguments are weights: they stay where they are from call to call. The backward half has
-    what eager saves, or, to ``recompute``, computes again what is cheap, with the same bits.
+    what eager saves, or, to ``recompute``, computes again what is cheap, with the same bits. A graph that sets kernel
+    switches between its calls is returned as it is: AOTAutograd would forget them.
     """
+    if any(node.target is set_deterministic_algorithms for node in graph.graph.nodes):
+        _LOG.warning("a compiled graph runs without a plan: it calls torch.use_deterministic_algorithms")
+        return graph
     split = _Split(make, recompute)
     compiler = aot_autograd(
         fw_compiler=split.forward,

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from torch import fx
 
+from tmmu.ir.program import Switches
+
 
 class Window(NamedTuple):
     """A strided view: ``offset`` in bytes from the start of a storage; ``shape`` and ``stride`` in elements.
@@ -69,3 +71,5 @@ class CapturedProgram:
     """Inputs and buffers whose values decided which calls there are, or their shapes."""
     survivors: tuple[SurvivingStorage, ...] = ()
     """What is made, is no output, and outlives the program: an optimizer's state in ``forward``, a list of results."""
+    switches: tuple[Switches, ...] = ()
+    """Kernel switches under which calls were made, torch's defaults left out, in the order in which they came."""

@@ -100,6 +100,7 @@ class _Lowering:
             results=tuple(None if window is None else self.value(window) for window in node.meta["windows"]),
             sequence=node.meta["sequence"],
             origin=len(self.calls),
+            switches=node.meta.get("switches", ()),
         )
         self.calls.append(call)
 

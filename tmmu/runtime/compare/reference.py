@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from tmmu.ir.program import Program, ValueRef
+from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import call_failure
 from tmmu.runtime.execute.inputs import input_specs
 from tmmu.runtime.kernels.code import leaves
@@ -43,7 +44,9 @@ class ReferenceExecutor:
         kwargs = {name: self._bind_argument(argument) for name, argument in call.kwargs}
         try:
             kept = GRAD_MODE_RESULTS.get(call.operator)
-            with torch.set_grad_enabled(kept is not None and call.results[kept] is not None):
+            needs_gradients = kept is not None and call.results[kept] is not None
+            switches = under_switches(call.switches, self._device.type)
+            with torch.set_grad_enabled(needs_gradients), switches:
                 results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise call_failure(self.program.graph, op, error) from error

@@ -6,6 +6,7 @@ afterwards stack, state and inputs are as at the start, the random state too, an
 inputs, adopted weights) has the bytes that it had.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ from blake3 import blake3
 from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.program import Program
+from tmmu.ir.program import Program, Switches
 from tmmu.ir.windows import writers
 from tmmu.judge.check import judge
+from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import BoundProgram, CallerStorage, Executor, Reservation, outputs_of
 from tmmu.runtime.execute.inputs import external_buffers, input_specs
 from tmmu.runtime.memory.segments import Segments
@@ -104,7 +106,8 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
             fix=f"make segments with alignment {alignment}",
         )
     external = external_buffers(program.graph, request.external or {}, device)
-    with segments.exclusive, torch.inference_mode(mode=False), stream.activate():
+    switches = under_switches(most_common_switches(program), program.graph.target)
+    with segments.exclusive, torch.inference_mode(mode=False), stream.activate(), switches:
         return _Binding(
             request=request,
             segments=segments,
@@ -114,6 +117,12 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
             stream=stream,
             weight_locations=weight_locations,
         ).bind()
+
+
+def most_common_switches(program: Program) -> Switches:
+    """The kernel switches of most calls; of two with as many, those that came first."""
+    counts = Counter(call.switches for call in program.calls)
+    return max(counts, key=lambda switches: counts[switches]) if counts else ()
 
 
 def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
@@ -237,6 +246,7 @@ class _Binding:
             unplanned_allocations=unplanned,
             segments=self.segments,
             stream=self.stream,
+            switches=most_common_switches(program),
             reservation=Reservation(
                 text_key=key,
                 session=self.request.session,
@@ -264,6 +274,7 @@ class _Binding:
             scratch=stream.scratch_limit(self.layout.bytes["stack"]),
             unread=_unread_values(program.graph, order),
             buffer_start=views.buffer_start,
+            switches=most_common_switches(program),
         )
         steps = [compile_call(program.calls[op], views.view) for op in order]
         context = ValidationContext(

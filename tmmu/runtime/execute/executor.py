@@ -13,6 +13,8 @@ import torch
 from tmmu.errors import InternalError, InvalidConfig
 from tmmu.ir.graph import STATE, Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.program import Switches
+from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.commit import CommitState, Pending, commit_execution
 from tmmu.runtime.execute.inputs import InputSpec, check_inputs
 from tmmu.runtime.memory.segments import Segments
@@ -48,6 +50,8 @@ class BoundProgram:
     unplanned_allocations: tuple[Unplanned, ...]
     segments: Segments
     stream: ExecutionStream
+    switches: Switches
+    """Kernel switches under which it runs; a step of others sets them itself."""
     reservation: Reservation
     caller_storages: "tuple[CallerStorage, ...]"
     """Of external inputs and adopted weights, to which the code is bound."""
@@ -86,7 +90,7 @@ class Executor:
 
     def __init__(self, bound: BoundProgram, *, replay: bool = True, hooks: Hooks | None = None) -> None:
         self._bound = bound
-        self._launches = launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks)
+        self._launches = _launches_of(bound, hooks, replay=replay)
         self._input_views = tuple(bound.views.view(spec.value) for spec in bound.inputs)
         self._output_views = tuple(bound.views.view(value) for value in bound.outputs)
         self._lifetime = _Lifetime()
@@ -150,7 +154,7 @@ class Executor:
     def attach(self, hooks: Hooks, *, replay: bool = True) -> None:
         """Has every later run call these hooks, in place of any attached before."""
         with self._bound.segments.exclusive:
-            self._launches = launch_plan_of(self._bound.steps, self._bound.stream, replay=replay, hooks=hooks)
+            self._launches = _launches_of(self._bound, hooks, replay=replay)
 
     @property
     def launch_count(self) -> int:
@@ -220,9 +224,15 @@ def _moved(place: CallerStorage) -> InvalidConfig:
     )
 
 
+def _launches_of(bound: BoundProgram, hooks: Hooks | None, *, replay: bool) -> tuple[Launch, ...]:
+    """The launches of a run; what is captured takes the kernels of the program's own switches."""
+    with under_switches(bound.switches, bound.graph.target):
+        return launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks)
+
+
 def run_launches(bound: BoundProgram, launches: Sequence[Launch]) -> None:
-    """Runs the launches in order; ``INVALID_CONFIG`` that names the op whose call raises."""
-    with BelowAutograd():
+    """Runs the launches in order, under the program's kernel switches; ``INVALID_CONFIG`` that names a call's op."""
+    with BelowAutograd(), under_switches(bound.switches, bound.graph.target):
         for launch in launches:
             try:
                 launch.run()

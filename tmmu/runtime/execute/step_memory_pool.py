@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.ir.program import ArgumentView, Program, ValueRef, joint_graph
+from tmmu.ir.program import ArgumentView, Program, Switches, ValueRef, joint_graph
+from tmmu.kernel_switches import current_switches
 from tmmu.runtime.execute.step_memory import StepMemory
 from tmmu.runtime.memory.allocated import require_allocated
 from tmmu.torch_private import dispatch_mode_count, functorch_level, is_profiler_enabled, keeps_graph
@@ -102,6 +103,11 @@ def argument_signature(args: Sequence[Any], static: frozenset[int] = frozenset()
         for position, arg in enumerate(args)
         if position not in static
     )
+
+
+def call_switches() -> Switches:
+    """The kernel switches of the caller, which eager takes for each call."""
+    return current_switches("cpu")
 
 
 def why_unplannable(args: Sequence[Any]) -> str:

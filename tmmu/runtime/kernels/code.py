@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 import torch
 
 from tmmu.errors import InternalError
+from tmmu.ir.program import Switches
+from tmmu.kernel_switches import with_switches
 from tmmu.runtime.kernels.scalars import COMPUTE_BYTES, canonical_arguments
 from tmmu.runtime.memory.slab import is_same_view
 from tmmu.torch_private import GRAD_MODE_RESULTS, c_function_of, schema_of
@@ -28,6 +30,8 @@ class Instruction:
     operator: Any
     args: tuple[Any, ...]
     into: tuple[torch.Tensor | None, ...] = ()
+    switches: Switches | None = None
+    """The kernel switches to set around the call; ``None`` leaves those under which the program runs."""
 
 
 Code: TypeAlias = tuple[Instruction, ...]
@@ -124,7 +128,10 @@ def _bind_call(instr: Instruction) -> Runnable:
     arguments = schema_of(instr.operator).arguments
     positional = [value for value, argument in zip(instr.args, arguments, strict=True) if not argument.kwarg_only]
     named = {a.name: value for value, a in zip(instr.args, arguments, strict=True) if a.kwarg_only}
-    call = partial(c_function_of(instr.operator), *positional, **named)
+    call: Runnable = partial(c_function_of(instr.operator), *positional, **named)
+    if instr.switches is not None:
+        device = next((leaf.device.type for leaf in leaves(list(instr.args)) if isinstance(leaf, torch.Tensor)), "cpu")
+        call = with_switches(call, instr.switches, device)
     return torch.enable_grad()(call) if needs_grad_mode(instr) else call
 
 

@@ -200,6 +200,11 @@ IN_PARTS: Final[Mapping[str, PartsLowering]] = {
 """By operator: code that allocates about so many bytes at a time; ``None`` where one call is enough."""
 
 
+def is_empty_maker(operator: str) -> bool:
+    """Whether it makes memory whose contents are not defined, so that there is nothing to run."""
+    return LOWERINGS.get(operator) is _no_op
+
+
 def is_lowered(operator: Any) -> bool:
     """Whether the operator has a row in one of the tables."""
     return str(operator) in LOWERINGS or str(operator) in IN_PARTS

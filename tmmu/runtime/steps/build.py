@@ -7,14 +7,15 @@ each element before it writes it.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
-from tmmu.ir.program import Call, ValueRef
+from tmmu.ir.program import Call, Switches, ValueRef
+from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
-from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS
+from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS, is_empty_maker
 from tmmu.runtime.kernels.overloads import arguments_by_name, default_of, out_overload
 from tmmu.runtime.memory.slab import is_dense, is_same_view, with_lazy_bits
 from tmmu.torch_private import OpOverload, cpp_address, schema_of
@@ -60,14 +61,32 @@ class CompiledStep:
     """Whether it returns nothing and changes no tensor, as a check does: it runs with the model's data alone."""
 
 
-def compile_step(
-    call: Call, view: ViewOf, *, scratch: int = 0, unread: Container[int] = (), buffer_start: BufferStart | None = None
+def compile_step(  # noqa: PLR0913 - a call, its tensors, and what each binding settles
+    call: Call,
+    view: ViewOf,
+    *,
+    switches: Switches | None = None,
+    scratch: int = 0,
+    unread: Container[int] = (),
+    buffer_start: BufferStart | None = None,
 ) -> CompiledStep:
     """The step of one call on the tensors of ``view``. Without ``buffer_start`` every buffer begins its storage.
 
-    Operators that can only allocate run in parts that allocate about ``scratch`` bytes each; 0 runs them whole. Results
-    that are ``unread`` are not copied out of what the operator allocated.
+    It sets the kernel switches of its call where ``switches``, under which all steps run, are others. Operators that
+    can only allocate run in parts that allocate about ``scratch`` bytes each; 0 runs them whole. Results that are
+    ``unread`` are not copied out of what the operator allocated.
     """
+    step = _compile_step(call, view, scratch=scratch, unread=unread, buffer_start=buffer_start)
+    if switches is None or call.switches == switches:
+        return step
+    code = tuple(replace(instr, switches=call.switches) for instr in step.code)
+    fallback = tuple(replace(instr, switches=call.switches) for instr in step.fallback)
+    return replace(step, fallback=fallback, code=fallback if step.code is step.fallback else code)
+
+
+def _compile_step(
+    call: Call, view: ViewOf, *, scratch: int, unread: Container[int], buffer_start: BufferStart | None
+) -> CompiledStep:
     args = tuple(_bind_argument(argument, view) for argument in call.args)
     kwargs = {name: _bind_argument(argument, view) for name, argument in call.kwargs}
     args, kwargs = _rebase_offset(call, args, kwargs, buffer_start)
@@ -149,7 +168,7 @@ def _direct_code(
     is_contracted = schema_of(operator).name in _CONTRACTED and any(result.is_complex() for result in results)
     if len(results) != len(targets) or not all(map(is_dense, results)) or (shared and is_contracted):
         return None
-    lowering = LOWERINGS.get(str(operator))
+    lowering = None if _fills(call) else LOWERINGS.get(str(operator))
     if lowering is not None and len(results) == 1 and (not shared or (in_place and str(operator) in SINGLE_PASS)):
         lowered = lowering(arguments, results[0])
         if lowered is not None:
@@ -164,6 +183,11 @@ def _direct_code(
     if outgrows_result or (shared and not (in_place and torch.Tag.pointwise in operator.tags)):
         return None
     return (instruction(out.operator, **out.arguments(arguments, results)),)
+
+
+def _fills(call: Call) -> bool:
+    """Whether it makes empty memory which deterministic algorithms fill: then it is the operator that does so."""
+    return is_empty_maker(str(call.operator)) and fills_empty_memory(call.switches)
 
 
 def values_decide_shape(operator: OpOverload, arguments: Mapping[str, Any]) -> bool:

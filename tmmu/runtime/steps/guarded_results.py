@@ -94,7 +94,8 @@ def call_signature(call: Call, view: ViewOf, step: CompiledStep) -> CallSignatur
     results_layout = tuple(None if value is None else _layout(view(value)) for value in results)
     keywords = tuple((name, token(argument)) for name, argument in call.kwargs)
     read = tuple(place is not None for place in step.fallback[0].into)
-    return str(call.operator), tuple(map(token, call.args)), keywords, results_layout, read, len(step.code)
+    arguments = tuple(map(token, call.args))
+    return str(call.operator), call.switches, arguments, keywords, results_layout, read, len(step.code)
 
 
 def aliased_results(call: Call, view: ViewOf) -> dict[int, int]:

@@ -89,7 +89,7 @@ class _GraphWriter:
     def add(self, instr: Instruction) -> None:
         """Adds a call and the copies of its results."""
         schema = schema_of(instr.operator)
-        if needs_grad_mode(instr):
+        if needs_grad_mode(instr) or instr.switches is not None:
             raise NotExpressible("a switch of this thread")
         arguments = zip(instr.args, schema.arguments, strict=True)
         inputs = [self._argument(value, argument.real_type) for value, argument in arguments]

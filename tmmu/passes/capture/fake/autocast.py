@@ -6,7 +6,7 @@ beside them the operators below in single precision.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import torch
@@ -35,14 +35,20 @@ SINGLE_ON_CUDA: Final[tuple[OpOverload, ...]] = (
 
 @contextmanager
 def autocast_for(device: str) -> Iterator[None]:
-    """Block in which autocast regions for any device type are active, with the lists of ``device``."""
+    """Block in which autocast is what it is on ``device``: on ``cuda`` regions for any device type are active.
+
+    On ``cpu`` torch is left as it is: a region for a GPU does nothing to a CPU's tensors.
+    """
+    if device != "cuda":
+        yield
+        return
     region = torch.amp.autocast_mode.autocast
-    saved = {op: dict(op.py_kernels) for op in SINGLE_ON_CUDA} if device == "cuda" else {}
+    saved = {op: dict(op.py_kernels) for op in SINGLE_ON_CUDA}
     for op in saved:
         op.py_kernels[_KEY] = _single_precision_rule(op)
     forget_kernels(saved)
     try:
-        with replace_attribute(region, "__init__", _init_on_traced_device(region.__init__)):
+        with replace_attribute(region, "__init__", _init_on_traced_device(region.__init__)), _traced_switches():
             yield
     finally:
         for op, kernels in saved.items():
@@ -60,6 +66,53 @@ def _init_on_traced_device(original: Callable[..., None]) -> Callable[..., None]
         original(self, "cpu", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     return init
+
+
+@contextmanager
+def _traced_switches() -> Iterator[None]:
+    """Block in which torch's functions for autocast ask and set the device that is traced, whichever they name.
+
+    A model asks whether a region is active, and of which dtype, or begins one without a block: all is as it was
+    afterwards.
+    """
+    is_enabled, enable = torch.is_autocast_enabled, torch.set_autocast_enabled
+    dtype_of, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
+
+    def is_autocast_enabled(device_type: str = "cuda") -> bool:  # noqa: ARG001 - torch's own signature
+        return is_enabled("cpu")
+
+    def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:  # noqa: FBT001
+        named = enabled is not None
+        if device_type != "cpu" and (enabled if named else device_type):
+            set_dtype("cpu", dtype_of(device_type if named else "cuda"))
+        enable("cpu", bool(enabled if named else device_type))
+
+    def get_autocast_dtype(device_type: str) -> torch.dtype:
+        return dtype_of("cpu" if is_enabled("cpu") else device_type)
+
+    def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+        set_dtype(device_type, dtype)
+        if is_enabled("cpu"):
+            set_dtype("cpu", dtype)
+
+    replaced: dict[str, Any] = {
+        "is_autocast_enabled": is_autocast_enabled,
+        "set_autocast_enabled": set_autocast_enabled,
+        "get_autocast_dtype": get_autocast_dtype,
+        "set_autocast_dtype": set_autocast_dtype,
+        "get_autocast_gpu_dtype": lambda: get_autocast_dtype("cuda"),
+        "set_autocast_gpu_dtype": lambda dtype: set_autocast_dtype("cuda", dtype),
+    }
+    before = is_enabled("cpu"), dtype_of("cpu"), dtype_of("cuda")
+    try:
+        with ExitStack() as stack:
+            for name, function in replaced.items():
+                stack.enter_context(replace_attribute(torch, name, function))
+            yield
+    finally:
+        enable("cpu", before[0])
+        set_dtype("cpu", before[1])
+        set_dtype("cuda", before[2])
 
 
 def _single_precision_rule(op: OpOverload) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from tmmu import torch_private
 from tmmu.passes.capture.fake.attention import cuda_attention
 from tmmu.torch_private import (
     DispatchKey,
@@ -69,12 +70,32 @@ def _rms_norm(
     return _aten._fused_rms_norm.default(x, shape, weight, eps)[0]  # type: ignore[no-any-return]
 
 
+def _deterministic_interpolation(operator: OpOverload) -> Callable[..., Any]:
+    """What ``functional.interpolate`` takes on a GPU, whose kernel has no deterministic gradient."""
+
+    def run(x: torch.Tensor, *arguments: Any) -> Any:
+        if torch.are_deterministic_algorithms_enabled():
+            return torch_private.interpolate_deterministically(x, *arguments)
+        return call_composite(operator, x, *arguments)
+
+    return run
+
+
+def _pad(x: torch.Tensor, pad: list[int], mode: str = "constant", value: float | None = None) -> Any:
+    if mode == "replicate" and torch.are_deterministic_algorithms_enabled():
+        return torch_private.pad_deterministically(x, pad)
+    return call_composite(_aten.pad.default, x, pad, mode, value)
+
+
 CUDA_RULES: Final[Mapping[OpOverload, Callable[..., Any]]] = {
     _aten.scaled_dot_product_attention.default: cuda_attention,
     _aten.dropout.default: _dropout,
     _aten.softmax.int: _softmax,
     _aten.log_softmax.int: _log_softmax,
     _aten.rms_norm.default: _rms_norm,
+    _aten.pad.default: _pad,
+    _aten.upsample_bilinear2d.vec: _deterministic_interpolation(_aten.upsample_bilinear2d.vec),
+    _aten.upsample_trilinear3d.vec: _deterministic_interpolation(_aten.upsample_trilinear3d.vec),
 }
 
 

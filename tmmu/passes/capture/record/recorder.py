@@ -25,6 +25,8 @@ import torch
 from torch import fx
 
 from tmmu.errors import UnsupportedOp
+from tmmu.ir.program import Switches
+from tmmu.kernel_switches import current_switches
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram, SurvivingStorage, Window
 from tmmu.passes.capture.record.call_cache import CallCache
@@ -36,6 +38,7 @@ from tmmu.passes.capture.record.corrections import (
     result_of_real_kernel,
 )
 from tmmu.passes.capture.record.custom_operators import CustomOperators, is_custom
+from tmmu.passes.capture.record.determinism import require_deterministic_kernel
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
 from tmmu.passes.capture.record.known_shapes import answer_of_known_values, result_of_known_values
 from tmmu.passes.capture.record.randomness import Randomness
@@ -93,6 +96,7 @@ class Recorder(UncompiledDispatchMode):
         self.storage_changes = StorageChanges(self.builder, self._source, self.pause)
         self.unseen = UnseenTensors(self._source)
         self.supervision: list[Window] = []
+        self._switches: dict[Switches, None] = {}
 
     # -- what the program starts from and ends with
 
@@ -164,6 +168,7 @@ class Recorder(UncompiledDispatchMode):
             outputs=outputs,
             assumed=tuple(self.builder.assumed),
             survivors=survivors,
+            switches=tuple(self._switches),
         )
 
     # -- where the program is
@@ -204,6 +209,9 @@ class Recorder(UncompiledDispatchMode):
         """Stage, module, source line and autograd number; a gradient takes module and line of its forward op."""
         self._calls += 1
         notes: dict[str, Any] = {"index": (self._calls, 0), "stage": self._stage}
+        if switches := current_switches(self._device):
+            notes["switches"] = switches
+            self._switches.setdefault(switches)
         backward = current_autograd_node() if self._stage == "backward" else None
         if backward is not None:
             number = sequence_number(backward)
@@ -248,6 +256,7 @@ class Recorder(UncompiledDispatchMode):
         node_args = self.builder.nodes_in(args)
         node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
         require_real_kernel(func, args, kwargs)
+        self._require_deterministic(func, args, kwargs)
         # A constant comes under the fake mode on a storage of its own: for the graph the same bytes, the same node.
         if func is torch.ops.aten.lift_fresh.default:
             result = func(*args)
@@ -277,6 +286,14 @@ class Recorder(UncompiledDispatchMode):
         """The refusal of a call that reads or makes a tensor without strides; of a gradient, with its forward line."""
         name = next((name for known, name in self._unmodelled if known is tensor), "")
         return refusal_of_layout(func, tensor, name, self._notes()["source"] if self._stage == "backward" else "")
+
+    def _require_deterministic(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Also of a gradient, which is named by the line of its forward call."""
+        switches = current_switches(self._device) if self._strict else ()
+        if switches:
+            number = sequence_number(current_autograd_node()) if current_autograd_node() is not None else None
+            source = "" if number is None else self._forward_notes.get(number, ("", ""))[1]
+            require_deterministic_kernel(func, args, kwargs, switches, self._device, source)
 
     def _place(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call returns that only moves its first argument: no op, but another window from now on."""
