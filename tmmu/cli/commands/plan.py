@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,8 +19,10 @@ from tmmu.driver import Compiled
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
+from tmmu.passes.operators.kernel_temporaries import KernelTemporaries, kernel_temporaries
 
 app = typer.Typer(add_completion=False)
+DETERMINISTIC: Final = "use_deterministic_algorithms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +108,28 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         survivors = [{"bytes": count, "source": source} for count, source in compiled.survivors]
         record = {"files": files, "cache": cached, "seconds": dict(compiled.seconds)}
         traced = {"assumed": compiled.assumed, "survivors": survivors, "autocast": job.request.capture.autocast}
-        timed = {"allocation_time_ns": compiled.allocation_time_ns}
-        print_json(asdict(summary) | record | traced | timed | {"switches": [*map(dict, compiled.switches)]})
+        timed = {"allocation_time_ns": compiled.allocation_time_ns, "switches": [*map(dict, compiled.switches)]}
+        print_json(asdict(summary) | record | traced | timed | {"temporaries": _temporaries_record(compiled)})
         return
     out = render.console()
     render.print_summary(out, summary)
     render.print_lines(out, render.autocast_line(job.request.capture.autocast, compiled.graph.target))
     render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
-    render.print_lines(out, render.switches_line(compiled.switches))
+    render.print_lines(
+        out, [*render.temporaries_line(_temporaries(compiled)), *render.switches_line(compiled.switches)]
+    )
     render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
     render.print_origin(out, compiled)
+
+
+def _temporaries(compiled: Compiled) -> KernelTemporaries | None:
+    """Of a GPU's kernels: on a CPU a run counts them."""
+    if compiled.graph.target != "cuda":
+        return None
+    names = {name for row in compiled.switches for name, _ in row}
+    return kernel_temporaries(compiled.graph, deterministic=any(name.endswith(DETERMINISTIC) for name in names))
+
+
+def _temporaries_record(compiled: Compiled) -> dict[str, object] | None:
+    found = _temporaries(compiled)
+    return None if found is None else asdict(found)

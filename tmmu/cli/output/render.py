@@ -9,6 +9,7 @@ from tmmu.cli.output.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorR
 from tmmu.cli.printable import printable
 from tmmu.ir.plan import JOINT
 from tmmu.ir.program import Switches
+from tmmu.passes.operators.kernel_temporaries import KernelTemporaries
 from tmmu.planner.arenas import readable_size
 
 if TYPE_CHECKING:
@@ -114,6 +115,17 @@ def assumed_line(assumed: Sequence[str]) -> list[str]:
         return []
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     return [f"planned for these values of {listed}: with others the model may take another path"]
+
+
+def temporaries_line(found: KernelTemporaries | None) -> list[str]:
+    """What a GPU's kernels hold beside the plan, as far as that is known; empty where none of them holds anything."""
+    if found is None or (not found.bytes and not found.unknown):
+        return []
+    place = "" if not found.bytes else f" at {found.operator}{f' ({found.source})' if found.source else ''}"
+    known = f"at most {size(found.bytes)}{place}" if found.operator else "none known"
+    more = len(found.unknown) - MAX_INPUTS
+    names = ", ".join([*found.unknown[:MAX_INPUTS], *([f"{more} more"] if more > 0 else [])])
+    return [f"kernels' own temporaries: {known}{f'; unknown for: {names}' if names else ''}"]
 
 
 def switches_line(switches: Sequence[Switches]) -> list[str]:
