@@ -177,6 +177,8 @@ FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 """A tensor with a shape and a storage, and no bytes. Holds: 2.11, 2.13."""
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 """The mode in which tensors are fake. Holds: 2.11, 2.13."""
+JAGGED_LENGTH: Final = "get_nested_int"
+"""The method that jagged tensors ask for the length of a row, replaced: it makes symbols. Holds: 2.13."""
 in_kernel_invocation_manager = torch._subclasses.fake_tensor.in_kernel_invocation_manager
 """Block in which a fake tensor is its meta tensor, for making one by hand. Holds: 2.11, 2.13."""
 DataDependentOutputException = torch._subclasses.fake_tensor.DataDependentOutputException
@@ -279,6 +281,8 @@ default_partition: Callable[..., Any]
 """Its split that saves what eager saves. Holds: 2.11, 2.13."""
 min_cut_partition: Callable[..., Any]
 """Its split that computes again what is cheap. Holds: 2.11, 2.13."""
+NestedIntNode: Callable[[int, int], Any]
+"""The length of a jagged row as eager has it. Holds: 2.13."""
 interpolate_deterministically: Callable[..., torch.Tensor]
 """What ``interpolate`` runs on a GPU in place of its kernels where those are not deterministic. Holds: 2.11, 2.13."""
 pad_deterministically: Callable[..., torch.Tensor]
@@ -301,6 +305,7 @@ _LAZY: Final[Mapping[str, tuple[str, str]]] = {
     "compile_lock": ("torch._dynamo.convert_frame", "compile_lock"),
     "default_partition": ("torch._functorch.partitioners", "default_partition"),
     "min_cut_partition": ("torch._functorch.partitioners", "min_cut_rematerialization_partition"),
+    "NestedIntNode": ("torch.nested._internal.nested_int", "NestedIntNode"),
     "interpolate_deterministically": ("torch._decomp.decompositions", "_upsample_linear_vec"),
     "pad_deterministically": ("torch._decomp.decompositions", "_replication_pad"),
     "deserialize_scalar_type": ("torch._export.serde.serialize", "deserialize_scalar_type"),

@@ -18,7 +18,7 @@ from tmmu.passes.capture.losses import supervision_name
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import inputs_by_name
 from tmmu.passes.capture.training import evaluate, train_step
-from tmmu.passes.capture.tree import named_tensors
+from tmmu.passes.capture.tree import named_tensors, plain_tensors
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import cpp_address
 
@@ -177,7 +177,8 @@ def _weights_of(work: Workload, *, training: bool) -> dict[str, torch.Tensor]:
     if work.module is not None:
         if work.module.training != training and not isinstance(work.module, torch.fx.GraphModule):
             work.module.train(training)
-        named = (*work.module.named_parameters(), *work.module.named_buffers())
+        owned = (*work.module.named_parameters(), *work.module.named_buffers())
+        named = [pair for name, tensor in owned for pair in plain_tensors(name, tensor)]
         weights = {name: tensor for name, tensor in named if tensor.layout is torch.strided}  # no plan has the others
     return weights | {entry.name: entry.tensor for entry in work.owned}
 

@@ -7,7 +7,7 @@ about torch meanwhile; ``Recorder`` is what listens.
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,13 +23,14 @@ from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
+from tmmu.passes.capture.fake.jagged import jagged_rows
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.record.unknown_numbers import unknown_items
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
 from tmmu.passes.capture.training import evaluate, train_step
-from tmmu.passes.capture.tree import named_tensors
+from tmmu.passes.capture.tree import named_tensors, plain_tensors
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import FakeTensorMode, is_mkldnn_enabled, set_mkldnn_enabled
 
@@ -72,6 +73,7 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
         convertible_modules(),
         copyable_tensors(),
         autocast_for(device),
+        jagged_rows(),
         _recurrent_kernels(device),
     ):
         warnings.simplefilter("ignore")  # about a run that does not take place
@@ -132,9 +134,9 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
         if module.training != training:  # a model made to train may freeze parts of itself
             module.train(training)
         workload.modules.name_all(module)
-        for name, parameter in module.named_parameters():
+        for name, parameter in _plain(module.named_parameters()):
             recorder.declare(parameter, role="parameter", name=name)
-        for name, buffer in module.named_buffers():
+        for name, buffer in _plain(module.named_buffers()):
             if buffer.layout is not torch.strided:
                 recorder.name_unmodelled(buffer, name=name)
                 continue
@@ -151,10 +153,16 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
     )
 
 
+def _plain(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Weights as they lie in memory: of a wrapper, what it wraps."""
+    for name, tensor in named:
+        yield from plain_tensors(name, tensor)
+
+
 def _declared_tensors(workload: Workload, recorder: Recorder) -> list[tuple[str, torch.Tensor, Window]]:
     """Name and window of each weight and buffer of the module."""
     module = workload.module
-    tensors = [] if module is None else [*module.named_parameters(), *module.named_buffers()]
+    tensors = [] if module is None else [*_plain(module.named_parameters()), *_plain(module.named_buffers())]
     strided = [(name, tensor) for name, tensor in tensors if tensor.layout is torch.strided]
     return [(name, tensor, recorder.window_of(tensor)) for name, tensor in strided]
 

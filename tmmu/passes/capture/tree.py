@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tmmu.errors import UnsupportedOp
+
 _MAX_DEPTH = 12
 
 
@@ -17,9 +19,35 @@ def named_tensors(value: Any) -> tuple[tuple[str, torch.Tensor], ...]:
     return tuple(_walk(value, "", set(), 0))
 
 
+def plain_tensors(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensor itself, or those that it wraps, whose memory is its own: ``weight.scale`` of ``weight``.
+
+    ``UNSUPPORTED_OP`` for one of a class with a dispatch of its own that does not say what it wraps.
+    """
+    if not is_wrapper(tensor):
+        yield name, tensor
+        return
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    parts = [] if flatten is None else [(part, getattr(tensor, part)) for part in flatten()[0]]
+    if not parts or not all(isinstance(inner, torch.Tensor) for _, inner in parts):
+        raise UnsupportedOp(
+            f"{name or 'a result'} is a {type(tensor).__name__}, which does not say what plain tensors it is made of",
+            fix="give its class __tensor_flatten__ and __tensor_unflatten__, or plan the model of plain tensors",
+        )
+    for part, inner in parts:
+        yield from plain_tensors(f"{name}.{part}" if name else part, inner)
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether its class has a dispatch of its own, other than torch's fake tensors."""
+    kind = type(tensor)
+    has_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return has_dispatch and not kind.__module__.startswith("torch._subclasses.")
+
+
 def _walk(value: Any, path: str, parents: set[int], depth: int) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        yield path, value
+        yield from plain_tensors(path, value)
         return
     if depth > _MAX_DEPTH or id(value) in parents:
         return

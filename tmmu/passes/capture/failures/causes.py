@@ -133,7 +133,7 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
         _passes("distributed/tensor/", "distributed/device_mesh.py"),
         "meshes and distributed tensors are not traced: plan the module of one rank, made of plain tensors",
     ),
-    (_passes("nested/"), "nested tensors are not traced: pad them, and give a mask"),
+    (_passes("nested/"), "nested tensors are traced with layout=torch.jagged alone: pad others, and give a mask"),
     (_is_of_subclass, _of_subclass),
     (_lacks_fake_kernel, _without_fake_kernel),
     (

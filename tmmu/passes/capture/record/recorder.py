@@ -43,7 +43,7 @@ from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin,
 from tmmu.passes.capture.record.known_shapes import answer_of_known_values, result_of_known_values
 from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.record.storage_changes import StorageChanges
-from tmmu.passes.capture.record.unseen_tensors import UnseenTensors
+from tmmu.passes.capture.record.unseen_tensors import UnseenTensors, is_subclass
 from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
 from tmmu.passes.capture.sources import calling_source
@@ -96,6 +96,7 @@ class Recorder(UncompiledDispatchMode):
         self.storage_changes = StorageChanges(self.builder, self._source, self.pause)
         self.unseen = UnseenTensors(self._source)
         self.supervision: list[Window] = []
+        self._unwraps = False
         self._switches: dict[Switches, None] = {}
 
     # -- what the program starts from and ends with
@@ -231,6 +232,18 @@ class Recorder(UncompiledDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(map(is_subclass, types)):
+            self._unwraps = True
+            return NotImplemented  # its own dispatch calls operators on what it wraps, which come here then
+        if self._unwraps and self._recording and func.namespace == "aten":
+            with self:  # below autograd, where a wrapper's dispatch runs, composites arrive whole
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return self._answer(func, args, kwargs)
+
+    def _answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the call returns: known values, a value that is looked at, or the results of a recorded call."""
         if self._numbers_are_arbitrary and func is torch.ops.aten._local_scalar_dense.default:
             return 0.5 if args[0].is_floating_point() else 1
         if not self._recording or func.namespace in _SILENT_NAMESPACES:

@@ -121,7 +121,7 @@ ROWS = (
     Row("scripted", module("return x + 1") + "model = torch.jit.trace(Net(), torch.zeros(4))\n", ("before torch.jit",),
         ("inputs",)),
     Row("scripted_part", SCRIPTED, ("before torch.jit",), ("inputs",)),
-    Row("nested", module("return torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged) * 2"), ("nested", "mask"),
+    Row("nested", module("return torch.nested.nested_tensor([x, x[:1]]) * 2"), ("jagged", "mask"),
         ("inputs", "fake kernel")),
     Row("thread", module("out = []; t = threading.Thread(target=lambda: out.append(x + 1)); t.start(); t.join(); "
         "return out[0] * 2"), ("one thread",), ("subclass", "dispatch")),
@@ -131,7 +131,7 @@ ROWS = (
         ("thread", "inputs", "fake kernel")),
     Row("sharded_weight", MESH + module("return x + self.w.to_local()",
         init="self.w = nn.Parameter(distribute_tensor(torch.zeros(4), DeviceMesh('cpu', [0]), [Shard(0)]))"),
-        ("plain tensors",), ("thread", "torch.where")),
+        ("plain tensors",), ("thread", "torch.where"), "UNSUPPORTED_OP"),
     Row("mesh_of_data", MESH + module("DeviceMesh('cpu', torch.rand(1).long()); return x"), ("meshes", "one rank"),
         ("thread", "torch.where", "inputs")),
     Row("no_fake_kernel", operator("lacks", ""), ("register a fake kernel of causes.lacks",), ("inputs",)),
