@@ -121,7 +121,8 @@ def _source_of(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source
     if isinstance(weight, StoredTensor):
         return _source_of(name, FileSource(weight), size, dtypes)
     if isinstance(weight, FileSource):
-        _require_dtype(f"{name} in {weight.stored.path.name}", weight.stored.dtype, dtypes)
+        if not weight.has_model_dtype:
+            _require_dtype(f"{name} in {weight.stored.path.name}", weight.stored.dtype, dtypes)
         require_size(weight, size)
         return weight
     _require_dtype(name, str(weight.dtype)[6:], dtypes)
@@ -130,7 +131,9 @@ def _source_of(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source
 
 
 def _require_dtype(name: str, dtype: str, dtypes: set[str]) -> None:
-    if dtypes and dtype not in dtypes and not any(_REAL_DTYPE.get(complex_dtype) == dtype for complex_dtype in dtypes):
+    as_real = {_REAL_DTYPE[name] for name in dtypes if name in _REAL_DTYPE}
+    is_read = dtype in dtypes | as_real or _REAL_DTYPE.get(dtype) in dtypes  # view_as_complex, view_as_real
+    if dtypes and not is_read:
         raise InvalidConfig(
             f"{name} is {dtype}, and the graph was captured with {', '.join(sorted(dtypes))}",
             fix="convert the weight, or plan again with its dtype",

@@ -50,6 +50,8 @@ class FileSource:
 
     stored: StoredTensor
     stride: tuple[int, ...] | None = None
+    has_model_dtype: bool = False
+    """Whether its dtype is that of the model's own weight, whatever dtype the graph reads it as."""
 
     @property
     def size(self) -> int:
@@ -112,7 +114,7 @@ def file_source_like(stored: StoredTensor, like: torch.Tensor) -> FileSource:
             fix="give such a weight memory of its own in the model, or run without a file",
             name=stored.name,
         )
-    return FileSource(stored) if form.is_contiguous() else FileSource(stored, tuple(form.stride()))
+    return FileSource(stored, None if form.is_contiguous() else tuple(form.stride()), has_model_dtype=True)
 
 
 def require_size(source: FileSource, size: int) -> None:
