@@ -21,6 +21,7 @@ from tmmu.torch_private import (
     deterministic_switches,
     fp32_precision,
     set_cublas_tf32,
+    set_cudnn_tf32,
     set_deterministic_switches,
     set_fp32_precision,
     switch_readers,
@@ -134,6 +135,19 @@ def _precision(backend: str, operation: str, default: str = "ieee") -> tuple[str
     return f"{package}.{operation}.fp32_precision", switch
 
 
+def _cudnn_precision(operation: str) -> tuple[str, KernelSwitch]:
+    """Where both of cuDNN's precisions are one, the old name of the two is told, which torch compares with them."""
+    name, switch = _precision("cuda", operation, "tf32")
+
+    def write(value: str) -> None:
+        switch.write(value)
+        one_value = {fp32_precision("cuda", each) for each in ("conv", "rnn")}
+        if one_value in ({"tf32"}, {"ieee"}):
+            set_cudnn_tf32(value == "tf32")
+
+    return name, KernelSwitch(switch.read, write, switch.default)
+
+
 def _cublas_precision() -> tuple[str, KernelSwitch]:
     _, switch = _precision("cuda", "matmul")
     return "torch.backends.cuda.matmul.fp32_precision", KernelSwitch(
@@ -172,8 +186,8 @@ _TABLES: Final[Mapping[str, tuple[tuple[str, KernelSwitch], ...]]] = {
     "cuda": (
         *_ANYWHERE,
         _cublas_precision(),
-        _precision("cuda", "conv", "tf32"),
-        _precision("cuda", "rnn", "tf32"),
+        _cudnn_precision("conv"),
+        _cudnn_precision("rnn"),
         _named("torch.backends.cudnn.enabled", default=True),
         _named("torch.backends.cudnn.benchmark", default=False),
         _named("torch.backends.cudnn.deterministic", default=False),

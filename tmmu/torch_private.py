@@ -111,6 +111,8 @@ set_fp32_precision: Final[Callable[[str, str, str], Any]] = torch._C._set_fp32_p
 """The switch of the same. Holds: 2.11, 2.13."""
 set_cublas_tf32: Final[Callable[[bool], None]] = torch._C._set_cublas_allow_tf32
 """The switch of cuBLAS alone, by its old name and its new one, which must agree. Holds: 2.11, 2.13."""
+set_cudnn_tf32: Final[Callable[[bool], None]] = torch._C._set_cudnn_allow_tf32
+"""The old switch of cuDNN's precisions, which must agree with the new ones. Holds: 2.11, 2.13."""
 switch_readers: Final[Mapping[str, Callable[[], Any]]] = {
     "torch.backends.mkldnn.enabled": torch._C._get_mkldnn_enabled,
     "torch.backends.mkldnn.deterministic": torch._C._get_mkldnn_deterministic,

@@ -116,6 +116,17 @@ def test_old_and_new_name_of_a_precision_agree_after_a_block(precision: str, tar
         assert torch.get_float32_matmul_precision() == precision  # it raises where they do not
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_old_and_new_names_of_cudnn_agree_after_a_block(allowed: bool) -> None:
+    torch.backends.cudnn.allow_tf32 = allowed
+    before = current_switches("cuda")
+    names = ("torch.backends.cudnn.conv.fp32_precision", "torch.backends.cudnn.rnn.fp32_precision")
+    with under_switches(tuple((name, "ieee") for name in names) if allowed else (), "cuda"):
+        assert torch.backends.cudnn.allow_tf32 != allowed  # it raises where names disagree
+    assert torch.backends.cudnn.allow_tf32 == allowed
+    assert current_switches("cuda") == before
+
+
 def test_switches_of_a_fresh_process_are_none() -> None:
     code = "from tmmu.kernel_switches import current_switches as c; print(c('cpu'), c('cuda'))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
