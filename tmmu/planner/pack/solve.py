@@ -20,7 +20,7 @@ from tmmu.planner.pack.obstacles import fit_rounds
 from tmmu.planner.pack.portfolio import work_limit
 from tmmu.planner.pack.reduce import CanonicalProblem, canonicalize, components, droppable_rounds, select_items
 from tmmu.planner.pack.skyline.progress import Report
-from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, keep_lower, run_stages
+from tmmu.planner.pack.stages import HEURISTICS, SEARCH, SEARCH_AGAIN, PackingState, keep_lower, run_stages
 
 MAX_SEARCH_NODES: Final = 2_000_000
 NODE_WORK: Final = 200_000_000
@@ -117,19 +117,28 @@ def _offsets_by_item(problem: PackProblem, canonical: CanonicalProblem, offset: 
 
 
 def search_components(whole: PackingState) -> PackingState:
-    """The state after each component above the floor has been searched by itself, the fullest first."""
+    """The state after the components above the floor have been searched by themselves, always the highest next.
+
+    One budget for all: where several are above the floor, each first gets its part of half the nodes, and twice as
+    many whenever it is the highest again. Ends where the highest is at the floor or can be lowered no more.
+    """
     if whole.is_done:
         return whole
-    parts = [_component_state(whole, items) for items in components(whole.problem)]
-    floor = max(whole.target, whole.bound)
-    results = list(parts)
-    for index in sorted(range(len(parts)), key=lambda i: (-parts[i].bound, -parts[i].peak, i)):
-        exceeds_capacity = whole.capacity and max(part.bound for part in results) > whole.capacity
-        if parts[index].peak > floor and not exceeds_capacity:
-            # One budget for all components: each gets what those before it left.
-            nodes_left = whole.search_nodes - sum(part.nodes_visited for part in results)
-            results[index] = _search_component(replace(parts[index], target=floor, search_nodes=nodes_left))
-            floor = max(floor, results[index].peak)
+    results = [_component_state(whole, items) for items in components(whole.problem)]
+    above = sum(part.peak > max(whole.target, whole.bound) for part in results)
+    share = whole.search_nodes if above == 1 else whole.search_nodes // (2 * max(above, 1))
+    visits = [0] * len(results)
+    nodes_left = whole.search_nodes
+    while (index := _highest_above_floor(whole, results)) >= 0 and (nodes_left or not visits[index]):
+        part = results[index]
+        nodes = min(share << visits[index], nodes_left)
+        found = _search_component(part, _floor(whole, results), nodes, is_first=not visits[index])
+        nodes_left -= found.nodes_visited
+        visits[index] += 1
+        results[index] = replace(found, nodes_visited=part.nodes_visited + found.nodes_visited)
+        is_exhausted = found.nodes_visited < nodes and (found.peak, found.bound) == (part.peak, part.bound)
+        if is_exhausted:
+            break
     top = max(results, key=lambda part: part.peak)
     return replace(
         whole,
@@ -141,29 +150,53 @@ def search_components(whole: PackingState) -> PackingState:
     )
 
 
+def _floor(whole: PackingState, results: Sequence[PackingState]) -> int:
+    """The highest peak that some component needs, as far as is proven, or that is good enough."""
+    return max(whole.target, whole.bound, *(part.bound for part in results))
+
+
+def _highest_above_floor(whole: PackingState, results: Sequence[PackingState]) -> int:
+    """The component of the highest peak, the fullest of equals; -1 if it need not be lowered, or no capacity fits."""
+    index = max(range(len(results)), key=lambda i: (results[i].peak, results[i].bound, -i))
+    exceeds_capacity = whole.capacity and max(part.bound for part in results) > whole.capacity
+    return -1 if exceeds_capacity or results[index].peak <= _floor(whole, results) else index
+
+
 def _component_state(whole: PackingState, items: range) -> PackingState:
     offset = whole.offset[items.start : items.stop]
     problem = select_items(whole.problem, items)
     ends = (low + size for low, size in zip(offset, problem.size, strict=True))
     work = whole.work * len(items) // len(whole.problem)
-    initial = replace(whole, problem=problem, search_nodes=0, work=work, offset=(), peak=-1, bound=0, nodes_visited=0)
+    initial = replace(
+        whole,
+        problem=problem,
+        search_nodes=0,
+        work=work,
+        items=len(whole.problem),
+        offset=(),
+        peak=-1,
+        bound=0,
+        nodes_visited=0,
+    )
     bounded = run_stages(initial, HEURISTICS[:1])
     return replace(bounded, offset=offset, peak=max(ends), method=whole.method)
 
 
-def _search_component(part: PackingState) -> PackingState:
+def _search_component(part: PackingState, floor: int, nodes: int, *, is_first: bool) -> PackingState:
     """The component after a search of its core; dropped items are put back into their gaps."""
+    part = replace(part, target=floor, search_nodes=nodes, nodes_visited=0)
+    stages = SEARCH if is_first else SEARCH_AGAIN
     if len(part.problem) > MAX_REDUCED_ITEMS:
-        return run_stages(part, SEARCH)
+        return run_stages(part, stages)
     goal = max(part.target, part.bound)
     core, rounds = droppable_rounds(part.problem, goal)
     if not rounds:
-        return run_stages(part, SEARCH)
+        return run_stages(part, stages)
     if not core:
         return keep_lower(part, fit_rounds(part.problem, rounds, {}), "room")
     core_state = replace(part, problem=select_items(part.problem, core), target=goal, offset=(), peak=-1)
     core_start = keep_lower(core_state, tuple(part.offset[item] for item in core), part.method)
-    core_result = run_stages(core_start, SEARCH)
+    core_result = run_stages(core_start, stages)
     offset = fit_rounds(part.problem, rounds, dict(zip(core, core_result.offset, strict=True)))
     better = keep_lower(part, offset, core_result.method)
     return replace(better, bound=max(part.bound, core_result.bound), nodes_visited=core_result.nodes_visited)

@@ -21,6 +21,7 @@ from tmmu.planner.pack.portfolio import CandidatePacking, best_packer, best_walk
 
 DECIDE_SHARE: Final = 4
 MINIMIZE_SHARE: Final = 6
+PROOF_SHARE: Final = 16
 SKYLINE_WORK: Final = 7
 """Cells that a skyline search looks at in the time that an exact search takes for a node and item (0.2 us)."""
 SEARCH_ITEMS: Final = 5_000
@@ -33,7 +34,8 @@ class PackingState:
 
     ``peak`` is that of ``offset``, -1 without offsets; a peak of ``target`` or less is good enough; ``capacity`` is 0
     where none was asked for. ``nodes_visited`` of at most ``search_nodes`` are spent; ``work`` limits local search, in
-    overlaps looked at. ``report`` is told of progress and decides nothing.
+    overlaps looked at. ``report`` is told of progress and decides nothing. ``items``: those of all components that
+    share the nodes, 0 for the problem's own.
     """
 
     problem: PackProblem
@@ -47,6 +49,7 @@ class PackingState:
     method: str = "none"
     nodes_visited: int = 0
     report: skyline.Report | None = None
+    items: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -157,16 +160,24 @@ def decide(state: PackingState) -> PackingState:
     return replace(state, bound=goal + 1) if verdict.status == "impossible" else state
 
 
+def prove_early(state: PackingState) -> PackingState:
+    """Minimize with ``1 / PROOF_SHARE`` of the nodes: what is easily proven needs no skyline."""
+    if state.capacity or not state.is_searchable:
+        return state
+    return _minimize_within(state, -(-(state.search_nodes - state.nodes_visited) // PROOF_SHARE))
+
+
 def build_skylines(state: PackingState) -> PackingState:
     """Lower the peak by skyline search with all nodes left but ``1 / MINIMIZE_SHARE`` for the exact search.
 
-    Skipped where offsets are fixed. Its work is counted in nodes of the exact search that take as long.
+    Skipped where offsets are fixed. Its work is counted in nodes that an exact search of all components visits in the
+    time.
     """
     nodes_left = state.search_nodes - state.nodes_visited
     if nodes_left <= 0 or any(offset >= 0 for offset in state.problem.fixed):
         return state
     is_last = state.capacity or len(state.problem) > SEARCH_ITEMS
-    node_work = SKYLINE_WORK * len(state.problem)
+    node_work = SKYLINE_WORK * max(state.items, len(state.problem))
     budget = node_work * (nodes_left if is_last else nodes_left - nodes_left // MINIMIZE_SHARE)
     goal = max(state.target, state.bound)
     offset, work = skyline.lower_packing(state.problem, state.offset, goal=goal, work=budget, report=state.report)
@@ -178,7 +189,11 @@ def minimize(state: PackingState) -> PackingState:
     """Lower the peak by exact search with the remaining nodes; skipped where only a capacity was asked for."""
     if state.capacity or not state.is_searchable:
         return state
-    minimum = exact.minimize(state.problem, state.offset, search_nodes=state.search_nodes - state.nodes_visited)
+    return _minimize_within(state, state.search_nodes - state.nodes_visited)
+
+
+def _minimize_within(state: PackingState, nodes: int) -> PackingState:
+    minimum = exact.minimize(state.problem, state.offset, search_nodes=nodes)
     better = keep_lower(state, tuple(minimum.offset), "exact")
     return replace(
         better, bound=max(state.bound, minimum.bound), nodes_visited=state.nodes_visited + minimum.nodes_visited
@@ -194,6 +209,10 @@ HEURISTICS: Final = (
 SEARCH: Final = (
     PackingStage(name="decide", run=decide),
     PackingStage(name="walk", run=local_search),
+    PackingStage(name="prove", run=prove_early),
     PackingStage(name="skyline", run=build_skylines),
     PackingStage(name="minimize", run=minimize),
 )
+
+SEARCH_AGAIN: Final = SEARCH[-2:]
+"""Of a component that has been searched before, with more nodes."""

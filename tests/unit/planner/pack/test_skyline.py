@@ -65,6 +65,26 @@ def test_tiling_of_three_hundred_items_ends_within_eight_percent_of_its_height(s
     assert packed.peak <= HEIGHT * 1.08
 
 
+def beside(first: PackProblem, second: PackProblem) -> PackProblem:
+    """One after another in time: two components."""
+    start = max(first.death)
+    return PackProblem(
+        size=first.size + second.size,
+        birth=first.birth + tuple(start + time for time in second.birth),
+        death=first.death + tuple(start + time for time in second.death),
+        alignment=first.alignment + second.alignment,
+        fixed=first.fixed + second.fixed,
+    )
+
+
+def test_components_share_the_nodes_so_that_none_stays_as_it_was() -> None:
+    problem = beside(tiling(200, 0)[1], tiling(200, 3)[1])
+    packed = pack(problem, search_nodes=12_000)
+    require_sound_packing(problem, packed.offset, peak=packed.peak, bound=packed.bound)
+    assert packed.peak <= HEIGHT * 1.12
+    assert packed.nodes_visited <= 12_000
+
+
 @pytest.mark.parametrize("alignment", [1, 1 << 10, 1 << 12])
 def test_skyline_is_sound_where_alignments_leave_gaps(alignment: int) -> None:
     plain = random_problem(60, 8, alignment)

@@ -179,3 +179,13 @@ def test_an_item_fixed_at_the_end_of_64_bits_leaves_the_others_below() -> None:
     packed = pack(problem([(0, 2, 1, 1, top), (0, 2, 5, 1, -1)]))
     assert packed.offset == (top, 0)
     assert packed.peak == top + 1
+
+
+def test_optimum_above_the_bound_is_proven_before_skylines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the skyline search spends all its nodes below what nothing can reach."""
+    monkeypatch.setattr("tmmu.planner.pack.skyline.lower_packing", lambda *a, **k: pytest.fail("searched skylines"))
+    rows: list[Row] = [(1, 4, 8, 8), (2, 3, 6, 8), (3, 4, 6, 8), (3, 5, 2, 8), (3, 6, 3, 8), (3, 6, 7, 8), (4, 6, 8, 2)]
+    packed = pack(problem(rows))
+    assert lower_bound(problem(rows)) == 27
+    assert (packed.peak, packed.bound) == (34, 34)
+    assert packed.nodes_visited < 2_000
