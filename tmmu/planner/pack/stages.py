@@ -14,6 +14,7 @@ import numpy as np
 
 from tmmu.ir.problem import PackProblem, Problem
 from tmmu.planner.pack import exact, skyline
+from tmmu.planner.pack.blocks import ItemBlock, join_items, offsets_of_members, problem_of_blocks
 from tmmu.planner.pack.bounds import lower_bound
 from tmmu.planner.pack.instance import PackingInstance, prepare_instance
 from tmmu.planner.pack.obstacles import best_around_fixed, prepare_constrained
@@ -22,6 +23,9 @@ from tmmu.planner.pack.portfolio import CandidatePacking, best_packer, best_walk
 DECIDE_SHARE: Final = 4
 MINIMIZE_SHARE: Final = 6
 PROOF_SHARE: Final = 16
+BLOCKS_SHARE: Final = 4
+MOST_BLOCKS: Final = (3, 4)
+"""Of items, where blocks are tried."""
 SKYLINE_WORK: Final = 7
 """Cells that a skyline search looks at in the time that an exact search takes for a node and item (0.2 us)."""
 SEARCH_ITEMS: Final = 5_000
@@ -167,6 +171,42 @@ def prove_early(state: PackingState) -> PackingState:
     return _minimize_within(state, -(-(state.search_nodes - state.nodes_visited) // PROOF_SHARE))
 
 
+def pack_blocks(state: PackingState) -> PackingState:
+    """Pack blocks in place of items, verified joins first, with ``1 / BLOCKS_SHARE`` of the nodes left each.
+
+    Skipped where few items join, where offsets are fixed or sizes are no multiples of one alignment.
+    """
+    problem = state.problem
+    step = max(problem.alignment)
+    is_plain = min(problem.alignment) == step and all(size % step == 0 for size in problem.size)
+    if not is_plain or any(offset >= 0 for offset in problem.fixed):
+        return state
+    for loosely in (False, True):
+        nodes = (state.search_nodes - state.nodes_visited) // BLOCKS_SHARE
+        if nodes and not state.is_done:
+            state = _pack_joined(state, join_items(problem, loosely=loosely), nodes)
+    return state
+
+
+def _pack_joined(state: PackingState, blocks: Sequence[ItemBlock], nodes: int) -> PackingState:
+    if len(blocks) * MOST_BLOCKS[1] > len(state.problem) * MOST_BLOCKS[0]:
+        return state
+    start = replace(
+        state,
+        problem=problem_of_blocks(blocks, max(state.problem.alignment)),
+        target=max(state.target, state.bound),
+        search_nodes=nodes,
+        items=max(state.items, len(state.problem)),
+        offset=(),
+        peak=-1,
+        bound=0,
+        nodes_visited=0,
+    )
+    packed = run_stages(start, (*HEURISTICS, *BLOCK_SEARCH))
+    better = keep_lower(state, offsets_of_members(blocks, packed.offset), "blocks")
+    return replace(better, nodes_visited=state.nodes_visited + packed.nodes_visited)
+
+
 def build_skylines(state: PackingState) -> PackingState:
     """Lower the peak by skyline search with all nodes left but ``1 / MINIMIZE_SHARE`` for the exact search.
 
@@ -206,10 +246,17 @@ HEURISTICS: Final = (
     PackingStage(name="around", run=run_constrained_heuristics),
 )
 
+BLOCK_SEARCH: Final = (
+    PackingStage(name="decide", run=decide),
+    PackingStage(name="prove", run=prove_early),
+    PackingStage(name="skyline", run=build_skylines),
+)
+
 SEARCH: Final = (
     PackingStage(name="decide", run=decide),
     PackingStage(name="walk", run=local_search),
     PackingStage(name="prove", run=prove_early),
+    PackingStage(name="blocks", run=pack_blocks),
     PackingStage(name="skyline", run=build_skylines),
     PackingStage(name="minimize", run=minimize),
 )
