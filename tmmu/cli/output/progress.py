@@ -8,7 +8,7 @@ from tmmu.cli.output import render
 
 if TYPE_CHECKING:
     from tmmu.passes.capture.request import Progress
-    from tmmu.planner.pack.skyline.progress import Report
+    from tmmu.planner.pack.skyline.progress import Report, SearchProgress
 
 
 @contextmanager
@@ -30,7 +30,13 @@ def packing_progress() -> Iterator["Report | None"]:
         yield None
         return
     with err.status("packing") as status:
-        yield lambda at: status.update(f"beams of {at.width}: peak {at.peak}, {at.permille / 10:.1f} % of the search")
+        yield lambda at: status.update(search_line(at))
+
+
+def search_line(at: "SearchProgress") -> str:
+    """What a search of packings has reached."""
+    step = f"beams of {at.width}" if at.width else "windows"
+    return f"{step}: peak {at.peak}, {at.permille / 10:.1f} % of the search"
 
 
 def _say_nothing(stage: str, ops: int) -> None:

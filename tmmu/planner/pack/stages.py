@@ -16,15 +16,18 @@ from tmmu.ir.problem import PackProblem, Problem
 from tmmu.planner.pack import exact, skyline
 from tmmu.planner.pack.blocks import ItemBlock, join_items, offsets_of_members, problem_of_blocks
 from tmmu.planner.pack.bounds import lower_bound
-from tmmu.planner.pack.instance import PackingInstance, prepare_instance
+from tmmu.planner.pack.instance import WORD_LIMIT, PackingInstance, prepare_instance
 from tmmu.planner.pack.obstacles import best_around_fixed, prepare_constrained
 from tmmu.planner.pack.portfolio import CandidatePacking, best_packer, best_walk, make_candidate
+from tmmu.planner.pack.windows import lower_windows
 
 DECIDE_SHARE: Final = 4
-MINIMIZE_SHARE: Final = 6
+MINIMIZE_SHARE: Final = 2
+WINDOWS_REST: Final = 4
 PROOF_SHARE: Final = 16
 BLOCKS_SHARE: Final = 4
 MOST_BLOCKS: Final = (3, 4)
+MOST_LOOSE_BLOCKS: Final = (1, 2)
 """Of items, where blocks are tried."""
 SKYLINE_WORK: Final = 7
 """Cells that a skyline search looks at in the time that an exact search takes for a node and item (0.2 us)."""
@@ -177,20 +180,19 @@ def pack_blocks(state: PackingState) -> PackingState:
     Skipped where few items join, where offsets are fixed or sizes are no multiples of one alignment.
     """
     problem = state.problem
-    step = max(problem.alignment)
-    is_plain = min(problem.alignment) == step and all(size % step == 0 for size in problem.size)
-    if not is_plain or any(offset >= 0 for offset in problem.fixed):
+    if not _is_plain(problem):
         return state
-    for loosely in (False, True):
+    for loosely, (part, whole) in ((False, MOST_BLOCKS), (True, MOST_LOOSE_BLOCKS)):
         nodes = (state.search_nodes - state.nodes_visited) // BLOCKS_SHARE
-        if nodes and not state.is_done:
-            state = _pack_joined(state, join_items(problem, loosely=loosely), nodes)
+        if not nodes or state.is_done:
+            break
+        blocks = join_items(problem, loosely=loosely)
+        if len(blocks) * whole <= len(problem) * part:
+            state = _pack_joined(state, blocks, nodes)
     return state
 
 
 def _pack_joined(state: PackingState, blocks: Sequence[ItemBlock], nodes: int) -> PackingState:
-    if len(blocks) * MOST_BLOCKS[1] > len(state.problem) * MOST_BLOCKS[0]:
-        return state
     start = replace(
         state,
         problem=problem_of_blocks(blocks, max(state.problem.alignment)),
@@ -208,7 +210,7 @@ def _pack_joined(state: PackingState, blocks: Sequence[ItemBlock], nodes: int) -
 
 
 def build_skylines(state: PackingState) -> PackingState:
-    """Lower the peak by skyline search with all nodes left but ``1 / MINIMIZE_SHARE`` for the exact search.
+    """Lower the peak by skyline search with all nodes left but ``1 / MINIMIZE_SHARE`` for windows and exact search.
 
     Skipped where offsets are fixed. Its work is counted in nodes that an exact search of all components visits in the
     time.
@@ -216,13 +218,32 @@ def build_skylines(state: PackingState) -> PackingState:
     nodes_left = state.search_nodes - state.nodes_visited
     if nodes_left <= 0 or any(offset >= 0 for offset in state.problem.fixed):
         return state
-    is_last = state.capacity or len(state.problem) > SEARCH_ITEMS
     node_work = SKYLINE_WORK * max(state.items, len(state.problem))
-    budget = node_work * (nodes_left if is_last else nodes_left - nodes_left // MINIMIZE_SHARE)
+    budget = node_work * (nodes_left - nodes_left // MINIMIZE_SHARE)
     goal = max(state.target, state.bound)
     offset, work = skyline.lower_packing(state.problem, state.offset, goal=goal, work=budget, report=state.report)
     better = keep_lower(state, offset, "skyline")
     return replace(better, nodes_visited=min(state.nodes_visited - (-work // node_work), state.search_nodes))
+
+
+def repair_windows(state: PackingState) -> PackingState:
+    """Lower the peak by exact search on windows, with all nodes left but ``1 / WINDOWS_REST``."""
+    problem, nodes_left = state.problem, state.search_nodes - state.nodes_visited
+    if nodes_left <= 0 or not _is_plain(problem) or sum(problem.size) >= WORD_LIMIT // 2:
+        return state
+    node_work = max(state.items, len(problem))
+    budget = node_work * (nodes_left - nodes_left // WINDOWS_REST)
+    goal = max(state.target, state.bound)
+    offset, work = lower_windows(problem, state.offset, goal=goal, work=budget, report=state.report)
+    better = keep_lower(state, offset, "windows")
+    return replace(better, nodes_visited=min(state.nodes_visited - (-work // node_work), state.search_nodes))
+
+
+def _is_plain(problem: PackProblem) -> bool:
+    """Whether no offset is fixed and all sizes are multiples of one alignment."""
+    step = max(problem.alignment)
+    is_aligned = min(problem.alignment) == step and all(size % step == 0 for size in problem.size)
+    return is_aligned and max(problem.fixed) < 0
 
 
 def minimize(state: PackingState) -> PackingState:
@@ -258,8 +279,9 @@ SEARCH: Final = (
     PackingStage(name="prove", run=prove_early),
     PackingStage(name="blocks", run=pack_blocks),
     PackingStage(name="skyline", run=build_skylines),
+    PackingStage(name="windows", run=repair_windows),
     PackingStage(name="minimize", run=minimize),
 )
 
-SEARCH_AGAIN: Final = SEARCH[-2:]
+SEARCH_AGAIN: Final = SEARCH[-3:]
 """Of a component that has been searched before, with more nodes."""

@@ -7,7 +7,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProgress:
-    """Beams of ``width`` states are done; the least peak so far, in bytes, and parts per thousand of the work spent."""
+    """Beams of ``width`` states are done, or some windows where that is 0.
+
+    With the least peak so far, in bytes, and parts per thousand of the work spent.
+    """
 
     width: int
     peak: int
