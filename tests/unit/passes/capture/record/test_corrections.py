@@ -342,13 +342,13 @@ ELEMENTWISE: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torc
     "larger": lambda a, b, c: torch.maximum(a, b),
     "chosen": lambda a, b, c: torch.where(a > 0, b, c),
     "chosen or zero": lambda a, b, c: torch.where(a > 0, b, 0.0),
-    "sum of products": lambda a, b, c: torch.addcmul(a, b, c),
+    "sum of products": torch.addcmul,
     "between": lambda a, b, c: torch.lerp(a, b, 0.5),
 }
 
 
 def windows_of_small_shapes(chance: random.Random) -> list[tuple[list[int], list[int]]]:
-    """Three windows of one shape, or the second of one that is broadcast, with any strides along axes of one element."""
+    """Three windows of one shape, or the second broadcast, with any strides along axes of one element."""
     shape = [chance.choice((1, 1, 2, 3)) for _ in range(chance.randint(1, 4))]
     windows = []
     for place in range(3):
