@@ -20,6 +20,8 @@ from tmmu.ir import cbor
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path("golden")
 
 

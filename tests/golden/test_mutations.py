@@ -12,6 +12,8 @@ import pytest
 
 from tests.golden.graphs import FOLDER
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(__file__).parents[2] / "tmmu"
 CASES = ("chain", "in-place-chain", "siblings", "residual", "zero-size", "mixed-roles", "gpt2-block")
 

@@ -23,6 +23,8 @@ from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 from tmmu.planner.token import token_from_seed
 
+pytestmark = pytest.mark.slow
+
 GRAPH = read_graph(FOLDER / "weight-ring.ir.cbor")
 PLANS = store.decode_plans((FOLDER / "weight-ring.plans.cbor").read_bytes())
 BACKWARD = PlanConfig(preset="train_full", mode="backward")

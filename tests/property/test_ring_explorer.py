@@ -24,6 +24,8 @@ from tmmu.runtime.device.virtual import LinkSpeed, VirtualDevice
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.ring.loop import PlaceholderBlocks, StreamingLoop
 
+pytestmark = pytest.mark.slow
+
 DEPTHS = (1, 2, 99)
 SINGLE = frozenset({Fence.COPY_LANDED, Fence.READERS_DONE, Fence.ARENA_CLEARED})
 """Fences of which each single one is needed, in every schedule that has it."""

@@ -13,6 +13,8 @@ from tests.unit.cache.cached import CountingMaker, key
 from tmmu.cache import PlanCache, store
 from tmmu.cache.plans import MAX_FOLDER_BYTES
 
+pytestmark = pytest.mark.slow
+
 
 def run_killed_writers(folder: Path, kills: int, limit: int = MAX_FOLDER_BYTES) -> Any:
     folder.mkdir()

@@ -12,7 +12,7 @@ from torch import nn
 from tests.runtime.harness import random_ids, same_bits
 from tmmu.backend import reports
 
-pytestmark = pytest.mark.usefixtures("fresh_compiler")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler")]
 
 Case = tuple[Callable[[], nn.Module], Callable[[int], dict[str, torch.Tensor]]]
 

@@ -13,6 +13,8 @@ from benchmarks.peaks import Peak, eager_peak, line, peak_of, storage_bytes
 from benchmarks.subject import Subject
 from benchmarks.wide import WIDE, wide_workload
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = 64
 """A planned buffer begins at a multiple of this, and eager's allocator gives blocks that do, without counting it."""
 

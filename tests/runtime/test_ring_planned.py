@@ -19,6 +19,8 @@ from tmmu.runtime.device.virtual import NS_PER_SECOND, LinkSpeed, VirtualDevice
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.ring.loop import PlaceholderBlocks, StreamingLoop
 
+pytestmark = pytest.mark.slow
+
 PERIOD = 12
 """Passes after which a schedule repeats itself, whichever of its cycles of up to 4 passes is the slowest."""
 

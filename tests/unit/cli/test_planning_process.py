@@ -31,6 +31,8 @@ FINDER = """\
 import sys
 from importlib.util import spec_from_file_location
 
+pytestmark = pytest.mark.slow
+
 class Editable:
     @classmethod
     def find_spec(cls, name, path=None, target=None):

@@ -205,7 +205,7 @@ def test_file_source_is_laid_out_as_the_tensor_of_the_module(tmp_path: Path) -> 
     target = torch.empty(12, dtype=torch.uint8)
     source.read(target, 0)
     assert target.view(torch.int16).as_strided((2, 3), turned.stride()).equal(value)
-    assert file_source(stored, 12, torch.empty(2, 3, dtype=torch.int16)) == FileSource(stored)
+    assert file_source(stored, 12, torch.empty(2, 3, dtype=torch.int16)) == FileSource(stored, has_model_dtype=True)
     for like in (torch.empty(3, 2, dtype=torch.int16), torch.empty(2, 3, dtype=torch.float16)):
         with pytest.raises(InvalidConfig, match=r"a is int16\[2,3\] in w.safetensors, and"):
             file_source(stored, 12, like)
