@@ -22,8 +22,11 @@ from tmmu.planner.pack.portfolio import CandidatePacking, best_packer, best_walk
 from tmmu.planner.pack.windows import lower_windows
 
 DECIDE_SHARE: Final = 4
-MINIMIZE_SHARE: Final = 2
+MINIMIZE_SHARE: Final = 6
+WINDOWS_SHARE: Final = 2
 WINDOWS_REST: Final = 4
+LEAST_REPAIRED: Final = 1_000
+"""Items from which windows gain more than the beams lose by the nodes for them."""
 PROOF_SHARE: Final = 16
 BLOCKS_SHARE: Final = 4
 MOST_BLOCKS: Final = (3, 4)
@@ -210,7 +213,9 @@ def _pack_joined(state: PackingState, blocks: Sequence[ItemBlock], nodes: int) -
 
 
 def build_skylines(state: PackingState) -> PackingState:
-    """Lower the peak by skyline search with all nodes left but ``1 / MINIMIZE_SHARE`` for windows and exact search.
+    """Lower the peak by skyline search with all nodes left but ``1 / MINIMIZE_SHARE`` for the exact search.
+
+    Where windows follow, half the nodes are left for both.
 
     Skipped where offsets are fixed. Its work is counted in nodes that an exact search of all components visits in the
     time.
@@ -219,7 +224,9 @@ def build_skylines(state: PackingState) -> PackingState:
     if nodes_left <= 0 or any(offset >= 0 for offset in state.problem.fixed):
         return state
     node_work = SKYLINE_WORK * max(state.items, len(state.problem))
-    budget = node_work * (nodes_left - nodes_left // MINIMIZE_SHARE)
+    is_last = state.capacity or len(state.problem) > SEARCH_ITEMS
+    share = WINDOWS_SHARE if _is_repaired(state.problem) else MINIMIZE_SHARE
+    budget = node_work * (nodes_left if is_last else nodes_left - nodes_left // share)
     goal = max(state.target, state.bound)
     offset, work = skyline.lower_packing(state.problem, state.offset, goal=goal, work=budget, report=state.report)
     better = keep_lower(state, offset, "skyline")
@@ -229,7 +236,7 @@ def build_skylines(state: PackingState) -> PackingState:
 def repair_windows(state: PackingState) -> PackingState:
     """Lower the peak by exact search on windows, with all nodes left but ``1 / WINDOWS_REST``."""
     problem, nodes_left = state.problem, state.search_nodes - state.nodes_visited
-    if nodes_left <= 0 or not _is_plain(problem) or sum(problem.size) >= WORD_LIMIT // 2:
+    if nodes_left <= 0 or not _is_repaired(problem):
         return state
     node_work = max(state.items, len(problem))
     budget = node_work * (nodes_left - nodes_left // WINDOWS_REST)
@@ -237,6 +244,12 @@ def repair_windows(state: PackingState) -> PackingState:
     offset, work = lower_windows(problem, state.offset, goal=goal, work=budget, report=state.report)
     better = keep_lower(state, offset, "windows")
     return replace(better, nodes_visited=min(state.nodes_visited - (-work // node_work), state.search_nodes))
+
+
+def _is_repaired(problem: PackProblem) -> bool:
+    """Whether windows are tried: on items that are many, but not more than the exact search takes."""
+    is_sized = LEAST_REPAIRED <= len(problem) <= SEARCH_ITEMS
+    return is_sized and _is_plain(problem) and sum(problem.size) < WORD_LIMIT // 2
 
 
 def _is_plain(problem: PackProblem) -> bool:

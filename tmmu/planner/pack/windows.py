@@ -32,6 +32,9 @@ MOST_STEPS: Final = 4_096
 TRIES: Final = 24
 SETUP_NODES: Final = 40
 """Nodes that are visited in the time that a window takes before its search."""
+SETTLE_WORK: Final = 60
+OVERLAPS_PER_WORK: Final = 50
+"""Work of an item that settles (12 us), and overlaps that are looked at in the time of one node and item (0.2 us)."""
 DISTANCE: Final = 1 << 14
 
 
@@ -71,15 +74,15 @@ def lower_windows(
 
     All items have bytes, a span and one alignment, of which sizes are multiples; none is fixed.
     """
-    placed = _settle(_placed_items(problem, offset))
     budget = WindowBudget(left=work)
+    placed = _settle(_placed_items(problem, offset), budget)
     for nodes in NODE_LIMITS:
         steps = FIRST_STEPS
         while steps <= MOST_STEPS and budget.left > 0 and placed.peak > goal:
             cap = placed.peak - max(1, (placed.peak - goal) // steps)
             cleared = _clear_above(placed, cap, nodes, budget)
             steps = steps * 2 if cleared is None else max(FEWEST_STEPS, steps * 2 // 3)
-            placed = placed if cleared is None else _settle(cleared)
+            placed = placed if cleared is None else _settle(cleared, budget)
             if report is not None:
                 permille = min(1000 - 1000 * budget.left // max(work, 1), 1000)
                 report(SearchProgress(width=0, peak=placed.peak, permille=permille))
@@ -102,10 +105,11 @@ def _moved(placed: PlacedItems, offset: Column) -> PlacedItems:
     return PlacedItems(problem=placed.problem, birth=placed.birth, death=placed.death, size=placed.size, offset=offset)
 
 
-def _settle(placed: PlacedItems) -> PlacedItems:
+def _settle(placed: PlacedItems, budget: WindowBudget) -> PlacedItems:
     """Every item, the lowest first, in the lowest gap that holds it; no item ends higher."""
     plain = Problem(size=placed.problem.size, birth=placed.problem.birth, death=placed.problem.death)
     instance = prepare_instance(plain, 0)
+    budget.left -= SETTLE_WORK * len(instance) + instance.overlaps // OVERLAPS_PER_WORK
     order = np.argsort(placed.offset[instance.item], kind="stable")
     offset = placed.offset.copy()
     offset[instance.item] = lowest_fit(instance, order)
@@ -151,7 +155,7 @@ def _pack_window(placed: PlacedItems, window: Index, cap: int, nodes: int, budge
     is_fixed[window] = False
     fixed = np.flatnonzero(is_fixed)
     rows = np.concatenate([window, fixed])
-    budget.left -= SETUP_NODES * len(rows)
+    budget.left -= SETUP_NODES * len(rows) + 2 * len(birth)
     if len(fixed) and int(placed.end[fixed].max()) > cap:
         return placed
     problem = PackProblem(

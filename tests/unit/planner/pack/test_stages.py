@@ -1,5 +1,7 @@
 """Bounds, reductions, constrained heuristics and stages, with answers worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.problems import random_problem
@@ -12,7 +14,7 @@ from tmmu.planner.pack.bounds import gap_bound, live_bound, lower_bound, padded_
 from tmmu.planner.pack.obstacles import best_around_fixed, fit_rounds, prepare_constrained
 from tmmu.planner.pack.reduce import canonicalize, common_unit, components, droppable_rounds, select_items
 from tmmu.planner.pack.solve import pack
-from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, run_stages
+from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, repair_windows, run_stages
 
 Row = tuple[int, ...]
 
@@ -189,3 +191,11 @@ def test_optimum_above_the_bound_is_proven_before_skylines(monkeypatch: pytest.M
     assert lower_bound(problem(rows)) == 27
     assert (packed.peak, packed.bound) == (34, 34)
     assert packed.nodes_visited < 2_000
+
+
+@pytest.mark.parametrize(("count", "is_lower"), [(999, False), (1_000, True), (5_000, True), (5_001, False)])
+def test_windows_repair_what_is_neither_small_nor_above_the_exact_search(count: int, is_lower: bool) -> None:
+    items = problem([(2 * i, 2 * i + 1, 1) for i in range(count - 2)] + [(0, 1, 4), (2, 3, 5)])
+    state = PackingState(problem=items, target=0, search_nodes=1_000)
+    bounded = replace(run_stages(state, HEURISTICS[:1]), offset=(7,) * count, peak=12)
+    assert (repair_windows(bounded).peak < 12) == is_lower
