@@ -19,10 +19,20 @@ _CONVERSIONS: Final = ("bool", "int", "float", "complex", "index", "floor", "cei
 
 
 class UnknownNumber:
-    """A number without a value. It is none of Python's types, so that C code cannot read a value of it either."""
+    """A number without a value, of the class that Python's ``isinstance`` sees: ``float``, ``int``, ``bool``, ...
 
-    __slots__ = ()
+    Its type is none of these, so that C code cannot read a value of it.
+    """
+
+    __slots__ = ("_kind",)
     __hash__ = object.__hash__
+
+    def __init__(self, kind: type = float) -> None:
+        self._kind = kind
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self._kind
 
     def __repr__(self) -> str:
         return "nan"
@@ -47,17 +57,30 @@ def _look(*_: Any) -> NoReturn:
     raise DataDependentOutputException(torch.ops.aten._local_scalar_dense.default)
 
 
-def _compute(number: UnknownNumber, other: Any, *_: Any) -> UnknownNumber:
-    if isinstance(other, torch.Tensor):
-        _look()
-    return number if isinstance(other, (int, float, complex, UnknownNumber)) else NotImplemented
+def _arithmetic(name: str) -> Callable[..., Any]:
+    def compute(number: UnknownNumber, other: Any, *_: Any) -> Any:
+        if isinstance(other, torch.Tensor):
+            _look()
+        if not isinstance(other, (int, float, complex)):
+            return NotImplemented
+        kinds = {number.__class__, other.__class__, float if name == "truediv" else int}
+        return UnknownNumber(next((kind for kind in (complex, float) if kind in kinds), int))
+
+    return compute
 
 
 for _name in _ARITHMETIC:
-    setattr(UnknownNumber, f"__{_name}__", _compute)
-    setattr(UnknownNumber, f"__r{_name}__", _compute)
+    setattr(UnknownNumber, f"__{_name}__", _arithmetic(_name))
+    setattr(UnknownNumber, f"__r{_name}__", _arithmetic(_name))
 for _name in (*_COMPARISONS, *_CONVERSIONS):
     setattr(UnknownNumber, f"__{_name}__", _look)
+
+
+def _kind_of(dtype: torch.dtype) -> type:
+    """The class of Python's numbers that ``.item()`` gives for the dtype."""
+    if dtype is torch.bool:
+        return bool
+    return complex if dtype.is_complex else float if dtype.is_floating_point else int
 
 
 @contextmanager
@@ -69,7 +92,7 @@ def unknown_items() -> Iterator[None]:
         try:
             return known(tensor)
         except DataDependentOutputException:
-            return UnknownNumber()
+            return UnknownNumber(_kind_of(tensor.dtype))
 
     torch.Tensor.item = item  # type: ignore[method-assign,assignment]
     try:

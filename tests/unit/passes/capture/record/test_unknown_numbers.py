@@ -35,6 +35,10 @@ ALLOWED = {
     "summed": "total += number / 2",
     "averaged": "log.append(round(sum([number, -number]) / 2, 3))",
     "percent": "log.append('loss %s' % number)",
+    "seen as a float": "y = y if isinstance(number, float) and not isinstance(number, int) else y.item()",
+    "half of an integer is seen as a float": "y = y if isinstance(y.argmax().item() / 2, float) else y.item()",
+    "integer is seen as one": "y = y if isinstance(y.argmax().item() + 1, int) else y.item()",
+    "truth is seen as one": "y = y if isinstance((y.sum() > 0).item(), bool) else y.item()",
 }
 REFUSED = {
     "branch": "if number: y = y * 2",
