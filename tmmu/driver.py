@@ -65,6 +65,8 @@ class Compiled:
     """Inputs and buffers for whose values alone the graph was traced; empty where it was not traced now."""
     survivors: tuple[tuple[int, str], ...] = ()
     """(bytes, line that makes it) of what the program leaves with somebody who holds it, and no plan keeps."""
+    scaled_updates: int = 0
+    """Updates behind a scaler of gradients, planned as if none overflowed."""
     switches: tuple[Switches, ...] = ()
     """Torch's switches that choose kernels, where the trace met others than its defaults."""
     cached: CachedPlan | None = None
@@ -263,7 +265,13 @@ def _trace(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) ->
 def _with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
     """With what the trace found out and no plan says."""
     survivors = tuple((storage.bytes, storage.source) for storage in captured.survivors)
-    return replace(compiled, assumed=captured.assumed, survivors=survivors, switches=captured.switches)
+    return replace(
+        compiled,
+        assumed=captured.assumed,
+        survivors=survivors,
+        scaled_updates=captured.scaled_updates,
+        switches=captured.switches,
+    )
 
 
 def _plan_for_run(

@@ -295,6 +295,8 @@ archive_package: Any
 """How such an archive is read. Holds: 2.11, 2.13."""
 archive_schema: Any
 """How the records of one become a program. Holds: 2.11, 2.13."""
+GRAD_SCALER_STEP: Final = "_maybe_opt_step"
+"""The method of ``torch.amp.GradScaler`` that steps unless a gradient overflowed, replaced. Holds: 2.11, 2.13."""
 ARCHIVE_UNPICKLER: Final = "deserialize_torch_artifact"
 """The function of ``archive_schema`` that reads sample inputs, replaced to leave them unread. Holds: 2.11, 2.13."""
 ARCHIVE_FILE_MAP: Final = "_build_file_map"

@@ -108,13 +108,15 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         survivors = [{"bytes": count, "source": source} for count, source in compiled.survivors]
         record = {"files": files, "cache": cached, "seconds": dict(compiled.seconds)}
         traced = {"assumed": compiled.assumed, "survivors": survivors, "autocast": job.request.capture.autocast}
-        timed = {"allocation_time_ns": compiled.allocation_time_ns, "switches": [*map(dict, compiled.switches)]}
+        timed = {"allocation_time_ns": compiled.allocation_time_ns, "scaled_updates": compiled.scaled_updates}
+        timed |= {"switches": [*map(dict, compiled.switches)]}
         print_json(asdict(summary) | record | traced | timed | {"temporaries": _temporaries_record(compiled)})
         return
     out = render.console()
     render.print_summary(out, summary)
     render.print_lines(out, render.autocast_line(job.request.capture.autocast, compiled.graph.target))
     render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
+    render.print_lines(out, render.scaler_line(compiled.scaled_updates))
     render.print_lines(
         out, [*render.temporaries_line(_temporaries(compiled)), *render.switches_line(compiled.switches)]
     )

@@ -135,6 +135,11 @@ def switches_line(switches: Sequence[Switches]) -> list[str]:
     return [f"kernels chosen under: {', '.join(texts)}"] if texts else []
 
 
+def scaler_line(updates: int) -> list[str]:
+    """What a scaler of gradients decides at run time; empty where there is none."""
+    return ["planned for a step without overflow: a scaler leaves the update out in one with"] if updates else []
+
+
 def survivors_line(survivors: Sequence[tuple[int, str]]) -> list[str]:
     """What a step leaves with somebody, and the line that makes most of it; empty where there is nothing."""
     if not survivors:

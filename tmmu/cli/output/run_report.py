@@ -30,6 +30,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
         "seconds": dict(compiled.seconds),
         "assumed": compiled.assumed,
         "survivors": [{"bytes": count, "source": source} for count, source in compiled.survivors],
+        "scaled_updates": compiled.scaled_updates,
         "allocation_time_ns": compiled.allocation_time_ns,
         "loss": loss_text(compiled.graph) or None,
         "switches": [*map(dict, compiled.switches)],
@@ -45,6 +46,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield from render.loss_line(loss_text(compiled.graph))
     yield from render.assumed_line(compiled.assumed)
     yield from render.survivors_line(compiled.survivors)
+    yield from render.scaler_line(compiled.scaled_updates)
     yield from render.switches_line(compiled.switches)
     yield ""
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]

@@ -71,5 +71,7 @@ class CapturedProgram:
     """Inputs and buffers whose values decided which calls there are, or their shapes."""
     survivors: tuple[SurvivingStorage, ...] = ()
     """What is made, is no output, and outlives the program: an optimizer's state in ``forward``, a list of results."""
+    scaled_updates: int = 0
+    """Updates behind a scaler of gradients, which are in the program as if none overflowed."""
     switches: tuple[Switches, ...] = ()
     """Kernel switches under which calls were made, torch's defaults left out, in the order in which they came."""

@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_te
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.fake.jagged import jagged_rows
+from tmmu.passes.capture.fake.scaler import updates_without_overflow
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
@@ -94,6 +96,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         recorder.randomness.intercept(),
         recorder.storage_changes.intercept(),
         unknown_items(),
+        updates_without_overflow() as scaled,
     ):
         declared = _declared_tensors(workload, recorder)
         results = _step(workload, request, recorder)
@@ -106,9 +109,10 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         raise _without_tensor(results)
     del results
     survivors = recorder.surviving_storages((*inputs, *outputs))
-    return recorder.finish(
+    program = recorder.finish(
         name=workload.name, device=request.device, inputs=inputs, outputs=outputs, survivors=survivors
     )
+    return replace(program, scaled_updates=scaled.count)
 
 
 def _without_tensor(results: Any) -> CaptureFailed:

@@ -121,6 +121,45 @@ def test_scripts_that_accumulate_clip_schedule_and_log_have_the_bits_of_eager(sh
     assert ran.record["same"] == ran.record["checked"] > 1
 
 
+SCALED = """
+import torch
+linear = torch.nn.Linear(4, 4)
+optimizer = torch.optim.{optimizer}(linear.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled={enabled})
+class Step(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = linear
+    @torch.enable_grad()
+    def forward(self, x):
+        optimizer.zero_grad()
+        scaler.scale(self.linear(x).square().mean()).backward()
+        scaler.unscale_(optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.linear.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return norm.detach()
+model = Step
+inputs = lambda: (torch.ones(2, 4),)
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_scaler_takes_the_step_without_overflow_and_the_report_says_so(
+    shell: Shell, optimizer: str, enabled: bool
+) -> None:
+    (shell.folder / "net.py").write_text(SCALED.format(optimizer=optimizer, enabled=enabled))
+    ran = shell.tmmu("run", "net.py", "--check", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.record["same"] > 1
+    assert ran.record["same"] == ran.record["checked"] or optimizer == "AdamW"  # its state is made by the step
+    assert ran.record["scaled_updates"] == enabled
+    text = shell.tmmu("plan", "net.py", "--device", "cpu").out
+    assert ("planned for a step without overflow" in text) == enabled
+    assert shell.tmmu("plan", "net.py", "--device", "cpu", "--json").record["scaled_updates"] == enabled
+
+
 def test_complex_parameters_have_the_bits_of_the_optimizer(shell: Shell) -> None:
     (shell.folder / "net.py").write_text(COMPLEX + LOSS)
     ran = shell.tmmu("run", "net.py", "--mode", "backward", "--optimizer", "adamw", "--check", "--json")
