@@ -109,8 +109,8 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         record = {"files": files, "cache": cached, "seconds": dict(compiled.seconds)}
         traced = {"assumed": compiled.assumed, "survivors": survivors, "autocast": job.request.capture.autocast}
         timed = {"allocation_time_ns": compiled.allocation_time_ns, "scaled_updates": compiled.scaled_updates}
-        timed |= {"switches": [*map(dict, compiled.switches)]}
-        print_json(asdict(summary) | record | traced | timed | {"temporaries": _temporaries_record(compiled)})
+        kernels = {"switches": [*map(dict, compiled.switches)], "temporaries": _temporaries_record(compiled)}
+        print_json(asdict(summary) | record | traced | timed | kernels)
         return
     out = render.console()
     render.print_summary(out, summary)
