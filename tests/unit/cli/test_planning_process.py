@@ -14,6 +14,8 @@ from tests.unit.cli.graphs import Shell
 from tmmu.cache import store
 from tmmu.driver import cache_folder
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = (sys.executable, "-P", "-c", "from tmmu.cli.main import main; main()")
 MODEL = """\
 import torch
@@ -30,8 +32,6 @@ inputs = torch.zeros(1, ONE * TWO * THREE)
 FINDER = """\
 import sys
 from importlib.util import spec_from_file_location
-
-pytestmark = pytest.mark.slow
 
 class Editable:
     @classmethod
@@ -77,7 +77,6 @@ def diff(environment: dict[str, str], *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
 def test_all_ways_to_a_package_of_the_worktree_lead_into_the_commit(environment: dict[str, str]) -> None:
     commit("all fours")
     package("src/by_path", "ONE = 6\n")
@@ -88,7 +87,6 @@ def test_all_ways_to_a_package_of_the_worktree_lead_into_the_commit(environment:
     assert (text["name"], text["before"], text["after"]) == ("text", 4**3 * 16 * 4, 6**3 * 20 * 4 + 128)
 
 
-@pytest.mark.slow
 def test_package_that_the_commit_lacks_is_not_the_worktrees(environment: dict[str, str]) -> None:
     """Neither from a folder of the path that is newer, nor by a finder."""
     package("src/moved_here", "import late\n")
@@ -114,7 +112,6 @@ def test_file_with_the_name_of_a_module_of_pythons_is_not_taken_for_it(shell: Sh
     assert (done.code, done.err) == (0, "")
 
 
-@pytest.mark.slow
 def test_path_of_this_process_is_searched(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for ``tmmu plan`` in this process."""
     Path("beside").mkdir()
