@@ -5,11 +5,12 @@ operator: its bits, its own temporaries, whether it raises, and whether memory m
 a graph, so every captured call has the switches under which it was made, and runs under them (``Call.switches``).
 What the attention switches and autocast choose is in the graph, as other operators.
 
-A precision that nobody has set (``none``) is that of IEEE. Cost: a microsecond to read them all.
+A precision that nobody has set (``none``) is that of IEEE. Every run asks, so that what a state of the switches means
+is worked out once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -30,6 +31,7 @@ from tmmu.torch_private import (
 
 DETERMINISTIC: Final = "torch.use_deterministic_algorithms"
 _OFF, _ON, _WARNS, _UNFILLED, _WARNS_UNFILLED = "off", "on", "warn_only", "on, unfilled", "warn_only, unfilled"
+_UNCHANGED: Final = nullcontext()
 _DETERMINISTIC_STATES: Final[Mapping[tuple[bool, bool, bool], str]] = {
     (True, False, True): _ON,
     (True, True, True): _WARNS,
@@ -50,18 +52,23 @@ class KernelSwitch:
 
 def current_switches(target: str) -> Switches:
     """Name and value of each switch that differs from torch's default, of those that act on ``target``."""
-    table = _TABLES[target]
-    values = [(name, switch.read(), switch.default) for name, switch in table]
-    return tuple((name, value) for name, value, default in values if value != default)
+    state = tuple([read() for read in _READERS[target]])
+    switches = _SEEN[target].get(state)
+    if switches is None:
+        values = [(name, switch.read(), switch.default) for name, switch in _TABLES[target]]
+        switches = tuple((name, value) for name, value, default in values if value != default)
+        _SEEN[target][state] = switches
+    return switches
+
+
+def under_switches(switches: Switches, target: str) -> AbstractContextManager[None]:
+    """Block, begun at once, in which exactly these switches differ from torch's defaults; then they are as before."""
+    before = current_switches(target)
+    return _UNCHANGED if before == switches else _changed_switches(switches, before, target)
 
 
 @contextmanager
-def under_switches(switches: Switches, target: str) -> Iterator[None]:
-    """Block in which exactly these switches differ from torch's defaults; afterwards they are as they were."""
-    before = current_switches(target)
-    if before == switches:
-        yield
-        return
+def _changed_switches(switches: Switches, before: Switches, target: str) -> Iterator[None]:
     with _matmul_precision_restored():
         set_switches(switches, target)
         try:
@@ -197,3 +204,15 @@ _TABLES: Final[Mapping[str, tuple[tuple[str, KernelSwitch], ...]]] = {
     ),
 }
 """By target, in the order in which they are named."""
+
+
+def _readers_of(target: str) -> tuple[Callable[[], Any], ...]:
+    """What tells one state of the switches from another, each a function of C."""
+    backend = "mkldnn" if target == "cpu" else "cuda"
+    precisions = [partial(fp32_precision, backend, operation) for operation in ("matmul", "conv", "rnn")]
+    named = [switch_readers[name] for name, _ in _TABLES[target] if name in switch_readers]
+    return (*deterministic_switches, *precisions, *named)
+
+
+_READERS: Final = {target: _readers_of(target) for target in _TABLES}
+_SEEN: Final[Mapping[str, dict[tuple[Any, ...], Switches]]] = {target: {} for target in _TABLES}

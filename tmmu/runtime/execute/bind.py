@@ -106,8 +106,13 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
             fix=f"make segments with alignment {alignment}",
         )
     external = external_buffers(program.graph, request.external or {}, device)
-    switches = under_switches(most_common_switches(program), program.graph.target)
-    with segments.exclusive, torch.inference_mode(mode=False), stream.activate(), switches:
+    switches, target = most_common_switches(program), program.graph.target
+    with (
+        segments.exclusive,
+        torch.inference_mode(mode=False),
+        stream.activate(),
+        under_switches(switches, target),  # read once no other run has set its own
+    ):
         return _Binding(
             request=request,
             segments=segments,
