@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,11 +13,13 @@ from benchmarks.tilings import HEIGHT, tiling
 from tests.problems import random_problem
 from tmmu.ir.problem import PackProblem
 from tmmu.judge.packing import require_sound_packing
+from tmmu.planner.pack import solve
 from tmmu.planner.pack.bounds import live_bound
 from tmmu.planner.pack.exact.instance import prepare_instances
 from tmmu.planner.pack.skyline import lower_packing, restarts
 from tmmu.planner.pack.skyline.progress import SearchProgress
 from tmmu.planner.pack.solve import pack
+from tmmu.planner.pack.stages import PackingState
 
 
 def stacked(problem: PackProblem) -> tuple[int, ...]:
@@ -77,12 +80,26 @@ def beside(first: PackProblem, second: PackProblem) -> PackProblem:
     )
 
 
-def test_components_share_the_nodes_so_that_none_stays_as_it_was() -> None:
+def test_components_that_share_the_nodes_end_near_their_optimum() -> None:
     problem = beside(tiling(200, 0)[1], tiling(200, 3)[1])
     packed = pack(problem, search_nodes=12_000)
     require_sound_packing(problem, packed.offset, peak=packed.peak, bound=packed.bound)
     assert packed.peak <= HEIGHT * 1.12
     assert packed.nodes_visited <= 12_000
+
+
+def test_highest_component_comes_next_and_gets_twice_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = []
+
+    def lower_by_one(part: PackingState, floor: int, nodes: int, *, is_first: bool) -> PackingState:
+        spent.append((part.problem.birth[0], nodes, is_first))
+        return replace(part, peak=part.peak - 1, nodes_visited=nodes)
+
+    monkeypatch.setattr(solve, "_search_component", lower_by_one)
+    problem = beside(tiling(80, 0)[1], tiling(80, 0)[1])
+    assert pack(problem, search_nodes=12_000).nodes_visited == 12_000
+    (first, *_), (second, *_), *_ = spent
+    assert spent == [(first, 3_000, True), (second, 3_000, True), (first, 6_000, False)]
 
 
 @pytest.mark.parametrize("alignment", [1, 1 << 10, 1 << 12])
@@ -121,6 +138,7 @@ if sys.argv[1] == "absent":
 from benchmarks.tilings import tiling
 from tests.unit.planner.pack.test_skyline import stacked
 from tmmu.planner.pack.exact.jit import COMPILED
+from tmmu.planner.pack import solve
 from tmmu.planner.pack.bounds import live_bound
 from tmmu.planner.pack.skyline import lower_packing
 found = []
