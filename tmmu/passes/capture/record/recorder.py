@@ -298,15 +298,18 @@ class Recorder(UncompiledDispatchMode):
     def _refusal_of_layout(self, func: OpOverload, tensor: torch.Tensor) -> UnsupportedOp:
         """The refusal of a call that reads or makes a tensor without strides; of a gradient, with its forward line."""
         name = next((name for known, name in self._unmodelled if known is tensor), "")
-        return refusal_of_layout(func, tensor, name, self._notes()["source"] if self._stage == "backward" else "")
+        return refusal_of_layout(func, tensor, name, self._forward_source())
 
     def _require_deterministic(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Also of a gradient, which is named by the line of its forward call."""
         switches = current_switches(self._device) if self._strict else ()
         if switches:
-            number = sequence_number(current_autograd_node()) if current_autograd_node() is not None else None
-            source = "" if number is None else self._forward_notes.get(number, ("", ""))[1]
-            require_deterministic_kernel(func, args, kwargs, switches, self._device, source)
+            require_deterministic_kernel(func, args, kwargs, switches, self._device, self._forward_source())
+
+    def _forward_source(self) -> str:
+        """The line of the forward call whose gradient is being computed; empty where none is."""
+        backward = current_autograd_node()
+        return "" if backward is None else self._forward_notes.get(sequence_number(backward), ("", ""))[1]
 
     def _place(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call returns that only moves its first argument: no op, but another window from now on."""
