@@ -180,10 +180,11 @@ def prove_early(state: PackingState) -> PackingState:
 def pack_blocks(state: PackingState) -> PackingState:
     """Pack blocks in place of items, verified joins first, with ``1 / BLOCKS_SHARE`` of the nodes left each.
 
-    Skipped where few items join, where offsets are fixed or sizes are no multiples of one alignment.
+    Skipped where few items join, where offsets are fixed or sizes are no multiples of one alignment, and of more items
+    than the exact search takes: finding what joins is no counted work.
     """
     problem = state.problem
-    if not _is_plain(problem):
+    if not _is_plain(problem) or len(problem) > SEARCH_ITEMS:
         return state
     for loosely, (part, whole) in ((False, MOST_BLOCKS), (True, MOST_LOOSE_BLOCKS)):
         nodes = (state.search_nodes - state.nodes_visited) // BLOCKS_SHARE

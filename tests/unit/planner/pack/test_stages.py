@@ -10,11 +10,12 @@ from tests.unit.cli.commands.test_pack_processes import cut
 from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
 from tmmu.judge.packing import packing_faults
+from tmmu.planner.pack import stages
 from tmmu.planner.pack.bounds import gap_bound, live_bound, lower_bound, padded_bound
 from tmmu.planner.pack.obstacles import best_around_fixed, fit_rounds, prepare_constrained
 from tmmu.planner.pack.reduce import canonicalize, common_unit, components, droppable_rounds, select_items
 from tmmu.planner.pack.solve import pack
-from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, repair_windows, run_stages
+from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, pack_blocks, repair_windows, run_stages
 
 Row = tuple[int, ...]
 
@@ -199,3 +200,15 @@ def test_windows_repair_what_is_neither_small_nor_above_the_exact_search(count: 
     state = PackingState(problem=items, target=0, search_nodes=1_000)
     bounded = replace(run_stages(state, HEURISTICS[:1]), offset=(7,) * count, peak=12)
     assert (repair_windows(bounded).peak < 12) == is_lower
+
+
+@pytest.mark.parametrize(("count", "is_tried"), [(5_000, True), (5_001, False)])
+def test_blocks_are_looked_for_among_as_many_items_as_the_exact_search_takes(
+    monkeypatch: pytest.MonkeyPatch, count: int, is_tried: bool
+) -> None:
+    counts = []
+    monkeypatch.setattr(stages, "join_items", lambda items, *, loosely: counts.append(len(items)) or range(count))
+    items = problem([(2 * i, 2 * i + 1, 1) for i in range(count)])
+    state = run_stages(PackingState(problem=items, target=0, search_nodes=1_000), HEURISTICS[:1])
+    pack_blocks(replace(state, offset=(7,) * count, peak=8))
+    assert counts == [count] * 2 * is_tried
