@@ -34,6 +34,8 @@ MOST_LOOSE_BLOCKS: Final = (1, 2)
 """Of items, where blocks are tried."""
 SKYLINE_WORK: Final = 7
 """Cells that a skyline search looks at in the time that an exact search takes for a node and item (0.2 us)."""
+SKYLINE_ITEMS: Final = 100_000
+"""Items of more than which a skyline search takes longer to prepare than its share of the nodes lets it run."""
 SEARCH_ITEMS: Final = 5_000
 """Above this the exact search visits too few nodes to be worth its set-up."""
 
@@ -216,13 +218,12 @@ def _pack_joined(state: PackingState, blocks: Sequence[ItemBlock], nodes: int) -
 def build_skylines(state: PackingState) -> PackingState:
     """Lower the peak by skyline search with all nodes left but ``1 / MINIMIZE_SHARE`` for the exact search.
 
-    Where windows follow, half the nodes are left for both.
-
-    Skipped where offsets are fixed. Its work is counted in nodes that an exact search of all components visits in the
-    time.
+    Where windows follow, half the nodes are left for both. Skipped where offsets are fixed or items are too many. Its
+    work is counted in nodes that an exact search of all components visits in the time.
     """
     nodes_left = state.search_nodes - state.nodes_visited
-    if nodes_left <= 0 or any(offset >= 0 for offset in state.problem.fixed):
+    is_large = len(state.problem) > SKYLINE_ITEMS
+    if nodes_left <= 0 or is_large or any(offset >= 0 for offset in state.problem.fixed):
         return state
     node_work = SKYLINE_WORK * max(state.items, len(state.problem))
     is_last = state.capacity or len(state.problem) > SEARCH_ITEMS

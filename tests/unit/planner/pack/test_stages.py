@@ -15,7 +15,15 @@ from tmmu.planner.pack.bounds import gap_bound, live_bound, lower_bound, padded_
 from tmmu.planner.pack.obstacles import best_around_fixed, fit_rounds, prepare_constrained
 from tmmu.planner.pack.reduce import canonicalize, common_unit, components, droppable_rounds, select_items
 from tmmu.planner.pack.solve import pack
-from tmmu.planner.pack.stages import HEURISTICS, SEARCH, PackingState, pack_blocks, repair_windows, run_stages
+from tmmu.planner.pack.stages import (
+    HEURISTICS,
+    SEARCH,
+    PackingState,
+    build_skylines,
+    pack_blocks,
+    repair_windows,
+    run_stages,
+)
 
 Row = tuple[int, ...]
 
@@ -212,3 +220,19 @@ def test_blocks_are_looked_for_among_as_many_items_as_the_exact_search_takes(
     state = run_stages(PackingState(problem=items, target=0, search_nodes=1_000), HEURISTICS[:1])
     pack_blocks(replace(state, offset=(7,) * count, peak=8))
     assert counts == [count] * 2 * is_tried
+
+
+@pytest.mark.parametrize(("count", "is_searched"), [(100_000, True), (100_001, False)])
+def test_skylines_are_searched_of_a_hundred_thousand_items_at_most(
+    monkeypatch: pytest.MonkeyPatch, count: int, is_searched: bool
+) -> None:
+    counts = []
+
+    def lower(items: PackProblem, offset: tuple[int, ...], **_: object) -> tuple[tuple[int, ...], int]:
+        counts.append(len(items))
+        return offset, 0
+
+    monkeypatch.setattr("tmmu.planner.pack.skyline.lower_packing", lower)
+    items = problem([(2 * i, 2 * i + 1, 1) for i in range(count)])
+    build_skylines(PackingState(problem=items, target=0, search_nodes=9, offset=(7,) * count, peak=8, bound=1))
+    assert counts == [count] * is_searched
