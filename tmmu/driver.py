@@ -9,10 +9,8 @@ is kept is taken in place of planning: under the bytes of the model's files wher
 the graph that was traced.
 """
 
-import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +27,7 @@ from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.ir.program import Switches
 from tmmu.judge.check import judge
 from tmmu.judge.rules import require_legal
+from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
@@ -240,18 +239,6 @@ def cache_folder() -> Path:
     named = os.environ.get("TMMU_CACHE_DIR")
     root = Path(named) if named else user_cache_path("tmmu", appauthor=False)
     return root.absolute() / "plans"  # absolute: a model may change the working folder while it is traced
-
-
-@contextmanager
-def garbage_collection_off() -> Iterator[None]:
-    """Block without cycle collection: a trace frees little before its end, and collecting costs a quarter of it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _trace(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) -> "tuple[CapturedProgram, Program]":

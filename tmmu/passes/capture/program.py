@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from torch import fx
 
+from tmmu.ir.lifetimes import EagerRun
 from tmmu.ir.program import Switches
 
 
@@ -75,3 +76,5 @@ class CapturedProgram:
     """Updates behind a scaler of gradients, which are in the program as if none overflowed."""
     switches: tuple[Switches, ...] = ()
     """Kernel switches under which calls were made, torch's defaults left out, in the order in which they came."""
+    eager: EagerRun | None = None
+    """How long eager holds what the program makes; ``None`` where another program than the user's was recorded."""

@@ -1,10 +1,13 @@
 """Where in the user's code an operator call comes from, as ``file:line`` that is the same on every machine."""
 
+import dis
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
+from typing import NamedTuple
 
 import torch
 
@@ -54,6 +57,41 @@ def calling_source(folder: str) -> str:
             return f"{display_name(filename, folder)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+class UserFrame(NamedTuple):
+    """A function of the user's, or of a library's, and the line that it runs."""
+
+    code: CodeType
+    line: int
+
+
+def user_frames() -> tuple[UserFrame, ...]:
+    """The frames between here and the program's entry that are neither torch's nor ours, innermost first."""
+    return tuple(UserFrame(frame.f_code, frame.f_lineno) for frame in _user_frames())
+
+
+def user_instruction() -> tuple[CodeType | None, int, bool]:
+    """Code and line of the innermost of these frames, and whether its present instruction is a call."""
+    frame = next(_user_frames(), None)
+    return (None, 0, False) if frame is None else (frame.f_code, frame.f_lineno, _is_call(frame))
+
+
+def _user_frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename not in _ENTRIES:
+        if not _is_library(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def _is_call(frame: FrameType) -> bool:
+    return "CALL" in dis.opname[_bytecode(frame.f_code)[frame.f_lasti]]
+
+
+@cache
+def _bytecode(code: CodeType) -> bytes:
+    return code.co_code
 
 
 def failing_source(traceback: TracebackType | None, folder: str) -> str:

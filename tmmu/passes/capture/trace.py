@@ -17,6 +17,7 @@ import torch
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
+from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.autocast import autocast_for
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
@@ -90,6 +91,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
     with (
+        garbage_collection_off(),
         workload.modules.track_calls(),
         recorder,
         recorder.unseen.watch_threads(),

@@ -22,6 +22,7 @@ from torch import fx
 from tmmu.errors import CaptureFailed
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.program import Window
+from tmmu.passes.capture.record.lifetimes import LifetimeLog
 from tmmu.passes.capture.record.storage_table import StorageTable
 from tmmu.passes.capture.record.values import evaluate
 from tmmu.torch_private import DisableTorchFunction, OpOverload, disable_current_modes
@@ -72,9 +73,12 @@ class GraphBuilder:
         self,
         notes: Callable[[], dict[str, Any]],
         node_of_unknown: Callable[[torch.Tensor, TensorOrigin | None], fx.Node | None],
+        *,
+        folder: str = "",
     ) -> None:
         self.graph = fx.Graph()
-        self.table = StorageTable()
+        self.lifetimes = LifetimeLog(folder)
+        self.table = StorageTable(self.lifetimes.note_death)
         self.mutators: dict[int, list[fx.Node]] = {}
         self.assumed: dict[str, None] = {}
         self._notes = notes
@@ -138,11 +142,14 @@ class GraphBuilder:
         for window in node.meta["mutates"]:
             self.mutators.setdefault(window.storage, []).append(node)
         node.meta.update(self._notes())
+        self.lifetimes.number_call(node)
         self._tag_results(result, node)
 
-    def add_alias(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """Let the tensor, on a storage of its own, stand for what the node yields."""
-        self.table.add_alias(tensor, node.meta["windows"][0].storage)
+    def add_lifted(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        """Let the tensor, on a storage of its own, stand for the constant that the node yields."""
+        storage = node.meta["windows"][0].storage
+        self.lifetimes.note_constant(storage)
+        self.table.add_alias(tensor, storage)
         self._tag(tensor, node)
 
     def current_point(self) -> InsertionPoint:
@@ -264,6 +271,7 @@ class GraphBuilder:
             args = (self._node_of_window(target), self._node_of_window(source))
             node = self.graph.create_node("call_function", torch.ops.aten.copy_.default, args)
             node.meta.update(self._notes(), windows=(target,), mutates=(target,))
+            self.lifetimes.number_call(node)
             self.mutators.setdefault(new, []).append(node)
         self.table.move(handle, new)
 

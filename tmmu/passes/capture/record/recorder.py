@@ -78,7 +78,7 @@ class Recorder(UncompiledDispatchMode):
         strict: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.builder = GraphBuilder(self._notes, self._node_of_unknown)
+        self.builder = GraphBuilder(self._notes, self._node_of_unknown, folder=folder)
         self.randomness = Randomness(self.builder, self.pause, device)
         self._stage, self._stage_module = "forward", ""
         self._strict = strict
@@ -141,10 +141,13 @@ class Recorder(UncompiledDispatchMode):
         Garbage in cycles is collected first: what holds a tensor then will hold it until the next step.
         """
         table, shown = self.builder.table, {window.storage for window in outputs}
-        if not set(table.held_by_others()) - shown:
+        before = frozenset(table.living())
+        if not before - shown:
             return ()
         gc.collect()
-        survivors = [storage for storage in table.held_by_others() if storage not in shown and table.bytes_of(storage)]
+        living = table.living()
+        self.builder.lifetimes.note_collection(before, frozenset(living))
+        survivors = [storage for storage in living if storage not in shown and table.bytes_of(storage)]
         makers = [table.maker_of(storage).meta.get("source", "") for storage in survivors]
         pairs = zip(survivors, makers, strict=True)
         return tuple(SurvivingStorage(bytes=table.bytes_of(storage), source=source) for storage, source in pairs)
@@ -170,6 +173,7 @@ class Recorder(UncompiledDispatchMode):
             assumed=tuple(self.builder.assumed),
             survivors=survivors,
             switches=tuple(self._switches),
+            eager=self.builder.lifetimes.table(graph, self.builder.table) if self._strict else None,
         )
 
     # -- where the program is
@@ -178,10 +182,12 @@ class Recorder(UncompiledDispatchMode):
     def in_stage(self, stage: str, *, module: str = "") -> Iterator[None]:
         """Block whose calls belong to ``stage``, and those of no module to ``module``."""
         before, self._stage, self._stage_module = self._stage, stage, module
+        self.builder.lifetimes.stage = stage
         try:
             yield
         finally:
             self._stage, self._stage_module = before, ""
+            self.builder.lifetimes.stage = before
 
     def keep_optimizer(self, make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
         """A new one: one step is recorded."""
@@ -273,7 +279,7 @@ class Recorder(UncompiledDispatchMode):
         # A constant comes under the fake mode on a storage of its own: for the graph the same bytes, the same node.
         if func is torch.ops.aten.lift_fresh.default:
             result = func(*args)
-            self.builder.add_alias(result, node_args[0])
+            self.builder.add_lifted(result, node_args[0])
             return result
         written = _written_tensors(func, args, kwargs)
         before = self.storage_changes.observe(written)

@@ -2,15 +2,19 @@
 
 A storage gets its id when a tensor on it is declared (weights, inputs), met as a constant, or first returned by a
 recorded call. Ids count from 0 in that order and are never given back. Storages are told apart by the address of
-their C++ object, which fake tensors share and keep as real ones do. The table keeps every storage that it knows alive:
-the address of one that was freed would come back as another's. That costs no memory, since fake storages have no
-bytes, and changes no plan, since spans come from calls and not from Python's lifetimes. Tensors it does not keep, or
-autograd's graph would live as long as the trace.
+their C++ object, which fake tensors share and keep as real ones do.
+
+Nothing here keeps a storage: it dies when the program drops it, as in eager, and ``on_death`` hears its id at that
+moment. Its address is forgotten then, for torch gives it to the next one. Spans of a plan come from calls and not from
+these lifetimes; what eager holds does (``lifetimes.py``).
 
 A storage that grows is another buffer from then on (``storage_changes.py``): its C++ object gets the id of that one.
 """
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import fx
@@ -18,7 +22,7 @@ from torch import fx
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.program import Storage, Window
-from tmmu.torch_private import cpp_address, storage_use_count
+from tmmu.torch_private import cpp_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +30,30 @@ class _Entry:
     """One storage; ``maker`` is the node that declared it or returned it first."""
 
     storage: Storage
-    handle: torch.UntypedStorage
     maker: fx.Node
 
 
-class StorageTable:
-    """Storages by id and by identity. Every look-up is ``O(1)``."""
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A C++ storage that lives: the id that it has now, and the weak reference to it.
 
-    def __init__(self) -> None:
-        self._ids: dict[int, int] = {}
+    ``decides``: the program has this form alone, and with it goes the storage.
+    """
+
+    id: int
+    reference: "weakref.ref[torch.UntypedStorage]"
+    decides: bool
+
+
+class StorageTable:
+    """Storages by id and by identity. Every look-up is ``O(1)``. ``on_death`` must keep no reference to tensors."""
+
+    def __init__(self, on_death: Callable[[int], None] = lambda _: None) -> None:
+        self._watched: dict[int, _Watched] = {}
         self._entries: list[_Entry] = []
-        self._aliases: list[torch.UntypedStorage] = []
+        self._forms: list[int] = []
         self._shrunk: dict[int, int] = {}
+        self._on_death = on_death
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -45,23 +61,43 @@ class StorageTable:
     def add(self, tensor: torch.Tensor, maker: fx.Node, *, role: str | None = None, name: str = "") -> None:
         """Give the tensor's storage, which must be unknown, the next id."""
         handle = _storage_of(tensor)
-        self._ids[cpp_address(handle)] = len(self._entries)
-        self._entries.append(_Entry(Storage(bytes=handle.nbytes(), role=role, name=name), handle, maker))
+        self._entries.append(_Entry(Storage(bytes=handle.nbytes(), role=role, name=name), maker))
+        self._forms.append(0)
+        self._watch(handle, len(self._entries) - 1)
 
     def add_alias(self, tensor: torch.Tensor, storage: int) -> None:
-        """Take the tensor's storage for another form of the one with this id."""
-        handle = _storage_of(tensor)
-        self._ids[cpp_address(handle)] = storage
-        self._aliases.append(handle)
+        """Take the tensor's storage for the form that the program has of the one with this id."""
+        self._watch(_storage_of(tensor), storage, decides=True)
 
     def move(self, handle: torch.UntypedStorage, storage: int) -> None:
         """Let this handle, which had another id, mean the storage with this one from now on."""
-        self._ids[cpp_address(handle)] = storage
-        self._aliases.append(handle)
+        before = self._watched.pop(cpp_address(handle), None)
+        self._watch(handle, storage)
+        if before is not None:
+            self._lose_form(before.id)
+
+    def _watch(self, handle: torch.UntypedStorage, storage: int, *, decides: bool = False) -> None:
+        address = cpp_address(handle)
+        self._watched[address] = _Watched(storage, weakref.ref(handle, partial(self._forget, address)), decides)
+        self._forms[storage] += 1
+
+    def _forget(self, address: int, reference: "weakref.ref[torch.UntypedStorage]") -> None:
+        """The storage at this address is gone, and may be another's from now on."""
+        watched = self._watched.get(address)
+        if watched is not None and watched.reference is reference:
+            del self._watched[address]
+            self._lose_form(watched.id, decides=watched.decides)
+
+    def _lose_form(self, storage: int, *, decides: bool = False) -> None:
+        self._forms[storage] -= 1
+        if decides or not self._forms[storage]:
+            self._on_death(storage)
 
     def shrink(self, storage: int, size: int) -> None:
         """Of the storage with this id, bytes from ``size`` on are gone."""
         self._shrunk[storage] = size
+        if not size:
+            self._on_death(storage)
 
     def is_freed(self, window: Window) -> bool:
         """Whether the window reaches into bytes that are gone."""
@@ -70,11 +106,12 @@ class StorageTable:
 
     def id_of(self, tensor: torch.Tensor) -> int | None:
         """The id of the tensor's storage, or ``None`` where it is unknown."""
-        return self._ids.get(cpp_address(_storage_of(tensor)))
+        return self.id_of_storage(_storage_of(tensor))
 
     def id_of_storage(self, handle: torch.UntypedStorage) -> int | None:
         """The id of a storage, or ``None`` where it is unknown."""
-        return self._ids.get(cpp_address(handle))
+        watched = self._watched.get(cpp_address(handle))
+        return None if watched is None else watched.id
 
     def role_of(self, storage: int) -> str | None:
         """The role under which it was declared; ``None`` for one that the program made."""
@@ -97,10 +134,11 @@ class StorageTable:
         """All storages by id, each of the size at which it became known."""
         return tuple(entry.storage for entry in self._entries)
 
-    def held_by_others(self) -> tuple[int, ...]:
-        """Storages that a call entries and that something beside this table still holds."""
-        entries = [(number, entry) for number, entry in enumerate(self._entries) if entry.storage.role is None]
-        return tuple(number for number, entry in entries if storage_use_count(cpp_address(entry.handle)) > 1)
+    def living(self) -> tuple[int, ...]:
+        """Storages that a call made and that somebody still holds."""
+        return tuple(
+            number for number, entry in enumerate(self._entries) if entry.storage.role is None and self._forms[number]
+        )
 
     def window_of(self, tensor: torch.Tensor) -> Window | None:
         """The tensor's window, or ``None`` where its storage is unknown."""

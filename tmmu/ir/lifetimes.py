@@ -1,0 +1,47 @@
+"""What a model holds when it is run as it is: how long each storage that a step makes lives in eager.
+
+A table of its own beside the graph, taken before any pass: ops that passes remove have their storages here. Positions
+count the calls that eager makes, views among them, and are no positions of a plan.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tmmu.ir.ids import Bytes
+
+CYCLE: Final = "a reference cycle, until it is collected"
+"""The holder of what nothing but garbage in a cycle refers to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """One row per storage: ``bytes``, unpadded, live during call ``p`` where ``birth <= p < death``.
+
+    ``last_use`` is the last call that reads or writes it. ``maker`` is an operator, ``source`` its line. ``holder``
+    says who kept it beyond its last use; empty where nobody did.
+    """
+
+    bytes: tuple[Bytes, ...]
+    birth: tuple[int, ...]
+    death: tuple[int, ...]
+    last_use: tuple[int, ...]
+    maker: tuple[str, ...]
+    module: tuple[str, ...]
+    source: tuple[str, ...]
+    holder: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerRun:
+    """A step of the model as eager runs it under one CPython, whose frames decide what is held for how long.
+
+    ``persistent_bytes``: weights, constants, state and inputs, which are there before the step.
+    """
+
+    python: str
+    calls: int
+    persistent_bytes: Bytes
+    storages: Lifetimes
