@@ -7,20 +7,39 @@ whether a plan is sound to ``judge.check``.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tmmu.codec.files import read_file
 from tmmu.errors import PlanCorrupt
 from tmmu.ir import cbor, graph, plan
-from tmmu.ir.columns import bools, byte_string, describe, pairs, refuse, rows, table, text, texts, uint_columns, uints
+from tmmu.ir.columns import (
+    bools,
+    byte_string,
+    byte_string_rows,
+    byte_strings,
+    describe,
+    pairs,
+    refuse,
+    rows,
+    table,
+    text,
+    texts,
+    uint_columns,
+    uints,
+)
 from tmmu.ir.fault import Fault
-from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
+from tmmu.ir.graph import Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
+from tmmu.ir.ids import Bytes
+from tmmu.ir.lifetimes import LIFETIME_NUMBERS, EagerRun, Lifetimes
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 from tmmu.judge import schema
 from tmmu.judge.graph_schema import SCHEMA_CHECKS
 from tmmu.judge.ring_schema import parse_ring
 
 GRAPH_KEYS: Final = ("format", "version", "target", "buffers", "values", "ops", "inputs", "outputs", "notes")
+CALL_KEYS: Final = ("calls",)
+CALL_COLUMNS: Final = ("call", "operands", "effect")
+NOTES_KEYS: Final = ("name", "buffers", "ops")
 PLAN_KEYS: Final = (
     *("format", "version", "spec", "ir_hash", "mode", "preset", "token_prefix", "order"),
     *("arenas", "slots", "buffers", "metrics", "digest"),
@@ -52,10 +71,12 @@ def _read(source: bytes | Path, parse: Callable[[bytes], T]) -> T:
 
 
 def _graph(data: bytes) -> Graph:
-    top = _top_map(data, graph.FORMAT, graph.VERSION, GRAPH_KEYS)
+    top = _top_map(data, graph.FORMAT, graph.VERSION, GRAPH_KEYS, CALL_KEYS)
+    with_calls = top["version"] != graph.CALL_FREE_VERSION
+    table(top, graph.FORMAT, (*GRAPH_KEYS, *(CALL_KEYS if with_calls else ())))
     buffers = table(top["buffers"], "buffers", Buffers.__slots__)
     values = table(top["values"], "values", Values.__slots__)
-    ops = table(top["ops"], "ops", Ops.__slots__)
+    ops = table(top["ops"], "ops", (*Ops.__slots__, *(CALL_COLUMNS if with_calls else ())))
     parsed = Graph(
         target=text(top["target"], "target"),
         buffers=Buffers(bytes=uints(buffers["bytes"], "buffers.bytes"), role=texts(buffers["role"], "buffers.role")),
@@ -77,16 +98,33 @@ def _graph(data: bytes) -> Graph:
         ),
         inputs=uints(top["inputs"], "inputs"),
         outputs=uints(top["outputs"], "outputs"),
-        notes=_notes(top["notes"]),
+        notes=_notes(top["notes"], with_calls=with_calls),
+        calls=_calls(top, ops) if with_calls else None,
     )
     _refuse_faults(fault for check in SCHEMA_CHECKS for fault in check(parsed, None))
     return parsed
 
 
-def _notes(value: object) -> Notes:
-    top = table(value, "notes", ("name", "buffers", "ops"))
+def _calls(top: Mapping[str, object], ops: Mapping[str, object]) -> OpCalls:
+    notes = table(top["notes"], "notes", _notes_keys(top["notes"]))
+    numbers = table(notes["ops"], "notes.ops", (*OpNotes.__slots__, "numbers"))["numbers"]
+    return OpCalls(
+        texts=byte_strings(top["calls"], "calls"),
+        call=uints(ops["call"], "ops.call"),
+        operands=rows(ops["operands"], "ops.operands"),
+        effect=texts(ops["effect"], "ops.effect"),
+        numbers=byte_string_rows(numbers, "notes.ops.numbers"),
+    )
+
+
+def _notes_keys(value: object) -> tuple[str, ...]:
+    return (*NOTES_KEYS, "eager") if isinstance(value, dict) and "eager" in value else NOTES_KEYS
+
+
+def _notes(value: object, *, with_calls: bool) -> Notes:
+    top = table(value, "notes", _notes_keys(value) if with_calls else NOTES_KEYS)
     names = table(top["buffers"], "notes.buffers", ("name",))
-    ops = table(top["ops"], "notes.ops", OpNotes.__slots__)
+    ops = table(top["ops"], "notes.ops", (*OpNotes.__slots__, *(("numbers",) if with_calls else ())))
     return Notes(
         name=text(top["name"], "notes.name"),
         buffers=texts(names["name"], "notes.buffers.name"),
@@ -97,7 +135,31 @@ def _notes(value: object) -> Notes:
             module=texts(ops["module"], "notes.ops.module"),
             source=texts(ops["source"], "notes.ops.source"),
         ),
+        eager=_eager(top["eager"]) if "eager" in top else None,
     )
+
+
+def _eager(value: object) -> EagerRun:
+    top = table(value, "notes.eager", EagerRun.__slots__)
+    storages = table(top["storages"], "notes.eager.storages", Lifetimes.__slots__)
+    numbers: dict[str, Any] = {key: uints(storages[key], f"notes.eager.storages.{key}") for key in LIFETIME_NUMBERS}
+    words: dict[str, Any] = {
+        key: texts(storages[key], f"notes.eager.storages.{key}")
+        for key in Lifetimes.__slots__
+        if key not in LIFETIME_NUMBERS
+    }
+    return EagerRun(
+        python=text(top["python"], "notes.eager.python"),
+        calls=_number(top["calls"], "notes.eager.calls"),
+        persistent_bytes=Bytes(_number(top["persistent_bytes"], "notes.eager.persistent_bytes")),
+        storages=Lifetimes(**numbers, **words),
+    )
+
+
+def _number(value: object, key: str) -> int:
+    """An unsigned 64-bit number by itself."""
+    numbers: tuple[int, ...] = uints([value], key)
+    return numbers[0]
 
 
 def _plan(data: bytes) -> Plan:

@@ -8,7 +8,6 @@ from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import PlanMismatch, TmmuError
 from tmmu.golden.cases import load
 from tmmu.golden.store import FORMATS
-from tmmu.ir import graph as ir
 from tmmu.ir import plan as planned
 from tmmu.judge.check import judge
 
@@ -42,9 +41,15 @@ def _judge_with_graph(path: Path) -> None:
 
 
 def new_files(recorded: Collection[str], kept_files: Mapping[str, tuple[bytes, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """First files of each format version that has none: graph and plan of every case with ``keep``."""
-    for kind, version, index, ending in (("ir", ir.VERSION, 0, GRAPH), ("plan", planned.VERSION, 1, PLAN)):
-        version_folder = f"{FORMATS}/{kind}-v{version}/"
-        if not any(name.startswith(version_folder) for name in recorded):
-            for name, files in kept_files.items():
-                yield f"{version_folder}{name}{ending}", files[index]
+    """First files of each format version that has none: graph and plan of every case with ``keep``.
+
+    A graph is a file of the version that it was written in, which need not be the newest.
+    """
+    for name, (graph, plan) in kept_files.items():
+        for kind, version, data, ending in (
+            ("ir", read_graph(graph).version, graph, GRAPH),
+            ("plan", planned.VERSION, plan, PLAN),
+        ):
+            version_folder = f"{FORMATS}/{kind}-v{version}/"
+            if not any(known.startswith(version_folder) for known in recorded):
+                yield f"{version_folder}{name}{ending}", data

@@ -53,6 +53,20 @@ def texts(value: object, key: str) -> tuple[str, ...]:
     return _emptied(cast("list[str]", _column(value, key, str)))
 
 
+def byte_strings(value: object, key: str) -> tuple[bytes, ...]:
+    """An array of byte strings."""
+    return _emptied(cast("list[bytes]", _column(value, key, bytes)))
+
+
+def byte_string_rows(value: object, key: str) -> tuple[tuple[bytes, ...], ...]:
+    """An array of arrays of byte strings."""
+    lists = cast("list[list[bytes] | tuple[bytes, ...]]", _column(value, key, list))
+    _require_type(chain.from_iterable(lists), key, bytes)
+    for index, row in enumerate(lists):
+        lists[index] = tuple(row)
+    return cast("tuple[tuple[bytes, ...], ...]", _emptied(lists))
+
+
 def bools(value: object, key: str) -> tuple[bool, ...]:
     """An array of booleans."""
     return _emptied(cast("list[bool]", _column(value, key, bool)))

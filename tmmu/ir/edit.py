@@ -7,6 +7,7 @@ Three edits serve rewrites: keep some ops, insert ops, read other values. Each g
   fewer bytes; a buffer that ops make stays while a value lies on it; what is persistent always stays;
 - the halves hand out the same outputs after the same ops.
 
+An edit takes away the calls' columns of the graph, which ``describe_calls`` writes again from ``Program.calls``.
 No edit decides whether the result means the same: passes declare that (``tmmu.passes.pipeline``), and the rules of
 ``tmmu.judge.rules`` check that it is legal. Linear in the program; an edit that changes nothing returns its argument.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tmmu.errors import InternalError
-from tmmu.ir.graph import PERSISTENT_ROLES, Buffers, Graph, Notes, OpNotes, Ops, Overwrite, Values
+from tmmu.ir.graph import PERSISTENT_ROLES, Buffers, Graph, OpNotes, Ops, Overwrite, Values
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.program import Call, GraphHalf, JointGraph, Output, OutputDelivery, Program, ValueRef, map_refs
 from tmmu.ir.windows import windows, writers
@@ -121,7 +122,7 @@ def replace_values(program: Program, replacement: Mapping[ValueId, ValueId], *, 
     outputs = _distinct(map(new, graph.outputs))
     calls = (*program.calls[:since], *(_call_with_refs(call, new, results=False) for call in program.calls[since:]))
     joint = None if program.joint is None else _joint_with_refs(program.joint, new)
-    return Program(graph=replace(graph, ops=edited, outputs=outputs), calls=calls, joint=joint)
+    return Program(graph=replace(graph, ops=edited, outputs=outputs, calls=None), calls=calls, joint=joint)
 
 
 def with_columns(program: Program, **columns: tuple[object, ...]) -> Program:
@@ -200,11 +201,8 @@ def _select(program: Program, ops: Sequence[OpId], values: Sequence[ValueId], bu
         ops=_rename_values(_rows(graph.ops, ops), value_ids),
         inputs=tuple(value_ids[value] for value in graph.inputs),
         outputs=tuple(value_ids[value] for value in graph.outputs),
-        notes=Notes(
-            name=graph.notes.name,
-            buffers=_pick(graph.notes.buffers, buffers),
-            ops=_rows(graph.notes.ops, ops),
-        ),
+        notes=replace(graph.notes, buffers=_pick(graph.notes.buffers, buffers), ops=_rows(graph.notes.ops, ops)),
+        calls=None,
     )
     joint = program.joint
     if joint is not None:
@@ -217,7 +215,7 @@ def _reorder(program: Program, order: Sequence[int]) -> Program:
     """The same rows of ops in another order; the joint graph names positions of that order already."""
     graph = program.graph
     ops, notes = _rows(graph.ops, order), replace(graph.notes, ops=_rows(graph.notes.ops, order))
-    return replace(program, graph=replace(graph, ops=ops, notes=notes), calls=_pick(program.calls, order))
+    return replace(program, graph=replace(graph, ops=ops, notes=notes, calls=None), calls=_pick(program.calls, order))
 
 
 def _with_values(graph: Graph, values: Sequence[ValueRow], buffers: Sequence[BufferRow]) -> Graph:

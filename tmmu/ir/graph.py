@@ -16,9 +16,12 @@ from blake3 import blake3
 from tmmu.ir import cbor
 from tmmu.ir.columns import column_map
 from tmmu.ir.ids import BufferId, Bytes, OpId, ValueId
+from tmmu.ir.lifetimes import EagerRun
 
 FORMAT: Final = "tmmu.ir"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Of a graph with calls; one without is written, and hashed, as version 1."""
+CALL_FREE_VERSION: Final = 1
 
 PARAMETER: Final = "parameter"
 CONSTANT: Final = "constant"
@@ -148,12 +151,41 @@ class OpNotes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpCalls:
+    """The call behind each op, one row per op: what makes it again without tracing.
+
+    ``call`` is a row of ``texts`` (``call_text.py``), ``operands`` the values in its places, arguments before results.
+    ``effect``: what comes of an op beside its values. ``numbers``: number inputs of the step, such as a learning rate,
+    which are notes: neither a hash nor a plan depends on them.
+    """
+
+    texts: tuple[bytes, ...]
+    call: tuple[int, ...]
+    operands: tuple[tuple[ValueId, ...], ...]
+    effect: tuple[str, ...]
+    numbers: tuple[tuple[bytes, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+
+PURE: Final = "pure"
+RANDOM: Final = "random"
+STATEFUL: Final = "state"
+ONCE: Final = "once"
+EFFECTS: Final = (PURE, RANDOM, STATEFUL, ONCE)
+"""An op that may run again or not at all; one that draws; one that writes what outlives the step; one whose effects
+nobody knows, which runs exactly once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """Annotations; no plan byte depends on them."""
+    """Annotations; no plan byte depends on them. ``eager``: what the model holds when it is run as it is."""
 
     name: str
     buffers: tuple[str, ...]
     ops: OpNotes
+    eager: EagerRun | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +199,13 @@ class Graph:
     inputs: tuple[ValueId, ...]
     outputs: tuple[ValueId, ...]
     notes: Notes
+    calls: OpCalls | None = None
+    """``None`` for a graph of version 1, and while passes rewrite it."""
+
+    @property
+    def version(self) -> int:
+        """Of the file that it is written to."""
+        return CALL_FREE_VERSION if self.calls is None else VERSION
 
     @cached_property
     def ir_hash(self) -> bytes:
@@ -175,31 +214,46 @@ class Graph:
 
 
 def semantic_map(graph: Graph) -> dict[str, object]:
-    """The map that ``ir_hash`` covers: all that the planner reads, and no more."""
-    return {
+    """The map that ``ir_hash`` covers: all that the planner reads, and the calls."""
+    ops, calls = column_map(graph.ops), graph.calls
+    table: dict[str, object] = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": graph.version,
         "target": graph.target,
         "buffers": column_map(graph.buffers),
         "values": column_map(graph.values),
-        "ops": column_map(graph.ops),
+        "ops": ops,
         "inputs": graph.inputs,
         "outputs": graph.outputs,
     }
+    if calls is None:
+        return table
+    ops |= {"call": calls.call, "operands": calls.operands, "effect": calls.effect}
+    return table | {"calls": calls.texts}
 
 
-def notes_map(notes: Notes) -> dict[str, object]:
+def notes_map(graph: Graph) -> dict[str, object]:
     """The key ``notes`` of an IR file."""
-    return {"name": notes.name, "buffers": {"name": notes.buffers}, "ops": column_map(notes.ops)}
+    notes, ops = graph.notes, column_map(graph.notes.ops)
+    table: dict[str, object] = {"name": notes.name, "buffers": {"name": notes.buffers}, "ops": ops}
+    if graph.calls is None:
+        return table
+    ops["numbers"] = graph.calls.numbers
+    return table if notes.eager is None else table | {"eager": eager_map(notes.eager)}
+
+
+def eager_map(eager: EagerRun) -> dict[str, object]:
+    """The key ``notes.eager`` of an IR file."""
+    return column_map(eager) | {"storages": column_map(eager.storages)}
 
 
 def encode_graph(graph: Graph) -> bytes:
     """The bytes of an IR file."""
-    return cbor.encode(semantic_map(graph) | {"notes": notes_map(graph.notes)})
+    return cbor.encode(semantic_map(graph) | {"notes": notes_map(graph)})
 
 
 def blank_notes(graph: Graph) -> Graph:
-    """The same graph with every annotation at its neutral value."""
+    """The same graph with every annotation at its neutral value; number inputs stay, as calls need them."""
     n = len(graph.ops)
     ops = OpNotes(phase=("unknown",) * n, modality=("unknown",) * n, flops=(0,) * n, module=("",) * n, source=("",) * n)
     return replace(graph, notes=Notes(name="", buffers=("",) * len(graph.buffers), ops=ops))

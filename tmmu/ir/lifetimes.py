@@ -12,6 +12,9 @@ from tmmu.ir.ids import Bytes
 CYCLE: Final = "a reference cycle, until it is collected"
 """The holder of what nothing but garbage in a cycle refers to."""
 
+LIFETIME_NUMBERS: Final = ("bytes", "birth", "death", "last_use")
+"""The columns of numbers; the others are texts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:

@@ -14,6 +14,7 @@ from tmmu.ir.fault import U64_MAX, Fault, faults_field, headline
 from tmmu.ir.graph import CONSTANT, INPUT, PARAMETER, PERSISTENT_ROLES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.windows import is_dense, windows, writers
+from tmmu.judge.call_rules import calls, is_absolute, lifetimes
 from tmmu.judge.graph_schema import SCHEMA_RULES, check_schema, graph_rule
 from tmmu.judge.versions import edges, first_stale_read, topological_order, versions
 
@@ -156,7 +157,7 @@ def order(graph: Graph) -> Iterator[Fault]:
 def sources(graph: Graph) -> Iterator[Fault]:
     """A source is a file and line relative to the model: no plan or graph tells whose machine it was made on."""
     for op, source in enumerate(graph.notes.ops.source):
-        if source.startswith(("/", "\\", "~", "file:")) or source[1:3] in (":\\", ":/"):
+        if is_absolute(source):
             yield Fault(rule="sources", what=f"source {source!r} of op {op} is absolute", op=op)
 
 
@@ -174,6 +175,8 @@ SEMANTIC_RULES: Final = (
     graph_rule("overwrites", overwrites, parts=(*ACCESSES, "buffers", "ops.overwrites")),
     graph_rule("saves", saves, parts=("ops.reads", "ops.writes", "ops.saves")),
     graph_rule("sources", sources, parts=("notes",)),
+    graph_rule("calls", calls, parts=("calls", "ops.target", "ops.reads", "ops.writes")),
+    graph_rule("lifetimes", lifetimes, parts=("notes",)),
 )
 # The rule names are in error records and in docs/spec/ir.md, in this order.
 RULES: Final = SCHEMA_RULES + SEMANTIC_RULES

@@ -18,7 +18,7 @@ Meaning = Callable[[Program, Program], Iterator[Fault]]
 
 
 def changes_only(*columns: str) -> Meaning:
-    """Nothing changes but these columns of the ops; notes are free."""
+    """Nothing changes but these columns of the ops, ``calls`` for those of the calls; notes are free."""
 
     def check(before: Program, after: Program) -> Iterator[Fault]:
         old, new = before.graph, after.graph
@@ -28,6 +28,8 @@ def changes_only(*columns: str) -> Meaning:
         for name in Ops.__slots__:
             if name not in columns and getattr(old.ops, name) != getattr(new.ops, name):
                 yield Fault(rule="meaning", what=f"ops.{name} changed")
+        if "calls" not in columns and old.calls != new.calls:
+            yield Fault(rule="meaning", what="the calls' columns changed")
         if before.calls != after.calls or before.joint != after.joint:
             yield Fault(rule="meaning", what="calls or halves changed")
 

@@ -15,6 +15,7 @@ from tmmu.ir.fault import Fault, headline
 from tmmu.ir.program import Program
 from tmmu.judge.rules import check_graph, require_legal
 from tmmu.passes.capture.program import CapturedProgram
+from tmmu.passes.lowering.describe_calls import describe_calls
 from tmmu.passes.lowering.eliminate_dead_ops import eliminate_dead_ops, live_ops
 from tmmu.passes.lowering.label_semantics import label_semantics
 from tmmu.passes.lowering.lower import lower
@@ -96,6 +97,8 @@ LIVE: Final = Fact("live", _dead_ops, ("target", "reads", "writes"))
 SAVES: Final = Fact("saves", _no_faults)
 OVERWRITES: Final = Fact("overwrites", _no_faults)
 LABELS: Final = Fact("labels", _no_faults)
+DESCRIBED: Final = Fact("described", _no_faults)
+"""The graph's columns of calls are there; the rule of legality holds them against the ops."""
 
 LOWERED: Final = (CALLS,)
 """Facts of a program as ``lower`` makes it."""
@@ -107,7 +110,7 @@ PASSES: Final = (
         meaning=drops_without_effect,
         needs=(CALLS,),
         gives=(LIVE,),
-        ends=(SAVES, OVERWRITES, LABELS),
+        ends=(SAVES, OVERWRITES, LABELS, DESCRIBED),
     ),
     Pass(
         name="mark_saves",
@@ -124,6 +127,7 @@ PASSES: Final = (
         gives=(OVERWRITES,),
     ),
     Pass(name="label_semantics", run=label_semantics, meaning=changes_only(), needs=(CALLS, LIVE), gives=(LABELS,)),
+    Pass(name="describe_calls", run=describe_calls, meaning=changes_only("calls"), needs=(CALLS,), gives=(DESCRIBED,)),
 )
 """In the order in which they run."""
 

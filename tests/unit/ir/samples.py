@@ -5,7 +5,9 @@ from functools import cache
 from typing import Any
 
 from tests.strategies import Builder
-from tmmu.ir.graph import Graph
+from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, encode_call, encode_float, encode_number
+from tmmu.ir.graph import Graph, OpCalls
+from tmmu.ir.lifetimes import CYCLE, EagerRun, Lifetimes
 from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.planner.prepare import prepare_memory
 
@@ -34,6 +36,43 @@ def graph() -> Graph:
     b.op([OUT, A2], [G3], stage="backward")
     b.op([G3, A1], [G1], in_place=[(G1, G3)], stage="backward")
     return b.build([OUT, S, G1])
+
+
+@cache
+def described_graph() -> Graph:
+    """The same with calls, number inputs in the last op, and the lifetimes of three storages of eager's."""
+    base = graph()
+    operands = tuple((*reads, *writes[:1]) for reads, writes in zip(base.ops.reads, base.ops.writes, strict=True))
+    texts: dict[bytes, int] = {}
+    call = []
+    for op, target in enumerate(base.ops.target):
+        arguments: list[Argument] = [[TENSOR, 0] for _ in base.ops.reads[op]]
+        arguments += [[NUMBER]] if op == 7 else [3, [LIST, encode_float(0.5), []], ["dtype", "float32"]]
+        text = encode_call(CallText(operator=target, arguments=tuple(arguments), results=(True,)))
+        call.append(texts.setdefault(text, len(texts)))
+    calls = OpCalls(
+        texts=tuple(texts),
+        call=tuple(call),
+        operands=operands,
+        effect=("pure", "pure", "state", *["pure"] * 4, "once"),
+        numbers=(*((),) * 7, (encode_number(encode_float(0.1)),)),
+    )
+    return replace(base, calls=calls, notes=replace(base.notes, eager=eager_run()))
+
+
+def eager_run() -> EagerRun:
+    """Three storages: one held by a function, one by a cycle, one that is used at once."""
+    storages = Lifetimes(
+        bytes=(64, 256, 16),
+        birth=(0, 1, 4),
+        death=(3, 6, 5),
+        last_use=(1, 4, 4),
+        maker=("aten.mul.Tensor", "aten.relu.default", "aten.sum.default"),
+        module=("", "block", ""),
+        source=("net.py:3", "net.py:4", ""),
+        holder=("forward of net.py:3 until it returns", CYCLE, ""),
+    )
+    return EagerRun(python="3.12", calls=6, persistent_bytes=128, storages=storages)
 
 
 def arenas(layout: str = "packed", alignment: int = 64) -> tuple[ArenaSpec, ...]:

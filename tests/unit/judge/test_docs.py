@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tests.unit.ir.samples import graph, plan
+from tests.unit.ir.samples import described_graph, plan
 from tmmu import errors
-from tmmu.ir.graph import MODALITIES, PHASES, ROLES, STAGES, notes_map, semantic_map
+from tmmu.ir.graph import EFFECTS, MODALITIES, PHASES, ROLES, STAGES, notes_map, semantic_map
 from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, plan_map
 from tmmu.ir.ring import POLICIES, Ring
 from tmmu.judge import check, rules
@@ -60,9 +60,13 @@ def test_metrics_are_listed() -> None:
     assert sorted(listed) == sorted([*names, "peak_bytes.ARENA"])
 
 
+def graph_map() -> dict[str, object]:
+    return semantic_map(described_graph()) | {"notes": notes_map(described_graph())}
+
+
 def test_grammars_name_every_key_and_word() -> None:
     for name, top, words in (
-        ("ir.cddl", semantic_map(graph()) | {"notes": notes_map(graph().notes)}, (ROLES, STAGES, PHASES, MODALITIES)),
+        ("ir.cddl", graph_map(), (ROLES, STAGES, PHASES, MODALITIES, EFFECTS)),
         ("plan.cddl", plan_map(replace(plan(), ring=RING)) | {"digest": b""}, (MODES, PRESETS, LAYOUTS, POLICIES)),
     ):
         text = re.sub(r";.*", "", page(name))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from tests.strategies import Builder, graphs, random_graph, seeded
-from tests.unit.ir.samples import edit, graph
+from tests.unit.ir.samples import described_graph, edit, graph
 from tmmu.errors import AllocationOverflow, InvalidIrShapes, LivenessCycle
+from tmmu.ir.call_text import TENSOR, CallText, encode_call
 from tmmu.ir.graph import Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.judge.graph_schema import GraphRule
 from tmmu.judge.rules import RULES, SEMANTIC_RULES, check_graph, require_legal
@@ -58,6 +59,19 @@ def changed_argument() -> Graph:
     s, a = b.buffer("state"), b.buffer("activation")
     b.op([s], [a], [(s, b.whole[s])], in_place=[(a, s)])
     return b.build([a])
+
+
+def described(path: str, value: object, index: int | None = None) -> Graph:
+    return edit(described_graph(), path, value, index)
+
+
+def span(column: str, value: int, row: int) -> Graph:
+    return described(f"notes.eager.storages.{column}", value, row)
+
+
+def with_text(arguments: tuple[Any, ...], operator: str = "test.op") -> Graph:
+    text = CallText(operator=operator, arguments=arguments, results=(True,))
+    return described("calls.texts", encode_call(text), 0)
 
 
 MUTATIONS: tuple[tuple[str, str, Callable[[], Graph]], ...] = (
@@ -113,6 +127,24 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Graph]], ...] = (
     ("sources", "a source from the root", lambda: with_notes("source", "/home/me/model.py:3", 0)),
     ("sources", "a source from a drive", lambda: with_notes("source", "C:\\model.py:3", 0)),
     ("sources", "a source from home", lambda: with_notes("source", "~/model.py:3", 0)),
+    ("calls", "a call too few", lambda: described("calls.call", described_graph().calls.call[1:])),  # type: ignore[union-attr]
+    ("calls", "a text that is none", lambda: described("calls.call", 99, 0)),
+    ("calls", "a text that is no call", lambda: described("calls.texts", b"\x83abc", 0)),
+    ("calls", "a text that is not canonical", lambda: described("calls.texts", b"\x83\x67test.op\x98\x00\x80", 0)),
+    ("calls", "a text twice", lambda: described("calls.texts", described_graph().calls.texts[1], 0)),  # type: ignore[union-attr]
+    ("calls", "an unknown effect", lambda: described("calls.effect", "magic", 0)),
+    ("calls", "another operator", lambda: with_text(([TENSOR, 0], [TENSOR, 0]), "test.other")),
+    ("calls", "more places than operands", lambda: with_text(([TENSOR, 0],) * 3)),
+    ("calls", "a number without a place", lambda: described("calls.numbers", (b"\x01",), 0)),
+    ("calls", "a number that is a text", lambda: described("calls.numbers", (b"\x61a",), 7)),
+    ("calls", "an argument that the op does not read", lambda: described("calls.operands", (0, 7, 2), 0)),
+    ("calls", "a result that the op does not write", lambda: described("calls.operands", (0, 1, 7), 0)),
+    ("lifetimes", "a death too few", lambda: described("notes.eager.storages.death", (3, 6))),
+    ("lifetimes", "gone before its last use", lambda: span("death", 1, 0)),
+    ("lifetimes", "used before it is born", lambda: span("last_use", 3, 2)),
+    ("lifetimes", "gone after the end", lambda: span("death", 7, 1)),
+    ("lifetimes", "rows in another order", lambda: span("birth", 2, 0)),
+    ("lifetimes", "a source from the root", lambda: described("notes.eager.storages.source", "/net.py:3", 0)),
 )
 
 
@@ -127,7 +159,7 @@ def test_broken_graph_beside_a_legal_one_has_the_same_faults(
 ) -> None:
     """What it shares with a graph that passed is not asked again, and nothing else is left out."""
     illegal = broken()
-    legal = with_columns_of(illegal, graph())
+    legal = with_columns_of(illegal, described_graph() if illegal.calls else graph())
     assert check_graph(legal) == ()
     assert check_graph(illegal, legal=legal) == check_graph(illegal)
 
@@ -218,7 +250,7 @@ class Spy:
 @pytest.mark.parametrize("rule", SEMANTIC_RULES, ids=[rule.name for rule in SEMANTIC_RULES])
 def test_rule_looks_at_nothing_but_its_parts(rule: GraphRule) -> None:
     """Otherwise ``check_graph`` would leave it out where something that it looks at has changed."""
-    for program in (graph(), random_graph(seeded(3), ops=40, joint=True, shuffled=True)):
+    for program in (described_graph(), random_graph(seeded(3), ops=40, joint=True, shuffled=True)):
         paths: set[str] = set()
         assert not list(rule.check(Spy(program, "", paths)))  # type: ignore[arg-type]
         covered = tuple(f"{part}." for part in rule.parts)

@@ -19,7 +19,7 @@ def test_each_pass_has_what_it_needs_from_those_before_it() -> None:
     for row in PASSES:
         assert set(row.needs) <= facts, row.name
         facts = (facts | set(row.gives)) - set(row.ends)
-    assert {fact.name for fact in facts} == {"calls", "live", "saves", "overwrites", "labels"}
+    assert {fact.name for fact in facts} == {"calls", "live", "saves", "overwrites", "labels", "described"}
 
 
 def test_each_pass_is_called_what_its_function_is_called() -> None:

@@ -238,4 +238,5 @@ def _notes(program: captured.CapturedProgram, ops: list[OpDraft], windows: list[
             module=tuple(op.module for op in ops),
             source=tuple(op.source for op in ops),
         ),
+        eager=program.eager,
     )

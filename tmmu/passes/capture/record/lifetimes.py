@@ -12,11 +12,13 @@ what a cycle holds dies at the end, where ``collect`` says so.
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from types import CodeType
 from typing import Any, Final
 
 from torch import fx
 
+from tmmu.ir.ids import Bytes
 from tmmu.ir.lifetimes import CYCLE, EagerRun, Lifetimes
 from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.record.storage_table import StorageTable
@@ -83,17 +85,21 @@ class LifetimeLog:
         }
         order = sorted(births, key=lambda storage: (births[storage], storage))
         uses = [last_use.get(storage) for storage in order]
+        all_storages = storages.storages()
+        deaths = [self._death(storage) for storage in order]
         return EagerRun(
             python=".".join(platform.python_version_tuple()[:2]),
             calls=self.calls,
-            persistent_bytes=sum(s.bytes for i, s in enumerate(storages.storages()) if s.role and i not in births),
+            persistent_bytes=Bytes(
+                sum(s.bytes for i, s in enumerate(all_storages) if s.role is not None and i not in births)
+            ),
             storages=Lifetimes(
-                bytes=tuple(storages.storages()[storage].bytes for storage in order),
+                bytes=tuple(Bytes(all_storages[storage].bytes) for storage in order),
                 birth=tuple(births[storage] for storage in order),
-                death=tuple(self._death(storage) for storage in order),
+                death=tuple(deaths),
                 last_use=tuple(
-                    births[storage] if node is None else node.meta[CALL]
-                    for storage, node in zip(order, uses, strict=True)
+                    births[storage] if node is None else min(node.meta[CALL], death - 1)
+                    for storage, node, death in zip(order, uses, deaths, strict=True)
                 ),
                 maker=tuple(_maker(storages.maker_of(storage)) for storage in order),
                 module=tuple(storages.maker_of(storage).meta.get("module", "") for storage in order),
@@ -139,8 +145,7 @@ def _returned_function(release: _Release, frames: tuple[UserFrame, ...]) -> User
         return frames[-1] if frames else None
     if not release.called:
         return None
-    inner = zip(frames, frames[1:], strict=False)
-    return next((callee for callee, caller in inner if caller.code is release.code), None)
+    return next((callee for callee, caller in pairwise(frames) if caller.code is release.code), None)
 
 
 def _last_uses(nodes: list[fx.Node]) -> dict[int, fx.Node]:

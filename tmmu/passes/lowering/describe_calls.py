@@ -1,0 +1,131 @@
+"""The call of each op as columns of the graph, so that a file suffices to run it again (docs/spec/ir.md).
+
+The last row of the pass table: rewrites before it change calls, and the columns are written from those.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+
+from tmmu.ir.call_text import (
+    COMPLEX,
+    DEFAULT,
+    LIST,
+    NUMBER,
+    OPAQUE,
+    TENSOR,
+    Argument,
+    CallText,
+    encode_call,
+    encode_float,
+    encode_number,
+)
+from tmmu.ir.graph import ONCE, PERSISTENT_ROLES, PURE, RANDOM, STATEFUL, Graph, OpCalls
+from tmmu.ir.ids import ValueId
+from tmmu.ir.program import Call, Program, ValueRef
+from tmmu.passes.operators.table import facts_of
+from tmmu.torch_private import OpOverload, schema_of
+
+_NAMED: Final = {
+    torch.dtype: "dtype",
+    torch.layout: "layout",
+    torch.memory_format: "memory_format",
+    torch.device: "device",
+}
+_COUNTS: Final = frozenset({"int", "bool", "List[int]", "List[bool]", "Optional[int]", "Optional[bool]"})
+"""Schema types of arguments that say what is computed, and not with which number."""
+_BUILTIN: Final = ("aten.", "prims.", "tmmu.")
+_MISSING: Final = object()
+
+
+def describe_calls(program: Program) -> Program:
+    """The program whose graph has a row of calls for each op."""
+    graph = program.graph
+    texts: dict[bytes, int] = {}
+    rows = [_described(call, graph.ops.stage[op]) for op, call in enumerate(program.calls)]
+    table = OpCalls(
+        call=tuple(texts.setdefault(row.text, len(texts)) for row in rows),
+        texts=tuple(texts),
+        operands=tuple(tuple(row.operands) for row in rows),
+        effect=tuple(_effect(graph, op) for op in graph.ops.ids),
+        numbers=tuple(tuple(row.numbers) for row in rows),
+    )
+    return replace(program, graph=replace(graph, calls=table))
+
+
+@dataclass(slots=True)
+class _Description:
+    """One call being described: ``operands`` and ``numbers`` in the order of their places."""
+
+    text: bytes = b""
+    operands: list[ValueId] = field(default_factory=list)
+    numbers: list[bytes] = field(default_factory=list)
+
+
+def _described(call: Call, stage: str) -> _Description:
+    row = _Description()
+    arguments: list[Argument] = [
+        [DEFAULT] if is_default else _argument(value, row, is_input=stage == "update" and kind not in _COUNTS)
+        for value, kind, is_default in _schema_arguments(call)
+    ]
+    has_tensor = tuple(value is not None for value in call.results)
+    row.operands += [ValueId(value) for value in call.results if value is not None]
+    row.text = encode_call(CallText(operator=str(call.operator), arguments=tuple(arguments), results=has_tensor))
+    return row
+
+
+def _schema_arguments(call: Call) -> Iterator[tuple[Any, str, bool]]:
+    """Value, schema type, and whether it is absent or what the schema has, which is one and the same.
+
+    What is no overload (an operator that only stands in a program) has no schema: its arguments are as they are.
+    """
+    if not isinstance(call.operator, OpOverload):
+        yield from ((value, "", False) for value in (*call.args, *(value for _, value in call.kwargs)))
+        return
+    schema = schema_of(call.operator).arguments
+    by_name = dict(zip((argument.name for argument in schema), call.args, strict=False)) | dict(call.kwargs)
+    for argument in schema:
+        value = by_name.get(argument.name, _MISSING)
+        default = argument.default_value if argument.has_default_value() else _MISSING
+        yield value, str(argument.type), value is _MISSING or (type(value) is type(default) and value == default)
+
+
+def _argument(value: Any, row: _Description, *, is_input: bool) -> Argument:
+    if isinstance(value, ValueRef):
+        row.operands.append(ValueId(value.value))
+        return [TENSOR, value.conj + 2 * value.neg]
+    if isinstance(value, (list, tuple)):
+        return [LIST, *(_argument(item, row, is_input=is_input) for item in value)]
+    if is_input and isinstance(value, (int, float, complex)):
+        row.numbers.append(encode_number(_plain(value)))
+        return [NUMBER]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Argument:
+    if value is None:
+        return []
+    if isinstance(value, float):
+        return encode_float(value)
+    if isinstance(value, complex):
+        return [COMPLEX, encode_float(value.real), encode_float(value.imag)]
+    if isinstance(value, (bool, int, str)):
+        return value
+    name = _NAMED.get(type(value))
+    return [OPAQUE, type(value).__name__] if name is None else [name, str(value).removeprefix("torch.")]
+
+
+def _effect(graph: Graph, op: int) -> str:
+    """Of the four, the one that forbids most."""
+    target, facts = graph.ops.target[op], facts_of(graph.ops.target[op])
+    if not facts.has_row and not target.startswith(_BUILTIN):
+        return ONCE
+    if facts.random:
+        return RANDOM
+    return STATEFUL if _writes_state(graph, graph.ops.writes[op]) else PURE
+
+
+def _writes_state(graph: Graph, written: Sequence[ValueId]) -> bool:
+    return any(graph.buffers.role[graph.values.buffer[value]] in PERSISTENT_ROLES for value in written)
