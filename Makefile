@@ -17,7 +17,7 @@ check: ## lint, types, import rules
 	$(BIN)/python -m tools.names tmmu
 
 quick: ## under a minute: values, judge, planner, cache; no torch
-	$(BIN)/pytest tests/unit/ir tests/unit/judge tests/unit/compare tests/unit/codec tests/unit/cache tests/unit/planner
+	$(BIN)/pytest tests/unit/ir tests/unit/judge tests/unit/compare tests/unit/codec tests/unit/eager tests/unit/cache tests/unit/planner
 
 test: ## everything but the slow and long tests
 	$(BIN)/pytest
