@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tmmu.eager.allocator import CachingAllocator
+from tmmu.eager.allocator import DEFAULT_CONFIG, CachingAllocator
 from tmmu.eager.allocator_blocks import BlockState, SegmentState
+from tmmu.eager.allocator_config import AllocatorConfig, parse_allocator_config
 from tmmu.eager.caching_allocator import AllocatorEvent, AllocatorUsage, replay
 
 LARGE_TAIL: Final = 1 << 20
@@ -34,8 +35,8 @@ ROUNDED_TO: Final = 512
 TOLERANCE: Final = 0.02
 MIB: Final = 1 << 20
 HEADING: Final = (
-    f"{'':24} {'live peak':>10} {'model':>10} {'equal':>5} {'allocated':>9} {'reserved':>8} {'model':>8} {'ratio':>7} "
-    f"{'worst':>7} {'made':>6} {'model':>6} {'same address':>15} {'end':>4}"
+    f"{'':23} {'live':>8} {'model':>8} {'blocks':>8} {'reserved':>8} {'model':>6} {'ratio':>6} "
+    f"{'made':>5} {'model':>5} {'in place':>10} {'end':>3}"
 )
 
 Row: TypeAlias = dict[str, str]
@@ -218,11 +219,11 @@ def _event(row: Row, storages: dict[int, int]) -> AllocatorEvent:
     raise ValueError(f"unknown action {row['action']}")
 
 
-def compare(history: History) -> Comparison:
+def compare(history: History, config: AllocatorConfig = DEFAULT_CONFIG) -> Comparison:
     before = segments_before(history)
     recorded = read_usage(history, before)
-    model = replay(recorded.events, CachingAllocator(segments=before))
-    at_recorded = CachingAllocator(segments=before, addresses=DriverAddresses(recorded.segments))
+    model = replay(recorded.events, CachingAllocator(config, segments=before))
+    at_recorded = CachingAllocator(config, segments=before, addresses=DriverAddresses(recorded.segments))
     placed = replay(recorded.events, at_recorded).addresses
     return Comparison(
         name=history.name,
@@ -271,17 +272,25 @@ class DriverAddresses:
 
 
 def show(comparison: Comparison) -> str:
-    """A line of the table; sizes in MiB."""
+    """A line of the table: peaks in MiB, segments made, allocs that lie where they lay, whether all do at the end."""
     recorded, model = comparison.recorded, comparison.model
     live, allocated, reserved = model.peaks
-    made = len(recorded.segments)
+    end = "yes" if comparison.is_end_equal else "NO"
+    in_place = f"{comparison.equal_addresses}/{len(recorded.addresses)}"
     return (
-        f"{comparison.name:24} {max(recorded.live) / MIB:10.2f} {live / MIB:10.2f} "
-        f"{'yes' if recorded.live == model.live else 'NO':>5} {allocated / MIB:9.2f} "
-        f"{max(recorded.reserved) / MIB:8.0f} {reserved / MIB:8.0f} {reserved / max(recorded.reserved):7.4f} "
-        f"{largest_difference(comparison):7.4f} {made:6} {model.segment_allocs:6} "
-        f"{comparison.equal_addresses:6} of {len(recorded.addresses):5} "
-        f"{'yes' if comparison.is_end_equal else 'NO':>4}"
+        f"{comparison.name:23} {max(recorded.live) / MIB:8.2f} {live / MIB:8.2f} {allocated / MIB:8.2f} "
+        f"{max(recorded.reserved) / MIB:8.0f} {reserved / MIB:6.0f} {reserved / max(recorded.reserved):6.4f} "
+        f"{len(recorded.segments):5} {model.segment_allocs:5} {in_place:>10} {end:>3}"
+    )
+
+
+def summary(comparisons: list[Comparison]) -> str:
+    """What holds after each event, over all recordings."""
+    live = sum(comparison.recorded.live == comparison.model.live for comparison in comparisons)
+    worst = max(map(largest_difference, comparisons))
+    return (
+        f"live bytes equal after each event: {live} of {len(comparisons)}; "
+        f"reserved bytes differ after any by at most {100 * worst:.2f} %"
     )
 
 
@@ -294,14 +303,16 @@ def largest_difference(comparison: Comparison) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/cuda_history"))
+    parser.add_argument("--settings", default="", help="PYTORCH_ALLOC_CONF of the recorded processes")
     options = parser.parse_args()
+    config = parse_allocator_config(options.settings)
     names = names_of(options.data)
     if not names:
         print(f"no recording under {options.data}", file=sys.stderr)
         return 2
     print(HEADING)
-    comparisons = [compare(read_history(options.data, name)) for name in names]
-    print(*map(show, comparisons), sep="\n")
+    comparisons = [compare(read_history(options.data, name), config) for name in names]
+    print(*map(show, comparisons), summary(comparisons), sep="\n")
     return 0 if all(comparison.is_right for comparison in comparisons) else 1
 
 

@@ -142,6 +142,17 @@ def test_max_split_keeps_large_blocks_for_large_requests() -> None:
     assert mib(model) == (37, 42, 42), "a block of max_split or more is not split"
 
 
+def test_blocks_and_requests_of_max_split_itself_are_oversize() -> None:
+    model = allocator(20, max_split_bytes=20 * MIB)
+    model.free(0)
+    model.allocate(1, 12 * MIB)
+    assert mib(model) == (12, 12, 32)
+    request = allocator(30, max_split_bytes=20 * MIB)
+    request.free(0)
+    assert request.allocate(1, 20 * MIB) == FIRST
+    assert mib(request) == (20, 30, 30)
+
+
 def test_blocks_above_max_split_must_be_nearly_filled() -> None:
     model = allocator(40, max_split_bytes=20 * MIB)
     model.free(0)
@@ -198,6 +209,9 @@ def test_roundup_is_told_apart_by_powers_of_two_of_mib() -> None:
         model.allocate(storage, nbytes)
         blocks.append(model.allocated - before)
     assert blocks == [3 * MIB + 512, 6 * MIB, 9 * MIB]
+    huge = CachingAllocator(AllocatorConfig(roundup_power2_divisions=(*(0,) * 15, 2)))
+    huge.allocate(0, 129 * 2**30)
+    assert huge.allocated == 192 * 2**30, "the last interval holds all sizes above"
 
 
 def test_garbage_collection_releases_old_blocks_above_its_threshold() -> None:
@@ -207,6 +221,13 @@ def test_garbage_collection_releases_old_blocks_above_its_threshold() -> None:
         model.free(storage)
     model.allocate(2, 30 * MIB)
     assert (model.reserved, model.segment_frees) == (54 * MIB, 1), "44 of 36 MiB: of ages 2 and 1, the first goes"
+
+
+def test_garbage_of_average_age_is_released() -> None:
+    model = allocator(20, capacity=100, per_process_memory_fraction=0.9, garbage_collection_threshold=0.1)
+    model.free(0)
+    model.allocate(1, 30 * MIB)
+    assert (model.reserved, model.segment_frees) == (30 * MIB, 1)
 
 
 def test_garbage_is_collected_under_a_memory_fraction_alone() -> None:
@@ -301,6 +322,11 @@ def test_expandable_segment_grows_by_pages_of_20_mib() -> None:
     assert (*mib(model), model.segment_allocs) == (24, 24, 40, 2)
 
 
+def test_expandable_segment_maps_only_what_free_bytes_at_its_end_lack() -> None:
+    model = allocator(12, 25, **EXPANDABLE)
+    assert (*mib(model), model.segment_allocs) == (37, 37, 40, 2)
+
+
 def test_expandable_segment_of_the_small_pool_grows_by_pages_of_2_mib() -> None:
     model = allocator(1, 0.75, 0.5, **EXPANDABLE)
     assert (*mib(model), model.segment_allocs) == (2.25, 2.25, 4, 2)
@@ -338,6 +364,31 @@ def test_empty_cache_unmaps_whole_free_pages() -> None:
     model.free(1)
     model.empty_cache()
     assert (model.reserved, model.segment_states()) == (0, ())
+    address = model.allocate(3, 20 * MIB)
+    assert address is not None
+    assert address > FIRST + 100 * MIB, "a segment of which nothing is mapped gave its addresses back"
+
+
+def test_unmapped_neighbours_are_mapped_as_one() -> None:
+    model = allocator(20, 20, 20, **EXPANDABLE)
+    for storage in (0, 1):
+        model.free(storage)
+        model.empty_cache()
+    assert model.allocate(3, 40 * MIB) == FIRST
+    assert (model.segment_allocs, model.segment_frees) == (4, 2)
+
+
+def test_addresses_of_an_expandable_segment_are_nine_eighths_of_the_device() -> None:
+    model = allocator(*(20,) * 8, capacity=160, **EXPANDABLE)
+    free(model, 3, 7)
+    model.empty_cache()
+    assert model.allocate(8, 40 * MIB) == FIRST + 140 * MIB, "pages 7 and 8 of 9"
+    free(model, 0, 2)
+    model.empty_cache()
+    address = model.allocate(9, 60 * MIB)
+    assert address is None, "160 MiB less 120 that are live"
+    free(model, 6)
+    assert model.allocate(9, 60 * MIB) == FIRST + 180 * MIB, "no three pages in a row: a second segment"
 
 
 def test_unmapped_pages_are_mapped_again_at_the_lowest_address_with_room() -> None:
