@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from tmmu.cli.output.summary import STACK, ArenaLine, Fit, LiveBuffer, OperatorRow, Peak, Summary
+from tmmu.cli.output.figures_text import figures_lines, fit_text
+from tmmu.cli.output.summary import STACK, ArenaLine, LiveBuffer, OperatorRow, Peak, Summary
 from tmmu.cli.printable import printable
 from tmmu.ir.plan import JOINT
 from tmmu.ir.program import Switches
@@ -54,7 +55,8 @@ def console(*, stderr: bool = False) -> Console:
 def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
     """Print the summary with the ``peaks`` largest of its peaks."""
     out.print(printable(headline(summary)), style="bold")
-    print_lines(out, [*inputs_line(summary), *loss_line(summary.loss), "", *arena_table(summary), ""])
+    print_lines(out, [*inputs_line(summary), *loss_line(summary.loss), "", *figures_lines(summary), ""])
+    print_lines(out, [*arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
         print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
     print_lines(out, [memory_line(summary), *ring_line(summary), *state_line(summary), fit_line(summary), BOUNDED])
@@ -214,17 +216,7 @@ def fit_line(summary: Summary) -> str:
     """
     place = f" on {summary.target}" if summary.target else ""
     needs = f"{summary.mode}{place} needs {size(summary.memory.total + summary.reserve)} of device memory"
-    fitting = " ".join(str(fit.gb) for fit in summary.fits if fit.fits)
-    short = [fit for fit in summary.fits if not fit.fits]
-    verdict = f"fits {fitting} GB" if fitting else "fits no size listed"
-    return f"{needs} (total + {size(summary.reserve)} in reserve): {verdict}{_shortage(short)}"
-
-
-def _shortage(short: Sequence[Fit]) -> str:
-    if not short:
-        return ""
-    names = " ".join(str(fit.gb) for fit in short)
-    return f", not {names} GB ({short[-1].gb} GB is {size(-short[-1].left)} short)"
+    return f"{needs} (total + {size(summary.reserve)} in reserve): {fit_text(summary.fits)}"
 
 
 def seconds_line(seconds: Mapping[str, float]) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from tmmu.cli.output.plan_contents import CallerInput, StatePart, caller_inputs, loss_text, state_parts
 from tmmu.compare.timeline import PlacedItem, live_buffers, peak_level, placed_items
+from tmmu.eager.peak import EagerFigures, eager_figures
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
 from tmmu.planner.metrics import arena_reuse
@@ -111,11 +112,20 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFigures:
+    """A run inside the plan, in bytes: the stack as planned, and with weights, state and inputs."""
+
+    stack_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A plan in one screen; the fields are keys of the JSON output.
 
     ``peaks``: of the non-empty slabs of the stack, largest first. ``inputs`` and ``state`` (kinds in the data segment)
-    are empty without a graph. ``loss``: the one that tmmu takes itself, ``None`` for the model's own.
+    are empty without a graph. ``loss``: the one that tmmu takes itself, ``None`` for the model's own. ``fits`` is said
+    of ``planned``, ``eager_fits`` of the model as it is, empty where that is not known.
     """
 
     model: str
@@ -137,6 +147,9 @@ class Summary:
     reserve: int
     fits: tuple[Fit, ...]
     loss: str | None
+    planned: PlannedFigures
+    eager: EagerFigures | None
+    eager_fits: tuple[Fit, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +168,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
     ``listed`` buffers of the peak are named, or all of them for ``None``.
     """
     memory = memory_of(plan, graph)
+    eager = eager_figures(graph) if graph else None
     return Summary(
         model=graph.notes.name if graph else "",
         target=graph.target if graph else "",
@@ -175,6 +189,9 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
         reserve=reserve,
         fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
         loss=(loss_text(graph) or None) if graph else None,
+        planned=PlannedFigures(stack_bytes=memory.stack, total_bytes=memory.total),
+        eager=eager,
+        eager_fits=tuple(fit(gb, eager.total_bytes + reserve) for gb in DEVICE_GB) if eager else (),
     )
 
 

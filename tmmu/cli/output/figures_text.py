@@ -1,0 +1,60 @@
+"""Text of the two figures: the model run as it is, and inside its plan; and who makes the difference."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tmmu.cli.output.summary import Fit, Summary
+from tmmu.eager.peak import EagerFigures, Holding
+from tmmu.planner.arenas import readable_size
+
+LISTED_HOLDERS: Final = 3
+"""Holders that are named."""
+
+
+def figures_lines(summary: Summary) -> list[str]:
+    """What the reader is about to do first: run the model; then what its plan needs."""
+    planned = summary.planned
+    inside = (
+        f"inside the plan: {readable_size(planned.total_bytes)}, of which stack {readable_size(planned.stack_bytes)}"
+    )
+    if summary.eager is None:
+        return ["run as it is: not known, the graph does not say it (version 1, or no graph)", inside]
+    return [eager_line(summary.eager, summary.eager_fits, summary.reserve), inside, *holding_lines(summary.eager)]
+
+
+def eager_line(eager: EagerFigures, fits: Sequence[Fit], reserve: int) -> str:
+    """Bytes of a run as it is, and the devices that have them and the reserve."""
+    text = f"run as it is:    {readable_size(eager.total_bytes)}, of which stack {readable_size(eager.stack_bytes)}"
+    if eager.reserved_bytes is not None:
+        text += f"; torch's allocator reserves {readable_size(eager.reserved_bytes)} (by a model of it)"
+    return f"{text}; with {readable_size(reserve)} in reserve it {fit_text(fits)}"
+
+
+def fit_text(fits: Sequence[Fit]) -> str:
+    """The sizes that fit, those that do not, and by how much the largest of these is too small."""
+    fitting = " ".join(str(fit.gb) for fit in fits if fit.fits)
+    short = [fit for fit in fits if not fit.fits]
+    verdict = f"fits {fitting} GB" if fitting else "fits no size listed"
+    if not short:
+        return verdict
+    names = " ".join(str(fit.gb) for fit in short)
+    return f"{verdict}, not {names} GB ({short[-1].gb} GB is {readable_size(-short[-1].left)} short)"
+
+
+def holding_lines(eager: EagerFigures) -> list[str]:
+    """Who holds most at eager's peak that a planned run has dropped by then."""
+    rows = eager.holdings[:LISTED_HOLDERS]
+    more = len(eager.holdings) - len(rows)
+    lines = [f"  {_holding_text(row)}" for row in rows]
+    if more > 0:
+        rest = sum(row.bytes for row in eager.holdings[LISTED_HOLDERS:])
+        lines.append(f"  {readable_size(rest)} by {more} more")
+    if eager.collected_bytes is not None:
+        lines.append(f"  had cycles been collected at once, the stack were {readable_size(eager.collected_bytes)}")
+    return ["held at eager's peak beyond the last use:", *lines] if lines else []
+
+
+def _holding_text(row: Holding) -> str:
+    count = f"{row.storages} tensor{'s' if row.storages > 1 else ''}"
+    place = f" (most of it made at {row.source})" if row.source and row.source not in row.holder else ""
+    return f"{readable_size(row.bytes)} in {count} by {row.holder}{place}"
