@@ -86,7 +86,11 @@ def _user_frames() -> Iterator[FrameType]:
 
 
 def _is_call(frame: FrameType) -> bool:
-    return "CALL" in dis.opname[_bytecode(frame.f_code)[frame.f_lasti]]
+    """A frame that called Python code in its own loop stands at the inline cache behind the call."""
+    code, at = _bytecode(frame.f_code), frame.f_lasti
+    while at > 0 and dis.opname[code[at]] == "CACHE":
+        at -= 2
+    return "CALL" in dis.opname[code[at]]
 
 
 @cache

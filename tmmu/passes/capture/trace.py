@@ -106,11 +106,11 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         _require_in_place(declared, recorder)
         distinct = {recorder.window_of(tensor): tensor for _, tensor in named_tensors(results)}
         tensors = [_computed(tensor) for tensor in distinct.values()]
-    outputs = tuple(map(recorder.window_of, tensors))
-    if not outputs:
-        raise _without_tensor(results)
-    del results
-    survivors = recorder.surviving_storages((*inputs, *outputs))
+        outputs = tuple(map(recorder.window_of, tensors))
+        if not outputs:
+            raise _without_tensor(results)
+        del results, distinct
+        survivors = recorder.surviving_storages((*inputs, *outputs))  # before anything else may collect garbage
     program = recorder.finish(
         name=workload.name, device=request.device, inputs=inputs, outputs=outputs, survivors=survivors
     )

@@ -1,0 +1,1 @@
+"""Lifetimes of the trace beside those of a run on real tensors."""
