@@ -9,12 +9,13 @@ of the caller's.
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from tmmu.runtime.memory.slab import PACKED, in_memory
 from tmmu.runtime.steps.build import byte_range
+from tmmu.torch_private import schema_of
 
 NORMAL, WIDE, EXTREME, NONFINITE = "normal", "wide", "extreme", "nonfinite"
 MANY: Final = (NORMAL, EXTREME, NONFINITE, WIDE, NORMAL, EXTREME, NONFINITE, NORMAL)
@@ -36,9 +37,25 @@ MAX_INTEGER: Final = 100
 """Integers are 1 to this, and the same below zero in every other draw: no division by zero, and none that overflows."""
 
 
-def draws_of(elements: int, *, special: bool) -> tuple[str, ...]:
-    """The kinds of the draws for tensors of at most so many elements; ``special`` ones only where they are safe."""
+COUNTED: Final = frozenset(
+    {"aten::polygamma", "aten::special_zeta"}
+    | {f"aten::special_chebyshev_polynomial_{kind}" for kind in "tuvw"}
+    | {f"aten::special_shifted_chebyshev_polynomial_{kind}" for kind in "tuvw"}
+    | {f"aten::special_hermite_polynomial_{kind}" for kind in ("h", "he")}
+    | {"aten::special_laguerre_polynomial_l", "aten::special_legendre_polynomial_p"}
+)
+"""Operators whose kernels take as many steps for an element as its value says: a degree, or the way up to zero. At
+10^12 one does not return in an hour."""
+
+
+def draws_of(operator: Any, elements: int, *, special: bool) -> tuple[str, ...]:
+    """The kinds of the draws of an operator on tensors of at most so many elements.
+
+    ``special`` ones only where they are safe, and normal numbers alone for operators that count.
+    """
     kinds = MANY if elements <= MANY_ELEMENTS else SOME if elements <= SOME_ELEMENTS else FEW
+    if schema_of(operator).name in COUNTED:
+        return (NORMAL,) * len(kinds)
     return tuple(kind if special or kind == WIDE else NORMAL for kind in kinds)
 
 

@@ -98,7 +98,7 @@ def _agrees_on_draws(candidate: CompiledStep, context: ValidationContext, fillab
     elements = max(tensor.numel() for tensor in (*candidate.arguments, *candidate.results))
     special = is_pointwise or is_lowered(candidate.call.operator)
     run, is_tried = runnable_of(candidate.code), False
-    for draw, kind in enumerate(draws_of(elements, special=special)):
+    for draw, kind in enumerate(draws_of(candidate.call.operator, elements, special=special)):
         fill_arguments(fillable, kind, draw, integers=is_pointwise)
         expected = _attempt(candidate.fallback[0], context.stream)
         if expected is None:

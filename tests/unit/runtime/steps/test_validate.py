@@ -181,9 +181,9 @@ def test_integers_that_a_trial_drew_are_zeros_again_before_they_are_indices() ->
 
 
 def test_small_tensors_are_drawn_more_often() -> None:
-    assert len(draws_of(5, special=True)) == 8
-    assert len(draws_of(1 << 20, special=True)) == 2
-    assert set(draws_of(5, special=False)) == {NORMAL, WIDE}
+    assert len(draws_of(aten.add.Tensor, 5, special=True)) == 8
+    assert len(draws_of(aten.add.Tensor, 1 << 20, special=True)) == 2
+    assert set(draws_of(aten.sort.default, 5, special=False)) == {NORMAL, WIDE}
 
 
 def test_small_weight_is_replaced_by_draws_and_keeps_its_values() -> None:
