@@ -9,8 +9,9 @@ shape, strides, dtype and every byte of results, gradients and changed arguments
 Outcomes: ``equal``; ``refused`` with a code of docs/spec/errors.md; ``by torch`` (a compiled graph that runs without a
 plan, equal); ``no graph`` (Dynamo makes none, equal); ``eager differs`` from itself and ``eager raises``, where nothing
 is compared. ``other bits``, ``exception``, ``crash`` and ``hang`` are faults, excused only where ``aot_eager`` has the
-very same, or, for ``backward``, eager itself while a dispatch mode watches it: some formulas of gradients look. Faults
-without an excuse are listed, and the program exits with 1.
+very same, or eager itself: for ``backward`` while a dispatch mode watches it, since some formulas of gradients look;
+for ``compile`` where ``copy_`` writes what an operator changes in place. Faults without an excuse are listed, and the
+program exits with 1.
 
 ``--resume FILE`` appends a JSON line for each pair of operator and dtype that is done, and leaves out those that the
 file has for as many samples. The database needs the package ``expecttest``.

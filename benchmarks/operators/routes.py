@@ -274,7 +274,32 @@ def _excuse(case: Case, eager: _Left, words: str, trained: bool, bits: bool) -> 
         theirs = _compiled_difference(case, eager, "aot_eager", trained=trained, bits=bits)
     except Exception as error:  # noqa: BLE001 - the same fault
         theirs = _words(error)
-    return "aot_eager has it too" if theirs.replace("aot_eager", "tmmu") == words else ""
+    if theirs.replace("aot_eager", "tmmu") == words:
+        return "aot_eager has it too"
+    return "eager has it where copy_ writes the change" if trained and _copies_change(case, bits=bits) else ""
+
+
+def _copies_change(case: Case, *, bits: bool) -> bool:
+    """Whether the compiled call gives what eager gives where ``copy_`` writes the change in place.
+
+    AOTAutograd writes each change so. The gradient of what was there before is zeros then, which are added: a negative
+    zero becomes a positive one. ``aot_eager`` cannot always be asked: it raises where a gradient needs the argument.
+    """
+    if not case.in_place:
+        return False
+    copied = _stable(lambda: _call_trained(case, lambda tensors: _change_by_copy(case, tensors)), bits=bits)
+    if isinstance(copied, Outcome):
+        return False
+    try:
+        return not _compiled_difference(case, copied, "tmmu", trained=True, bits=bits)
+    except Exception:  # noqa: BLE001 - it gives nothing
+        return False
+
+
+def _change_by_copy(case: Case, tensors: Tensors) -> torch.Tensor:
+    args, kwargs = case.arguments(tensors)
+    changed = args[0].clone()
+    return changed.copy_(case.function(changed.clone(), *args[1:], **kwargs))  # type: ignore[no-any-return]
 
 
 def _compiled_difference(case: Case, eager: _Left, name: str, *, trained: bool, bits: bool) -> str:

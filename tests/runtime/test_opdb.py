@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from argparse import ArgumentTypeError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,32 @@ def test_refusal_is_no_fault_and_an_error_is() -> None:
         patch.setattr("benchmarks.operators.routes.bind", lambda *_, **__: 1 / 0)
         (plan, *_) = outcomes(broken)
     assert (plan.outcome, plan.excuse) == (EXCEPTION, "")
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_sign_that_a_copied_change_loses_is_torchs() -> None:
+    large = {"t0": torch.full((3,), 8.0, dtype=torch.float16, requires_grad=True)}
+    changing = Case(
+        function=torch.Tensor.erfc_, args=(_Place("t0"),), kwargs={}, tensors=large, in_place=True, trains=True
+    )
+    with one_thread():
+        (*_, compiled) = outcomes(changing)
+    assert (compiled.route, compiled.outcome) == ("compile", OTHER)
+    assert compiled.reason.endswith("3 elements differ, first 0.0, not -0.0")
+    assert compiled.excuse == "eager has it where copy_ writes the change"
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("function", [torch.Tensor.add_, torch.Tensor.add])
+def test_other_bits_of_a_change_have_no_excuse(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmmu.backend.CompiledGraph.run_forward", lambda _, args: [arg + 7 for arg in args])
+    wrong = replace(case(lambda x: function(x, 1), trains=True), in_place=function is torch.Tensor.add_)
+    with one_thread():
+        (*_, compiled) = outcomes(wrong)
+    assert compiled.outcome in (OTHER, EXCEPTION)
+    assert not compiled.excuse
 
 
 def test_call_without_one_value_is_not_compared() -> None:
