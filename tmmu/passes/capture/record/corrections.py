@@ -36,8 +36,25 @@ _ONE_DTYPE: Final = frozenset(
 )
 """Operators whose real kernels want all their tensors in one dtype."""
 
-_KEEPS_FORMAT: Final = frozenset({_aten.max_unpool2d.default, _aten.channel_shuffle.default})
-"""Operators whose real kernels leave their result in the memory format of their argument."""
+_NEAREST: Final = frozenset(
+    {
+        *(_aten.upsample_nearest1d.default, _aten._upsample_nearest_exact1d.default),
+        *(_aten.upsample_nearest2d.default, _aten._upsample_nearest_exact2d.default),
+        *(_aten.upsample_nearest3d.default, _aten._upsample_nearest_exact3d.default),
+    }
+)
+"""Operators whose fake kernels take no batch of no images."""
+_KEEPS_FORMAT: Final = frozenset(
+    {
+        *(_aten.max_unpool2d.default, _aten.channel_shuffle.default, _aten.upsample_bilinear2d.default),
+        *(_aten.upsample_bicubic2d.default, _aten.upsample_trilinear3d.default, *_NEAREST),
+    }
+)
+"""Operators whose real kernels leave a new result in the memory format that their argument is taken to be in.
+
+One axis of one element decides between strides that are contiguous in two formats. Those of an upsampling are torch's
+for every device, by ``TORCH_META_FUNC`` in its sources.
+"""
 _FOLLOWS: Final = frozenset(
     {
         *(_aten.copysign.Tensor, _aten.floor_divide.default, _aten.special_xlog1py.default, _aten.xlogy.Tensor),
@@ -65,6 +82,8 @@ _CONTIGUOUS: Final = frozenset(
 """Operators whose real kernels on a CPU leave contiguous results, whatever their arguments are."""
 _RESHAPES: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
 """Operators whose fake kernels choose other strides for axes of one element."""
+_LANCZOS_GRADIENT: Final = getattr(_aten, "_upsample_lanczos2d_aa_backward", None)
+"""Not in torch 2.11. Contiguous too."""
 _BAGS: Final = frozenset({_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default})
 
 _MEAN_GRADIENTS: Final = frozenset(
@@ -100,6 +119,8 @@ def result_of_real_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[
     """The result of a call that real kernels take and fake ones refuse; ``None`` for any other."""
     if func in _MEAN_GRADIENTS and args[1].numel() == 0:
         return torch.empty_like(args[1])
+    if func in _NEAREST and args[0].shape[0] == 0 and 0 not in args[0].shape[1:]:
+        return torch.empty((*args[0].shape[:2], *args[1]), dtype=args[0].dtype)
     return _grouped_product(func, args, kwargs)
 
 
@@ -290,9 +311,12 @@ def _like_second(args: tuple[Any, ...], result: torch.Tensor, device: str) -> to
 
 
 def _laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
-    if tensor.is_contiguous(memory_format=memory_format):
+    """The tensor with the strides of a new one in this format, along axes of one element too."""
+    with disable_current_modes():
+        stride = torch.empty(tensor.shape, memory_format=memory_format, device="meta").stride()
+    if tensor.stride() == stride:
         return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, memory_format=memory_format)
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
 
 
 def _batch_normalized(args: tuple[Any, ...], result: Any, device: str) -> Any:
@@ -336,6 +360,7 @@ _RULES: Final[Mapping[OpOverload, Rule]] = {
     **dict.fromkeys(_FOLLOWS, _following),
     **dict.fromkeys(_KEEPS_FORMAT, _formatted),
     **dict.fromkeys(_CONTIGUOUS, _contiguous),
+    **({_LANCZOS_GRADIENT.default: _contiguous} if _LANCZOS_GRADIENT else {}),
     **{func: _bag_sums(func) for func in _BAGS},
     _aten.binary_cross_entropy_backward.default: _like_second,
     _aten.native_layer_norm.default: _normalized,
