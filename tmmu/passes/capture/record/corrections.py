@@ -77,11 +77,30 @@ _CONTIGUOUS: Final = frozenset(
         *(_aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default),
         *(_aten.normal.float_Tensor, _aten.normal.Tensor_float, _aten.normal.Tensor_Tensor, _aten.poisson.default),
         *(_aten._standard_gamma.default, _aten.isin.Tensor_Tensor, _aten.isin.Tensor_Scalar),
+        *(_aten._log_softmax.default, _aten._softmax_backward_data.default, _aten.native_layer_norm_backward.default),
+        *(_aten.masked_fill.Scalar, _aten.masked_fill.Tensor, _aten.index_add.default, _aten.tril.default),
+        *(_aten.triu.default, _aten.renorm.default, _aten.im2col.default),
     }
 )
 """Operators whose real kernels on a CPU leave contiguous results, whatever their arguments are."""
 _RESHAPES: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
 """Operators whose fake kernels choose other strides for axes of one element."""
+_LIKE: Final = frozenset(
+    {
+        *(_aten.empty_like.default, _aten.zeros_like.default, _aten.ones_like.default, _aten.full_like.default),
+        *(_aten.rand_like.default, _aten.randn_like.default, _aten.flip.default, _aten.index_put.default),
+        *(_aten.sort.default, _aten.sort.stable, _aten._prelu_kernel.default),
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    }
+)
+"""Operators whose real kernels leave results with the strides of their argument where that has no gaps."""
+_PADS: Final = frozenset(
+    {
+        *(_aten.reflection_pad2d_backward.default, _aten.replication_pad2d_backward.default),
+        *(_aten.reflection_pad3d.default, _aten.replication_pad3d.default),
+    }
+)
+"""Operators whose real kernels on a CPU leave a new result in the memory format of their last tensor."""
 _LANCZOS_GRADIENT: Final = getattr(_aten, "_upsample_lanczos2d_aa_backward", None)
 """Not in torch 2.11. Contiguous too."""
 _BAGS: Final = frozenset({_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default})
@@ -156,9 +175,10 @@ def _asks_for_quantized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(isinstance(arg, torch.dtype) and arg in _QUANTIZED for arg in (*args, *kwargs.values()))
 
 
-def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device: str) -> Any:
+def correct_result(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, device: str) -> Any:
     """The result as a real kernel gives it: its dtypes, strides and sizes."""
-    rule = _RULES.get(func)
+    follows_argument = kwargs.get("memory_format") in (None, torch.preserve_format)
+    rule = _RULES.get(func) if follows_argument else None
     result = result if rule is None else rule(args, result, device)
     return _iterated(func, args, result) if _is_elementwise(func) else result
 
@@ -167,7 +187,11 @@ def correct_result(func: OpOverload, args: tuple[Any, ...], result: Any, device:
 def _is_elementwise(func: OpOverload) -> bool:
     """Whether torch's iterator over elements makes its one result; copies keep a memory format of their own."""
     signature = schema_of(func)
-    if func in _CONTIGUOUS or any(argument.name == "memory_format" for argument in signature.arguments):
+    if (
+        func in _CONTIGUOUS
+        or func in _LIKE
+        or any(argument.name == "memory_format" for argument in signature.arguments)
+    ):
         return False
     makes = len(signature.returns) == 1 and signature.returns[0].alias_info is None and not signature.is_mutable
     return makes and (torch.Tag.pointwise in func.tags or func in _FOLLOWS or func in _GRADIENTS)
@@ -295,11 +319,34 @@ def _padded_row(elements: int) -> int:
 
 
 def _contiguous(args: tuple[Any, ...], result: Any, device: str) -> Any:
-    if device != "cpu":
+    if device != "cpu" or result is None:
         return result
     if isinstance(result, tuple):
         return tuple(_contiguous(args, part, device) for part in result)
     return _laid_out(result, torch.contiguous_format)
+
+
+def _like_first(args: tuple[Any, ...], result: Any, device: str) -> Any:
+    """On a CPU, a result with the strides of the first argument, as a new tensor like that one has them."""
+    if device != "cpu":
+        return result
+    if isinstance(result, tuple):
+        return tuple(_like_first(args, part, device) for part in result)
+    source = args[0]
+    if result.shape != source.shape or result.stride() == source.stride():
+        return result
+    if not _is_dense(source.shape, source.stride()):
+        return result
+    return torch.empty_strided(result.shape, source.stride(), dtype=result.dtype)
+
+
+def _group_normalized(args: tuple[Any, ...], result: Any, device: str) -> Any:
+    return (_formatted(args, result[0], device), *result[1:]) if device == "cpu" else result
+
+
+def _padded(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return _laid_out(result, suggest_memory_format(tensors[-1])) if device == "cpu" else result
 
 
 def _formatted(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
@@ -345,6 +392,7 @@ def _is_brief(arg: Any) -> bool:
 
 def _normalized(args: tuple[Any, ...], result: Any, device: str) -> Any:
     """Statistics are in single precision on a GPU, and on a CPU where the weight is in single precision."""
+    result = _contiguous(args, result, device)
     if args[0].dtype not in _HALF:
         return result
     weight = args[2]
@@ -360,10 +408,13 @@ _RULES: Final[Mapping[OpOverload, Rule]] = {
     **dict.fromkeys(_FOLLOWS, _following),
     **dict.fromkeys(_KEEPS_FORMAT, _formatted),
     **dict.fromkeys(_CONTIGUOUS, _contiguous),
+    **dict.fromkeys(_LIKE, _like_first),
+    **dict.fromkeys(_PADS, _padded),
     **({_LANCZOS_GRADIENT.default: _contiguous} if _LANCZOS_GRADIENT else {}),
     **{func: _bag_sums(func) for func in _BAGS},
     _aten.binary_cross_entropy_backward.default: _like_second,
     _aten.native_layer_norm.default: _normalized,
+    _aten.native_group_norm.default: _group_normalized,
     _aten.native_batch_norm.default: _batch_normalized,
     _aten.mkldnn_rnn_layer.default: _recurrent,
     _aten.mkldnn_rnn_layer_backward.default: _recurrent_gradients,

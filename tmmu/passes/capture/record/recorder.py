@@ -331,7 +331,7 @@ class Recorder(UncompiledDispatchMode):
             result = result_of_known_values(func, args, kwargs, self.builder)
         if result is None:
             result = self._cache.run(func, args, kwargs)
-        return correct_result(func, args, result, self._device)
+        return correct_result(func, args, kwargs, result, self._device)
 
     def _node_of_unknown(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node | None:
         node = self.randomness.node_of(tensor)
