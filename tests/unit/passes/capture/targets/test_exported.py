@@ -127,6 +127,7 @@ def with_pickled_weight(path: str, payload: object) -> str:
     return altered(path, change)
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.11, where it reads raw bytes
 def test_pickled_weight_with_code_runs_only_with_trust_where_weights_are_read(tmp_path: Path) -> None:
     """A plan leaves weights unread; a run reads them, and so does the model beside it."""
     mark = tmp_path / "ran"
