@@ -95,7 +95,7 @@ def show_case(name: str, problem: PackProblem, nodes: int | None) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--items", type=int, nargs="+", default=[300, 500, 600, 2_000])
+    parser.add_argument("--items", type=int, nargs="*", default=[300, 500, 600, 2_000])
     parser.add_argument("--random", type=int, nargs="*", default=[5_000, 20_000])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--nodes", type=int, help="as for tmmu pack")

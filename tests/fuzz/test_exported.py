@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.fuzz.test_formats import damage_bytes
-from tmmu.errors import TmmuError
+from tmmu.errors import InvalidConfig, TmmuError
 from tmmu.passes.capture.targets.exported import read_exported
 
 Damage: TypeAlias = Callable[[random.Random, bytes], bytes]
@@ -50,17 +50,18 @@ def damage_record(chance: random.Random, data: bytes) -> bytes:
     return made.getvalue()
 
 
+LONG_SHARDS = [pytest.param(1000, shard, marks=pytest.mark.long) for shard in range(1, 101)]
+"""A hundred thousand files, in shards that run beside each other and, with ``--last-failed``, apart from each other."""
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "attempts",
-    [20, pytest.param(1000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize(("attempts", "shard"), [(20, 0), pytest.param(1000, 0, marks=pytest.mark.slow), *LONG_SHARDS])
 @pytest.mark.parametrize(("damage", "least"), [(damage_bytes, 4), (damage_record, 10)], ids=["bytes", "record"])
 def test_damaged_archive_is_read_or_refused(
-    tmp_path: Path, program: bytes, damage: Damage, least: int, attempts: int
+    tmp_path: Path, program: bytes, damage: Damage, least: int, attempts: int, shard: int
 ) -> None:
     """One of ``least`` at the fewest is refused; undamaged, it is read."""
-    path, chance, refused = tmp_path / "x.pt2", random.Random(attempts), 0
+    path, chance, refused = tmp_path / "x.pt2", random.Random(attempts + shard * 1_000_003), 0
     path.write_bytes(program)
     read_exported(path, trust=False, weights=True)
     for _ in range(attempts):
@@ -70,3 +71,11 @@ def test_damaged_archive_is_read_or_refused(
         except TmmuError:
             refused += 1
     assert refused > attempts // least
+
+
+def test_archive_in_several_parts_is_refused(tmp_path: Path, program: bytes) -> None:
+    path = tmp_path / "x.pt2"
+    locator = program.rindex(b"PK\x06\x07")
+    path.write_bytes(program[: locator + 4] + b"\x01" + program[locator + 5 :])
+    with pytest.raises(InvalidConfig, match="is no exported program"):
+        read_exported(path, trust=False, weights=True)

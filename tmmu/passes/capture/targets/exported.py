@@ -113,7 +113,7 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
     """The program in a file, with its ``weights`` or with room for them; no code of the file runs without ``trust``."""
     if not path.is_file():
         raise InvalidConfig(f"no file {str(path)!r}", fix="check the path")
-    if not zipfile.is_zipfile(path):
+    if not _is_archive(path):
         raise InvalidConfig(f"{str(path)!r} is no exported program", fix="make it with torch.export.save")
     unread = nullcontext() if weights else _skip_weights()
     unpickled = nullcontext() if trust else without_pickles(path)
@@ -129,6 +129,14 @@ def read_exported(path: Path, *, trust: bool, weights: bool) -> torch.export.Exp
             raise InvalidConfig(
                 f"{str(path)!r} cannot be read: {reason}", fix="export it again with this torch"
             ) from error
+
+
+def _is_archive(path: Path) -> bool:
+    """Whether a file ends as a zip archive does; one that says it is a part of several is none here."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # Python raises this for damage in the last bytes of a large archive
+        return False
 
 
 @contextmanager
