@@ -1,8 +1,9 @@
 """Torch's switches that choose kernels: those that differ from torch's default, and blocks in which they do.
 
 ``torch.backends``, ``set_float32_matmul_precision`` and ``use_deterministic_algorithms`` decide which kernel runs an
-operator: its bits, its own temporaries, whether it raises, and whether memory made empty is filled. None of this is in
-a graph, so every captured call has the switches under which it was made, and runs under them (``Call.switches``).
+operator: its bits, its own temporaries, whether it raises, and whether memory made empty is filled. The default dtype
+is what a call makes that names none, and what integers become beside a fraction. None of this is in a graph, so every
+captured call has the switches under which it was made, and runs under them (``Call.switches``).
 What the attention switches and autocast choose is in the graph, as other operators.
 
 A precision that nobody has set (``none``) is that of IEEE. Every run asks, so that what a state of the switches means
@@ -30,6 +31,7 @@ from tmmu.torch_private import (
 )
 
 DETERMINISTIC: Final = "torch.use_deterministic_algorithms"
+_DEFAULT_DTYPE: Final = "torch.get_default_dtype"
 _OFF, _ON, _WARNS, _UNFILLED, _WARNS_UNFILLED = "off", "on", "warn_only", "on, unfilled", "warn_only, unfilled"
 _UNCHANGED: Final = nullcontext()
 _DETERMINISTIC_STATES: Final[Mapping[tuple[bool, bool, bool], str]] = {
@@ -84,6 +86,17 @@ def set_switches(switches: Switches, target: str) -> None:
         value = values.get(name, switch.default)
         if value != switch.read():
             switch.write(value)
+
+
+@contextmanager
+def switches_restored(target: str) -> Iterator[None]:
+    """Block after which the switches that act on ``target`` are as before, whatever it has set."""
+    before = current_switches(target)
+    with _matmul_precision_restored():
+        try:
+            yield
+        finally:
+            set_switches(before, target)
 
 
 def with_switches(function: Callable[[], object], switches: Switches, target: str) -> Callable[[], object]:
@@ -179,7 +192,18 @@ def _write_deterministic(state: str) -> None:
     set_deterministic_switches(*modes.get(state, (False, False, True)))
 
 
-_ANYWHERE: Final = ((DETERMINISTIC, KernelSwitch(_read_deterministic, _write_deterministic, _OFF)),)
+def _read_default_dtype() -> str:
+    return str(torch.get_default_dtype()).removeprefix("torch.")
+
+
+def _write_default_dtype(name: str) -> None:
+    torch.set_default_dtype(getattr(torch, name))
+
+
+_ANYWHERE: Final = (
+    (DETERMINISTIC, KernelSwitch(_read_deterministic, _write_deterministic, _OFF)),
+    (_DEFAULT_DTYPE, KernelSwitch(_read_default_dtype, _write_default_dtype, "float32")),
+)
 _TABLES: Final[Mapping[str, tuple[tuple[str, KernelSwitch], ...]]] = {
     "cpu": (
         *_ANYWHERE,
@@ -211,7 +235,7 @@ def _readers_of(target: str) -> tuple[Callable[[], Any], ...]:
     backend = "mkldnn" if target == "cpu" else "cuda"
     precisions = [partial(fp32_precision, backend, operation) for operation in ("matmul", "conv", "rnn")]
     named = [switch_readers[name] for name, _ in _TABLES[target] if name in switch_readers]
-    return (*deterministic_switches, *precisions, *named)
+    return (*deterministic_switches, torch.get_default_dtype, *precisions, *named)
 
 
 _READERS: Final = {target: _readers_of(target) for target in _TABLES}

@@ -8,7 +8,7 @@ A function of C is bound here once, so that a caller pays one look-up in its own
 load by itself (Dynamo, the partitioners, the archive reader) is loaded when its name is first taken.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from operator import attrgetter
@@ -22,6 +22,8 @@ import torch._ops
 import torch._prims.rng_prims
 import torch._prims_common
 import torch._subclasses.fake_tensor
+import torch.overrides
+import torch.utils._device
 import torch.utils._python_dispatch
 import torch.utils._pytree
 from torch import nn
@@ -94,6 +96,32 @@ set_mkldnn_enabled: Final[Callable[[bool], None]] = torch._C._set_mkldnn_enabled
 """The switch of the same; the public one changes other switches too. Holds: 2.11, 2.13."""
 GRAD_MODE_RESULTS: Final = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
 """Operators that look whether gradients are on, and the result that they leave out where not. Holds: 2.11, 2.13."""
+
+
+def function_modes() -> list[Any]:
+    """The modes of ``__torch_function__`` that are on, outermost first. Holds: 2.11, 2.13."""
+    return list(torch.overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def set_function_modes(modes: Sequence[Any]) -> None:
+    """From now on exactly these are on. Holds: 2.11, 2.13."""
+    for _ in range(torch._C._len_torch_function_stack()):
+        torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
+    for mode in modes:
+        torch.overrides._push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+def default_device_context() -> Any:
+    """What ``torch.set_default_device`` has entered, or ``None``. Holds: 2.11, 2.13."""
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+def set_default_device_context(context: Any) -> None:
+    """Names what a later ``torch.set_default_device`` leaves; it is entered by its mode alone. Holds: 2.11, 2.13."""
+    torch._GLOBAL_DEVICE_CONTEXT.device_context = context
+    modes = function_modes()
+    inner = [mode.device for mode in modes if isinstance(mode, torch.utils._device.DeviceContext)]
+    torch.utils._device.CURRENT_DEVICE = inner[-1] if inner else None
 
 
 def call_composite(operator: Any, *arguments: Any) -> Any:

@@ -41,6 +41,10 @@ SETTERS: dict[str, tuple[Callable[[], Any], dict[str, tuple[tuple[str, Any], ...
             "cuda": (("torch.backends.cuda.matmul.fp32_precision", "tf32"),),
         },
     ),
+    "default dtype": (
+        lambda: torch.set_default_dtype(torch.bfloat16),
+        dict.fromkeys(("cpu", "cuda"), (("torch.get_default_dtype", "bfloat16"),)),
+    ),
     "highest": (lambda: torch.set_float32_matmul_precision("highest"), {"cpu": (), "cuda": ()}),
     "allow_tf32": (
         set_attribute(backends.cuda.matmul, "allow_tf32", True),

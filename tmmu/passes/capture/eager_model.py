@@ -13,6 +13,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.failures.translate import translate_errors
+from tmmu.passes.capture.fake.process_state import default_device_set, process_state_restored
 from tmmu.passes.capture.imports import importable_from
 from tmmu.passes.capture.losses import supervision_name
 from tmmu.passes.capture.request import CaptureRequest
@@ -32,6 +33,7 @@ class EagerModel:
         self._import_folder = targets.import_folder(request.model)
         with self._user_code(Activity.BUILDING), torch.device(request.device):
             self._workload = _load_workload(request)
+            self._default_device = default_device_set()
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
         self._keeper = _StepKeeper()
         self._inputs = _inputs_of(self._workload)
@@ -70,6 +72,10 @@ class EagerModel:
 
     def step(self) -> Any:
         """One step, as the model's author would call it."""
+        with nullcontext() if self._default_device is None else self._default_device:
+            return self._step()
+
+    def _step(self) -> Any:
         workload = self._workload
         if self._request.mode == "inference":
             return evaluate(workload, self._request)
@@ -103,7 +109,11 @@ class EagerModel:
 
     @contextmanager
     def _user_code(self, activity: Activity = Activity.FORWARD) -> Iterator[None]:
-        with translate_errors(self._folder, activity), importable_from(self._import_folder):
+        with (
+            process_state_restored(),
+            translate_errors(self._folder, activity),
+            importable_from(self._import_folder),
+        ):
             yield
 
 

@@ -8,13 +8,14 @@ about torch meanwhile; ``Recorder`` is what listens.
 import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
+from tmmu.kernel_switches import switches_restored
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.collection import garbage_collection_off
@@ -26,6 +27,7 @@ from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_te
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.fake.jagged import jagged_rows
+from tmmu.passes.capture.fake.process_state import process_state_restored
 from tmmu.passes.capture.fake.scaler import updates_without_overflow
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
@@ -42,7 +44,11 @@ def capture(request: CaptureRequest, progress: Progress = no_progress) -> Captur
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
     folder = targets.source_folder(request.model)
     importable = importable_from(targets.import_folder(request.model))
-    with importable, forget_fake_imports(), ordinary_imports(), fake_environment(request.device) as fake:
+    surroundings = (process_state_restored(), importable, forget_fake_imports(), ordinary_imports())
+    with ExitStack() as stack:
+        for block in surroundings:
+            stack.enter_context(block)
+        fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
         with translate_errors(folder, Activity.BUILDING), Recorder(folder=folder), quick_initialization():
             workload = targets.load(request, fake)
@@ -92,6 +98,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     inputs = _declare(workload, recorder, training=request.mode != "inference")
     with (
         garbage_collection_off(),
+        switches_restored(request.device),
         workload.modules.track_calls(),
         recorder,
         recorder.unseen.watch_threads(),

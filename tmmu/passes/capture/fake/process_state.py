@@ -1,0 +1,31 @@
+"""What user code changes of the whole process, put back: working directory, default device, modes left on.
+
+A file may say ``os.chdir``, ``torch.set_default_device`` or enter a mode for good, as a script does. A trace and a run
+both execute it, one after the other in one process, and each must find what the first found.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from tmmu.torch_private import default_device_context, function_modes, set_default_device_context, set_function_modes
+
+
+@contextmanager
+def process_state_restored() -> Iterator[None]:
+    """Block after which the process is as before, whatever code inside has changed."""
+    folder, modes, device = os.getcwd(), function_modes(), default_device_context()  # noqa: PTH109 - it may be gone
+    try:
+        yield
+    finally:
+        set_function_modes(modes)
+        set_default_device_context(device)
+        os.chdir(folder)
+
+
+def default_device_set() -> torch.device | None:
+    """The device that ``torch.set_default_device`` has named, if it was called."""
+    context = default_device_context()
+    return None if context is None else context.device
