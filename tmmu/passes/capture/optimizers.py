@@ -84,21 +84,34 @@ def parse_optimizer(text: str, device: str) -> OptimizerSpec:
             reason = "how often a step of it evaluates the model depends on losses, so that no plan holds for it"
         raise InvalidConfig(f"--optimizer {text}: {reason}", fix=f"known: {known}")
     parameters = signature(makers[name]).parameters
-    form, arguments = "", dict[str, Any]()
+    forms, arguments = list[str](), dict[str, Any]()
     for item in _split_items(rest):
         key, equals, value = item.partition("=")
         if not equals and key in FORMS:
-            form = key
+            forms.append(key)
         elif not equals or key not in parameters or key in {"params", *FORMS}:
             takes = ", ".join(key for key in parameters if key not in {"params", *FORMS})
             raise InvalidConfig(f"--optimizer {text}: {name} takes no {item!r}", fix=f"it takes {takes}")
+        elif key in arguments:
+            raise InvalidConfig(f"--optimizer {text}: {key} stands twice", fix="leave one of them")
         else:
             arguments[key] = _value_of(value)
+            _require_number(text, key, arguments[key], parameters[key].default)
+    if len(forms) > 1:
+        raise InvalidConfig(f"--optimizer {text}: {' and '.join(forms)} are two forms", fix="leave one of them")
+    form = forms[0] if forms else ""
     if form in ("fused", "foreach") and form not in parameters:
         raise InvalidConfig(f"--optimizer {text}: {name} has no {form} form", fix="leave it out")
     if not form:
         form = "foreach" if device == "cuda" and _takes_foreach_by_itself(name, arguments) else "forloop"
     return OptimizerSpec(name=name, form=form, arguments=arguments)
+
+
+def _require_number(text: str, key: str, value: object, default: object) -> None:
+    """Refuses a text that reads as none of Python's literals, such as ``nan``, where the class takes a number."""
+    if isinstance(value, str) and isinstance(default, (int, float)):
+        fix = f"give a number{', or tensor(NUMBER)' if not isinstance(default, bool) else ''}, such as {default}"
+        raise InvalidConfig(f"--optimizer {text}: {key} is the text {value!r}", fix=fix)
 
 
 def _takes_foreach_by_itself(name: str, arguments: Mapping[str, Any]) -> bool:

@@ -67,6 +67,11 @@ def test_texts_name_a_class_its_form_and_its_arguments(text: str, device: str, m
         ("adamw:fast", "adamw takes no 'fast'"),
         ("adamw:params=1", "adamw takes no 'params=1'"),
         ("muon:fused", "muon has no fused form"),
+        ("adam:fused,foreach", "fused and foreach are two forms"),
+        ("sgd:momentum=0.9,momentum=0.5", "momentum stands twice"),
+        ("adam:lr=nan", "lr is the text 'nan'"),
+        ("adam:lr=tensor([0.1])", r"lr is the text 'tensor\(\[0.1\]\)'"),
+        ("sgd:nesterov=yes", "nesterov is the text 'yes'"),
     ],
 )
 def test_texts_that_torch_does_not_take_are_refused(text: str, says: str) -> None:
