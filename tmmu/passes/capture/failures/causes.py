@@ -102,6 +102,12 @@ def _of_unknown_value(failure: Failure) -> str:
     return _VALUES.get(failure.activity, _VALUES[Activity.FORWARD])
 
 
+def _of_unknown_number(failure: Failure) -> str:
+    if failure.activity in (Activity.FORWARD, Activity.LOSS):
+        return "a number that only a run knows is used here: keep it a tensor, without .item(), or compute it after"
+    return _of_unknown_value(failure)
+
+
 _SIGNATURES: Final = {
     Activity.BUILDING: "check --set against the parameters of what makes the model",
     Activity.INPUTS: "check --set against the parameters of what makes the inputs",
@@ -142,7 +148,7 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
     ),
     (_is("DynamicOutputShapeException"), _of_changing_shape),
     (_is("DataDependentOutputException"), _of_unknown_value),
-    (_says("UnknownNumber"), _of_unknown_value),
+    (lambda failure: failure.takes_unknown_number, _of_unknown_number),
     (
         _is("NoAttentionKernelError"),
         "allow another backend (sdpa_kernel, enable_math_sdp), or change dtype or head size",

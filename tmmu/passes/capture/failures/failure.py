@@ -11,6 +11,7 @@ import torch
 
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.record.graph_builder import flatten
+from tmmu.passes.capture.record.unknown_numbers import UnknownNumber
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.torch_private import OpOverload
 
@@ -62,6 +63,14 @@ class Failure:
         """Whether it was raised by the call itself that begins the user's code: the arguments do not fit."""
         last = self.frames[-1].f_code if self.frames else None
         return last is not None and (last.co_filename.startswith(_OURS) or last.co_name in _MODULE_CALL)
+
+    @property
+    def takes_unknown_number(self) -> bool:
+        """Whether a number that only a run knows is named, or is an argument of what raised it."""
+        code, values = (self.frames[-1].f_code, self.frames[-1].f_locals) if self.frames else (None, {})
+        names = code.co_varnames[: code.co_argcount] if code is not None else ()
+        is_argument = any(type(values.get(name)) is UnknownNumber for name in names)
+        return UnknownNumber.__name__ in self.message or is_argument
 
     def passes(self, *places: str) -> bool:
         """Whether a frame is of one of these files or folders of torch."""

@@ -1,21 +1,26 @@
 """Numbers that only a run knows: what ``.item()`` gives where no constant decides it.
 
-Such a number may be stored, returned, formatted (``nan``) and computed with, as logs do (``total += loss.item()``).
+Such a number may be stored, copied, returned, formatted (``nan``) and computed with, as logs do (``total += loss.item()``).
 Whatever would decide what the step does looks at it, and is refused at that line: truth, comparison, conversion to a
 Python number, use as an index, arithmetic with a tensor.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import torch
+from torch import nn
 
-from tmmu.torch_private import DataDependentOutputException
+from tmmu.passes.capture.replace import replace_attribute
+from tmmu.torch_private import DataDependentOutputException, FakeTensor
 
 _ARITHMETIC: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 _CONVERSIONS: Final = ("bool", "int", "float", "complex", "index", "floor", "ceil", "trunc")
+_INTEGER_FORM: Final = re.compile(r"(?:(?<=\D)0)?[bcdoxXn]$")
+"""How a form ends that a float lacks."""
 
 
 class UnknownNumber:
@@ -38,7 +43,19 @@ class UnknownNumber:
         return "nan"
 
     def __format__(self, form: str) -> str:
-        return format(float("nan"), form.replace("d", "f"))  # an integer's form, which floats do not have
+        """As wide as it would be; ``ValueError`` for a form that numbers of its class do not have."""
+        format(self._kind(), form)
+        return format(float("nan"), _INTEGER_FORM.sub("f", form))
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        del protocol
+        _look()
+
+    def __copy__(self) -> "UnknownNumber":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "UnknownNumber":
+        return self
 
     def __neg__(self) -> "UnknownNumber":
         return self
@@ -60,7 +77,7 @@ def _look(*_: Any) -> NoReturn:
 def _arithmetic(name: str) -> Callable[..., Any]:
     def compute(number: UnknownNumber, other: Any, *_: Any) -> Any:
         if isinstance(other, torch.Tensor):
-            _look()
+            raise TypeError(f"{type(number).__name__}, of .item(), beside a tensor")
         if not isinstance(other, (int, float, complex)):
             return NotImplemented
         kinds = {number.__class__, other.__class__, float if name == "truediv" else int}
@@ -85,8 +102,9 @@ def _kind_of(dtype: torch.dtype) -> type:
 
 @contextmanager
 def unknown_items() -> Iterator[None]:
-    """Block in which ``Tensor.item()`` of a tensor without a value is such a number, no error."""
+    """Block in which ``Tensor.item()`` of a tensor without a value is such a number, no error; so in a format."""
     known: Callable[[torch.Tensor], Any] = torch.Tensor.item
+    known_format: Callable[[torch.Tensor, str], str] = torch.Tensor.__format__
 
     def item(tensor: torch.Tensor) -> Any:
         try:
@@ -94,8 +112,13 @@ def unknown_items() -> Iterator[None]:
         except DataDependentOutputException:
             return UnknownNumber(_kind_of(tensor.dtype))
 
+    def format_number(tensor: torch.Tensor, form: str) -> str:
+        is_number = tensor.dim() == 0 and isinstance(tensor, FakeTensor) and not isinstance(tensor, nn.Parameter)
+        return format(tensor.item(), form) if is_number else known_format(tensor, form)
+
     torch.Tensor.item = item  # type: ignore[method-assign,assignment]
     try:
-        yield
+        with replace_attribute(torch.Tensor, "__format__", format_number):
+            yield
     finally:
         del torch.Tensor.item  # it inherits the real one

@@ -169,7 +169,7 @@ ROWS = (
     Row("optimizer_refuses_value", SCALAR, ("correct its arguments",), ("forward", "inputs"), "INVALID_CONFIG",
         options=(*TRAINING, ("optimizer", "sgd:lr=-1"))),
     Row("optimizer_refuses_type", SCALAR, ("correct its arguments",), ("forward", "inputs"), "INVALID_CONFIG",
-        options=(*TRAINING, ("optimizer", "sgd:lr=big"))),
+        options=(*TRAINING, ("optimizer", "sgd:lr=[1]"))),
     Row("optimizer_refuses_device", SCALAR, ("arguments of --optimizer",), ("forward", "inputs"),
         options=(*TRAINING, ("optimizer", "adam:capturable=true"))),
     Row("optimizer_wants_sparse_gradients", SCALAR, ("sparse gradients are not modelled",), ("forward", "inputs"),
