@@ -1,6 +1,7 @@
 """Numbers that only a run knows: what ``.item()`` gives where no constant decides it.
 
-Such a number may be stored, copied, returned, formatted (``nan``) and computed with, as logs do (``total += loss.item()``).
+Such a number may be stored, copied, returned, formatted (``nan``) and computed with, as logs do
+(``total += loss.item()``).
 Whatever would decide what the step does looks at it, and is refused at that line: truth, comparison, conversion to a
 Python number, use as an index, arithmetic with a tensor.
 """

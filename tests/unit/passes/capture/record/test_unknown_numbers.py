@@ -91,5 +91,5 @@ def test_looking_at_a_number_is_refused_at_its_line(tmp_path: Path, monkeypatch:
 def test_a_form_that_numbers_do_not_have_is_refused_as_in_eager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, form: str
 ) -> None:
-    with pytest.raises(CaptureFailed, match="net.py:14: ValueError: Unknown format code"):
+    with pytest.raises(CaptureFailed, match=r"net\.py:14: ValueError: Unknown format code"):
         trace(tmp_path, monkeypatch, f"log.append(f'{{{number}:{form}}}')")
