@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tmmu.driver import PlanRequest, RunRequest, run_model
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
@@ -20,6 +21,7 @@ from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.token import token_from_seed
+from tmmu.runtime.compare.run import RunReport
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.executor import Executor
 
@@ -99,3 +101,10 @@ def random_ids(*shape: int, high: int, seed: int = 0) -> torch.Tensor:
     for n in shape:
         count *= n
     return torch.tensor([draw.randrange(high) for _ in range(count)]).view(shape)
+
+
+def run_checked(model: str, *, sanitize: bool = False) -> RunReport:
+    """One run of what ``tmmu run MODEL --check`` runs; raises where it has other bits than the model itself."""
+    run_request = RunRequest(seed=0, weights=None, check=True, sanitize=sanitize)
+    plan_request = PlanRequest(mode="inference", preset="inference", token=TOKEN, arenas=default_arenas())
+    return run_model(CaptureRequest(model=model, device="cpu"), plan_request, run_request, no_progress)[1]

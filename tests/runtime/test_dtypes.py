@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from tests.runtime.harness import TOKEN, bind_module, capture_program, plan_of, run_eager, same_bits
+from tests.runtime.harness import TOKEN, bind_module, capture_program, plan_of, run_checked, run_eager, same_bits
 from tmmu.backend import reports
 from tmmu.errors import UnsupportedOp
 from tmmu.runtime.compare.random_tensors import random_inputs
@@ -144,3 +144,30 @@ def test_graph_whose_kernel_disagrees_with_its_fake_is_run_by_torch_and_tried_on
     assert report.planned == 0
     assert list(report.plain.values()) == [3]
     assert sum("torch's kernel makes" in record.getMessage() for record in caplog.records) == 1
+
+
+READ_AS_ANOTHER = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8).to({dtype}), requires_grad=False)
+        self.register_buffer("codes", torch.arange(64).view(8, 8).to({dtype}))
+    def forward(self, x):
+        return self.weight.view({reader}) + 0, self.codes.view({reader}) + 0, x * 2
+model = Net
+inputs = lambda: (torch.zeros(4, 8),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reader"),
+    [("float8_e4m3fn", "uint8"), ("bfloat16", "int16"), ("float32", "int32"), ("complex64", "int64")],
+)
+def test_weights_and_constants_may_be_read_as_another_dtype_alone(tmp_path: Path, dtype: str, reader: str) -> None:
+    """Random weights and constants of the file have the dtype of the model, whatever reads them first."""
+    text = READ_AS_ANOTHER.format(dtype=f"torch.{dtype}", reader=f"torch.{reader}")
+    (tmp_path / "net.py").write_text(text)
+    report = run_checked(f"{tmp_path / 'net.py'}:Net", sanitize=True)
+    assert (report.checked, report.same, report.near) == (3, 3, 0)

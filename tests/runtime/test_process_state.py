@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.harness import TOKEN
-from tmmu.driver import PlanRequest, RunRequest, run_model
+from tests.runtime.harness import run_checked
 from tmmu.kernel_switches import set_switches
-from tmmu.passes.capture.request import CaptureRequest, no_progress
-from tmmu.planner.arenas import default_arenas
 from tmmu.torch_private import default_device_context, function_modes
 
 NET = """
@@ -55,9 +52,7 @@ def check_file(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None
     """The run has the bits of the model itself; afterwards the folder is the same."""
     (folder / "net.py").write_text(text)
     monkeypatch.chdir(folder)
-    run_request = RunRequest(seed=0, weights=None, check=True)
-    plan_request = PlanRequest(mode="inference", preset="inference", token=TOKEN, arenas=default_arenas())
-    run_model(CaptureRequest(model="net.py:Net", device="cpu"), plan_request, run_request, no_progress)
+    run_checked("net.py:Net")
     assert Path.cwd() == folder
 
 

@@ -68,9 +68,10 @@ def _refuse(problem: RingProblem, request: RingRequest) -> NoReturn:
     largest = max(free, key=lambda block: (problem.bytes[block], -block), default=0)
     depth = f" at depth {request.depth}" if request.depth else ""
     must = f"{_bytes(pinned)} are read at several places and stay, and of the others " if pinned else ""
+    name = problem.names[largest] or "that of the model itself"
     raise ArenaTooSmall(
         f"no {request.policy} ring{depth} fits in {_bytes(request.capacity)}: {must}"
-        f"the largest layer, {problem.names[largest]}, has {_bytes(problem.bytes[largest])}",
+        f"the largest layer, {name}, has {_bytes(problem.bytes[largest])}",
         fix="choose another policy or depth" if least is None else f"give it {least} bytes",
         arena="parameters",
         capacity=request.capacity,

@@ -1,6 +1,6 @@
 """Random inputs and weights, a function of seed and name alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
@@ -20,18 +20,23 @@ def random_inputs(specs: Sequence[InputSpec], seed: int) -> dict[str, torch.Tens
     return {spec.name: _draw(f"input:{spec.name}", spec.shape, spec.dtype, seed).to(spec.device) for spec in specs}
 
 
-def random_weights(graph: Graph, names: Sequence[str], seed: int) -> dict[str, torch.Tensor]:
-    """By name, a flat random tensor of each of these weights that is read; ``INVALID_CONFIG`` for an integral one."""
+def random_weights(
+    graph: Graph, names: Sequence[str], forms: Mapping[str, torch.Tensor], seed: int
+) -> dict[str, torch.Tensor]:
+    """By name, a flat random tensor of each of these weights that is read; ``INVALID_CONFIG`` for an integral one.
+
+    Its dtype is that of ``forms``, which the model has; of another name, that of its first reader.
+    """
     dtypes: dict[int, str] = {}
-    for buffer, dtype in zip(graph.values.buffer, graph.values.dtype, strict=True):
-        dtypes.setdefault(buffer, dtype)
+    for buffer, reader in zip(graph.values.buffer, graph.values.dtype, strict=True):
+        dtypes.setdefault(buffer, reader)
     weights: dict[str, torch.Tensor] = {}
     wanted_names = frozenset(names)
     for buffer, name in zip(graph.buffers.ids, graph.notes.buffers, strict=True):
         is_weight = graph.buffers.role[buffer] in (PARAMETER, CONSTANT, STATE)  # an input may have the same name
         if not is_weight or name not in wanted_names or buffer not in dtypes:
             continue
-        dtype = getattr(torch, dtypes[buffer])
+        dtype: torch.dtype = forms[name].dtype if name in forms else getattr(torch, dtypes[buffer])
         if not (dtype.is_floating_point or dtype.is_complex):
             raise InvalidConfig(f"{name} is {dtype} and depends on more than numbers", fix="give it with --weights")
         count = graph.buffers.bytes[buffer] // dtype.itemsize

@@ -27,7 +27,7 @@ from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.runtime.weights.load import LazyTensors, Weight
 from tmmu.runtime.weights.safetensors_files import stored_tensors
-from tmmu.runtime.weights.sources import file_source_like
+from tmmu.runtime.weights.sources import ModelTensor, file_source_like
 
 Tensors = Mapping[str, torch.Tensor]
 Weights = Mapping[str, Weight]
@@ -167,11 +167,15 @@ def _device_allocations(executor: Executor, inputs: Tensors) -> int:
 
 def _weights_by_origin(graph: Graph, options: RunOptions) -> dict[str, Weights]:
     """Weights by their origin; of two with one name the later counts."""
-    origins: dict[str, Weights] = {NUMBERS: options.constants, MODEL: options.stored}
+    origins: dict[str, Weights] = {NUMBERS: _as_in_model(options.constants), MODEL: _as_in_model(options.stored)}
     if options.weights:
         return origins | {FILE: _weights_of_file(graph, options.weights, options.forms)}
     unknown = [name for name in options.names if name not in options.constants and name not in options.stored]
-    return origins | {SEED: random_weights(graph, unknown, options.seed)}
+    return origins | {SEED: _as_in_model(random_weights(graph, unknown, options.forms, options.seed))}
+
+
+def _as_in_model(tensors: Tensors) -> dict[str, Weight]:
+    return {name: ModelTensor(tensor) for name, tensor in tensors.items()}
 
 
 def _weights_of_file(graph: Graph, path: Path, forms: Tensors) -> dict[str, Weight]:

@@ -9,10 +9,11 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.runtime.memory.slab import Location, Slab, is_dense
 from tmmu.runtime.weights.safetensors_files import StoredTensor, read_stored
-from tmmu.runtime.weights.sources import FileSource, Source, TensorSource, require_size, tensor_source
+from tmmu.runtime.weights.sources import FileSource, ModelTensor, Source, TensorSource, require_size, tensor_source
 
-Weight: TypeAlias = torch.Tensor | StoredTensor | FileSource
-"""A tensor; or one in a file, row-major as there (``StoredTensor``) or in another memory order (``FileSource``)."""
+Weight: TypeAlias = torch.Tensor | ModelTensor | StoredTensor | FileSource
+"""A tensor, the model's own (``ModelTensor``) or another; or one in a file, row-major as there (``StoredTensor``) or in
+another memory order (``FileSource``)."""
 CHUNK_BYTES: Final = 64 << 20
 """Bytes of a file read at a time on their way to another device, which bounds the host memory that this takes."""
 _MAX_NAMES = 5
@@ -94,6 +95,8 @@ def load_tensor(weight: Weight) -> torch.Tensor:
     """The weight as a tensor, read from its file if it is in one, in the shape that it has there."""
     if isinstance(weight, torch.Tensor):
         return weight
+    if isinstance(weight, ModelTensor):
+        return weight.tensor
     if isinstance(weight, FileSource):
         return load_tensor(weight.stored)
     data = torch.empty(weight.size, dtype=torch.uint8)
@@ -125,7 +128,10 @@ def _source_of(name: str, weight: Weight, size: int, dtypes: set[str]) -> Source
             _require_dtype(f"{name} in {weight.stored.path.name}", weight.stored.dtype, dtypes)
         require_size(weight, size)
         return weight
-    _require_dtype(name, str(weight.dtype)[6:], dtypes)
+    if isinstance(weight, ModelTensor):
+        weight = weight.tensor
+    else:
+        _require_dtype(name, str(weight.dtype)[6:], dtypes)
     whole = weight.untyped_storage().nbytes() == size
     return tensor_source(name, weight if whole or is_dense(weight) else weight.contiguous(), size)
 

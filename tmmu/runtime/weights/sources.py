@@ -45,6 +45,13 @@ class TensorSource:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """A weight as the model itself has it: its dtype is right, whatever dtype the graph reads it as."""
+
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class FileSource:
     """The bytes of a tensor in a file, row-major as there, or permuted to ``stride``, in elements."""
 

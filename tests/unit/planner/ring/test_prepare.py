@@ -94,6 +94,13 @@ def test_layer_larger_than_the_ring_is_named() -> None:
     assert refused.value.fields["least"] == 4096
 
 
+def test_layer_without_a_name_is_that_of_the_model_itself() -> None:
+    problem = layer_problem([512, 4096, 512], [1] * 3, [1] * 3)
+    unnamed = replace(problem, names=("",) * len(problem.names))
+    with pytest.raises(ArenaTooSmall, match="the largest layer, that of the model itself, has 4096 bytes"):
+        plan_ring(unnamed, RingRequest(capacity=4000))
+
+
 def test_refusal_names_pinned_bytes_that_leave_no_room() -> None:
     graph = layered_graph([512] * 3, tied=4096)
     with pytest.raises(ArenaTooSmall, match=r"4096 bytes \(4\.0 KiB\) are read at several places and stay"):
