@@ -170,6 +170,35 @@ class OfOpaque(nn.Module):
         return x @ self.table
 
 
-def test_wrapper_that_does_not_say_what_it_wraps_is_refused_by_its_name() -> None:
-    with pytest.raises(UnsupportedOp, match="table is a Opaque, which does not say what plain tensors it is made of"):
+def of_missing(wrapper: Any) -> Any:
+    del wrapper
+    return ["missing"], None
+
+
+def of_itself(wrapper: Any) -> Any:
+    wrapper.mirror = wrapper
+    return ["inner", "mirror"], None
+
+
+def of_nothing(wrapper: Any) -> Any:
+    wrapper.inner, wrapper.absent = wrapper.inner, None
+    return ["inner", "absent"], None
+
+
+def of_one_number(wrapper: Any) -> Any:
+    del wrapper
+    return 5
+
+
+def of_an_error(wrapper: Any) -> Any:
+    raise KeyError(type(wrapper))
+
+
+@pytest.mark.parametrize("flatten", [None, of_missing, of_itself, of_nothing, of_one_number, of_an_error])
+def test_wrapper_that_does_not_say_what_it_wraps_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, flatten: Any
+) -> None:
+    if flatten is not None:
+        monkeypatch.setattr(Opaque, "__tensor_flatten__", flatten, raising=False)
+    with pytest.raises(UnsupportedOp, match="is a Opaque, which does not say what plain tensors it is made of"):
         capture_program(OfOpaque, {"x": X})

@@ -20,6 +20,7 @@ from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.passes.capture.failures.translate import translate_errors
+from tmmu.passes.capture.fake.anomaly import anomalies_unseen
 from tmmu.passes.capture.fake.autocast import autocast_for
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.fake.composites import composites_for
@@ -83,6 +84,7 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
         copyable_tensors(),
         autocast_for(device),
         jagged_rows(),
+        anomalies_unseen(),
         _recurrent_kernels(device),
     ):
         warnings.simplefilter("ignore")  # about a run that does not take place

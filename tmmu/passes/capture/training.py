@@ -73,6 +73,8 @@ def _require_trainable(loss: Any) -> None:
             "the model has no scalar loss to train on",
             fix="define loss(model, *args, **kwargs), return .loss, or give --loss",
         )
+    if not torch.is_grad_enabled():
+        raise CaptureFailed("gradients are off", fix="leave out torch.set_grad_enabled(False) in the model's file")
     if not loss.requires_grad:
         raise CaptureFailed("the loss depends on no trainable parameter", fix="unfreeze a parameter, or plan inference")
 

@@ -19,23 +19,35 @@ def named_tensors(value: Any) -> tuple[tuple[str, torch.Tensor], ...]:
     return tuple(_walk(value, "", set(), 0))
 
 
-def plain_tensors(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def plain_tensors(
+    name: str, tensor: torch.Tensor, parents: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensor itself, or those that it wraps, whose memory is its own: ``weight.scale`` of ``weight``.
 
-    ``UNSUPPORTED_OP`` for one of a class with a dispatch of its own that does not say what it wraps.
+    ``UNSUPPORTED_OP`` for one of a class with a dispatch of its own that does not say what it wraps, or names one of
+    its ``parents``, by identity.
     """
     if not is_wrapper(tensor):
         yield name, tensor
         return
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    parts = [] if flatten is None else [(part, getattr(tensor, part)) for part in flatten()[0]]
-    if not parts or not all(isinstance(inner, torch.Tensor) for _, inner in parts):
+    parts = _parts_of(tensor)
+    if not parts or id(tensor) in parents:
         raise UnsupportedOp(
             f"{name or 'a result'} is a {type(tensor).__name__}, which does not say what plain tensors it is made of",
             fix="give its class __tensor_flatten__ and __tensor_unflatten__, or plan the model of plain tensors",
         )
     for part, inner in parts:
-        yield from plain_tensors(f"{name}.{part}" if name else part, inner)
+        yield from plain_tensors(f"{name}.{part}" if name else part, inner, parents | {id(tensor)})
+
+
+def _parts_of(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """What a wrapper names as its tensors; nothing where its class cannot say, or names something else."""
+    try:
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        parts = [(str(part), getattr(tensor, part)) for part in names]
+    except Exception:  # noqa: BLE001 - the user's code
+        return []
+    return parts if all(isinstance(inner, torch.Tensor) for _, inner in parts) else []
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from tmmu.errors import TmmuError
 from tmmu.ir.graph import Graph
@@ -140,3 +141,25 @@ def test_input_gradients_are_outputs(tmp_path: Path) -> None:
     graph = step(tmp_path, text + LOSS)
     assert [graph.values.shape[v] for v in graph.outputs][-1] == (2, 4)
     assert len(graph.outputs) == len(step(tmp_path).outputs) + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NET.replace("class Net", "torch.autograd.set_detect_anomaly(True)\nclass Net") + LOSS,
+        NET
+        + "def loss(model, x):\n    with torch.autograd.detect_anomaly():\n        return model(x).square().mean()\n",
+        NET.replace("return self", "torch.autograd.set_detect_anomaly(True); return self") + LOSS,
+    ],
+)
+def test_anomaly_detection_is_no_part_of_a_step(tmp_path: Path, text: str) -> None:
+    """It looks at values, which a trace has none of, and changes no result."""
+    assert step(tmp_path, text).ir_hash == step(tmp_path).ir_hash
+    assert not torch.is_anomaly_enabled()
+
+
+def test_gradients_that_are_off_are_blamed_and_not_the_parameters(tmp_path: Path) -> None:
+    with pytest.raises(TmmuError, match="gradients are off") as refusal:
+        step(tmp_path, NET.replace("class Net", "torch.set_grad_enabled(False)\nclass Net") + LOSS)
+    assert "torch.set_grad_enabled" in refusal.value.fix
+    assert torch.is_grad_enabled()

@@ -1,4 +1,4 @@
-"""What user code changes of the whole process, put back: working directory, default device, modes left on.
+"""What user code changes of the whole process, put back: working directory, gradients, default device, modes.
 
 A file may say ``os.chdir``, ``torch.set_default_device`` or enter a mode for good, as a script does. A trace and a run
 both execute it, one after the other in one process, and each must find what the first found.
@@ -7,6 +7,7 @@ both execute it, one after the other in one process, and each must find what the
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -16,12 +17,14 @@ from tmmu.torch_private import default_device_context, function_modes, set_defau
 @contextmanager
 def process_state_restored() -> Iterator[None]:
     """Block after which the process is as before, whatever code inside has changed."""
-    folder, modes, device = os.getcwd(), function_modes(), default_device_context()  # noqa: PTH109 - it may be gone
+    folder, modes, device = Path.cwd(), function_modes(), default_device_context()
+    has_gradients = torch.is_grad_enabled()
     try:
         yield
     finally:
         set_function_modes(modes)
         set_default_device_context(device)
+        torch.set_grad_enabled(has_gradients)
         os.chdir(folder)
 
 
