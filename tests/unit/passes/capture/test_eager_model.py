@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tmmu.errors import InvalidConfig
+from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.passes.capture.eager_model import EagerModel
 from tmmu.passes.capture.request import CaptureRequest
 
@@ -88,3 +88,12 @@ def test_optimizer_and_its_state_are_made_by_the_first_step_alone(
     model.load({}, {"input": torch.ones(3, 4)})
     model.step()
     assert {t.item() for name, t in model.states.items() if name.startswith("optimizer.step.")} == {1.0}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the model finds its GPU")
+@pytest.mark.parametrize("place", ["torch.set_default_device('cuda')", "torch.ones(1, device='cuda')"])
+def test_model_that_names_a_gpu_is_told_to_run_where_one_is(tmp_path: Path, place: str) -> None:
+    (tmp_path / "net.py").write_text(TRAINED.replace("import torch", f"import torch\n{place}"))
+    with pytest.raises(CaptureFailed) as refusal:
+        EagerModel(CaptureRequest(model=str(tmp_path / "net.py"), device="cpu"))
+    assert "tmmu plan needs none" in refusal.value.fix

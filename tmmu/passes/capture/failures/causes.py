@@ -155,6 +155,10 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
     ),
     (_is("UnsupportedFakeTensorException"), "only dense tensors can be traced"),
     (_says(".numpy() is not supported", "Numpy is not available"), "NumPy needs values: compute it with torch"),
+    (
+        _says("not compiled with CUDA", "No CUDA GPUs are available", "Found no NVIDIA driver"),
+        "the model's own code names a GPU: run it where there is one; tmmu plan needs none",
+    ),
     (_says('missing the required "forward" function'), "define forward in the class of the model"),
     (_says("does not support dense gradients"), "sparse gradients are not modelled: name another with --optimizer"),
     (

@@ -117,6 +117,8 @@ ROWS = (
     Row("repeats_of_data", module("return x.flatten().repeat_interleave(torch.randint(3, (8,)))"),
         ("output_size",), ("where",)),
     Row("unique_data", module("return torch.rand(4).unique()"), ("fixed size",), ("where", "mask")),
+    Row("gpu_missing", module("return x", init="raise RuntimeError('No CUDA GPUs are available')"), ("run it where",),
+        ("makes the model", "inputs")),
     Row("numpy", module("return torch.from_numpy(x.numpy())"), ("compute it with torch",), ("inputs",)),
     Row("scripted", module("return x + 1") + "model = torch.jit.trace(Net(), torch.zeros(4))\n", ("before torch.jit",),
         ("inputs",)),
