@@ -1,4 +1,4 @@
-"""Models that keep tensors in every way in which Python does: each is a file's text with ``model``, ``inputs``, ``loss``."""
+"""Models that keep tensors in every way in which Python does: the text of a file with ``model``, ``inputs``, ``loss``."""
 
 from typing import Final
 
