@@ -1,4 +1,4 @@
-"""Models that keep tensors in every way in which Python does: the text of a file with ``model``, ``inputs``, ``loss``."""
+"""Models that keep tensors in every way in which Python does: text of a file with ``model``, ``inputs`` and ``loss``."""
 
 from typing import Final
 
