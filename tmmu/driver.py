@@ -21,6 +21,7 @@ from platformdirs import user_cache_path
 
 from tmmu.cache import CachedPlan, PlanCache
 from tmmu.cache.key_parts import program_parts, request_parts, traced_parts
+from tmmu.eager.peak import live_levels
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan
@@ -54,6 +55,18 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStep:
+    """The first run of a step of the user's, which makes optimizer state, as eager runs it, in bytes.
+
+    ``growth``: by how much each later run leaves more than it found.
+    """
+
+    stack_bytes: int
+    total_bytes: int
+    growth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A legal graph, a plan that the judge found sound, and the wall-clock seconds of each stage."""
 
@@ -68,6 +81,8 @@ class Compiled:
     """Updates behind a scaler of gradients, planned as if none overflowed."""
     switches: tuple[Switches, ...] = ()
     """Torch's switches that choose kernels, where the trace met others than its defaults."""
+    first_step: FirstStep | None = None
+    """Of a step of the user's; ``None`` for a model, and where it was not traced now."""
     cached: CachedPlan | None = None
     """Where a cache had it from; ``None`` where none was asked."""
 
@@ -258,7 +273,16 @@ def _with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
         survivors=survivors,
         scaled_updates=captured.scaled_updates,
         switches=captured.switches,
+        first_step=_first_step(captured),
     )
+
+
+def _first_step(captured: "CapturedProgram") -> FirstStep | None:
+    first = captured.first
+    if first is None:
+        return None
+    stack = max(live_levels(first.storages, first.calls), default=0)
+    return FirstStep(stack_bytes=stack, total_bytes=first.persistent_bytes + stack, growth=captured.growth)
 
 
 def _plan_for_run(

@@ -24,6 +24,7 @@ import torch._prims_common
 import torch._subclasses.fake_tensor
 import torch.overrides
 import torch.utils._device
+import torch.utils._foreach_utils
 import torch.utils._python_dispatch
 import torch.utils._pytree
 from torch import nn
@@ -296,6 +297,11 @@ is_executor_optimizing: Final[Callable[[], bool]] = torch._C._get_graph_executor
 """Whether the graph executor of this thread may change what it runs. Holds: 2.11, 2.13."""
 set_executor_optimizing: Final[Callable[[bool], None]] = torch._C._set_graph_executor_optimize
 """The switch of the same. Holds: 2.11, 2.13."""
+
+foreach_types: Final[list[type[torch.Tensor]]] = torch.utils._foreach_utils._foreach_supported_types
+"""Classes of tensors for which clipping takes operators on lists. Holds: 2.11, 2.13."""
+DEFAULT_FORM: Final = "_default_to_fused_or_foreach"
+"""The function of ``torch.optim``'s modules that picks an optimizer's form, replaced. Holds: 2.11, 2.13."""
 
 # -- loaded when first taken
 

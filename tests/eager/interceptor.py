@@ -15,16 +15,21 @@ from torch.utils._pytree import tree_leaves
 
 
 class Interceptor(TorchDispatchMode):
-    """``live``: after each call, the bytes of what calls made and somebody holds; ``calls``: their names."""
+    """``live``: after each call, the bytes of what calls made and somebody holds; ``calls``: their names.
 
-    def __init__(self, before: Iterable[torch.Tensor]) -> None:
+    With ``count`` also of what was there before.
+    """
+
+    def __init__(self, before: Iterable[torch.Tensor], *, count: bool = False) -> None:
         super().__init__()
         self.live: list[int] = []
         self.calls: list[str] = []
         self._bytes = 0
         self._known: dict[int, weakref.ref[Any]] = {}
         for tensor in before:
-            self._watch(tensor.untyped_storage(), 0)
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._known:
+                self._watch(storage, storage.nbytes() if count else 0)
 
     def _watch(self, storage: torch.UntypedStorage, size: int) -> None:
         address = storage._cdata

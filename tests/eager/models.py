@@ -1,4 +1,4 @@
-"""Models that keep tensors in every way in which Python does: text of a file with ``model``, ``inputs`` and ``loss``."""
+"""Models that keep tensors in the ways in which Python does: files with ``model``, ``inputs`` and ``loss``."""
 
 from typing import Final
 

@@ -16,7 +16,7 @@ from tmmu.cli.option_groups import AppliesTo, OptionGroup
 
 Run: TypeAlias = Callable[[], int]
 """What a parsed command returns: the work, which gives the exit code."""
-Mode = Literal["inference", "forward", "backward"]
+Mode = Literal["inference", "forward", "backward", "step"]
 Preset = Literal["train_full", "inference", "remat_enabled"]
 Device = Literal["cuda", "cpu"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -56,7 +56,9 @@ class CaptureOptions(OptionGroup):
     mode: Annotated[
         Mode | None,
         CaptureOption(
-            help="Capture one evaluation, the forward half of a training step, or the whole step. Default: inference."
+            help="Capture one evaluation, the forward half of a training step, the whole step, or a step of your "
+            "own: a function with its optimizer and all. Default: step for a function of a file that takes a batch "
+            "and trains on it, else inference."
         ),
         FOR_ANY,
     ] = None

@@ -1,8 +1,9 @@
 """From option texts to checked values, before torch is imported."""
 
+import ast
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Final, TypeVar
 from tmmu.cli.option_groups import is_given
 from tmmu.codec.files import is_special, read_file
 from tmmu.codec.value_text import parse_value
-from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, UserError
+from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, TmmuError, UserError
 from tmmu.ir.plan import ArenaSpec
 from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import check_token, token_from_seed
@@ -26,6 +27,8 @@ DEFAULT_MODE: Final = "inference"
 DEFAULT_RESERVE: Final = 1 << 30
 """Bytes kept free in the fit table for the device context and library workspaces, which are not planned."""
 _BALANCE: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
+SOURCE_LIMIT: Final = 1 << 22
+"""Bytes of a Python file that is looked into before it is run."""
 NODES_MAX: Final = 2**40
 COUNT_MAX: Final = 2**31 - 1
 TOKEN_FILE_MAX: Final = 1 << 20
@@ -207,3 +210,23 @@ def parse_balance(text: str | None) -> Fraction | None:
     if not _BALANCE.fullmatch(text) or not Fraction(text):
         raise InvalidConfig(f"--balance {text!r} is no number of FLOPs per byte", fix="write it as 100 or 37.5")
     return Fraction(text)
+
+
+def trains_on_batch(path: Path, name: str, settings: Collection[str]) -> bool:
+    """Whether ``name`` is a function of the file that needs what no ``--set`` gives, and calls ``backward``.
+
+    The file is read and not run.
+    """
+    try:
+        tree = ast.parse(read_file(path, limit=SOURCE_LIMIT))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, TmmuError):
+        return False  # whoever loads it says what is wrong
+    named = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    function = next(named, None)
+    if function is None:
+        return False
+    positional = [*function.args.posonlyargs, *function.args.args]
+    required = {argument.arg for argument in positional[: len(positional) - len(function.args.defaults)]}
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    trains = any(isinstance(call, ast.Attribute) and call.attr == "backward" for call in calls)
+    return trains and bool(required) and required.isdisjoint(settings)

@@ -24,6 +24,7 @@ from tmmu.cli.parsing import (
     refuse,
     require_count,
     require_nodes,
+    trains_on_batch,
 )
 from tmmu.driver import (
     Compiled,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tmmu.passes.capture.request import CaptureRequest
 
 
+PLAN_MODES: Final = {"step": "backward"}
+"""Modes of a plan that are called otherwise than what is captured."""
 TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast")
 HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len")
 """Options of what is traced, which are in the key of files."""
@@ -88,8 +91,10 @@ def model_request(
     device: str = "cuda",
 ) -> ModelRequest:
     """The checked request of these options; ``device`` is the default of ``--device``."""
+    if capture.mode is None and names_step(model, capture):
+        capture = replace(capture, mode="step")
     refuse_inapplicable(model, capture)
-    mode = capture.mode or DEFAULT_MODE
+    mode = PLAN_MODES.get(capture.mode or DEFAULT_MODE, capture.mode or DEFAULT_MODE)
     replay_token = parse_token(token.seed, token.token, token.token_file)
     plan = PlanRequest(
         mode=mode,
@@ -100,6 +105,13 @@ def model_request(
     )
     settings = _capture_settings(capture, device)
     return ModelRequest(model=model, capture=settings, plan=plan, cache=not planning.no_cache)
+
+
+def names_step(model: ModelArgument, options: CaptureOptions) -> bool:
+    """Whether MODEL is a function of a file that takes a batch and trains on it, where ``--mode`` does not say."""
+    settings = {text.partition("=")[0] for text in options.settings or ()}
+    is_open = model.kind == "class" and not options.inputs
+    return is_open and trains_on_batch(model.path, model.text.rpartition(":")[2], settings)
 
 
 def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
@@ -130,11 +142,13 @@ def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
             refused.setdefault(markers[option].otherwise, {})[option] = value
     for reason, values in refused.items():
         refuse(values, reason)
+    if options.mode == "step" and model.kind not in ("class", "module"):
+        raise InvalidConfig("--mode step: only for a function of Python code", fix="name it: FILE.py:step")
     if options.mode != "backward":
         add = "use" if options.mode else "add"
         fix = f"{add} --mode backward, or leave it out"
         refuse({"--optimizer": options.optimizer}, "only with --mode backward", fix=fix)
-    if options.mode in (None, DEFAULT_MODE):
+    if options.mode in (None, DEFAULT_MODE, "step"):
         fix = "add --mode backward, or leave it out"
         refuse({"--loss": options.loss}, "only with --mode forward or backward", fix=fix)
     if not options.decode:

@@ -12,6 +12,8 @@ from tmmu.ir.ids import Bytes
 CYCLE: Final = "a reference cycle, until it is collected"
 """The holder of what nothing but garbage in a cycle refers to."""
 
+EARLIER: Final = "before the step"
+"""The maker of a storage that is there when a step begins and goes in it, such as the gradients of the step before."""
 LIFETIME_NUMBERS: Final = ("bytes", "birth", "death", "last_use")
 """The columns of numbers; the others are texts."""
 

@@ -11,6 +11,7 @@ from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
+from tmmu.cli.output.figures_text import first_step_lines
 from tmmu.cli.output.summary import summarize
 from tmmu.cli.parsing import graph_output, parse_model, parse_reserve, plan_path, require_writable, same_file
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
@@ -110,13 +111,14 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         traced = {"assumed": compiled.assumed, "survivors": survivors, "autocast": job.request.capture.autocast}
         timed = {"allocation_time_ns": compiled.allocation_time_ns, "scaled_updates": compiled.scaled_updates}
         kernels = {"switches": [*map(dict, compiled.switches)], "temporaries": _temporaries_record(compiled)}
-        print_json(asdict(summary) | record | traced | timed | kernels)
+        first = {"first_step": None if compiled.first_step is None else asdict(compiled.first_step)}
+        print_json(asdict(summary) | record | traced | timed | kernels | first)
         return
     out = render.console()
     render.print_summary(out, summary)
     render.print_lines(out, render.autocast_line(job.request.capture.autocast, compiled.graph.target))
     render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
-    render.print_lines(out, render.scaler_line(compiled.scaled_updates))
+    render.print_lines(out, [*first_step_lines(compiled.first_step), *render.scaler_line(compiled.scaled_updates)])
     render.print_lines(
         out, [*render.temporaries_line(_temporaries(compiled)), *render.switches_line(compiled.switches)]
     )

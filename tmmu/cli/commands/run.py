@@ -106,6 +106,8 @@ def run_job(
     if model.kind == "ir":
         raise InvalidConfig("a graph does not say what its operators are called with", fix="run the model itself")
     request = model_request(model, capture, planning, token, device="cpu")
+    if request.capture.mode == "step":
+        raise InvalidConfig("a step of your own is planned, not run", fix="plan it, or run the model")
     ring = _ring_of(recorded, ring=settings.ring, budget=settings.budget)
     streams = ring is not None or (recorded is not None and recorded.ring is not None)
     if settings.sanitize and streams:

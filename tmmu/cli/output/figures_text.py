@@ -1,11 +1,14 @@
 """Text of the two figures: the model run as it is, and inside its plan; and who makes the difference."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tmmu.cli.output.summary import Fit, Summary
 from tmmu.eager.peak import EagerFigures, Holding
 from tmmu.planner.arenas import readable_size
+
+if TYPE_CHECKING:
+    from tmmu.driver import FirstStep
 
 LISTED_HOLDERS: Final = 3
 """Holders that are named."""
@@ -58,3 +61,14 @@ def _holding_text(row: Holding) -> str:
     count = f"{row.storages} tensor{'s' if row.storages > 1 else ''}"
     place = f" (most of it made at {row.source})" if row.source and row.source not in row.holder else ""
     return f"{readable_size(row.bytes)} in {count} by {row.holder}{place}"
+
+
+def first_step_lines(first: "FirstStep | None") -> list[str]:
+    """Of a step of the user's: what the run takes that makes its state, and what each later one leaves more."""
+    if first is None:
+        return []
+    sizes = f"{readable_size(first.total_bytes)} as it is, of which stack {readable_size(first.stack_bytes)}"
+    lines = [f"the first step, which makes what later ones find, takes {sizes}"]
+    if first.growth:
+        lines.append(f"each step leaves {readable_size(first.growth)} more than it found")
+    return lines

@@ -15,12 +15,11 @@ from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.process_state import default_device_set, process_state_restored
 from tmmu.passes.capture.imports import importable_from
-from tmmu.passes.capture.losses import supervision_name
 from tmmu.passes.capture.request import CaptureRequest
-from tmmu.passes.capture.trace import inputs_by_name
-from tmmu.passes.capture.training import evaluate, train_step
+from tmmu.passes.capture.training.losses import supervision_name
+from tmmu.passes.capture.training.model_step import evaluate, train_step
 from tmmu.passes.capture.tree import named_tensors, plain_tensors
-from tmmu.passes.capture.workload import Workload
+from tmmu.passes.capture.workload import Workload, inputs_by_name
 from tmmu.torch_private import cpp_address
 
 

@@ -22,9 +22,9 @@ class ModuleStack:
         self._names: dict[int, str] = {}
         self._modules: list[nn.Module] = []
 
-    def name_all(self, model: nn.Module) -> None:
-        """Give every module of the tree its first path."""
-        for name, module in model.named_modules():
+    def name_all(self, model: nn.Module, prefix: str = "") -> None:
+        """Give every module of the tree its first path, below ``prefix``."""
+        for name, module in model.named_modules(prefix=prefix):
             self._names[id(module)] = name
             self._modules.append(module)
 

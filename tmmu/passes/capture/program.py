@@ -78,3 +78,7 @@ class CapturedProgram:
     """Kernel switches under which calls were made, torch's defaults left out, in the order in which they came."""
     eager: EagerRun | None = None
     """How long eager holds what the program makes; ``None`` where another program than the user's was recorded."""
+    first: EagerRun | None = None
+    """Of a step of the user's, its first run, which makes the state that the others find."""
+    growth: int = 0
+    """Bytes by which a step of the user's leaves more than it found."""

@@ -12,6 +12,7 @@ Progress: TypeAlias = Callable[[str, int], None]
 class CaptureRequest:
     """One model, one workload. ``model`` is the command line's MODEL; ``device`` is whose kernels to model.
 
+    ``mode`` is ``inference``, ``forward``, ``backward``, or ``step`` for a function that is a step of the user's.
     ``settings`` are ``--set`` pairs as text; ``inputs`` are ``--input`` texts such as ``ids=int64[1,1024]``.
     ``symbolic_inputs``: control flow may not look at the values that the model's file gives to inputs and buffers.
     ``loss`` is ``cross_entropy``, ``mse`` or ``sum``, in place of the model's own. ``autocast`` is ``bf16`` or

@@ -15,10 +15,8 @@ from typing import Any
 import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
-from tmmu.kernel_switches import switches_restored
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
-from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.anomaly import anomalies_unseen
 from tmmu.passes.capture.fake.autocast import autocast_for
@@ -26,18 +24,19 @@ from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
+from tmmu.passes.capture.fake.foreach import foreach_as_on
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.fake.jagged import jagged_rows
 from tmmu.passes.capture.fake.process_state import process_state_restored
-from tmmu.passes.capture.fake.scaler import updates_without_overflow
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
-from tmmu.passes.capture.record.unknown_numbers import unknown_items
+from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
-from tmmu.passes.capture.training import evaluate, train_step
+from tmmu.passes.capture.training.model_step import evaluate, train_step
+from tmmu.passes.capture.training.own_step import capture_step
 from tmmu.passes.capture.tree import named_tensors, plain_tensors
-from tmmu.passes.capture.workload import Workload
+from tmmu.passes.capture.workload import Workload, inputs_by_name
 from tmmu.torch_private import FakeTensorMode, is_mkldnn_enabled, set_mkldnn_enabled
 
 
@@ -54,6 +53,8 @@ def capture(request: CaptureRequest, progress: Progress = no_progress) -> Captur
         with translate_errors(folder, Activity.BUILDING), Recorder(folder=folder), quick_initialization():
             workload = targets.load(request, fake)
         with translate_errors(folder), real_looking_fakes():
+            if request.mode == "step":
+                return capture_step(workload, request, progress, fake)
             return trace(workload, request, progress)
 
 
@@ -85,6 +86,7 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
         autocast_for(device),
         jagged_rows(),
         anomalies_unseen(),
+        foreach_as_on(device),
         _recurrent_kernels(device),
     ):
         warnings.simplefilter("ignore")  # about a run that does not take place
@@ -98,17 +100,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
-    with (
-        garbage_collection_off(),
-        switches_restored(request.device),
-        workload.modules.track_calls(),
-        recorder,
-        recorder.unseen.watch_threads(),
-        recorder.randomness.intercept(),
-        recorder.storage_changes.intercept(),
-        unknown_items(),
-        updates_without_overflow() as scaled,
-    ):
+    with recording(recorder, workload, request.device) as scaled:
         declared = _declared_tensors(workload, recorder)
         results = _step(workload, request, recorder)
         inputs = (*inputs, *recorder.supervision)
@@ -189,17 +181,6 @@ def _require_in_place(declared: Sequence[tuple[str, torch.Tensor, Window]], reco
             raise UnsupportedOp(
                 f"the step gives {name} other memory (.data =), which outlives the step", fix="write it with copy_"
             )
-
-
-def inputs_by_name(workload: Workload) -> dict[str, Any]:
-    """The inputs under the names that the program gives them."""
-    run = workload.run.forward if isinstance(workload.run, torch.nn.Module) else workload.run
-    try:
-        names = [p.name for p in inspect.signature(run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    except (TypeError, ValueError):
-        names = []
-    names += [f"input_{i}" for i in range(len(names), len(workload.args))]
-    return dict(zip(names, workload.args, strict=False)) | dict(workload.kwargs)
 
 
 def _step(workload: Workload, request: CaptureRequest, recorder: Recorder) -> Any:

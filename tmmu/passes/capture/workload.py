@@ -1,5 +1,6 @@
 """What is traced: a model, its inputs, and how it is trained."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,3 +44,14 @@ class Workload:
 def module_of(run: Callable[..., Any]) -> torch.nn.Module | None:
     """The program as the module that owns its weights, where it is one."""
     return run if isinstance(run, torch.nn.Module) else None
+
+
+def inputs_by_name(workload: Workload) -> dict[str, Any]:
+    """The inputs under the names that the program gives them."""
+    run = workload.run.forward if isinstance(workload.run, torch.nn.Module) else workload.run
+    try:
+        names = [p.name for p in inspect.signature(run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    except (TypeError, ValueError):
+        names = []
+    names += [f"input_{i}" for i in range(len(names), len(workload.args))]
+    return dict(zip(names, workload.args, strict=False)) | dict(workload.kwargs)

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.cli.graphs import Shell
 from tests.unit.passes.capture.test_optimizers import COMPLEX, REFUSED, SQUARE
 from tests.unit.passes.capture.test_training import LOSS
-from tmmu.passes.capture.optimizers import optimizer_classes
+from tmmu.passes.capture.training.optimizers import optimizer_classes
 
 SCRIPT = """
 import torch

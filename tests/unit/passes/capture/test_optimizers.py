@@ -9,10 +9,10 @@ import torch
 from tests.unit.passes.capture.test_training import LOSS, NET, names, step
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import UPDATE_MODULE, Graph
-from tmmu.passes.capture.optimizers import optimizer_classes, parse_optimizer
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, flatten
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
+from tmmu.passes.capture.training.optimizers import optimizer_classes, parse_optimizer
 from tmmu.passes.pipeline import lower_program
 from tmmu.torch_private import disable_current_modes
 

@@ -129,6 +129,20 @@ def _long_short_term_memory(x: torch.Tensor, *arguments: Any) -> Any:
         set_mkldnn_enabled(enabled)
 
 
+def _one_hot(device: str) -> Callable[..., torch.Tensor]:
+    """Zeros and a scatter, where fake tensors are compared with a range. A CPU looks at the values first."""
+
+    def run(x: torch.Tensor, classes: int = -1) -> torch.Tensor:
+        if classes < 1 or x.numel() == 0:
+            return call_composite(_aten.one_hot.default, x, classes)  # type: ignore[no-any-return]
+        if device == "cpu":
+            x.aminmax()
+        zeros = torch.zeros((*x.shape, classes), dtype=x.dtype)
+        return zeros.scatter_(-1, x.unsqueeze(-1), 1)
+
+    return run
+
+
 def _is_trained(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and tensor.requires_grad
 
@@ -153,6 +167,7 @@ def composites_for(device: str) -> Iterator[None]:
     try:
         for name, rule in _EAGER_RULES.items():
             library.impl(name, rule, "AutogradCPU")  # type: ignore[no-untyped-call]
+        library.impl("one_hot", _one_hot(device), "AutogradCPU")  # type: ignore[no-untyped-call]
         if device != "cuda":
             yield
             return

@@ -2,8 +2,9 @@
 
 State. ``graph`` has one node per call, in order, placeholders first. ``table`` numbers the storages and knows the
 window of every tensor on one (``storage_table.py``). ``mutators`` lists, by storage, the nodes that wrote to it in
-place; ``assumed`` the declared tensors whose values something looked at. Which node a tensor comes from is not here but
-on the tensor, in a ``TensorOrigin``: no map has to keep tensors alive, and they die as in eager.
+place; ``assumed`` the declared tensors whose values something looked at; ``names`` what a constant is called that is
+met later, by the address of its storage. Which node a tensor comes from is not here but on the tensor, in a
+``TensorOrigin``: no map has to keep tensors alive, and they die as in eager.
 
 Invariants. Every tensor among a node's arguments is a node: one that comes from another graph, or from none, is first
 adopted, as an alias of a known storage or as a constant. An origin counts only while the tensor has the window that it
@@ -25,7 +26,7 @@ from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.record.lifetimes import LifetimeLog
 from tmmu.passes.capture.record.storage_table import StorageTable
 from tmmu.passes.capture.record.values import evaluate
-from tmmu.torch_private import DisableTorchFunction, OpOverload, disable_current_modes
+from tmmu.torch_private import DisableTorchFunction, OpOverload, cpp_address, disable_current_modes
 
 _ORIGIN: Final = "_tmmu_origin"
 
@@ -81,6 +82,7 @@ class GraphBuilder:
         self.table = StorageTable(self.lifetimes.note_death)
         self.mutators: dict[int, list[fx.Node]] = {}
         self.assumed: dict[str, None] = {}
+        self.names: dict[int, str] = {}
         self._notes = notes
         self._node_of_unknown = node_of_unknown
         self._last_placeholder: fx.Node | None = None
@@ -276,7 +278,8 @@ class GraphBuilder:
         self.table.move(handle, new)
 
     def _constant(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
-        node = self._placeholder(tensor, role="constant", name=f"constant_{len(self.table)}")
+        name = self.names.get(cpp_address(tensor.untyped_storage())) or f"constant_{len(self.table)}"
+        node = self._placeholder(tensor, role="constant", name=name)
         node.meta["origin"] = origin
         return node
 

@@ -10,20 +10,24 @@ what a cycle holds dies at the end, where ``collect`` says so.
 """
 
 import platform
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from types import CodeType
 from typing import Any, Final
 
+import torch
 from torch import fx
 
 from tmmu.ir.ids import Bytes
-from tmmu.ir.lifetimes import CYCLE, EagerRun, Lifetimes
-from tmmu.passes.capture.program import Window
+from tmmu.ir.lifetimes import CYCLE, EARLIER, EagerRun, Lifetimes
+from tmmu.passes.capture.program import Storage, Window
 from tmmu.passes.capture.record.storage_table import StorageTable
 from tmmu.passes.capture.sources import UserFrame, display_name, user_frames, user_instruction
 from tmmu.passes.operators.schema import signature
+from tmmu.torch_private import cpp_address, current_autograd_node
 
 CALL: Final = "call"
 """Key of a node's metadata: its position among the calls that eager makes."""
@@ -42,6 +46,15 @@ class _Release:
     stage: str
 
 
+@dataclass(slots=True)
+class _Earlier:
+    """A storage from before the step; ``death`` as of the others, ``None`` where it outlives the step."""
+
+    nbytes: int
+    reference: "weakref.ref[torch.UntypedStorage]"
+    death: int | None = None
+
+
 class LifetimeLog:
     """Follows the deaths of one recording; ``folder`` is the model's."""
 
@@ -52,6 +65,29 @@ class LifetimeLog:
         self._releases: dict[int, _Release] = {}
         self._births: dict[int, int] = {}
         self._collected: frozenset[int] = frozenset()
+        self._earlier: list[_Earlier] = []
+        self._earlier_ids: dict[int, int] = {}
+
+    def watch_earlier(self, storage: torch.UntypedStorage) -> None:
+        """A storage that was there before the step, and may go in it."""
+        address = cpp_address(storage)
+        if address not in self._earlier_ids:
+            row = len(self._earlier)
+            self._earlier_ids[address] = row
+            reference = weakref.ref(storage, partial(self._lose_earlier, address))
+            self._earlier.append(_Earlier(storage.nbytes(), reference))
+
+    def _lose_earlier(self, address: int, _: Any) -> None:
+        self._earlier[self._earlier_ids.pop(address)].death = self.calls
+
+    def is_earlier(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it was there before the step."""
+        return cpp_address(storage) in self._earlier_ids
+
+    @property
+    def earlier_bytes(self) -> int:
+        """Of what was there before the step, what is there still."""
+        return sum(entry.nbytes for entry in self._earlier if entry.death is None)
 
     def number_call(self, node: fx.Node) -> None:
         """The next position is this node's."""
@@ -68,7 +104,8 @@ class LifetimeLog:
         """The storage is gone; the first time counts, since one that is freed may die later as an object."""
         if storage not in self._releases:
             code, line, called = user_instruction()
-            self._releases[storage] = _Release(self.calls, code, line, called, self.stage)
+            stage = "backward" if current_autograd_node() is not None else self.stage
+            self._releases[storage] = _Release(self.calls, code, line, called, stage)
 
     def note_collection(self, before: frozenset[int], after: frozenset[int]) -> None:
         """Of the storages that lived before garbage was collected, those afterwards are left."""
@@ -87,35 +124,43 @@ class LifetimeLog:
         uses = [last_use.get(storage) for storage in order]
         all_storages = storages.storages()
         deaths = [self._death(storage) for storage in order]
+        gone = [entry for entry in self._earlier if entry.death]  # what goes before the first call is in none
+        blank = ("",) * len(gone)
+        makers = [storages.maker_of(storage) for storage in order]
+        holders = [self._holder(*row) for row in zip(order, makers, uses, strict=True)]
         return EagerRun(
             python=".".join(platform.python_version_tuple()[:2]),
             calls=self.calls,
-            persistent_bytes=Bytes(
-                sum(s.bytes for i, s in enumerate(all_storages) if s.role is not None and i not in births)
-            ),
+            persistent_bytes=Bytes(self._persistent_bytes(all_storages, births)),
             storages=Lifetimes(
-                bytes=tuple(Bytes(all_storages[storage].bytes) for storage in order),
-                birth=tuple(births[storage] for storage in order),
-                death=tuple(deaths),
-                last_use=tuple(
-                    births[storage] if node is None else min(node.meta[CALL], death - 1)
-                    for storage, node, death in zip(order, uses, deaths, strict=True)
+                bytes=(*(Bytes(e.nbytes) for e in gone), *(Bytes(all_storages[storage].bytes) for storage in order)),
+                birth=(*(0,) * len(gone), *(births[storage] for storage in order)),
+                death=(*(entry.death or 0 for entry in gone), *deaths),
+                last_use=(
+                    *((entry.death or 1) - 1 for entry in gone),
+                    *(
+                        birth if node is None else min(node.meta[CALL], death - 1)
+                        for birth, node, death in zip(map(births.__getitem__, order), uses, deaths, strict=True)
+                    ),
                 ),
-                maker=tuple(_maker(storages.maker_of(storage)) for storage in order),
-                module=tuple(storages.maker_of(storage).meta.get("module", "") for storage in order),
-                source=tuple(storages.maker_of(storage).meta.get("source", "") for storage in order),
-                holder=tuple(
-                    self._holder(storage, storages.maker_of(storage).meta, node)
-                    for storage, node in zip(order, uses, strict=True)
-                ),
+                maker=(*(EARLIER,) * len(gone), *map(_maker, makers)),
+                module=(*blank, *(maker.meta.get("module", "") for maker in makers)),
+                source=(*blank, *(maker.meta.get("source", "") for maker in makers)),
+                holder=(*blank, *holders),
             ),
         )
+
+    def _persistent_bytes(self, storages: Sequence[Storage], births: Mapping[int, int]) -> int:
+        """What was there before the step and is there after it; of a step of the user's, all that was looked for."""
+        if self._earlier:
+            return self.earlier_bytes
+        return sum(s.bytes for i, s in enumerate(storages) if s.role is not None and i not in births)
 
     def _death(self, storage: int) -> int:
         release = self._releases.get(storage)
         return self.calls if release is None or storage in self._collected else release.calls
 
-    def _holder(self, storage: int, maker: Mapping[str, Any], use: fx.Node | None) -> str:
+    def _holder(self, storage: int, maker: fx.Node, use: fx.Node | None) -> str:
         """Who held a storage after its last use, for people; empty where nobody did, or where it outlives the step."""
         if storage in self._collected:
             return CYCLE
@@ -126,7 +171,7 @@ class LifetimeLog:
             return "autograd, for the gradient"
         returned = _returned_function(release, use.meta[FUNCTIONS])
         if returned is not None:
-            return f"{returned.code.co_name} of {self._line_in(returned, maker)} until it returns"
+            return f"{returned.code.co_name} of {self._line_in(returned, maker.meta)} until it returns"
         if release.code is None:
             return ""
         file = display_name(release.code.co_filename, self._folder)

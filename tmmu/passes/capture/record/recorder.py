@@ -17,7 +17,7 @@ so that autograd frees what it frees in eager, and weak references die as there.
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,10 +65,12 @@ _PROGRESS_EVERY = 64
 class Recorder(UncompiledDispatchMode):
     """Everything called while the mode is on, as nodes of one graph.
 
-    ``strict`` refuses a fake tensor that comes from nowhere: no constant, but work that is not seen.
+    ``strict`` refuses a fake tensor that comes from nowhere: no constant, but work that is not seen. ``own_step``: the
+    program is a step of the user's, with gradients and updates where it has them; what is there before it
+    (``note_earlier``) is state.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a recording knows of the program, by name alone
         self,
         *,
         folder: str = "",
@@ -76,12 +78,14 @@ class Recorder(UncompiledDispatchMode):
         progress: Progress = no_progress,
         device: str = "cpu",
         strict: bool = False,
+        own_step: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.builder = GraphBuilder(self._notes, self._node_of_unknown, folder=folder)
         self.randomness = Randomness(self.builder, self.pause, device)
         self._stage, self._stage_module = "forward", ""
         self._strict = strict
+        self._own_step = own_step
         self._device = device
         self._folder = folder
         self._modules = modules or ModuleStack()
@@ -117,6 +121,22 @@ class Recorder(UncompiledDispatchMode):
     def name_unmodelled(self, tensor: torch.Tensor, *, name: str) -> None:
         """Note the name of a tensor without strides, for the refusal of the call that reads it."""
         self._unmodelled.append((tensor, name))
+
+    def note_earlier(self, handles: Iterable[torch.UntypedStorage], names: Mapping[int, str]) -> None:
+        """What is there before a step of the user's; ``names`` by address of the storage."""
+        for handle in handles:
+            self.builder.lifetimes.watch_earlier(handle)
+        self.builder.names.update(names)
+
+    def outliving_windows(self, shown: Iterable[Window]) -> tuple[Window, ...]:
+        """Of each storage that the step made, no result shows, and somebody holds after it: a window on all of it."""
+        table, storages = self.builder.table, {window.storage for window in shown}
+        before = frozenset(table.living())
+        gc.collect()
+        living = table.living()
+        self.builder.lifetimes.note_collection(before, frozenset(living))
+        makers = ((storage, table.maker_of(storage).meta["windows"]) for storage in living if storage not in storages)
+        return tuple(next(w for w in windows if w is not None and w.storage == s) for s, windows in makers)
 
     def declare(self, tensor: torch.Tensor, *, role: str, name: str, known: bool = False) -> Window:
         """Make the tensor's storage known under a role and name, unless it already is; its window.
@@ -215,11 +235,12 @@ class Recorder(UncompiledDispatchMode):
     def _notes(self) -> dict[str, Any]:
         """Stage, module, source line and autograd number; a gradient takes module and line of its forward op."""
         self._calls += 1
-        notes: dict[str, Any] = {"index": (self._calls, 0), "stage": self._stage}
+        stage = "backward" if self._own_step and current_autograd_node() is not None else self._stage
+        notes: dict[str, Any] = {"index": (self._calls, 0), "stage": stage}
         if switches := current_switches(self._device):
             notes["switches"] = switches
             self._switches.setdefault(switches)
-        backward = current_autograd_node() if self._stage == "backward" else None
+        backward = current_autograd_node() if stage == "backward" else None
         if backward is not None:
             number = sequence_number(backward)
             module, source = self._forward_notes.get(number, ("", ""))
@@ -335,6 +356,8 @@ class Recorder(UncompiledDispatchMode):
 
     def _node_of_unknown(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node | None:
         node = self.randomness.node_of(tensor)
+        if self._own_step and self.builder.lifetimes.is_earlier(tensor.untyped_storage()):
+            return node
         if node is None and origin is None and isinstance(tensor, FakeTensor) and self._strict:
             raise self.unseen.refusal()
         return node

@@ -140,6 +140,10 @@ class StorageTable:
             number for number, entry in enumerate(self._entries) if entry.storage.role is None and self._forms[number]
         )
 
+    def handles(self) -> list[torch.UntypedStorage]:
+        """The storages that live, as objects."""
+        return [handle for entry in list(self._watched.values()) if (handle := entry.reference()) is not None]
+
     def window_of(self, tensor: torch.Tensor) -> Window | None:
         """The tensor's window, or ``None`` where its storage is unknown."""
         storage = self.id_of(tensor)

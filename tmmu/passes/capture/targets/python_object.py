@@ -24,6 +24,8 @@ _INPUT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)
 def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str) -> Workload:
     """The workload of the ``model`` and ``inputs`` that the module defines."""
     settings = _settings_of(request, module)
+    if request.mode == "step":
+        raise InvalidConfig("--mode step plans a function of the file", fix="name it: FILE.py:step")
     if not hasattr(module, "model"):
         raise CaptureFailed(
             f"{request.model} defines no `model`", fix="define model and inputs, or name an object: FILE.py:NAME"
@@ -57,6 +59,8 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
     settings = _settings_of(request, module)
     member = getattr(module, name)
     used: set[str] = set()
+    if request.mode == "step":
+        return _workload_of_step(module, name, request, folder)
     is_program = isinstance(member, torch.nn.Module) or (
         not isinstance(member, type) and _takes_inputs(member, request)
     )
@@ -80,6 +84,44 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
         gives_values=not request.symbolic_inputs,
     )
     return with_dtype(workload, request)
+
+
+def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, folder: str) -> Workload:
+    """A function of the file that takes a step, with the ``inputs`` (or ``batch``) of the file."""
+    step = getattr(module, name)
+    if isinstance(step, (type, torch.nn.Module)) or not callable(step):
+        raise CaptureFailed(f"{name} is no function", fix="name a function that takes a step, such as step(batch)")
+    settings, used = _settings_of(request, module), set[str]()
+    takes = _required_parameters(step)
+    source = "inputs" if hasattr(module, "inputs") else "batch"
+    if not takes:
+        args: tuple[Any, ...] = ()
+        kwargs: Mapping[str, Any] = {}
+    elif request.inputs:
+        args, kwargs = (), _inputs_of_options(request, step)
+    elif not hasattr(module, source):
+        raise CaptureFailed(
+            f"{request.model} defines neither inputs nor batch",
+            fix="define inputs in the file, or give --input name=dtype[shape]",
+        )
+    else:
+        maker = getattr(module, source)
+        with in_activity(Activity.INPUTS):
+            value = _call_maker(maker, settings, used) if callable(maker) else maker
+        args, kwargs = _spread(value, takes)
+    _refuse_unknown(settings, used, getattr(module, source, None))
+    return Workload(
+        name=name, folder=folder, run=step, args=args, kwargs=kwargs, gives_values=not request.symbolic_inputs
+    )
+
+
+def _spread(value: Any, takes: list[str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """A step of one parameter takes the batch whole; one of several takes its parts."""
+    if isinstance(value, Mapping) and set(takes) <= set(value):
+        return (), value
+    if len(takes) > 1 and isinstance(value, (tuple, list)):
+        return tuple(value), {}
+    return (value,), {}
 
 
 def _settings_of(request: CaptureRequest, module: ModuleType) -> dict[str, Any]:

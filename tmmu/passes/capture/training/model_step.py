@@ -9,9 +9,9 @@ import torch
 from tmmu.errors import CaptureFailed
 from tmmu.ir.graph import PARAMETER, UPDATE_MODULE
 from tmmu.passes.capture.activities import Activity, in_activity
-from tmmu.passes.capture.losses import SupervisionKeeper, loss_of_output
-from tmmu.passes.capture.optimizers import StateKeeper, parse_optimizer, update
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.training.losses import SupervisionKeeper, loss_of_output
+from tmmu.passes.capture.training.optimizers import StateKeeper, parse_optimizer, update
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 

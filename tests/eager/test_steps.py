@@ -1,0 +1,117 @@
+"""Steps of the user's: live bytes call by call, first and steady, are those of real runs; state is found by itself."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.eager.interceptor import Interceptor
+from tests.eager.loops import HEAD, LOOPS, loop_text
+from tests.eager.test_lifetimes import levels_that_differ, loaded
+from tmmu.eager.peak import live_levels
+from tmmu.errors import CaptureFailed
+from tmmu.ir.lifetimes import EagerRun
+from tmmu.judge.rules import check_graph
+from tmmu.passes.capture.program import CapturedProgram
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.trace import capture
+from tmmu.passes.pipeline import lower_program
+
+
+def traced(folder: Path, text: str, **options: Any) -> CapturedProgram:
+    (folder / "train.py").write_text(text)
+    return capture(CaptureRequest(model=f"{folder / 'train.py'}:step", mode="step", device="cpu", **options))
+
+
+def total_levels(run: EagerRun | None) -> list[int]:
+    """Bytes of all tensors during each call, those from before among them."""
+    assert run is not None
+    return [run.persistent_bytes + level for level in live_levels(run.storages, run.calls)]
+
+
+def real_levels(path: Path) -> list[list[int]]:
+    """The same of three runs of the step on real tensors: of what the file made, and what the runs make."""
+    others = tensors()  # alive, so that no id of theirs is given again
+    known = {id(tensor) for tensor in others}
+    file = loaded(path)
+    batch = file.inputs()
+    step = file.step
+    takes_parts = step.__code__.co_varnames[: step.__code__.co_argcount][-1] == "y"
+    levels = []
+    for _ in range(3):
+        gc.collect()
+        before = [tensor for tensor in tensors() if id(tensor) not in known]
+        interceptor = Interceptor(before, count=True)
+        del before
+        gc.disable()
+        try:
+            with interceptor:
+                result = step(*batch) if takes_parts else step(batch)
+            del result
+        finally:
+            gc.enable()
+        levels.append(interceptor.live)
+    return levels
+
+
+def tensors() -> list[torch.Tensor]:
+    return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+
+
+@pytest.mark.parametrize("name", list(LOOPS))
+def test_first_and_steady_step_hold_what_real_ones_hold(tmp_path: Path, name: str) -> None:
+    program = traced(tmp_path, loop_text(name))
+    first, steady, again = real_levels(tmp_path / "train.py")
+    assert max(steady) == max(again)
+    assert max(total_levels(program.first)) == max(first)
+    assert max(total_levels(program.eager)) == max(steady)
+    assert levels_that_differ(total_levels(program.eager)) == levels_that_differ(steady)
+
+
+@pytest.mark.parametrize("name", list(LOOPS))
+def test_steady_step_is_a_legal_graph_whose_state_has_names(tmp_path: Path, name: str) -> None:
+    graph = lower_program(traced(tmp_path, loop_text(name))).graph
+    assert check_graph(graph) == ()
+    states = [n for n, role in zip(graph.notes.buffers, graph.buffers.role, strict=True) if role == "state"]
+    assert states
+    assert not [state for state in states if state.startswith("constant_")]
+
+
+def test_stages_are_those_of_the_step(tmp_path: Path) -> None:
+    program = traced(tmp_path, loop_text("accumulation and clipping"))
+    nodes = [node for node in program.graph.nodes if "call" in node.meta]
+    by_stage = {
+        stage: [str(n.target) for n in nodes if n.meta["stage"] == stage] for stage in ("forward", "backward", "update")
+    }
+    assert by_stage["forward"].count("aten.addmm.default") == 8
+    assert "aten.mm.default" in by_stage["backward"]
+    assert any("addcdiv" in name for name in by_stage["update"])
+    assert not any("addcdiv" in name for name in by_stage["forward"])
+
+
+def test_what_a_list_keeps_grows_by_its_bytes(tmp_path: Path) -> None:
+    text = HEAD + "kept = []\ndef step(batch):\n    with torch.no_grad():\n        kept.append(model(batch[0]))\n"
+    assert traced(tmp_path, text).growth == 16 * 10 * 4
+    assert traced(tmp_path, loop_text("last logits kept")).growth == 0
+
+
+def test_step_that_changes_each_time_is_refused_by_its_line(tmp_path: Path) -> None:
+    text = HEAD + (
+        "runs = []\n"
+        "def step(batch):\n"
+        "    x = batch[0]\n"
+        "    for _ in runs:\n"
+        "        x = x + 1\n"
+        "    runs.append(1)\n"
+        "    return model(x)\n"
+    )
+    with pytest.raises(CaptureFailed, match=r"does otherwise each time: call \d+ is aten"):
+        traced(tmp_path, text)
+
+
+def test_step_without_batch_says_what_to_define(tmp_path: Path) -> None:
+    text = HEAD.replace("def inputs():", "def nothing():") + LOOPS["foreach adamw"]
+    with pytest.raises(CaptureFailed, match="defines neither inputs nor batch"):
+        traced(tmp_path, text)

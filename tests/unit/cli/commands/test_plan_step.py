@@ -1,0 +1,61 @@
+"""``tmmu plan FILE.py:step``: a step of the user's own, with its optimizer and all."""
+
+import pytest
+
+from tests.eager.loops import HEAD, LOOPS, loop_text
+from tests.unit.cli.graphs import Shell
+
+
+def write(shell: Shell, text: str) -> str:
+    (shell.folder / "train.py").write_text(text)
+    return "train.py:step"
+
+
+def test_function_that_takes_a_batch_and_trains_on_it_is_a_step(shell: Shell) -> None:
+    record = shell.tmmu("plan", write(shell, loop_text("foreach adamw")), "--device", "cpu", "--json").record
+    assert record["mode"] == "backward"
+    assert [part["kind"] for part in record["state"]] == ["weights", "optimizer"]
+    assert record["first_step"]["total_bytes"] > 0
+    assert record["first_step"]["growth"] == 0
+    weights = 4 * (32 * 64 + 64 + 64 * 10 + 10)
+    steps = 4 * 4
+    inputs = 4 * 16 * 32 + 8 * 16
+    assert record["eager"]["total_bytes"] - record["eager"]["stack_bytes"] == 3 * weights + steps + inputs
+
+
+def test_text_says_what_the_first_step_takes_and_what_grows(shell: Shell) -> None:
+    text = (
+        HEAD
+        + "kept = []\ndef step(batch):\n    loss = model(batch[0]).sum()\n    loss.backward()\n    kept.append(loss)\n"
+    )
+    lines = shell.tmmu("plan", write(shell, text), "--device", "cpu").out.splitlines()
+    assert any(line.startswith("the first step, which makes what later ones find, takes ") for line in lines)
+    assert "each step leaves 4 B more than it found" in lines
+
+
+def test_function_without_backward_is_what_it_was(shell: Shell) -> None:
+    text = HEAD + "def step(layers):\n    return nn.Linear(layers, 4)\n"
+    assert "step needs layers" in shell.tmmu("plan", write(shell, text)).err
+
+
+def test_mode_step_takes_any_function(shell: Shell) -> None:
+    text = HEAD + "def step(batch):\n    return model(batch[0])\n"
+    record = shell.tmmu("plan", write(shell, text), "--mode", "step", "--device", "cpu", "--json").record
+    assert record["outputs" if "outputs" in record else "ops"]
+    assert record["first_step"] is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("plan", "train.py", "--mode", "step"), "--mode step: only for a function of Python code"),
+        (("plan", "train.py:step", "--optimizer", "adamw"), "--optimizer: only with --mode backward"),
+        (("run", "train.py:step"), "a step of your own is planned, not run"),
+        (("plan", "train.py:model", "--mode", "step"), "model is no function"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(shell: Shell, arguments: tuple[str, ...], text: str) -> None:
+    write(shell, HEAD + LOOPS["foreach adamw"])
+    done = shell.tmmu(*arguments)
+    assert text in done.err
+    assert done.err.count("\n") == 1

@@ -1,0 +1,28 @@
+"""The block in which a workload runs and everything that it does is recorded."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tmmu.kernel_switches import switches_restored
+from tmmu.passes.capture.collection import garbage_collection_off
+from tmmu.passes.capture.fake.scaler import ScaledSteps, updates_without_overflow
+from tmmu.passes.capture.record.recorder import Recorder
+from tmmu.passes.capture.record.unknown_numbers import unknown_items
+from tmmu.passes.capture.workload import Workload
+
+
+@contextmanager
+def recording(recorder: Recorder, workload: Workload, device: str) -> Iterator[ScaledSteps]:
+    """Block that the recorder records; yields the count of updates behind a scaler."""
+    with (
+        garbage_collection_off(),
+        switches_restored(device),
+        workload.modules.track_calls(),
+        recorder,
+        recorder.unseen.watch_threads(),
+        recorder.randomness.intercept(),
+        recorder.storage_changes.intercept(),
+        unknown_items(),
+        updates_without_overflow() as scaled,
+    ):
+        yield scaled
