@@ -1,16 +1,39 @@
-"""A deterministic memory-planning compiler for PyTorch."""
+"""A deterministic memory-planning compiler for PyTorch.
+
+    plan = tmmu.plan(model, inputs)          # or a step function: tmmu.plan(step, batch)
+    plan.total, plan.eager.total_bytes, plan.fits("24GB"), plan.largest(10)
+    plan.save("model"); tmmu.load("model.plan.cbor")
+
+Names are imported when they are asked for: ``import tmmu`` does not import torch.
+"""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tmmu.api.memory_plan import MemoryPlan as MemoryPlan
+    from tmmu.api.memory_plan import load as load
+    from tmmu.api.plan import plan as plan
+    from tmmu.errors import TmmuError as TmmuError
     from tmmu.runtime.execute.bind import bind as bind
 
-__all__ = ["bind"]
+_MODULES: Final = {
+    "MemoryPlan": "tmmu.api.memory_plan",
+    "TmmuError": "tmmu.errors",
+    "bind": "tmmu.runtime.execute.bind",
+    "load": "tmmu.api.memory_plan",
+    "plan": "tmmu.api.plan",
+}
+__all__ = ["MemoryPlan", "TmmuError", "bind", "load", "plan"]
 
 
 def __getattr__(name: str) -> Any:
-    """``bind`` imports torch when it is asked for, and not before."""
-    if name != "bind":
+    """The public names, each from the module that has it."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'tmmu' has no attribute {name!r}")
-    return import_module("tmmu.runtime.execute.bind").bind
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

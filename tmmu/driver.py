@@ -151,6 +151,22 @@ def compile_model(
         return _with_findings(compiled, captured)
 
 
+def compile_live(
+    target: object, inputs: object, capture_request: "CaptureRequest", plan_request: PlanRequest
+) -> Compiled:
+    """From a model or step that is there as Python objects to a sound plan; nothing of it is changed. Imports torch."""
+    from tmmu.passes.capture.request import no_progress
+    from tmmu.passes.capture.trace import capture_live
+    from tmmu.passes.pipeline import lower_program
+
+    watch = Stopwatch()
+    with garbage_collection_off():
+        captured = watch.run("capture", lambda: capture_live(target, inputs, capture_request, no_progress))
+        program = watch.run("lower", lambda: lower_program(captured))
+        compiled = _plan_through_cache(program.graph, plan_request, watch, cache=None, key=None, is_legal=True)
+        return _with_findings(compiled, captured)
+
+
 def compile_graph(
     graph: Graph, plan_request: PlanRequest, *, cache: PlanCache | None = None, key: Key | None = None
 ) -> Compiled:

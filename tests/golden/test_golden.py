@@ -141,7 +141,9 @@ def test_files_of_every_format_are_read(name: str) -> None:
     if path.name.endswith(".ir.cbor"):
         graph = read_graph(path)
         assert encode_graph(graph) == path.read_bytes()
-        assert len(graph.ops) == {"gpt2-training": 52, "llama-decode": 80, "mixed-roles": 8}[path.name[:-8]]
+        sizes = {"gpt2-training": 52, "llama-decode": 80, "mixed-roles": 8, "own-step": 163}
+        assert len(graph.ops) == sizes[path.name[:-8]]
+        assert graph.version == int(path.parent.name.removeprefix("ir-v"))
     else:
         plan = read_plan(path)
         graph = read_graph(FOLDER / "formats" / "ir-v1" / path.name.replace(".plan.", ".ir."))
@@ -151,6 +153,7 @@ def test_files_of_every_format_are_read(name: str) -> None:
 def test_three_files_of_each_first_format_are_kept() -> None:
     names = ("gpt2-training", "llama-decode", "mixed-roles")
     assert set(FORMATS) >= {f"{kind}-v1/{name}.{kind}.cbor" for kind in ("ir", "plan") for name in names}
+    assert "ir-v2/own-step.ir.cbor" in FORMATS
 
 
 @pytest.mark.parametrize(

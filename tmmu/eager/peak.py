@@ -108,7 +108,10 @@ class _Spans:
 
 
 def _reserved_bytes(graph: Graph, eager: EagerRun) -> int:
-    """Weights and state come first, each a storage; then the step. Inputs are the caller's."""
+    """Weights and state come first, each a storage; then the step. Inputs are the caller's.
+
+    The allocator's model frees after the call at ``death``, lifetimes end before it.
+    """
     roles = zip(graph.buffers.bytes, graph.buffers.role, strict=True)
     persistent = tuple(size for size, role in roles if role in PERSISTENT_ROLES and role != INPUT)
     count, table = len(persistent), eager.storages
@@ -116,6 +119,6 @@ def _reserved_bytes(graph: Graph, eager: EagerRun) -> int:
         _Spans(
             bytes=(*persistent, *table.bytes),
             birth=(*(0,) * count, *table.birth),
-            death=(*(eager.calls + 1,) * count, *table.death),
+            death=(*(eager.calls,) * count, *(end - 1 for end in table.death)),
         )
     )

@@ -7,7 +7,7 @@ about torch meanwhile; ``Recorder`` is what listens.
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.foreach import foreach_as_on
+from tmmu.passes.capture.fake.generators import generators_restored
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.fake.jagged import jagged_rows
 from tmmu.passes.capture.fake.process_state import process_state_restored
@@ -33,6 +34,7 @@ from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
+from tmmu.passes.capture.targets.live_object import live_workload, source_folder_of
 from tmmu.passes.capture.training.model_step import evaluate, train_step
 from tmmu.passes.capture.training.own_step import capture_step
 from tmmu.passes.capture.tree import named_tensors, plain_tensors
@@ -42,16 +44,39 @@ from tmmu.torch_private import FakeTensorMode, is_mkldnn_enabled, set_mkldnn_ena
 
 def capture(request: CaptureRequest, progress: Progress = no_progress) -> CapturedProgram:
     """The program that the request describes; ``CAPTURE_FAILED`` with the user's own line where it cannot be traced."""
-    folder = targets.source_folder(request.model)
-    importable = importable_from(targets.import_folder(request.model))
-    surroundings = (process_state_restored(), importable, forget_fake_imports(), ordinary_imports())
+    folder, imports = targets.source_folder(request.model), targets.import_folder(request.model)
+    return _capture(lambda fake: targets.load(request, fake), request, progress, folder=folder, imports=imports)
+
+
+def capture_live(
+    target: Any, inputs: Any, request: CaptureRequest, progress: Progress = no_progress
+) -> CapturedProgram:
+    """The program of a model or step that is there as Python objects; nothing of it is changed."""
+    is_step = request.mode == "step"
+    folder = source_folder_of(target)
+    with generators_restored():
+        return _capture(
+            lambda _: live_workload(target, inputs, is_step=is_step), request, progress, folder=folder, imports=""
+        )
+
+
+def _capture(
+    load: Callable[[FakeTensorMode], Workload],
+    request: CaptureRequest,
+    progress: Progress,
+    *,
+    folder: str,
+    imports: str,
+) -> CapturedProgram:
+    """``folder`` is that of the source lines, ``imports`` that from which the code may import what lies beside it."""
+    surroundings = (process_state_restored(), importable_from(imports), forget_fake_imports(), ordinary_imports())
     with ExitStack() as stack:
         for block in surroundings:
             stack.enter_context(block)
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
         with translate_errors(folder, Activity.BUILDING), Recorder(folder=folder), quick_initialization():
-            workload = targets.load(request, fake)
+            workload = load(fake)
         with translate_errors(folder), real_looking_fakes():
             if request.mode == "step":
                 return capture_step(workload, request, progress, fake)

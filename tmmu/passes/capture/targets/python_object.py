@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -92,7 +92,7 @@ def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, fo
     if isinstance(step, (type, torch.nn.Module)) or not callable(step):
         raise CaptureFailed(f"{name} is no function", fix="name a function that takes a step, such as step(batch)")
     settings, used = _settings_of(request, module), set[str]()
-    takes = _required_parameters(step)
+    takes = required_parameters(step)
     source = "inputs" if hasattr(module, "inputs") else "batch"
     if not takes:
         args: tuple[Any, ...] = ()
@@ -108,14 +108,14 @@ def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, fo
         maker = getattr(module, source)
         with in_activity(Activity.INPUTS):
             value = _call_maker(maker, settings, used) if callable(maker) else maker
-        args, kwargs = _spread(value, takes)
+        args, kwargs = spread_batch(value, takes)
     _refuse_unknown(settings, used, getattr(module, source, None))
     return Workload(
         name=name, folder=folder, run=step, args=args, kwargs=kwargs, gives_values=not request.symbolic_inputs
     )
 
 
-def _spread(value: Any, takes: list[str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def spread_batch(value: Any, takes: Sequence[str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """A step of one parameter takes the batch whole; one of several takes its parts."""
     if isinstance(value, Mapping) and set(takes) <= set(value):
         return (), value
@@ -199,7 +199,7 @@ def _call_maker(maker: Callable[..., Any], settings: dict[str, Any], used: set[s
     names, any_name = _parameters(maker)
     taken = {key: value for key, value in settings.items() if key in names or any_name}
     used.update(taken)
-    missing = [name for name in _required_parameters(maker) if name not in taken]
+    missing = [name for name in required_parameters(maker) if name not in taken]
     if missing:
         raise InvalidConfig(
             f"{getattr(maker, '__name__', 'model')} needs {', '.join(missing)}",
@@ -216,7 +216,8 @@ def _without_compile(value: Any) -> Any:
     return next((m for name, m in torch.nn.Module.named_children(value) if name == UNCOMPILED_MODULE), value)
 
 
-def _required_parameters(maker: Callable[..., Any]) -> list[str]:
+def required_parameters(maker: Callable[..., Any]) -> list[str]:
+    """Positional parameters without a default."""
     try:
         parameters = inspect.signature(maker).parameters.values()
     except (TypeError, ValueError):

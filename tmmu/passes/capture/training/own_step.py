@@ -145,7 +145,7 @@ def _roots_of(step: Callable[..., Any]) -> dict[str, Any]:
                 name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True) if _full(cell)
             }
             known = getattr(function, "__globals__", {})
-            named |= {name: known[name] for name in sorted(_global_names(code)) if name in known}
+            named |= {name: known[name] for name in sorted(global_names(code)) if name in known}
         for name, value in named.items():
             if callable(value) and hasattr(value, "__code__"):
                 pending.append(value)
@@ -162,11 +162,12 @@ def _full(cell: Any) -> bool:
     return True
 
 
-def _global_names(code: CodeType) -> set[str]:
+def global_names(code: CodeType) -> set[str]:
+    """Names that a function's code, or code inside it, looks up outside of it; attributes are among them."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _global_names(constant)
+            names |= global_names(constant)
     return names
 
 

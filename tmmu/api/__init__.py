@@ -1,0 +1,1 @@
+"""The Python interface: plans of models and steps that are there as objects."""

@@ -1,0 +1,58 @@
+"""``tmmu.plan``: from a model or a step, as it is in memory, to a judged plan."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import nn
+
+from tmmu.api.memory_plan import MemoryPlan
+from tmmu.driver import PlanRequest, compile_live
+from tmmu.errors import InvalidConfig
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.planner.arenas import parse_arenas
+from tmmu.planner.token import token_from_seed
+
+
+def plan(  # noqa: PLR0913 - the options of one plan, by name
+    model_or_step: Any,
+    inputs: Any = None,
+    *,
+    training: bool | None = None,
+    device: Literal["cuda", "cpu"] = "cuda",
+    loss: Literal["cross_entropy", "mse", "sum"] | None = None,
+    optimizer: str | None = None,
+    autocast: Literal["bf16", "fp16"] | None = None,
+    preset: Literal["train_full", "inference", "remat_enabled"] | None = None,
+    arenas: Sequence[str] = (),
+    seed: int = 0,
+) -> MemoryPlan:
+    """The plan of a module, or of a step function with all that it closes over; nothing of theirs is moved or changed.
+
+    ``inputs``: one tensor, a tuple of positional arguments, or a dict of keyword arguments; real, fake or meta. A step
+    of one parameter takes them whole.
+    ``training``: plan a training step of a module, with ``loss`` (default: the loss that it returns) and ``optimizer``
+    (as ``--optimizer`` of ``tmmu plan``); by default for a module where one of these two is named. A function is a step
+    of its own, with gradients where it takes them. ``device`` need not be there. ``arenas`` as ``--arena``.
+    Errors: those of ``tmmu plan``, as exceptions with ``code`` and ``fix``. Takes as long as a trace: nothing is
+    computed, and memory does not grow with the weights.
+    """
+    is_step = not isinstance(model_or_step, nn.Module)
+    if is_step and (training is not None or loss or optimizer or autocast):
+        raise InvalidConfig(
+            "training, loss, optimizer and autocast are for a module: a step has its own", fix="leave them out"
+        )
+    trains = bool(loss or optimizer) if training is None else training
+    mode = "step" if is_step else "backward" if trains else "inference"
+    request = CaptureRequest(model="", mode=mode, device=device, loss=loss, optimizer=optimizer, autocast=autocast)
+    compiled = compile_live(
+        model_or_step,
+        inputs,
+        request,
+        PlanRequest(
+            mode="inference" if mode == "inference" else "backward",
+            preset=preset or ("inference" if mode == "inference" else "train_full"),
+            token=token_from_seed(seed),
+            arenas=parse_arenas(tuple(arenas)),
+        ),
+    )
+    return MemoryPlan(graph=compiled.graph, plan=compiled.plan, first_step=compiled.first_step)

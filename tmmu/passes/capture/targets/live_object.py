@@ -1,0 +1,168 @@
+"""A model or step that is there as Python objects: its twin on fake tensors, and nothing of the original changed.
+
+The twin is a deep copy in which every tensor is a fake one of the same form; tensors that share a storage share one
+there. Of a function the closure and the globals that it names are copied too, in the same copy: an optimizer holds the
+twin's parameters. What cannot be copied stays what it is, and belongs to the outside.
+"""
+
+import copy
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.passes.capture.record.unseen_tensors import is_subclass
+from tmmu.passes.capture.replace import replace_attribute
+from tmmu.passes.capture.targets.python_object import required_parameters, spread_batch
+from tmmu.passes.capture.training.own_step import global_names
+from tmmu.passes.capture.workload import Workload
+from tmmu.torch_private import cpp_address
+
+_KNOWN_ELEMENTS: Final = 1 << 16
+"""So many elements at most has a tensor whose values control flow may look at."""
+_OUTSIDE: Final = ("torch", "numpy", "builtins")
+
+
+def source_folder_of(target: Any) -> str:
+    """The folder of the file that defines a model's class, or a function; empty where there is none."""
+    defined = target if inspect.isroutine(target) else type(target)
+    try:
+        return str(Path(inspect.getfile(defined)).resolve().parent)
+    except (TypeError, OSError):
+        return ""
+
+
+def live_workload(target: Any, inputs: Any, *, is_step: bool) -> Workload:
+    """The workload of the twin. Called with the fake mode on, under a recorder that knows small constants' values."""
+    twins = _Twins()
+    of_tensors = replace_attribute(torch.Tensor, "__deepcopy__", twins.copy_tensor)
+    with of_tensors, replace_attribute(nn.Parameter, "__deepcopy__", twins.copy_tensor):
+        run = _function_twin(target, twins.memo) if is_step else copy.deepcopy(target, twins.memo)
+        batch = copy.deepcopy(inputs, twins.memo)
+    args, kwargs = spread_batch(batch, required_parameters(run)) if is_step and batch is not None else _arguments(batch)
+    return Workload(
+        name=getattr(target, "__name__", type(target).__name__),
+        folder=source_folder_of(target),
+        run=run,
+        module=run if isinstance(run, nn.Module) else None,
+        args=args,
+        kwargs=kwargs,
+        gives_values=True,
+    )
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """One tensor, a tuple of positional arguments, a dict of keyword arguments; of anything else one argument."""
+    if inputs is None:
+        return (), {}
+    if isinstance(inputs, tuple):
+        return inputs, {}
+    if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
+        return (), dict(inputs)
+    return (inputs,), {}
+
+
+class _Twins:
+    """The fake tensor of each tensor, and of each storage the first one."""
+
+    def __init__(self) -> None:
+        self.memo: dict[int, Any] = {}
+        self._by_storage: dict[int, torch.Tensor] = {}
+
+    @property
+    def copy_tensor(self) -> Callable[..., torch.Tensor]:
+        """What stands for ``Tensor.__deepcopy__``."""
+
+        def copy_of(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+            if id(tensor) not in memo:
+                memo[id(tensor)] = self._twin(tensor, memo)
+            return memo[id(tensor)]  # type: ignore[no-any-return]
+
+        return copy_of
+
+    def _twin(self, tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        if is_subclass(type(tensor)) or tensor.layout is not torch.strided:
+            raise UnsupportedOp(
+                f"a tensor of class {type(tensor).__name__} and layout {tensor.layout} is part of the model",
+                fix="plan the model of plain tensors",
+            )
+        with torch.no_grad():
+            twin = self._data(tensor)
+        if isinstance(tensor, nn.Parameter):
+            twin = nn.Parameter(twin, requires_grad=tensor.requires_grad)
+        elif tensor.is_leaf:
+            twin.requires_grad_(tensor.requires_grad)
+        if tensor.is_leaf and tensor.grad is not None:
+            twin.grad = copy.deepcopy(tensor.grad, memo)
+        return twin
+
+    def _data(self, tensor: torch.Tensor) -> torch.Tensor:
+        address = cpp_address(tensor.untyped_storage())
+        first = self._by_storage.get(address)
+        if first is not None:
+            return _window_on(first, tensor)
+        storage_elements = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+        if _has_known_value(tensor) and storage_elements == tensor.numel():
+            data = torch.ops.aten.lift_fresh.default(tensor.detach())
+        elif tensor.is_contiguous() and storage_elements == tensor.numel():
+            data = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        else:
+            data = _window_on(torch.empty(storage_elements, dtype=tensor.dtype), tensor)
+        self._by_storage[address] = data
+        return data
+
+
+def _has_known_value(tensor: torch.Tensor) -> bool:
+    is_real = type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not tensor.requires_grad
+    return is_real and 0 < tensor.numel() <= _KNOWN_ELEMENTS and tensor.is_contiguous()
+
+
+def _window_on(first: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The same window as ``tensor`` has, on the storage of ``first``."""
+    if first.dtype != tensor.dtype:
+        raise UnsupportedOp("two tensors of unlike dtypes share their memory", fix="give each memory of its own")
+    window: torch.Tensor = first.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
+    return window
+
+
+def _function_twin(function: Any, memo: dict[int, Any]) -> Any:
+    """A function that runs the same code on twins of all that it reaches by name."""
+    if not callable(function):
+        raise InvalidConfig(f"a {type(function).__name__} is no step", fix="give a function that takes a batch")
+    if id(function) in memo:
+        return memo[id(function)]
+    if isinstance(function, types.MethodType):
+        owner = _copied(function.__self__, memo)
+        return types.MethodType(function.__func__, owner)
+    if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] in _OUTSIDE:
+        return _copied(function, memo)
+    names = global_names(function.__code__) & set(function.__globals__)
+    namespace = dict(function.__globals__)
+    cells = tuple(types.CellType() for _ in function.__closure__ or ())
+    twin = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, cells)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    memo[id(function)] = twin
+    for name in sorted(names):
+        namespace[name] = _reached(function.__globals__[name], memo)
+    for cell, original in zip(cells, function.__closure__ or (), strict=True):
+        cell.cell_contents = _reached(original.cell_contents, memo)
+    return twin
+
+
+def _reached(value: Any, memo: dict[int, Any]) -> Any:
+    if isinstance(value, (types.ModuleType, type)):
+        return value
+    return _function_twin(value, memo) if inspect.isroutine(value) else _copied(value, memo)
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """The copy, or the value itself where Python cannot copy it (a file, a lock, an iterator)."""
+    try:
+        return copy.deepcopy(value, memo)
+    except (TypeError, NotImplementedError, AttributeError):
+        return value
