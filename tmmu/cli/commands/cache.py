@@ -37,7 +37,7 @@ _DIGEST: Final = re.compile(rf"\b([0-9a-f]{{{KEY_DIGITS}}})[0-9a-f]{{{64 - KEY_D
 LISTED_PARTS: Final = ("model", "target", "mode", "preset", "inputs")
 
 
-PLANNING_ONLY: Final = frozenset(("--output", "--ir", "--reserve", "--no-cache"))
+PLANNING_ONLY: Final = frozenset(("--output", "--ir", "--reserve", "--report", "--no-cache"))
 """Options of ``tmmu plan`` that ``why`` refuses, since nothing is planned."""
 
 app = typer.Typer(
@@ -59,6 +59,7 @@ class WhyCommandOptions(OptionGroup):
     output: Annotated[str | None, typer.Option("--output", "-o", hidden=True)] = None
     ir: Annotated[str | None, typer.Option("--ir", hidden=True)] = None
     reserve: Annotated[str | None, typer.Option("--reserve", hidden=True)] = None
+    report: Annotated[str | None, typer.Option("--report", hidden=True)] = None
 
 
 @app.command()

@@ -13,7 +13,16 @@ from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.figures_text import first_step_lines
 from tmmu.cli.output.summary import summarize
-from tmmu.cli.parsing import graph_output, parse_model, parse_reserve, plan_path, require_writable, same_file
+from tmmu.cli.parsing import (
+    PLAN_SUFFIX,
+    graph_output,
+    parse_file,
+    parse_model,
+    parse_reserve,
+    plan_path,
+    require_writable,
+    same_file,
+)
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.codec.files import write_together
 from tmmu.driver import Compiled
@@ -21,6 +30,8 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries, kernel_temporaries
+from tmmu.report.contents import report_contents
+from tmmu.report.page import page_html
 
 app = typer.Typer(add_completion=False)
 DETERMINISTIC: Final = "use_deterministic_algorithms"
@@ -35,6 +46,12 @@ class PlanCommandOptions(OptionGroup):
     ] = None
     ir: options.GraphOutput = None
     reserve: options.Reserve = None
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write the plan as an HTML file to look at too, as tmmu report does. Default: none."
+        ),
+    ] = None
     as_json: options.Json = False
 
 
@@ -54,7 +71,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanJob:
-    """One run of ``tmmu plan``, every option checked. ``ir`` is ``None`` where no graph is to be written.
+    """One run of ``tmmu plan``, every option checked. ``ir``, ``page``: ``None`` where none is to be written.
 
     Relative outputs lie in ``folder``, wherever the model goes while it is traced.
     """
@@ -63,6 +80,7 @@ class PlanJob:
     folder: Path
     plan: Path
     ir: Path | None
+    page: Path | None
     reserve: int
     json: bool
 
@@ -78,10 +96,14 @@ def plan_job(
     is_input = ir is not None and model.kind == "ir" and same_file(ir, model.path)
     if ir == path:
         raise InvalidConfig(f"--output and --ir both name {path}", fix="name two files")
+    page = None if files.report is None else parse_file(files.report, "--report")
+    if page is not None and page in (path, ir):
+        raise InvalidConfig(f"--report names {page}, which the plan or the graph has", fix="name another file")
     return PlanJob(
         request=request,
         plan=require_writable(path, "--output", never=model.path),
         ir=None if ir is None or is_input else require_writable(ir, "--ir", never=model.path),
+        page=None if page is None else require_writable(page, "--report", never=model.path),
         folder=Path.cwd(),
         reserve=parse_reserve(files.reserve),
         json=files.as_json,
@@ -89,11 +111,14 @@ def plan_job(
 
 
 def run_plan(job: PlanJob) -> int:
-    """Write both files and print the summary; returns 0."""
+    """Write the files together and print the summary; returns 0."""
     compiled = compile_request(job.request)
     files = [(job.folder / job.plan, encode_plan(compiled.plan))]
     if job.ir is not None:
         files.append((job.folder / job.ir, encode_graph(compiled.graph)))
+    if job.page is not None:
+        contents = report_contents(job.plan.name.removesuffix(PLAN_SUFFIX), compiled.plan, compiled.graph)
+        files.append((job.folder / job.page, page_html([contents])))
     write_together(files)
     _report(job, compiled)
     return 0
@@ -112,7 +137,8 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         timed = {"allocation_time_ns": compiled.allocation_time_ns, "scaled_updates": compiled.scaled_updates}
         kernels = {"switches": [*map(dict, compiled.switches)], "temporaries": _temporaries_record(compiled)}
         first = {"first_step": None if compiled.first_step is None else asdict(compiled.first_step)}
-        print_json(asdict(summary) | record | traced | timed | kernels | first)
+        page = {"report": None if job.page is None else str(job.page)}
+        print_json(asdict(summary) | record | traced | timed | kernels | first | page)
         return
     out = render.console()
     render.print_summary(out, summary)
@@ -122,7 +148,8 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
     render.print_lines(
         out, [*render.temporaries_line(_temporaries(compiled)), *render.switches_line(compiled.switches)]
     )
-    render.print_lines(out, [f"wrote {' and '.join(str(path) for path in (job.plan, job.ir) if path)}"])
+    written = (str(path) for path in (job.plan, job.ir, job.page) if path)
+    render.print_lines(out, [f"wrote {' and '.join(written)}"])
     render.print_origin(out, compiled)
 
 

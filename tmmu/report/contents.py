@@ -1,0 +1,156 @@
+"""What a page shows of one plan, as values, from the plan and, where there is one, its graph."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tmmu.eager.peak import EagerFigures, eager_figures, live_levels
+from tmmu.ir.graph import INPUT, Graph
+from tmmu.ir.plan import Arenas, Plan, Slots, segment_bytes
+from tmmu.report.buffers import MapBuffer, map_buffers
+from tmmu.report.ring_bars import RingChart, ring_chart
+from tmmu.report.slabs import MapSlab, map_slabs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFigures:
+    """The plan in numbers. Bytes by segment and in total; with a ring, ``text`` is the ring's range.
+
+    ``inputs`` are the caller's; ``None`` without a graph, and not in ``total`` then. Texts are empty without a graph.
+    """
+
+    model: str
+    target: str
+    mode: str
+    preset: str
+    ir_hash: str
+    digest: str
+    ops: int
+    buffers: int
+    text: int
+    data: int
+    stack: int
+    bound: int
+    inputs: int | None
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionNotes:
+    """The op at each position of the order: operator, module and line; empty without a graph."""
+
+    op: tuple[str, ...]
+    module: tuple[str, ...]
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerStorage:
+    """A storage that is live at eager's peak, unpadded ``bytes``; ``[birth, death)`` in calls of eager."""
+
+    bytes: int
+    birth: int
+    death: int
+    maker: str
+    module: str
+    source: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerTimeline:
+    """Live bytes of a run of the model as it is.
+
+    ``levels``: (call, live bytes) where they change. ``live``: the storages at the peak, largest first.
+    """
+
+    figures: EagerFigures
+    calls: int
+    levels: tuple[tuple[int, int], ...]
+    live: tuple[EagerStorage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportContents:
+    """All that a page shows of one plan. ``title`` is what the reader calls it."""
+
+    title: str
+    figures: ReportFigures
+    arenas: Arenas
+    slots: Slots
+    slabs: tuple[MapSlab, ...]
+    buffers: tuple[MapBuffer, ...]
+    positions: PositionNotes
+    eager: EagerTimeline | None
+    ring: RingChart | None
+
+
+def report_contents(title: str, plan: Plan, graph: Graph | None) -> ReportContents:
+    """The contents for a plan, which is sound for its ``graph``. Sorts what is live at a peak, else linear."""
+    slabs = map_slabs(plan)
+    return ReportContents(
+        title=title,
+        figures=_figures(plan, graph, slabs),
+        arenas=plan.arenas,
+        slots=plan.slots,
+        slabs=slabs,
+        buffers=map_buffers(plan, graph),
+        positions=_positions(plan, graph),
+        eager=_eager(graph) if graph else None,
+        ring=ring_chart(plan.ring, len(plan.order)) if plan.ring else None,
+    )
+
+
+def _figures(plan: Plan, graph: Graph | None, slabs: tuple[MapSlab, ...]) -> ReportFigures:
+    text, data, stack = (segment_bytes(plan.arenas, segment) for segment in ("text", "data", "stack"))
+    text = plan.ring.bytes if plan.ring else text
+    inputs = _input_bytes(graph) if graph else None
+    return ReportFigures(
+        model=graph.notes.name if graph else "",
+        target=graph.target if graph else "",
+        mode=plan.mode,
+        preset=plan.preset,
+        ir_hash=plan.ir_hash.hex(),
+        digest=plan.digest.hex(),
+        ops=len(plan.order),
+        buffers=len(plan.buffers),
+        text=text,
+        data=data,
+        stack=stack,
+        bound=sum(slab.bound for slab in slabs if slab.segment == "stack"),
+        inputs=inputs,
+        total=text + data + stack + (inputs or 0),
+    )
+
+
+def _input_bytes(graph: Graph) -> int:
+    return sum(size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == INPUT)
+
+
+def _positions(plan: Plan, graph: Graph | None) -> PositionNotes:
+    if graph is None:
+        return PositionNotes(op=(), module=(), source=())
+    notes = graph.notes.ops
+    return PositionNotes(
+        op=tuple(graph.ops.target[op] for op in plan.order),
+        module=tuple(notes.module[op] for op in plan.order),
+        source=tuple(notes.source[op] for op in plan.order),
+    )
+
+
+def _eager(graph: Graph) -> EagerTimeline | None:
+    figures, eager = eager_figures(graph), graph.notes.eager
+    if figures is None or eager is None:
+        return None
+    live = live_levels(eager.storages, eager.calls)
+    changes = ((call, after) for call, (before, after) in enumerate(pairwise((-1, *live))) if before != after)
+    return EagerTimeline(figures=figures, calls=eager.calls, levels=tuple(changes), live=_storages(graph, figures))
+
+
+def _storages(graph: Graph, figures: EagerFigures) -> tuple[EagerStorage, ...]:
+    if graph.notes.eager is None:
+        return ()
+    table = graph.notes.eager.storages
+    columns = ("bytes", "birth", "death", "maker", "module", "source", "holder")
+    live = [row for row in range(len(table)) if table.birth[row] <= figures.position < table.death[row]]
+    live.sort(key=lambda row: (-table.bytes[row], row))
+    return tuple(EagerStorage(**{column: getattr(table, column)[row] for column in columns}) for row in live)
