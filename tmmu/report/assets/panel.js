@@ -23,7 +23,7 @@ function buffersFacts(plan, row) {
     ["dtype", text("dtype")],
     ["bytes", b.size[row] === null ? "" : exactBytes(b.size[row])],
     ["bytes, padded", exactBytes(b.bytes[row])],
-    ["span", `[${b.birth[row]}, ${b.death[row]}) of ${plan.figures.ops} positions`],
+    ["span", `[${b.birth[row]}, ${b.death[row]})`],
     ["arena", plan.arenas.name[b.arena[row]]],
     ["slot", b.slotRow[row] < 0 ? "" : String(plan.slots.slot[b.slotRow[row]])],
     ["address", slotAddress(plan.slots, b.slotRow[row])],
