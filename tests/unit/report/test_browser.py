@@ -79,7 +79,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Opener]:
             lambda request: request.url.startswith(("file:", "data:")) or tab.complaints.append(request.url),
         )
         tab.page.goto(path.as_uri())
-        tab.page.wait_for_function("window.tmmuReport && tmmuReport.measured.frames > 0")
+        tab.page.wait_for_selector("html[data-frames]", state="attached")
         return tab
 
     yield opened
@@ -215,6 +215,11 @@ def test_100_000_buffers_are_drawn_as_at_most_20_000_rectangles(show: Opener) ->
     big = prepare_memory(graph, mode="backward", preset="train_full", token=bytes(64), arenas=default_arenas())
     tab = show(page_html([report_contents("big", big, graph)]))
     counts = [tab.js("tmmuReport.measured.rectangles")]
+    tab.page.fill("#search", "test")
+    tab.settle()
+    counts.append(tab.js("tmmuReport.measured.rectangles"))
+    tab.page.fill("#search", "")
+    tab.settle()
     tab.page.focus("canvas.map")
     for _ in range(20):
         tab.page.keyboard.press("+")

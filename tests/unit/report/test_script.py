@@ -1,9 +1,13 @@
 """The page's pure script functions, under node."""
 
+import json
 from itertools import pairwise
 
+from tests.unit.ir.samples import described_graph, plan
 from tests.unit.report.pages import node
 from tmmu.planner.arenas import readable_size
+from tmmu.report.contents import report_contents
+from tmmu.report.encode import json_text
 
 VIEW = {"x0": 0, "x1": 100, "y0": 0, "y1": 100}
 RANDOM = "let s = 1; const r = () => (s = (s * 16807) % 2147483647) / 2147483647;"
@@ -206,3 +210,46 @@ def test_search_finds_names_ops_modules_sources_and_ids() -> None:
     queries = ["WEIGHT", "mm", "net", "py:7", "b12", "112", "  ", "none", "5"]
     found = node("search.js", body, {"table": table, "queries": queries})
     assert found == [[0], [1, 2], [0, 1], [1], [0], [2], [], [], [1]]
+
+
+def charts(body: str) -> object:
+    """What the charts of the sample's page are: ``one`` is its plan's."""
+    shown = json.loads(json_text([report_contents("sample", plan(), described_graph())]))
+    return node("model.js", f"const one = m.planCharts(a.plans[0], 0); {body}", shown)
+
+
+def test_place_of_a_buffer_that_is_taken_over_ends_where_the_taker_is_born() -> None:
+    body = """
+    const s = one.slabs[0].scene;
+    return [...s.rows].map((row, i) => [a.plans[0].buffers.id[row], s.x0[i], s.x1[i]]);
+    """
+    assert charts(body) == [[4, 0, 1], [5, 1, 4], [6, 3, 5], [7, 4, 5], [8, 4, 5], [9, 5, 6]]
+
+
+def test_curves_and_lines_are_the_plan_s() -> None:
+    body = """
+    const { curve, lines } = one.slabs[0];
+    return [curve.at, curve.bytes, lines.map((line) => line.label), curve.peakPosition];
+    """
+    assert charts(body) == [[0, 3, 4, 5, 6], [64, 512, 704, 64, 0], ["slab and bound 704 B"], 4]
+    assert charts("return [one.eager.at, one.eager.bytes, one.eager.peakPosition]") == [
+        [0, 1, 3, 4, 5],
+        [64, 320, 256, 272, 256],
+        1,
+    ]
+
+
+def test_trees_add_up_to_the_peaks() -> None:
+    body = "return [m.peakTree(one.plan, one.slabs[0].slab).bytes, m.eagerTree(one.plan).bytes]"
+    assert charts(body) == [704, 320]
+
+
+def test_groups_are_by_role_module_dtype_and_size() -> None:
+    labels = "(by) => m.groupingOf(one.plan, one.bytes, by).labels.slice(0, 4)"
+    body = f"return ['role', 'module', 'dtype', 'size'].map({labels})"
+    assert charts(body) == [
+        ["activation", "scratch", "constant", "parameter"],
+        ["(none)"],
+        ["float32"],
+        ["0 B", "1 B to 16 B", "16 B to 256 B", "256 B to 4.0 KiB"],
+    ]

@@ -87,7 +87,7 @@ def run_report(job: ReportJob) -> int:
         print_json({"page": str(job.output), "bytes": len(page), "buffers": buffers})
         return 0
     count = " and ".join(str(number) for number in buffers)
-    render.print_lines(render.console(), [f"wrote {job.output}: {count} buffers, {len(page)} bytes"])
+    render.print_lines(render.console(), [f"wrote {job.output}: {count} buffers"])
     return 0
 
 

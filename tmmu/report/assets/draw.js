@@ -51,18 +51,32 @@ function drawAxes({ ink, theme }, box, view, label) {
   ink.fillText(label, 4, box.y + box.h + 10);
 }
 
-/** The memory map. Returns how many rectangles were drawn. */
-function drawMap(canvas, chart, state) {
+/** The memory map; while something is sought, all in grey and what was found above it. Returns the rectangles drawn. */
+function drawMap(canvas, chart, chosen) {
   const open = openCanvas(canvas), { ink, theme } = open;
   const box = plotBox(open.width, open.height), { scene, view } = chart;
   drawAxes(open, box, view, "position");
-  const frame = visibleRectangles(scene, view, box.w, box.h, RECTANGLES_MAX);
+  const frameOf = (part, limit) => visibleRectangles(part, view, box.w, box.h, limit);
+  const grey = chart.hits === null ? [] : frameOf(scene, RECTANGLES_MAX / 2);
+  const frame = chart.hits === null ? frameOf(scene, RECTANGLES_MAX) : frameOf(chart.hits, RECTANGLES_MAX / 2);
   ink.save();
   ink.beginPath(); ink.rect(box.x, box.y, box.w, box.h); ink.clip();
+  fillRectangles(ink, box, grey, () => theme.dim);
+  fillRectangles(ink, box, frame, (part) => chart.colorOf(scene.rows[part.index], theme.dark));
+  drawMapLabels(open, box, frame, chart);
+  for (const line of chart.lines) drawMarkedRow(open, box, view, line);
+  drawMarkedPosition(open, box, view, chart.peakPosition);
+  const index = chosen !== null && chosen.chart === chart.key ? scene.rows.indexOf(chosen.row) : -1;
+  if (index >= 0) strokeRectangle(open, box, view, scene, index);
+  ink.restore();
+  return grey.length + frame.length;
+}
+
+/** Fills the parts of a frame, one colour after another; within a colour in their order. */
+function fillRectangles(ink, box, frame, colorOf) {
   const byColor = new Map();
   for (const part of frame) {
-    const row = scene.rows[part.index];
-    const color = state.hits !== null && !state.hits.has(row) ? theme.dim : chart.colorOf(row, theme.dark);
+    const color = colorOf(part);
     if (!byColor.has(color)) byColor.set(color, []);
     byColor.get(color).push(part);
   }
@@ -73,13 +87,6 @@ function drawMap(canvas, chart, state) {
       ink.fillRect(box.x + part.x + gap, box.y + part.y + gap, Math.max(part.w - 2 * gap, 0.5), Math.max(part.h - 2 * gap, 0.5));
     }
   }
-  drawMapLabels(open, box, frame, chart);
-  for (const line of chart.lines) drawMarkedRow(open, box, view, line);
-  drawMarkedPosition(open, box, view, chart.peakPosition);
-  const chosen = state.chosen !== null && state.chosen.chart === chart.key ? scene.rows.indexOf(state.chosen.row) : -1;
-  if (chosen >= 0) strokeRectangle(open, box, view, scene, chosen);
-  ink.restore();
-  return frame.length;
 }
 
 function drawMapLabels({ ink, theme }, box, frame, chart) {

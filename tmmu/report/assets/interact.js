@@ -14,13 +14,14 @@ function chartPoint(canvas, event, view) {
   };
 }
 
-/** Wheel zooms around the pointer (Shift: time alone, Alt: addresses alone), dragging pans, double click resets. */
-function makeMovable(canvas, chart, redraw, onClick) {
+/** Wheel zooms around the pointer (Shift: time alone, Alt: addresses alone), dragging pans, double click resets.
+ * With `timeOnly` addresses stay as they are. */
+function makeMovable(canvas, chart, redraw, onClick, timeOnly = false) {
   let drag = null;
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
     const one = chart(), point = chartPoint(canvas, event, one.view), factor = 1.0018 ** (event.deltaY || event.deltaX);
-    one.view = zoomed(one.view, one.bounds, event.altKey ? 1 : factor, event.shiftKey ? 1 : factor, point.x, point.y);
+    one.view = zoomed(one.view, one.bounds, event.altKey ? 1 : factor, event.shiftKey || timeOnly ? 1 : factor, point.x, point.y);
     redraw();
   }, { passive: false });
   canvas.addEventListener("pointerdown", (event) => {
@@ -31,7 +32,7 @@ function makeMovable(canvas, chart, redraw, onClick) {
     if (drag === null) return;
     const one = chart(), box = plotBox(canvas.clientWidth, canvas.clientHeight);
     if (!drag.moved && Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < 4) return;
-    one.view = panned(one.view, one.bounds, (drag.x - event.clientX) / box.w, (event.clientY - drag.y) / box.h);
+    one.view = panned(one.view, one.bounds, (drag.x - event.clientX) / box.w, timeOnly ? 0 : (event.clientY - drag.y) / box.h);
     drag = { x: event.clientX, y: event.clientY, moved: true };
     redraw();
   });

@@ -16,26 +16,36 @@ function planCharts(plan, index) {
 function slabChart(plan, slab, key, last) {
   const b = plan.buffers, arenas = new Set(slab.arenas), rows = [];
   for (let row = 0; row < b.id.length; row++) if (arenas.has(b.arena[row])) rows.push(row);
-  const low = rows.map((row) => toNumber(b.offset[row]));
+  const low = rows.map((row) => toNumber(b.offset[row])), ends = placeEnds(b);
   const scene = makeScene(
-    rows.map((row) => toNumber(b.birth[row])), rows.map((row) => toNumber(b.death[row])),
+    rows.map((row) => toNumber(b.birth[row])), rows.map((row) => ends[row]),
     low, rows.map((row, place) => low[place] + toNumber(b.bytes[row])), rows,
   );
   const found = sceneBounds(scene);
   const bounds = { x0: 0, x1: Math.max(found.x1, last), y0: 0, y1: Math.max(found.y1, toNumber(slab.bytes)) * 1.04 };
-  const lines = slabLines(slab);
+  const lines = slabLines(slab, toNumber(slab.peakPosition) > bounds.x1 / 2);
   const curve = {
     at: doubles(slab.levels.at), bytes: doubles(slab.levels.bytes), axis: "position", top: bounds.y1,
     peakPosition: toNumber(slab.peakPosition), peakBytes: toNumber(slab.peakBytes), lines,
   };
-  return { key, slab, scene, bounds, view: { ...bounds }, curve, lines, peakPosition: curve.peakPosition };
+  return { key, slab, scene, bounds, view: { ...bounds }, curve, lines, hits: null, peakPosition: curve.peakPosition };
 }
 
-/** The lines that a slab's charts mark: its end, its bound, the capacities of its arenas. */
-function slabLines(slab) {
+/** Where the place of each buffer is another's: its death, or the birth of the one that takes it over. */
+function placeEnds(buffers) {
+  const ends = doubles(buffers.death), rowOf = new Map(buffers.id.map((id, row) => [id, row]));
+  buffers.takesOver.forEach((taken, row) => {
+    const before = taken === null ? undefined : rowOf.get(taken);
+    if (before !== undefined) ends[before] = Math.min(ends[before], toNumber(buffers.birth[row]));
+  });
+  return ends;
+}
+
+/** The lines that a slab's charts mark: its end, its bound, the capacities of its arenas; their labels keep away from the peak's. */
+function slabLines(slab, peakIsLate) {
   const reached = slab.bound === slab.bytes;
-  const end = { bytes: toNumber(slab.bytes), kind: "faint", place: "left", label: `end of the slab ${readableBytes(slab.bytes)}` };
-  const bound = { bytes: toNumber(slab.bound), kind: "bound", place: "right", label: `${reached ? "slab and " : ""}bound ${readableBytes(slab.bound)}` };
+  const end = { bytes: toNumber(slab.bytes), kind: "faint", place: peakIsLate ? "middle" : "left", label: `end of the slab ${readableBytes(slab.bytes)}` };
+  const bound = { bytes: toNumber(slab.bound), kind: "bound", place: peakIsLate ? "left" : "right", label: `${reached ? "slab and " : ""}bound ${readableBytes(slab.bound)}` };
   const capacities = slab.capacities.map(([name, size]) => (
     { bytes: toNumber(size), kind: "capacity", place: "middle", label: `capacity of ${name} ${readableBytes(size)}` }
   ));
@@ -59,7 +69,7 @@ function ringChart(ring, last) {
   const capacity = toNumber(ring.capacity), top = Math.max(sceneBounds(scene).y1, capacity) * 1.04;
   const bounds = { x0: 0, x1: last, y0: 0, y1: top };
   return {
-    key: "ring", scene, bounds, view: { ...bounds }, peakPosition: -1,
+    key: "ring", hits: null, scene, bounds, view: { ...bounds }, peakPosition: -1,
     lines: [{ bytes: capacity, kind: "capacity", place: "right", label: `budget ${readableBytes(ring.capacity)}` }],
     colorOf: (row, dark) => groupColor(BAR_GROUPS[bars.kind[row]], false, dark),
     labelOf: (row) => `${bars.kind[row]} ${ring.blocks.name[bars.block[row]]}`,

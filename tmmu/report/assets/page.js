@@ -19,6 +19,7 @@ function drawAll() {
   for (const one of PLANS) one.draw();
   MEASURED.milliseconds = performance.now() - began;
   MEASURED.frames += 1;
+  document.documentElement.dataset.frames = String(MEASURED.frames);
 }
 
 function canvasOf(kind, label, focusable) {
@@ -34,7 +35,6 @@ function titled(title, ...content) {
 function buildPlan(one) {
   const holder = document.querySelector(`section[data-plan="${one.index}"] .charts`), { plan } = one;
   one.shown = 0;
-  one.hits = null;
   const chart = () => one.slabs[one.shown];
   const draws = [];
   if (one.slabs.length > 0) buildMap(one, holder, chart, draws);
@@ -63,7 +63,7 @@ function buildMap(one, holder, chart, draws) {
   one.showSlab = (number) => { one.shown = number; select.value = String(number); };
   holder.append(titled("Memory map: time by address", element("label", ["Slab ", select]), legend, map), titled("Live bytes inside the plan, by position", curve));
   makeMovable(map, chart, redraw, (point) => openAt(one, chart(), point, map));
-  makeMovable(curve, chart, redraw, null);
+  makeMovable(curve, chart, redraw, null, true);
   addTips(map, chart, (row) => tipLines(plan, row));
   map.addEventListener("keydown", (event) => stepThrough(event, one, chart(), map));
   one.drawLegend = () => {
@@ -76,13 +76,13 @@ function buildMap(one, holder, chart, draws) {
       return [element("li", [swatch, element("bdi", shortened(label, 60))])];
     }));
   };
-  draws.push(() => { MEASURED.rectangles += drawMap(map, chart(), { hits: one.hits, chosen: STATE.chosen }); }, () => drawCurve(curve, chart().curve, chart().view), () => one.drawLegend());
+  draws.push(() => { MEASURED.rectangles += drawMap(map, chart(), STATE.chosen); }, () => drawCurve(curve, chart().curve, chart().view), () => one.drawLegend());
 }
 
 function buildEager(one, holder, draws) {
   const curve = canvasOf("curve", `Live bytes of the model as it is over eager's calls, peak ${readableBytes(one.eager.peakBytes)}`, true);
   holder.append(titled("Live bytes when the model is run as it is, by call of eager", curve));
-  makeMovable(curve, () => one.eager, redraw, null);
+  makeMovable(curve, () => one.eager, redraw, null, true);
   draws.push(() => drawCurve(curve, one.eager, one.eager.view));
 }
 
@@ -122,7 +122,7 @@ function buildRing(one, holder, draws) {
     ring.blocks.name[ring.bars.block[row]], ring.bars.kind[row], `positions [${ring.bars.start[row]}, ${ring.bars.end[row]})`,
     `address ${grouped(ring.blocks.address[ring.bars.block[row]])}`, exactBytes(ring.blocks.bytes[ring.bars.block[row]]),
   ]);
-  draws.push(() => drawMap(canvas, one.ring, { hits: null, chosen: null }));
+  draws.push(() => drawMap(canvas, one.ring, null));
 }
 
 function rowAt(chart, point) {
@@ -180,7 +180,10 @@ function search() {
   const query = document.getElementById("search").value, list = document.getElementById("hits");
   const found = PLANS.map((one) => searchRows(one.plan, query));
   const count = found.reduce((sum, rows) => sum + rows.length, 0);
-  PLANS.forEach((one, index) => { one.hits = query.trim() === "" ? null : new Set(found[index]); });
+  PLANS.forEach((one, index) => {
+    const hits = query.trim() === "" ? null : new Set(found[index]);
+    for (const chart of one.slabs) chart.hits = hits && subScene(chart.scene, hits);
+  });
   FOUND.textContent = query.trim() === "" ? "" : `${count} buffer${count === 1 ? "" : "s"} found`;
   list.replaceChildren(...PLANS.flatMap((one, index) => found[index].slice(0, HITS_MAX).map((row) => hitItem(one, row))));
   list.hidden = count === 0;

@@ -14,6 +14,12 @@ function makeScene(x0, x1, y0, y1, rows) {
   };
 }
 
+/** The rectangles of a scene whose rows are among these. */
+function subScene(scene, rows) {
+  const kept = (index) => rows.has(scene.rows[index]);
+  return { ...scene, byX: scene.byX.filter(kept), byY: scene.byY.filter(kept) };
+}
+
 /** The smallest view that has every rectangle in it. */
 function sceneBounds(scene) {
   const bounds = { x0: 0, x1: 1, y0: 0, y1: 1 };
@@ -129,5 +135,5 @@ function clampedAxis(start, end, low, high, least) {
 }
 
 if (typeof module !== "undefined") {
-  module.exports = { makeScene, sceneBounds, visibleRectangles, rectangleAt, zoomed, panned, clamped };
+  module.exports = { makeScene, subScene, sceneBounds, visibleRectangles, rectangleAt, zoomed, panned, clamped };
 }

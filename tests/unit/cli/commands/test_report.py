@@ -18,8 +18,7 @@ def test_page_lies_beside_the_plan_and_holds_its_buffers(shell: Shell) -> None:
     plan = shell.plan()
     done = shell.tmmu("report", plan)
     assert (done.code, done.err) == (0, "")
-    size = Path("small.html").stat().st_size
-    assert done.out == f"wrote small.html: 7 buffers, {size} bytes\n"
+    assert done.out == "wrote small.html: 7 buffers\n"
     (shown,) = page().contents["plans"]
     base = load_plan(plan)
     assert shown["buffers"]["id"] == list(base.buffers.id)
