@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.docs.commands import ROOT
 from tests.unit.ir.samples import A2, TOKEN, W, arenas, described_graph, plan
 from tests.unit.report.test_contents import described, small_ring
 from tests.unit.report.test_page import HOSTILE, named
+from tmmu.codec.read import read_graph
 from tmmu.golden.million import million_buffers
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import default_arenas
@@ -231,6 +233,27 @@ def test_100_000_buffers_are_drawn_as_at_most_20_000_rectangles(show: Opener) ->
     facts, row = tab.facts(), big.buffers.id.index(77_777)
     assert facts["span"] == f"[{big.buffers.birth[row]}, {big.buffers.death[row]})"
     assert facts["offset"].replace("\u202f", "") == str(big.buffers.offset[row])
+
+
+@pytest.mark.parametrize(("case", "mode"), [("gpt2-training", "backward"), ("llama-70b", "backward")])
+def test_pages_of_real_models_say_what_their_plans_say(show: Opener, case: str, mode: str) -> None:
+    graph = read_graph((ROOT / "golden" / f"{case}.ir.cbor").read_bytes())
+    placed = prepare_memory(graph, mode=mode, preset="train_full", token=bytes(64), arenas=default_arenas())
+    tab = show(page_html([report_contents(case, placed, graph)]))
+    assert 0 < tab.js("tmmuReport.measured.rectangles") <= 20_000
+    rows = len(placed.buffers)
+    for row in (0, rows // 3, rows // 2, rows - 1):
+        tab.js(f"tmmuReport.openBuffer(tmmuReport.plans[0], {row})")
+        tab.settle()
+        facts, buffer = tab.facts(), placed.buffers.id[row]
+        assert facts["buffer"] == str(buffer)
+        assert facts["span"] == f"[{placed.buffers.birth[row]}, {placed.buffers.death[row]})"
+        assert facts["bytes"].split("B")[0].replace("\u202f", "").strip() == str(graph.buffers.bytes[buffer])
+        assert facts["role"] == graph.buffers.role[buffer]
+    for colour in ("module", "dtype", "size"):
+        tab.page.select_option("#colour", colour)
+        tab.settle()
+        assert tab.page.locator(".legend li").count() > 0
 
 
 def test_two_plans_share_their_axes(show: Opener) -> None:

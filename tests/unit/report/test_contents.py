@@ -1,8 +1,12 @@
 from dataclasses import replace
 
-from tests.unit.ir.samples import A0, A1, A2, OUT, C, K, S, W, described_graph, edit, graph, plan
+import pytest
+
+from tests.strategies import random_graph, seeded
+from tests.unit.ir.samples import A0, A1, A2, OUT, TOKEN, C, K, S, W, arenas, described_graph, edit, graph, plan
 from tmmu.ir.graph import Graph
 from tmmu.ir.ring import Block, Copy, Member, Ring, Visit, VisitRef
+from tmmu.planner.prepare import prepare_memory
 from tmmu.report.contents import ReportContents, report_contents
 from tmmu.report.ring_bars import RingBar, ring_chart
 
@@ -103,6 +107,20 @@ def test_plan_alone_has_places_and_no_names() -> None:
 
 def test_contents_are_told_again_in_the_same_way() -> None:
     assert contents() == contents()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_levels_are_the_sums_of_what_is_placed(seed: int) -> None:
+    graph = random_graph(seeded(seed), ops=40)
+    placed = prepare_memory(graph, mode="backward", preset="train_full", token=TOKEN, arenas=arenas())
+    shown = report_contents("random", placed, graph)
+    for slab in shown.slabs:
+        rows = [row for row in shown.buffers if row.arena in slab.arenas]
+        assert {row.takes_over for row in rows} == {None}, "train_full overwrites nothing"
+        for at, size in slab.levels:
+            assert sum(row.bytes for row in rows if row.birth <= at < row.death) == size
+        assert all(row.offset + row.bytes <= slab.bytes for row in rows)
+        assert sum(shown.buffers[row].bytes for row in slab.live) == slab.peak_bytes
 
 
 def small_ring() -> Ring:

@@ -12,7 +12,7 @@ from tests.unit.ir.samples import A2, W, described_graph, edit, plan
 from tests.unit.report.pages import ASSETS, Page
 from tmmu.ir.graph import Graph
 from tmmu.report.contents import report_contents
-from tmmu.report.encode import exact
+from tmmu.report.encode import exact, json_text
 from tmmu.report.page import SCRIPTS, page_html
 
 HOSTILE = (
@@ -55,7 +55,7 @@ def test_hostile_name_is_a_text_and_nothing_more(name: str) -> None:
 
 
 def test_contents_in_the_page_are_ascii_without_marks_of_html() -> None:
-    text = page_of(named("".join(HOSTILE))).scripts[0]
+    text = json_text([report_contents("".join(HOSTILE), plan(), named("".join(HOSTILE)))])
     assert text.isascii()
     assert not set("<>&") & set(text)
 

@@ -22,6 +22,20 @@ function drawAll() {
   document.documentElement.dataset.frames = String(MEASURED.frames);
 }
 
+/** `draw`, run only when what `state` says of it has changed: the rest of the page is redrawn at every move. */
+function onChange(state, draw) {
+  let before = null;
+  return () => {
+    const now = JSON.stringify([state(), isDark(), window.devicePixelRatio]);
+    if (now !== before) draw();
+    before = now;
+  };
+}
+
+function isDark() {
+  return getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
+}
+
 function canvasOf(kind, label, focusable) {
   const attributes = { class: kind, "aria-label": label, role: focusable ? "application" : "img" };
   return element("canvas", "The tables below say the same.", focusable ? { ...attributes, tabindex: "0" } : attributes);
@@ -66,8 +80,8 @@ function buildMap(one, holder, chart, draws) {
   makeMovable(curve, chart, redraw, null, true);
   addTips(map, chart, (row) => tipLines(plan, row));
   map.addEventListener("keydown", (event) => stepThrough(event, one, chart(), map));
-  one.drawLegend = () => {
-    const dark = getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
+  const drawLegend = () => {
+    const dark = isDark();
     const used = new Set(one.grouping.groups);
     legend.replaceChildren(...one.grouping.labels.flatMap((label, number) => {
       if (!used.has(number)) return [];
@@ -76,7 +90,8 @@ function buildMap(one, holder, chart, draws) {
       return [element("li", [swatch, element("bdi", shortened(label, 60))])];
     }));
   };
-  draws.push(() => { MEASURED.rectangles += drawMap(map, chart(), STATE.chosen); }, () => drawCurve(curve, chart().curve, chart().view), () => one.drawLegend());
+  draws.push(() => { MEASURED.rectangles += drawMap(map, chart(), STATE.chosen); }, () => drawCurve(curve, chart().curve, chart().view));
+  draws.push(onChange(() => one.grouping.labels, drawLegend));
 }
 
 function buildEager(one, holder, draws) {
@@ -94,7 +109,8 @@ function buildTreemap(one, holder, chart, draws) {
   const planned = () => select.value === "inside the plan";
   select.addEventListener("change", redraw);
   holder.append(titled("What is live at the peak, by module", element("label", ["Run ", select]), canvas));
-  draws.push(() => { boxes = drawTreemap(canvas, planned() ? peakTree(one.plan, chart().slab) : eagerTree(one.plan)); });
+  const tree = () => (planned() ? peakTree(one.plan, chart().slab) : eagerTree(one.plan));
+  draws.push(onChange(() => [select.value, one.shown, canvas.clientWidth, canvas.clientHeight], () => { boxes = drawTreemap(canvas, tree()); }));
   const boxAt = (event) => {
     const edge = canvas.getBoundingClientRect(), x = event.clientX - edge.left, y = event.clientY - edge.top;
     return boxes.findLast((box) => x >= box.x && x < box.x + box.w && y >= box.y && y < box.y + box.h);
@@ -212,8 +228,7 @@ function addListeners() {
   document.getElementById("search").addEventListener("input", search);
   document.getElementById("colour").addEventListener("change", paint);
   document.getElementById("theme").addEventListener("click", () => {
-    const dark = getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
-    setTheme(dark ? "light" : "dark");
+    setTheme(isDark() ? "light" : "dark");
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") closePanel();
