@@ -98,17 +98,26 @@ function drawMapLabels({ ink, theme }, box, frame, chart) {
   }
 }
 
+/** A line at so many bytes, with its label; of a capacity above the view, the label alone, at the top. */
 function drawMarkedRow({ ink, theme }, box, view, line) {
-  const y = box.y + box.h - ((line.bytes - view.y0) / (view.y1 - view.y0)) * box.h;
-  if (!(y >= box.y && y <= box.y + box.h)) return;
-  ink.strokeStyle = theme[line.kind];
-  ink.setLineDash([6, 4]);
-  ink.beginPath(); ink.moveTo(box.x, y); ink.lineTo(box.x + box.w, y); ink.stroke();
-  ink.setLineDash([]);
-  ink.fillStyle = theme[line.kind];
+  const y = box.y + box.h - ((line.bytes - view.y0) / (view.y1 - view.y0)) * box.h, above = y < box.y;
+  if (y > box.y + box.h || (above && line.kind !== "capacity")) return;
+  if (!above) {
+    ink.strokeStyle = theme[line.kind];
+    ink.setLineDash([6, 4]);
+    ink.beginPath(); ink.moveTo(box.x, y); ink.lineTo(box.x + box.w, y); ink.stroke();
+    ink.setLineDash([]);
+  }
   const share = { left: 0, middle: 0.5, right: 1 }[line.place];
   ink.textAlign = { left: "left", middle: "center", right: "right" }[line.place];
-  ink.fillText(line.label, box.x + 4 + (box.w - 8) * share, y < box.y + 14 ? y + 8 : y - 7);
+  const text = above ? `\u2191 ${line.label}` : line.label, width = ink.measureText(text).width;
+  const x = box.x + 4 + (box.w - 8) * share, low = above ? box.y + 12 : y < box.y + 14 ? y + 8 : y - 7, row = low + (line.below ?? 0);
+  ink.globalAlpha = 0.8;
+  ink.fillStyle = theme.plot;
+  ink.fillRect(x - width * share - 2, row - 6, width + 4, 12);
+  ink.globalAlpha = 1;
+  ink.fillStyle = theme[line.kind];
+  ink.fillText(text, x, row);
 }
 
 function drawMarkedPosition({ ink, theme }, box, view, position) {

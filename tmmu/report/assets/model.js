@@ -46,8 +46,8 @@ function slabLines(slab, peakIsLate) {
   const reached = slab.bound === slab.bytes;
   const end = { bytes: toNumber(slab.bytes), kind: "faint", place: peakIsLate ? "middle" : "left", label: `end of the slab ${readableBytes(slab.bytes)}` };
   const bound = { bytes: toNumber(slab.bound), kind: "bound", place: peakIsLate ? "left" : "right", label: `${reached ? "slab and " : ""}bound ${readableBytes(slab.bound)}` };
-  const capacities = slab.capacities.map(([name, size]) => (
-    { bytes: toNumber(size), kind: "capacity", place: "middle", label: `capacity of ${name} ${readableBytes(size)}` }
+  const capacities = slab.capacities.map(([name, size], number) => (
+    { bytes: toNumber(size), kind: "capacity", place: "middle", below: 12 * number, label: `capacity of ${name} ${readableBytes(size)}` }
   ));
   return [...(reached ? [] : [end]), bound, ...capacities];
 }
