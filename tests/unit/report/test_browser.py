@@ -205,7 +205,7 @@ def test_hostile_names_are_shown_and_run_nothing(show: Opener, name: str) -> Non
     tab.page.on("dialog", lambda dialog: tab.complaints.append(dialog.message))
     tab.js("tmmuReport.openBuffer(tmmuReport.plans[0], 0)")
     assert tab.js("document.querySelector('[data-fact=name]').textContent") == name
-    tab.page.fill("#search", "anything" if name == "" else name[:40].replace("\u2028", ""))
+    tab.page.fill("#search", name[:40])
     tab.page.select_option("#colour", "module")
     tab.settle()
     assert tab.js("document.querySelectorAll('img, script[src], iframe').length") == 0
