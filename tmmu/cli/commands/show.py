@@ -1,5 +1,6 @@
 """``tmmu show``: the contents of a plan file, without torch and without planning."""
 
+import sys
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -12,10 +13,12 @@ from tmmu.cli.error_boundary import print_json
 from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output import render
+from tmmu.cli.output.plot import can_print_braille, plot_lines
 from tmmu.cli.output.semantics_report import semantics_lines, semantics_record
 from tmmu.cli.output.summary import LISTED_BUFFERS, OperatorRow, Summary, operators, summarize
 from tmmu.cli.parsing import ir_path, parse_balance, parse_reserve
 from tmmu.errors import InvalidConfig
+from tmmu.export.live_curves import LiveCurve, eager_curve, stack_curve
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.trace import Record, trace_records
@@ -59,6 +62,9 @@ class ShowCommandOptions(OptionGroup):
             "Default: 100.",
         ),
     ] = None
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw live bytes over time, of the plan and of a run as it is. Default: no.")
+    ] = False
     reserve: options.Reserve = None
     as_json: options.Json = False
 
@@ -99,6 +105,7 @@ def run_show(job: ShowJob) -> int:
             print_json(_readable(record))
         return 0
     table = render.op_table(_operators(graph, plan)) if job.settings.ops else []
+    plot = plot_lines(_curves(graph, plan), braille=can_print_braille(sys.stdout.encoding)) if job.settings.plot else []
     semantics = semantics_lines(*_semantics(job, graph, plan)) if job.settings.semantics else []
     out = render.console()
     summary = _summary(job, plan, graph)
@@ -109,6 +116,8 @@ def run_show(job: ShowJob) -> int:
         render.print_lines(out, ["", *table])
     if semantics:
         render.print_lines(out, ["", *semantics])
+    if plot:
+        render.print_lines(out, ["", *plot])
     return 0
 
 
@@ -126,6 +135,13 @@ def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
     from tmmu.passes.operators.table import facts_of
 
     return operators(graph, plan, lambda name: facts_of(name).has_row)
+
+
+def _curves(graph: Graph | None, plan: Plan) -> list[tuple[str, LiveCurve]]:
+    """What ``--plot`` draws: the stack of a run as it is, where the graph says it, and of the plan."""
+    eager = eager_curve(graph)
+    as_it_is = [("run as it is, stack by eager's calls", eager)] if eager else []
+    return [*as_it_is, ("inside the plan, stack by position", stack_curve(plan))]
 
 
 def _semantics(job: ShowJob, graph: Graph | None, plan: Plan) -> "tuple[Graph, SemanticView]":
@@ -148,6 +164,9 @@ def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
         record["operators"] = [asdict(row) for row in _operators(graph, plan)]
     if job.settings.semantics:
         record["semantics"] = semantics_record(*_semantics(job, graph, plan))
+    if job.settings.plot:
+        eager = eager_curve(graph)
+        record["plot"] = {"planned": asdict(stack_curve(plan)), "eager": asdict(eager) if eager else None}
     return record
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.graphs import Shell, small
+from tests.unit.ir.samples import described_graph
 from tmmu.cli.commands import show as command
 from tmmu.cli.load import load_plan
 from tmmu.planner.trace import trace_records
@@ -142,3 +143,47 @@ def test_semantics_import_no_torch(shell: Shell) -> None:
     command = [sys.executable, "-c", program, "show", str(plan), "--semantics"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_plot_draws_eager_and_plan_on_one_scale(shell: Shell) -> None:
+    shell.tmmu("plan", shell.graph(described_graph(), "net"), "-o", "net.plan.cbor")
+    lines = shell.tmmu("show", "net.plan.cbor", "--plot").out.splitlines()
+    summary = shell.tmmu("show", "net.plan.cbor", "--json").record
+    record = shell.tmmu("show", "net.plan.cbor", "--plot", "--json").record
+    assert record.pop("plot") == {
+        "planned": {"name": "stack", "end": 6, "steps": record_steps(shell)},
+        "eager": {"name": "eager", "end": 6, "steps": [[0, 64], [1, 320], [3, 256], [4, 272], [5, 256]]},
+    }
+    assert record == summary
+    assert "run as it is, stack by eager's calls: at most 320 B of 6 positions" in lines
+    planned = summary["planned"]["stack_bytes"]
+    assert any(
+        line.startswith(f"inside the plan, stack by position: at most {planned / 1024:.1f} KiB") for line in lines
+    )
+
+
+def record_steps(shell: Shell) -> list[list[int]]:
+    """Live bytes of the stack, added up from the allocation trace."""
+    trace = shell.tmmu("show", "net.plan.cbor", "--trace", "--json").record["trace"]
+    stack = [record for record in trace if record.get("arena") in {"activations", "gradients"}]
+    chains: dict[int, list[int]] = {}
+    plan = load_plan(Path("net.plan.cbor"))
+    over = dict(zip(plan.buffers.id, plan.buffers.takes_over, strict=True))
+    for record in stack:
+        first = record["tensor_id"]
+        while over[first] != first:
+            first = over[first]
+        birth, death = record["live_range"]
+        old = chains.setdefault(first, [birth, death, record["size"]])
+        chains[first] = [min(old[0], birth), max(old[1], death), record["size"]]
+    positions = sorted({end for birth, death, _ in chains.values() for end in (birth, death)})
+    return [[p, sum(size for birth, death, size in chains.values() if birth <= p < death)] for p in positions]
+
+
+def test_plot_of_a_plan_alone_shows_the_plan(shell: Shell) -> None:
+    plan = shell.plan()
+    Path("small.ir.cbor").unlink()
+    out = shell.tmmu("show", plan, "--plot").out
+    assert "inside the plan, stack by position" in out
+    assert "eager's calls" not in out
+    assert shell.tmmu("show", plan, "--plot", "--json").record["plot"]["eager"] is None

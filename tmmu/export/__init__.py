@@ -1,0 +1,1 @@
+"""A plan in formats that other tools read (docs/spec/export.md)."""
