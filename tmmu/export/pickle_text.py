@@ -4,7 +4,7 @@ Only lists, dictionaries, texts, truth values and numbers, so that loading it ma
 equal bytes, under every version of Python. Nothing here reads a pickle.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 Plain: TypeAlias = "Mapping[str, Plain] | Sequence[Plain] | str | int"
@@ -14,28 +14,30 @@ BATCH: Final = 1000
 
 def encode_pickle(content: Plain) -> bytes:
     """The bytes of the file. Each text is written once; containers are not shared."""
-    memo: dict[str, int] = {}
-    return b"".join((b"\x80\x02", *_encode(content, memo), b"."))
+    parts: list[bytes] = [b"\x80\x02"]
+    _append(parts, content, {})
+    return b"".join((*parts, b"."))
 
 
-def _encode(content: Plain, memo: dict[str, int]) -> Iterator[bytes]:
+def _append(parts: list[bytes], content: Plain, memo: dict[str, int]) -> None:
+    """Add the opcodes of ``content`` to ``parts``."""
     if isinstance(content, str):
-        yield _encode_text(content, memo)
+        parts.append(_encode_text(content, memo))
     elif isinstance(content, int):
-        yield _encode_number(content)
+        parts.append(_encode_number(content))
     elif isinstance(content, Mapping):
-        yield b"}("
+        parts.append(b"}(")
         for name, member in content.items():
-            yield _encode_text(name, memo)
-            yield from _encode(member, memo)
-        yield b"u"
+            parts.append(_encode_text(name, memo))
+            _append(parts, member, memo)
+        parts.append(b"u")
     else:
-        yield b"]"
+        parts.append(b"]")
         for start in range(0, len(content), BATCH):
-            yield b"("
+            parts.append(b"(")
             for member in content[start : start + BATCH]:
-                yield from _encode(member, memo)
-            yield b"e"
+                _append(parts, member, memo)
+            parts.append(b"e")
 
 
 def _encode_text(text: str, memo: dict[str, int]) -> bytes:

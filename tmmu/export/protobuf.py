@@ -7,10 +7,13 @@ VARINT: Final = 0
 FIXED_64: Final = 1
 LENGTH: Final = 2
 U64_LIMIT: Final = 1 << 64
+_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(0x80))
 
 
 def varint(number: int) -> bytes:
     """Seven bits a byte, low ones first; ``number`` in ``0 .. 2**64 - 1``."""
+    if 0 <= number < 0x80:
+        return _ONE_BYTE[number]
     if not 0 <= number < U64_LIMIT:
         raise ValueError(f"{number} does not fit in 64 bits")
     encoded = bytearray()

@@ -62,6 +62,11 @@ def random_sample(seed: int) -> Graph:
     return random_graph(seeded(seed), ops=24, joint=True)
 
 
-def plan_of(graph: Graph, mode: str = "backward", layout: str = "joint") -> Plan:
-    preset = "inference" if mode == "inference" else "train_full"
+def plan_of(graph: Graph, mode: str = "backward", layout: str = "joint", preset: str = "inference") -> Plan:
+    """A plan in which buffers take over one another, unless ``preset`` says otherwise."""
     return prepare_memory(graph, mode=mode, preset=preset, token=TOKEN, arenas=arenas(layout))
+
+
+def mirrored_sample(seed: int) -> Graph:
+    """Planned in mode backward, its gradients follow the order, op by op."""
+    return random_graph(seeded(seed), ops=24)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.cuda import _memory_viz as torch_tools
 
-from tests.unit.export.samples import hostile_graph, huge_graph, plan_of, random_sample
+from tests.unit.export.samples import hostile_graph, huge_graph, mirrored_sample, plan_of, random_sample
 from tests.unit.ir.samples import described_graph, edit
 from tmmu.eager.allocator import CachingAllocator
 from tmmu.eager.peak import eager_figures
@@ -149,3 +149,32 @@ def test_eager_without_its_table_is_refused() -> None:
     for missing in (None, edit(graph, "notes.eager", None)):
         with pytest.raises(InvalidConfig, match="--run eager"):
             encode_memory_viz(plan_of(graph), missing, "eager")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_lives_to_the_end_of_a_mirrored_timeline_alone_is_not_freed(seed: int) -> None:
+    graph = mirrored_sample(seed)
+    plan = plan_of(graph, preset="train_full")
+    snapshot = snapshot_of(graph, "planned", plan)
+    assert replay(snapshot)[0] == plan.metrics["bound_bytes.stack"]
+    frees = [e["time_us"] for e in snapshot["device_traces"][0] if e["action"] == "free_completed"]
+    placed = zip(plan.buffers.death, plan.buffers.arena, plan.buffers.bytes, strict=True)
+    stack = [death for death, arena, size in placed if arena > 1 and size]
+    assert sorted(frees) == sorted(death for death in stack if death < 2 * len(plan.order))
+
+
+def test_frames_name_the_newest_buffer_first() -> None:
+    graph = described_graph()
+    plan = plan_of(graph)
+    over = dict(zip(plan.buffers.id, plan.buffers.takes_over, strict=True))
+    events = [e for e in snapshot_of(graph, "planned", plan)["device_traces"][0] if len(e["frames"]) > 1]
+    assert events
+    for event in events:
+        ids = [int(frame["name"].split()[1]) for frame in event["frames"]]
+        assert [over[buffer] for buffer in ids] == [*ids[1:], ids[-1]]
+
+
+def test_blocks_of_eager_are_as_large_as_the_allocator_makes_them() -> None:
+    blocks = [block for segment in snapshot_of(described_graph(), "eager")["segments"] for block in segment["blocks"]]
+    assert [(b["size"], b["requested_size"]) for b in blocks if b["state"] == "active_allocated"] == [(512, 256)]
+    assert {block["size"] % 512 for block in blocks} == {0}

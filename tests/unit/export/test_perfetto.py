@@ -5,7 +5,8 @@ import sqlite3
 
 import pytest
 
-from tests.unit.export.samples import HOSTILE, hostile_graph, huge_graph, plan_of, random_sample
+from tests.strategies import Builder
+from tests.unit.export.samples import HOSTILE, hostile_graph, huge_graph, mirrored_sample, plan_of, random_sample
 from tests.unit.export.trace_database import trace_database
 from tests.unit.ir.samples import described_graph
 from tmmu.eager.peak import eager_figures
@@ -121,3 +122,47 @@ def test_hostile_texts_stay_whole() -> None:
     assert set(graph.notes.buffers[1:]) <= names
     assert set(graph.notes.ops.module) <= modules
     assert database.execute("select name from track where id = 1").fetchone()[0].startswith(HOSTILE[0])
+
+
+def test_slices_end_where_the_buffer_is_taken_over() -> None:
+    graph = described_graph()
+    plan = plan_of(graph)
+    placed = plan.buffers
+    spans = dict(zip(placed.id, zip(placed.birth, placed.death, strict=True), strict=True))
+    chains = [(old, new) for new, old in zip(placed.id, placed.takes_over, strict=True) if new != old]
+    assert chains
+    rows = database_of(graph, plan).execute("select json_extract(arguments, '$.id'), begin, end from slice").fetchall()
+    slices = {buffer: (begin // 1000, end // 1000) for buffer, begin, end in rows if buffer is not None}
+    for old, new in chains:
+        assert slices[old] == (spans[old][0], spans[new][0])
+    last = set(placed.id) - {old for old, _ in chains}
+    assert {buffer: slices[buffer] for buffer in last} == {buffer: spans[buffer] for buffer in last}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_timeline_ends_with_the_gradients_that_mirror_the_order(seed: int) -> None:
+    graph = mirrored_sample(seed)
+    plan = plan_of(graph, preset="train_full")
+    assert max(plan.buffers.death) == 2 * len(plan.order)
+    database = database_of(graph, plan)
+    assert peak(database, "stack") == plan.metrics["bound_bytes.stack"]
+    (last,) = database.execute("select max(end) from slice").fetchone()
+    assert last == 2 * len(plan.order) * 1000
+
+
+def test_plan_without_ops_is_a_trace_of_its_weights() -> None:
+    b = Builder()
+    b.buffer("input")
+    b.buffer("parameter")
+    graph = b.build([0])
+    database = database_of(graph, plan_of(graph, "inference"))
+    assert database.execute("select begin, end from slice").fetchall() == [(0, 0)]
+
+
+def test_counters_end_at_0_where_eager_holds_something_to_the_end() -> None:
+    graph = described_graph()
+    rows = database_of(graph, plan_of(graph)).execute(
+        "select time, value from counter join track on track.id = counter.track where name = 'live bytes: eager'"
+    )
+    steps = [(0, "64"), (1000, "320"), (3000, "256"), (4000, "272"), (5000, "256"), (6000, "0")]
+    assert rows.fetchall() == steps
