@@ -7,14 +7,16 @@ import pytest
 from tests.problems import random_problem
 from tests.strategies import seeded
 from tests.unit.cli.commands.test_pack_processes import cut
+from tests.unit.planner.pack.exact.test_exact import counted_work, most_cells_of_a_round
 from tmmu.errors import InvalidConfig
 from tmmu.ir.problem import PackProblem
-from tmmu.judge.packing import packing_faults
+from tmmu.judge.packing import packing_faults, require_sound_packing
 from tmmu.planner.pack import stages
 from tmmu.planner.pack.bounds import gap_bound, live_bound, lower_bound, padded_bound
+from tmmu.planner.pack.exact.portfolio import NODE_CELLS
 from tmmu.planner.pack.obstacles import best_around_fixed, fit_rounds, prepare_constrained
 from tmmu.planner.pack.reduce import canonicalize, common_unit, components, droppable_rounds, select_items
-from tmmu.planner.pack.solve import pack
+from tmmu.planner.pack.solve import NODE_WORK, pack
 from tmmu.planner.pack.stages import (
     HEURISTICS,
     SEARCH,
@@ -236,3 +238,19 @@ def test_skylines_are_searched_of_a_hundred_thousand_items_at_most(
     items = problem([(2 * i, 2 * i + 1, 1) for i in range(count)])
     build_skylines(PackingState(problem=items, target=0, search_nodes=9, offset=(7,) * count, peak=8, bound=1))
     assert counts == [count] * is_searched
+
+
+@pytest.mark.slow
+def test_crowd_of_3000_items_is_packed_within_the_work_that_its_nodes_count_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    birth = [37 * item % 997 for item in range(3_000)]
+    crowd = problem([(at, at + (1, 301, 601)[i % 3], (1, 2**40 + 1)[i % 2]) for i, at in enumerate(birth)])
+    counted = counted_work(monkeypatch)
+    packed = pack(crowd)
+    require_sound_packing(crowd, packed.offset, peak=packed.peak, bound=packed.bound)
+    assert packed.peak <= packed.bound + 3
+    assert packed.nodes_visited <= NODE_WORK // len(crowd)
+    cells = sum(cells for _, cells in counted)
+    assert sum(visited for visited, _ in counted) * NODE_CELLS * len(crowd) < cells
+    assert cells <= NODE_WORK * NODE_CELLS + len(counted) * most_cells_of_a_round(crowd)

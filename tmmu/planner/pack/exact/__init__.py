@@ -1,7 +1,8 @@
 """Exact packing: offsets below a capacity or a proof that there are none, and the least peak.
 
-Deterministic, and bounded by nodes: the answer depends on neither time, threads nor the order of the rows. Compiled
-where numba is installed; without it the same answers take about fifty times as long.
+Deterministic, and bounded by nodes, of which a dear one counts as several: the answer depends on neither time, threads
+nor the order of the rows. Compiled where numba is installed; without it the same answers take about fifty times as
+long.
 """
 
 from tmmu.ir.problem import PackProblem

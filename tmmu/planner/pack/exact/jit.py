@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,9 +36,11 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
     return result
 
 
-def make_cells(values: Sequence[int]) -> Any:
+def make_cells(values: Sequence[int] | npt.NDArray[np.int64]) -> Any:
     """``values`` as cells that can be written: an array for compiled code, else a list, which is faster there."""
-    return np.array(values, dtype=np.int64) if COMPILED else list(values)
+    if COMPILED:
+        return np.array(values, dtype=np.int64)
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def zero_cells(count: int) -> Any:

@@ -1,7 +1,7 @@
 """The exact search, compiled as one file: numba's cache of it is dropped when this file changes.
 
 Question: is there an offset per item with no end above the capacity? Answer: offsets, a proof that there are none, or
-neither once the node limit is reached.
+neither once the node limit or the work limit is reached.
 
 Canonical solution. If any solution exists, so does one of least weighted total offset, with weights such that of two
 items that could change places the one of lower rank lies lower. In it no item can move down: each lies at 0, or on
@@ -18,7 +18,10 @@ boundary, the parts of the timeline are independent: they are searched one after
 backtracks to the last choice within it (``parent``), never into its siblings.
 
 Termination. A first side places an item, a second side raises an integer bound that the capacity limits; the node limit
-bounds the rest. A node costs O(rounds x sections of the open items). Sources: docs/spec/packing-exact.md.
+bounds the rest. A node costs O(rounds x sections of the open items), and no bound in the items holds for its rounds:
+sizes of one unit beside huge ones raise bounds by a unit a round. So work is counted and limited too: per round the
+sections of the open items, per placed or moved item the neighbours looked at. It passes its limit by a round at most.
+Sources: docs/spec/packing-exact.md.
 """
 
 from typing import Final
@@ -33,8 +36,14 @@ IMPOSSIBLE: Final = 0
 UNKNOWN: Final = 2
 FREE: Final = -1
 """In ``fixed``: no fixed offset, and none among the neighbours either."""
-CAP, FIRST, END, COUNT, PARENT, PENDING, PARTS, FRAMES = range(8)
-"""Indices of ``stack.cursor``: capacity, sections and open items of the current part, its last choice, list tops."""
+CURSOR_CELLS: Final = 11
+SPENT: Final = -2
+"""In place of an item in contradiction: the work limit is reached, and nothing is known."""
+CAP, FIRST, END, COUNT, PARENT, PENDING, PARTS, FRAMES, CELLS, WORK, LIMIT = range(CURSOR_CELLS)
+"""Indices of ``stack.cursor``: capacity, sections and open items of the current part, its last choice, list tops.
+
+``CELLS``: sections of the open items together; ``WORK`` and ``LIMIT``: cells looked at so far, and the most of them.
+"""
 
 
 @jit
@@ -43,13 +52,16 @@ def search(
 ) -> tuple[int, int]:
     """Offsets in ``state.offset``, none above its ``last``: (PLACED, IMPOSSIBLE or UNKNOWN, nodes visited).
 
-    ``stack.cursor`` has the capacity in units and the number of sections as CAP and END.
+    ``stack.cursor`` has the capacity in units, the number of sections and the work limit as CAP, END and LIMIT; the
+    work done is left as WORK.
     """
     if not initialize(items, state, stack):
         return IMPOSSIBLE, 0
     cursor = stack.cursor
     for node in range(max_nodes):
         conflict = propagate(items, state, sections, stack)
+        if conflict == SPENT:
+            return UNKNOWN, node + 1
         if conflict < 0:
             if cursor[COUNT]:
                 split_parts(items, sections, stack)
@@ -59,7 +71,7 @@ def search(
             collect_unplaced(items, state, stack)
             item = choose_item(items, state, stack)
             push_choice(state, stack, item)
-            conflict = place_item(items, state, item)
+            conflict = place_item(items, state, stack, item)
         while conflict >= 0:
             if cursor[PARENT] < 0:
                 return IMPOSSIBLE, node + 1
@@ -76,10 +88,11 @@ def initialize(items: SearchItems, state: SearchState, stack: SearchStack) -> bo
     cursor[PENDING] = -1
     cursor[PARTS] = 0
     cursor[FRAMES] = 0
+    cursor[WORK] = 0
     stack.saved_start[0] = 0
     for i in range(len(state.low)):
         if items.fixed[i] < FREE:
-            state.low[i] = clear_of_fixed(items, state, i, 0)
+            state.low[i] = clear_of_fixed(items, state, stack, i, 0)
         if state.low[i] > items.last[i]:
             return False
     return True
@@ -87,15 +100,19 @@ def initialize(items: SearchItems, state: SearchState, stack: SearchStack) -> bo
 
 @jit
 def collect_unplaced(items: SearchItems, state: SearchState, stack: SearchStack) -> None:
-    """List the open items of the current part in ``stack.active``."""
+    """List the open items of the current part in ``stack.active``, and count their sections."""
     active, offset, first_section, end_section = stack.active, state.offset, items.first_section, items.end_section
     first, end = stack.cursor[FIRST], stack.cursor[END]
     count = 0
+    cells = 0
     for i in range(len(offset)):
         if offset[i] < 0 and first_section[i] >= first and end_section[i] <= end:
             active[count] = i
             count += 1
+            cells += end_section[i] - first_section[i]
     stack.cursor[COUNT] = count
+    stack.cursor[CELLS] = cells
+    stack.cursor[WORK] += len(offset)
 
 
 @jit
@@ -197,7 +214,7 @@ def backtrack(items: SearchItems, state: SearchState, stack: SearchStack) -> int
     # The first side is refuted: the item lies on an open neighbour, whose lowest end is ``lift``.
     if stack.lift[frame] > items.last[item]:
         return item
-    low[item] = clear_of_fixed(items, state, item, stack.lift[frame])
+    low[item] = clear_of_fixed(items, state, stack, item, stack.lift[frame])
     return item if low[item] > items.last[item] else -1
 
 
@@ -208,12 +225,13 @@ def align_up(value: int, unit: int) -> int:
 
 
 @jit
-def place_item(items: SearchItems, state: SearchState, i: int) -> int:
+def place_item(items: SearchItems, state: SearchState, stack: SearchStack, i: int) -> int:
     """Place item ``i`` at its lower bound, below its open neighbours; a neighbour that no longer fits, or -1."""
     offset, low, support = state.offset, state.low, state.support
     neighbors, fixed, align, last = items.neighbors, items.fixed, items.align, items.last
     offset[i] = low[i]
     end = low[i] + items.size[i]
+    stack.cursor[WORK] += items.neighbor_start[i + 1] - items.neighbor_start[i]
     for k in range(items.neighbor_start[i], items.neighbor_start[i + 1]):
         j = neighbors[k]
         if offset[j] >= 0:
@@ -226,31 +244,27 @@ def place_item(items: SearchItems, state: SearchState, i: int) -> int:
         if support[j] < next_start:
             support[j] = next_start
             if low[j] < next_start:
-                low[j] = next_start if fixed[j] == FREE else clear_of_fixed(items, state, j, next_start)
+                low[j] = next_start if fixed[j] == FREE else clear_of_fixed(items, state, stack, j, next_start)
                 if low[j] > last[j]:
                     return j
     return -1
 
 
 @jit
-def clear_of_fixed(items: SearchItems, state: SearchState, i: int, value: int) -> int:
+def clear_of_fixed(items: SearchItems, state: SearchState, stack: SearchStack, i: int, value: int) -> int:
     """The least aligned offset from ``value`` up that overlaps no fixed neighbour; one that was in the way supports."""
     offset = align_up(value, items.align[i])
     if items.fixed[i] == FREE:
         return offset
-    moved = True
-    while moved:
-        moved = False
-        for k in range(items.neighbor_start[i], items.neighbor_start[i + 1]):
-            j = items.neighbors[k]
-            if (
-                items.fixed[j] >= 0
-                and offset < items.fixed[j] + items.size[j]
-                and offset + items.size[i] > items.fixed[j]
-            ):
-                offset = align_up(items.fixed[j] + items.size[j], items.align[i])
-                state.support[i] = max(state.support[i], offset)
-                moved = True
+    # By offset: one that is passed stays below, and all after one that lies above lie above too.
+    for k in range(items.neighbor_start[i], items.neighbor_start[i + 1]):
+        stack.cursor[WORK] += 1
+        j = items.neighbors[k]
+        if items.fixed[j] < 0 or offset + items.size[i] <= items.fixed[j]:
+            break
+        if offset < items.fixed[j] + items.size[j]:
+            offset = align_up(items.fixed[j] + items.size[j], items.align[i])
+            state.support[i] = max(state.support[i], offset)
     return offset
 
 
@@ -303,13 +317,14 @@ def summarize_sections(items: SearchItems, state: SearchState, sections: Section
 
 
 @jit
-def is_outranked(items: SearchItems, state: SearchState, i: int) -> bool:
+def is_outranked(items: SearchItems, state: SearchState, stack: SearchStack, i: int) -> bool:
     """Whether item ``i`` would lie right on an item of the same span and higher rank: exchanged they end no higher."""
     k = items.peer[i]
     while k != i:
         if state.offset[k] >= 0 and items.rank[k] > items.rank[i] and state.offset[k] + items.size[k] == state.low[i]:
             return True
         k = items.peer[k]
+        stack.cursor[WORK] += 1
     return False
 
 
@@ -347,7 +362,7 @@ def raise_bounds(
         if fixed[i] >= 0:
             continue
         # Off its support, an item lies on an open neighbour: not below the lowest end among them.
-        if ends > new_low and (old_low > support[i] or is_outranked(items, state, i)):
+        if ends > new_low and (old_low > support[i] or is_outranked(items, state, stack, i)):
             new_low = ends
         # Of two equal items the one of lower rank is the lower.
         k = twin[i]
@@ -357,7 +372,7 @@ def raise_bounds(
             if new_low > last[i]:
                 return raised, i
             if align[i] > 1 or fixed[i] != FREE:
-                new_low = clear_of_fixed(items, state, i, new_low)
+                new_low = clear_of_fixed(items, state, stack, i, new_low)
                 if new_low > last[i]:
                     return raised, i
             low[i] = new_low
@@ -402,7 +417,7 @@ def place_forced(
                 continue
         elif low[i] > support[i]:
             return placed, i
-        conflict = place_item(items, state, i)
+        conflict = place_item(items, state, stack, i)
         if conflict >= 0:
             return placed, conflict
         placed += 1
@@ -411,10 +426,13 @@ def place_forced(
 
 @jit
 def propagate(items: SearchItems, state: SearchState, sections: SectionBounds, stack: SearchStack) -> int:
-    """Apply all rules in the current part to a fixed point: an item in contradiction, or -1."""
+    """Apply all rules in the current part to a fixed point: an item in contradiction, or -1; ``SPENT`` at the limit."""
     cursor = stack.cursor
     collect_unplaced(items, state, stack)
     while cursor[COUNT]:
+        if cursor[WORK] >= cursor[LIMIT]:
+            return SPENT
+        cursor[WORK] += cursor[CELLS] + cursor[END] - cursor[FIRST]
         s = summarize_sections(items, state, sections, stack)
         if s >= 0:
             return sections.floor_of[s]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tmmu.planner.pack.exact.instance import SearchInstance
 from tmmu.planner.pack.exact.jit import make_cells, zero_cells
+from tmmu.planner.pack.exact.kernel import CURSOR_CELLS, MAX_OFFSET
 from tmmu.planner.pack.exact.state import SearchItems, SearchStack, SearchState, SectionBounds
 
 Index: TypeAlias = npt.NDArray[np.int64]
@@ -30,7 +31,7 @@ def make_items(instance: SearchInstance) -> SearchItems:
         first_section=make_cells(instance.first_section),
         end_section=make_cells(instance.end_section),
         neighbor_start=make_cells(neighbor_start),
-        neighbors=make_cells(np.concatenate(neighbors_of).tolist()),
+        neighbors=make_cells(np.concatenate(neighbors_of)),
         peer=make_cells(peers(instance)),
         twin=make_cells([-1] * count),
         rank=zero_cells(count),
@@ -54,13 +55,15 @@ def mark_near_fixed(instance: SearchInstance, neighbors_of: list[Index]) -> list
 
 
 def neighbors(instance: SearchInstance) -> list[Index]:
-    """Per item the others that share a section with it."""
+    """Per item the others that share a section with it: the fixed ones first, the lowest of them first."""
+    fixed = np.array(instance.fixed, dtype=np.int64)
+    place = np.argsort(np.where(fixed < 0, MAX_OFFSET, fixed), kind="stable")
     first_section, end_section = np.array(instance.first_section), np.array(instance.end_section)
     neighbors_of = []
     for item in range(len(instance)):
         together = (first_section < end_section[item]) & (first_section[item] < end_section)
         together[item] = False
-        neighbors_of.append(np.flatnonzero(together))
+        neighbors_of.append(place[together[place]])
     return neighbors_of
 
 
@@ -109,6 +112,6 @@ def make_stack(instance: SearchInstance) -> SearchStack:
     """Cells for every frame that can be open at once: at most one per item."""
     count = len(instance)
     frames, parts, saved = count + 2, 4 * count + 8, 3 * (count + 1) * (count + 2) // 2
-    sizes = {"saved": saved, "active": count + 1, "cursor": 8}
+    sizes = {"saved": saved, "active": count + 1, "cursor": CURSOR_CELLS}
     per_field = [sizes.get(name, parts if name.startswith("part_") else frames) for name in SearchStack._fields]
     return SearchStack(*(zero_cells(size) for size in per_field))

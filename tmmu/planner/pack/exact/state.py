@@ -14,8 +14,9 @@ Cells: TypeAlias = MutableSequence[int]
 class SearchItems(NamedTuple):
     """Constants per item; ``neighbors[neighbor_start[i]:neighbor_start[i + 1]]`` share a section with item ``i``.
 
-    ``last``: highest offset below the capacity; ``fixed``: fixed offset, -1 (none), or -2 (none, but a neighbour has
-    one); ``twin``: the equal item next below in ``rank``, or -1; ``peer``: the next in a ring of items of one span.
+    Of these the fixed ones come first, by offset. ``last``: highest offset below the capacity; ``fixed``: fixed offset,
+    -1 (none), or -2 (none, but a neighbour has one); ``twin``: the equal item next below in ``rank``, or -1; ``peer``:
+    the next in a ring of items of one span.
     """
 
     size: Cells

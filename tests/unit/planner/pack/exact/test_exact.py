@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from tmmu.ir.problem import PackProblem
-from tmmu.planner.pack.exact import find, minimize
-from tmmu.planner.pack.exact.instance import MAX_ITEMS
+from tmmu.planner.pack.exact import find, kernel, minimize, portfolio
+from tmmu.planner.pack.exact.instance import MAX_ITEMS, prepare_instances
+from tmmu.planner.pack.exact.memory import make_state
 from tmmu.planner.pack.exact.orders import splitmix64
+from tmmu.planner.pack.exact.state import SearchStack
 
 Item = tuple[int, int, int]
 
@@ -42,6 +44,13 @@ def cut_rectangle(seed: int, cuts: int, width: int, height: int) -> list[Item]:
         else:
             blocks.append((start, end, size))
     return sorted((size, start, end) for start, end, size in blocks)
+
+
+def crowded(count: int) -> PackProblem:
+    """Items of one unit beside huge ones, a third or more live at once: a node's bounds rise by a unit a round."""
+    birth = [37 * item % (count // 3) for item in range(count)]
+    life = (1, count // 10 + 1, count // 5 + 1)
+    return problem([((1, 2**40 + 1)[item % 2], at, at + life[item % 3]) for item, at in enumerate(birth)])
 
 
 def stack_offsets(p: PackProblem) -> tuple[int, ...]:
@@ -136,6 +145,53 @@ def test_search_nodes_are_never_exceeded(nodes: int) -> None:
     assert_sound(p, best.offset, best.peak)
 
 
+def counted_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(nodes visited, cells looked at) of every search from now on."""
+    counted: list[tuple[int, int]] = []
+
+    def counting(items: object, state: object, sections: object, stack: SearchStack, max_nodes: int) -> tuple[int, int]:
+        code, nodes = kernel.search(items, state, sections, stack, max_nodes)  # type: ignore[arg-type]
+        counted.append((int(nodes), int(stack.cursor[kernel.WORK])))
+        return code, nodes
+
+    monkeypatch.setattr(portfolio, "search", counting)
+    return counted
+
+
+def most_cells_of_a_round(p: PackProblem) -> int:
+    """More than what a search can look at between two looks at its limit: all neighbours of all items and sections."""
+    return 3 * len(p) ** 2
+
+
+@pytest.mark.parametrize("nodes", [20, 100])
+def test_dear_nodes_count_as_several(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = crowded(900)
+    counted = counted_work(monkeypatch)
+    best = minimize(p, stack_offsets(p), search_nodes=nodes)
+    assert_sound(p, best.offset, best.peak)
+    visited, cells = (sum(column) for column in zip(*counted, strict=True))
+    assert visited < best.nodes_visited <= nodes
+    assert cells <= nodes * portfolio.NODE_CELLS * len(p) + len(counted) * most_cells_of_a_round(p)
+
+
+def test_cheap_nodes_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem(cut_rectangle(7, 150, 60, 200))
+    counted = counted_work(monkeypatch)
+    assert find(p, 200, search_nodes=3_000).nodes_visited == sum(visited for visited, _ in counted)
+
+
+def test_fixed_neighbors_are_passed_once() -> None:
+    count = 200
+    order = sorted(range(count), key=splitmix64)
+    p = problem([(2, 0, 1)] * count + [(3, 0, 1)], fixed=[4 * item for item in order] + [-1])
+    (part,) = prepare_instances(p)
+    space = portfolio.make_workspace(part)
+    state, free = make_state(part), part.fixed.index(-1)
+    assert kernel.clear_of_fixed(space.items, state, space.stack, free, 0) == 4 * count - 2
+    assert (state.support[free], space.stack.cursor[kernel.WORK]) == (4 * count - 2, count)
+    assert kernel.clear_of_fixed(space.items, state, space.stack, free, 4 * count) == 4 * count
+
+
 def test_search_with_more_nodes_is_never_worse() -> None:
     p = problem(cut_rectangle(11, 120, 40, 300))
     peaks = [minimize(p, stack_offsets(p), search_nodes=nodes).peak for nodes in (0, 200, 2_000, 20_000)]
@@ -167,14 +223,17 @@ SCRIPT = """
 import json, sys
 if sys.argv[1] == "missing":
     sys.modules["numba"] = None
-from tests.unit.planner.pack.exact.test_exact import cut_rectangle, problem, stack_offsets
+from tests.unit.planner.pack.exact.test_exact import crowded, cut_rectangle, problem, stack_offsets
 from tmmu.planner.pack.exact import find, minimize
 p = problem(cut_rectangle(17, 25, 12, 30), fixed=[-1] * 3 + [0] + [-1] * 22)
 q = problem(cut_rectangle(19, 30, 12, 30))
 one, two = find(q, 30, search_nodes=3000), minimize(q, stack_offsets(q), search_nodes=3000)
 three = find(p, 36, search_nodes=500)
+crowd = crowded(900)
+dear = minimize(crowd, stack_offsets(crowd), search_nodes=12)
 first = [one.status, one.offset, one.nodes_visited]
-print(json.dumps([*first, two.offset, two.bound, two.nodes_visited, three.status, three.nodes_visited]))
+print(json.dumps([*first, two.offset, two.bound, two.nodes_visited, three.status, three.nodes_visited,
+                  dear.offset, dear.nodes_visited]))
 """
 
 

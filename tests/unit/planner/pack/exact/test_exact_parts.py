@@ -74,6 +74,13 @@ def test_neighbors_twins_and_peers() -> None:
     assert (ring[0], ring[4]) == (0, 4)
 
 
+def test_fixed_neighbors_come_first_and_by_offset() -> None:
+    items = [(5, 0, 4), (3, 1, 2), (4, 1, 2), (2, 1, 2), (2, 3, 4)]
+    (part,) = prepare_instances(problem(items, fixed=[-1, 5, 8, 0, -1]))
+    assert (part.bytes, part.fixed) == ((5, 4, 3, 2, 2), (-1, 8, 5, 0, -1))
+    assert [items.tolist() for items in neighbors(part)] == [[3, 2, 1, 4], [3, 2, 0], [3, 1, 0], [2, 1, 0], [0]]
+
+
 def test_fixed_items_have_neither_twins_nor_peers() -> None:
     (part,) = prepare_instances(problem([(3, 0, 2), (3, 0, 2), (3, 0, 2)], fixed=[-1, 0, 3]))
     assert twins(part, [0, 1, 2]) == [-1, -1, -1]
