@@ -17,8 +17,10 @@ from tmmu.planner.pack import exact, skyline
 from tmmu.planner.pack.blocks import ItemBlock, join_items, offsets_of_members, problem_of_blocks
 from tmmu.planner.pack.bounds import lower_bound
 from tmmu.planner.pack.instance import WORD_LIMIT, PackingInstance, prepare_instance
+from tmmu.planner.pack.lowest import lowest_fit
 from tmmu.planner.pack.obstacles import best_around_fixed, prepare_constrained
 from tmmu.planner.pack.portfolio import CandidatePacking, best_packer, best_walk, make_candidate
+from tmmu.planner.pack.table import lowest_work
 from tmmu.planner.pack.windows import lower_windows
 
 DECIDE_SHARE: Final = 4
@@ -235,6 +237,21 @@ def build_skylines(state: PackingState) -> PackingState:
     return replace(better, nodes_visited=min(state.nodes_visited - (-work // node_work), state.search_nodes))
 
 
+def settle_items(state: PackingState) -> PackingState:
+    """Move every item, the lowest first, into the lowest gap that holds it, within the work of local search.
+
+    For more items than windows, which begin so, are tried on; skipped with fixed offsets or mixed alignments.
+    """
+    problem = state.problem
+    if len(problem) <= SEARCH_ITEMS or len(set(problem.alignment)) > 1 or max(problem.fixed) >= 0:
+        return state
+    instance = _padded_instance(state)
+    if lowest_work(instance) > state.work:
+        return state
+    order = np.argsort(_current_candidate(state, instance).offset, kind="stable")
+    return _keep_lower_candidate(state, instance, make_candidate(instance, "settle", lowest_fit(instance, order)))
+
+
 def repair_windows(state: PackingState) -> PackingState:
     """Lower the peak by exact search on windows, with all nodes left but ``1 / WINDOWS_REST``."""
     problem, nodes_left = state.problem, state.search_nodes - state.nodes_visited
@@ -294,9 +311,10 @@ SEARCH: Final = (
     PackingStage(name="prove", run=prove_early),
     PackingStage(name="blocks", run=pack_blocks),
     PackingStage(name="skyline", run=build_skylines),
+    PackingStage(name="settle", run=settle_items),
     PackingStage(name="windows", run=repair_windows),
     PackingStage(name="minimize", run=minimize),
 )
 
-SEARCH_AGAIN: Final = SEARCH[-3:]
+SEARCH_AGAIN: Final = SEARCH[-4:]
 """Of a component that has been searched before, with more nodes."""

@@ -20,11 +20,13 @@ from tmmu.planner.pack.solve import NODE_WORK, pack
 from tmmu.planner.pack.stages import (
     HEURISTICS,
     SEARCH,
+    SEARCH_ITEMS,
     PackingState,
     build_skylines,
     pack_blocks,
     repair_windows,
     run_stages,
+    settle_items,
 )
 
 Row = tuple[int, ...]
@@ -238,6 +240,19 @@ def test_skylines_are_searched_of_a_hundred_thousand_items_at_most(
     items = problem([(2 * i, 2 * i + 1, 1) for i in range(count)])
     build_skylines(PackingState(problem=items, target=0, search_nodes=9, offset=(7,) * count, peak=8, bound=1))
     assert counts == [count] * is_searched
+
+
+def test_many_items_settle_into_the_lowest_gaps() -> None:
+    rows: list[Row] = [(0, 2, 4), (1, 3, 2), (2, 4, 5), *((at, at + 1, 1) for at in range(9, SEARCH_ITEMS + 9))]
+    state = PackingState(
+        problem=problem(rows), target=0, search_nodes=0, work=10**9, offset=(0, 7, 9, *(0,) * SEARCH_ITEMS), peak=14
+    )
+    settled = settle_items(state)
+    assert (settled.offset[:3], settled.peak, settled.method) == ((0, 4, 6), 11, "settle")
+    hasty = replace(state, work=0)
+    assert settle_items(hasty) is hasty
+    few = replace(state, problem=problem(rows[:3]), offset=(0, 7, 9))
+    assert settle_items(few) is few
 
 
 @pytest.mark.slow
