@@ -36,7 +36,7 @@ class BufferAtPeak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class LiveBytes:
     """Live bytes of the stack: ``planned`` at each position of the plan, ``eager`` during each call that eager makes.
 
     ``eager`` is empty where the graph does not say it.
@@ -101,7 +101,7 @@ class MemoryPlan:
             sums[buffer.module] = sums.get(buffer.module, 0) + buffer.bytes
         return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> LiveBytes:
         """Live bytes over the run, in the plan and in eager."""
         items = [item for slab in self._stack_slabs() for item in placed_items(self.plan, slab)]
         change = dict(levels(items))
@@ -110,7 +110,7 @@ class MemoryPlan:
             planned.append(change.get(position, planned[-1] if planned else 0))
         run = self.graph.notes.eager
         eager = live_levels(run.storages, run.calls) if run else []
-        return Timeline(planned=tuple(planned), eager=tuple(eager))
+        return LiveBytes(planned=tuple(planned), eager=tuple(eager))
 
     def save(self, path: str | Path) -> Path:
         """Write ``NAME.plan.cbor`` and its graph ``NAME.ir.cbor`` beside it, both or neither; the plan's path."""

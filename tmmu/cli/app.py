@@ -17,7 +17,20 @@ from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json, run_guarded
 from tmmu.errors import InvalidConfig
 
-COMMANDS: Final = ("plan", "run", "verify", "show", "report", "export", "pack", "ring", "diff", "bandwidth", "golden", "cache")
+COMMANDS: Final = (
+    "plan",
+    "run",
+    "verify",
+    "show",
+    "report",
+    "export",
+    "pack",
+    "ring",
+    "diff",
+    "bandwidth",
+    "golden",
+    "cache",
+)
 """Modules of ``tmmu.cli.commands``, in the order of the help. Each has its command or group as ``app``."""
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import NamedTuple
 
 import torch
@@ -59,22 +59,35 @@ def calling_source(folder: str) -> str:
     return ""
 
 
-class UserFrame(NamedTuple):
-    """A function of the user's, or of a library's, and the line that it runs."""
+class UserFunction(NamedTuple):
+    """A function of the user's, or of a library's, by where it is defined: its code object would keep what it ran."""
 
-    code: CodeType
+    file: str
+    name: str
+    first_line: int
+
+
+class UserFrame(NamedTuple):
+    """A running function and the line that it is at."""
+
+    function: UserFunction
     line: int
 
 
 def user_frames() -> tuple[UserFrame, ...]:
     """The frames between here and the program's entry that are neither torch's nor ours, innermost first."""
-    return tuple(UserFrame(frame.f_code, frame.f_lineno) for frame in _user_frames())
+    return tuple(map(_user_frame, _user_frames()))
 
 
-def user_instruction() -> tuple[CodeType | None, int, bool]:
-    """Code and line of the innermost of these frames, and whether its present instruction is a call."""
+def user_instruction() -> tuple[UserFrame | None, bool]:
+    """The innermost of these frames, and whether its present instruction is a call."""
     frame = next(_user_frames(), None)
-    return (None, 0, False) if frame is None else (frame.f_code, frame.f_lineno, _is_call(frame))
+    return (None, False) if frame is None else (_user_frame(frame), _is_call(frame))
+
+
+def _user_frame(frame: FrameType) -> UserFrame:
+    code = frame.f_code
+    return UserFrame(UserFunction(code.co_filename, code.co_name, code.co_firstlineno), frame.f_lineno)
 
 
 def _user_frames() -> Iterator[FrameType]:
@@ -87,15 +100,10 @@ def _user_frames() -> Iterator[FrameType]:
 
 def _is_call(frame: FrameType) -> bool:
     """A frame that called Python code in its own loop stands at the inline cache behind the call."""
-    code, at = _bytecode(frame.f_code), frame.f_lasti
+    code, at = frame.f_code.co_code, frame.f_lasti
     while at > 0 and dis.opname[code[at]] == "CACHE":
         at -= 2
     return "CALL" in dis.opname[code[at]]
-
-
-@cache
-def _bytecode(code: CodeType) -> bytes:
-    return code.co_code
 
 
 def failing_source(traceback: TracebackType | None, folder: str) -> str:

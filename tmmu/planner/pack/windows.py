@@ -32,8 +32,6 @@ MOST_STEPS: Final = 4_096
 TRIES: Final = 24
 SETUP_NODES: Final = 40
 """Nodes that are visited in the time that a window takes before its search."""
-PAIRS_PER_WORK: Final = 16
-"""Pairs of items whose lives are compared in the time of one node and item: what a window of over 640 items takes."""
 SETTLE_WORK: Final = 60
 OVERLAPS_PER_WORK: Final = 50
 """Work of an item that settles (12 us), and overlaps that are looked at in the time of one node and item (0.2 us)."""
@@ -157,7 +155,7 @@ def _pack_window(placed: PlacedItems, window: Index, cap: int, nodes: int, budge
     is_fixed[window] = False
     fixed = np.flatnonzero(is_fixed)
     rows = np.concatenate([window, fixed])
-    budget.left -= max(SETUP_NODES * len(rows), len(rows) ** 2 // PAIRS_PER_WORK) + 2 * len(birth)
+    budget.left -= SETUP_NODES * len(rows) + 2 * len(birth)
     if len(fixed) and int(placed.end[fixed].max()) > cap:
         return placed
     problem = PackProblem(

@@ -202,7 +202,7 @@ def test_exported_program_runs_with_its_own_weights(shell: Shell, monkeypatch: p
     monkeypatch.setattr(rehearse, "bind_executor", spied)
     record = ran(shell, "m.pt2", "--check", "--sanitize")
     assert record["same"] == 1
-    assert tensors["0.weight"].equal(module[0].weight)
+    assert tensors["0.weight"].tensor.equal(module[0].weight)
 
 
 def test_report_names_outputs_segments_and_operators(shell: Shell, net: Path) -> None:

@@ -76,9 +76,10 @@ class GraphBuilder:
         node_of_unknown: Callable[[torch.Tensor, TensorOrigin | None], fx.Node | None],
         *,
         folder: str = "",
+        follows_lifetimes: bool = False,
     ) -> None:
         self.graph = fx.Graph()
-        self.lifetimes = LifetimeLog(folder)
+        self.lifetimes = LifetimeLog(folder, follows=follows_lifetimes)
         self.table = StorageTable(self.lifetimes.note_death)
         self.mutators: dict[int, list[fx.Node]] = {}
         self.assumed: dict[str, None] = {}

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -37,11 +36,10 @@ FUNCTIONS: Final = "functions"
 
 @dataclass(frozen=True, slots=True)
 class _Release:
-    """When a storage went: after so many calls, while the user's ``code`` ran ``line``; ``called``: as a call ended."""
+    """When a storage went: after so many calls, with the user's frame that ran; ``called``: as a call of it ended."""
 
     calls: int
-    code: CodeType | None
-    line: int
+    frame: UserFrame | None
     called: bool
     stage: str
 
@@ -56,9 +54,10 @@ class _Earlier:
 
 
 class LifetimeLog:
-    """Follows the deaths of one recording; ``folder`` is the model's."""
+    """Follows the deaths of one recording; ``folder`` is the model's. Without ``follows`` it only counts."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, follows: bool) -> None:
+        self._follows = follows
         self.calls = 0
         self.stage = ""
         self._folder = folder
@@ -92,7 +91,8 @@ class LifetimeLog:
     def number_call(self, node: fx.Node) -> None:
         """The next position is this node's."""
         node.meta[CALL] = self.calls
-        node.meta[FUNCTIONS] = user_frames()
+        if self._follows:
+            node.meta[FUNCTIONS] = user_frames()
         self.calls += 1
 
     def note_constant(self, storage: int) -> None:
@@ -102,10 +102,10 @@ class LifetimeLog:
 
     def note_death(self, storage: int) -> None:
         """The storage is gone; the first time counts, since one that is freed may die later as an object."""
-        if storage not in self._releases:
-            code, line, called = user_instruction()
+        if self._follows and storage not in self._releases:
+            frame, called = user_instruction()
             stage = "backward" if current_autograd_node() is not None else self.stage
-            self._releases[storage] = _Release(self.calls, code, line, called, stage)
+            self._releases[storage] = _Release(self.calls, frame, called, stage)
 
     def note_collection(self, before: frozenset[int], after: frozenset[int]) -> None:
         """Of the storages that lived before garbage was collected, those afterwards are left."""
@@ -167,30 +167,30 @@ class LifetimeLog:
         release = self._releases.get(storage)
         if release is None or use is None or release.calls <= use.meta[CALL] + 1:
             return ""
-        if release.stage == "backward" and release.code is None:
+        if release.stage == "backward" and release.frame is None:
             return "autograd, for the gradient"
         returned = _returned_function(release, use.meta[FUNCTIONS])
         if returned is not None:
-            return f"{returned.code.co_name} of {self._line_in(returned, maker.meta)} until it returns"
-        if release.code is None:
+            return f"{returned.function.name} of {self._line_in(returned, maker.meta)} until it returns"
+        if release.frame is None:
             return ""
-        file = display_name(release.code.co_filename, self._folder)
-        return f"{release.code.co_name} of {file} until line {release.line}"
+        function = release.frame.function
+        return f"{function.name} of {display_name(function.file, self._folder)} until line {release.frame.line}"
 
     def _line_in(self, function: UserFrame, maker: Mapping[str, Any]) -> str:
         """``file:line`` at which the function makes the storage, or calls what does; else where it last uses it."""
         frames: tuple[UserFrame, ...] = maker.get(FUNCTIONS, ())
-        line = next((frame.line for frame in frames if frame.code is function.code), function.line)
-        return f"{display_name(function.code.co_filename, self._folder)}:{line}"
+        line = next((frame.line for frame in frames if frame.function == function.function), function.line)
+        return f"{display_name(function.function.file, self._folder)}:{line}"
 
 
 def _returned_function(release: _Release, frames: tuple[UserFrame, ...]) -> UserFrame | None:
     """The function whose return let go: of those around the last use, the one that the line at the release called."""
-    if release.code is None:
+    if release.frame is None:
         return frames[-1] if frames else None
     if not release.called:
         return None
-    return next((callee for callee, caller in pairwise(frames) if caller.code is release.code), None)
+    return next((callee for callee, caller in pairwise(frames) if caller.function == release.frame.function), None)
 
 
 def _last_uses(nodes: list[fx.Node]) -> dict[int, fx.Node]:

@@ -81,7 +81,7 @@ class Recorder(UncompiledDispatchMode):
         own_step: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.builder = GraphBuilder(self._notes, self._node_of_unknown, folder=folder)
+        self.builder = GraphBuilder(self._notes, self._node_of_unknown, folder=folder, follows_lifetimes=strict)
         self.randomness = Randomness(self.builder, self.pause, device)
         self._stage, self._stage_module = "forward", ""
         self._strict = strict

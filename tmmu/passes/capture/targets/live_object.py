@@ -107,6 +107,7 @@ class _Twins:
         if first is not None:
             return _window_on(first, tensor)
         storage_elements = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+        data: torch.Tensor
         if _has_known_value(tensor) and storage_elements == tensor.numel():
             data = torch.ops.aten.lift_fresh.default(tensor.detach())
         elif tensor.is_contiguous() and storage_elements == tensor.numel():
@@ -126,8 +127,8 @@ def _window_on(first: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """The same window as ``tensor`` has, on the storage of ``first``."""
     if first.dtype != tensor.dtype:
         raise UnsupportedOp("two tensors of unlike dtypes share their memory", fix="give each memory of its own")
-    window: torch.Tensor = first.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
-    return window
+    window: torch.Tensor = first.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return window.detach()
 
 
 def _function_twin(function: Any, memo: dict[int, Any]) -> Any:
