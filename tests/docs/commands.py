@@ -35,6 +35,11 @@ def shown_commands(text: str) -> tuple[Shown, ...]:
     return tuple(shown for body in bodies for shown in _commands(body.splitlines()))
 
 
+def shown_code(text: str) -> str:
+    """The ``python`` blocks of a document, one after the other."""
+    return "\n".join(match["body"] for match in _BLOCK.finditer(text) if match["language"] == "python")
+
+
 def languages(text: str) -> tuple[str, ...]:
     """The language of every fenced block of a document."""
     return tuple(match["language"] for match in _BLOCK.finditer(text))

@@ -100,3 +100,18 @@ def test_name_that_is_bound_again_later_is_named_by_that_line(tmp_path: Path) ->
     held = holders(tmp_path, "attributes")
     line = model_text("attributes").splitlines().index("        self.last = y") + 1
     assert held["aten.addmm.default"] == f"forward of net.py until line {line}"
+
+
+def test_locals_of_forward_make_eager_four_times_the_plan(tmp_path: Path) -> None:
+    """A chain of four results of 4 MiB, each kept by a local: the plan has one, eager all."""
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        a = x + 1; b = a * 2; c = b * 3; d = c * 4\n"
+        "        return d.sum()\n"
+        "model = Net\n"
+        "def inputs(): return (torch.ones(1024, 1024),)\n"
+    )
+    eager = traced(tmp_path / "net.py", "inference")
+    assert max(live_levels(eager.storages, eager.calls)) == 4 * (4 << 20) + 4
