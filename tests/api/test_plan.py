@@ -127,6 +127,28 @@ def test_step_that_fails_changes_nothing() -> None:
     assert training.fingerprint() == before
 
 
+def test_refused_trace_logs_nothing(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(tmmu.TmmuError, match="same reduction dim"):
+        tmmu.plan(net(), torch.ones(4, 9))
+    assert not caplog.records
+    assert capfd.readouterr().err == ""
+
+
+def test_optimizer_keeps_the_attributes_that_its_pickled_form_lacks() -> None:
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+    optimizer.own = model[0].weight  # type: ignore[attr-defined]
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        with torch.no_grad():
+            optimizer.own.add_(1)  # type: ignore[attr-defined]
+
+    graph = tmmu.plan(step, X).graph
+    roles = dict(zip(graph.notes.buffers, graph.buffers.role, strict=True))
+    assert roles["0.weight"] == "state"
+
+
 def test_model_and_inputs_may_lie_on_meta() -> None:
     with torch.device("meta"):
         model, x = net(), torch.ones(16, 32)
@@ -214,6 +236,9 @@ def test_page_of_a_notebook_escapes_names() -> None:
     [
         ({"model_or_step": lambda x: x, "optimizer": "adamw"}, InvalidConfig, "are for a module"),
         ({"model_or_step": 3}, InvalidConfig, "int is no step"),
+        ({"model_or_step": nn.Linear, "inputs": X}, InvalidConfig, "is neither a module nor a function"),
+        ({"model_or_step": net(), "inputs": X, "device": "tpu"}, InvalidConfig, "no device 'tpu'"),
+        ({"model_or_step": nn.LazyLinear(4), "inputs": X}, UnsupportedOp, "has no shape yet"),
         ({"model_or_step": net(), "inputs": X, "optimizer": "nothing"}, InvalidConfig, "no such optimizer"),
         ({"model_or_step": net(), "inputs": X.to_sparse()}, UnsupportedOp, "layout torch.sparse_coo"),
     ],

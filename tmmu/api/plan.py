@@ -1,6 +1,8 @@
 """``tmmu.plan``: from a model or a step, as it is in memory, to a judged plan."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import nn
@@ -8,6 +10,7 @@ from torch import nn
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.driver import PlanRequest, compile_live
 from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import TARGETS
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.token import token_from_seed
@@ -36,6 +39,12 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     Errors: those of ``tmmu plan``, as exceptions with ``code`` and ``fix``. Takes as long as a trace: nothing is
     computed, and memory does not grow with the weights.
     """
+    if isinstance(model_or_step, (type, str)):
+        raise InvalidConfig(
+            f"{model_or_step!r:.80} is neither a module nor a function", fix="make the model, and give that"
+        )
+    if device not in TARGETS:
+        raise InvalidConfig(f"no device {device!r:.80}", fix=f"name one of {', '.join(TARGETS)}")
     is_step = not isinstance(model_or_step, nn.Module)
     if is_step and (training is not None or loss or optimizer or autocast):
         raise InvalidConfig(
@@ -44,15 +53,23 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     trains = bool(loss or optimizer) if training is None else training
     mode = "step" if is_step else "backward" if trains else "inference"
     request = CaptureRequest(model="", mode=mode, device=device, loss=loss, optimizer=optimizer, autocast=autocast)
-    compiled = compile_live(
-        model_or_step,
-        inputs,
-        request,
-        PlanRequest(
-            mode="inference" if mode == "inference" else "backward",
-            preset=preset or ("inference" if mode == "inference" else "train_full"),
-            token=token_from_seed(seed),
-            arenas=parse_arenas(tuple(arenas)),
-        ),
+    plan_request = PlanRequest(
+        mode="inference" if mode == "inference" else "backward",
+        preset=preset or ("inference" if mode == "inference" else "train_full"),
+        token=token_from_seed(seed),
+        arenas=parse_arenas(tuple(arenas)),
     )
+    with _logs_off():
+        compiled = compile_live(model_or_step, inputs, request, plan_request)
     return MemoryPlan(graph=compiled.graph, plan=compiled.plan, first_step=compiled.first_step)
+
+
+@contextmanager
+def _logs_off() -> Iterator[None]:
+    """Block without log records: torch logs what a trace refuses, of which the error says all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

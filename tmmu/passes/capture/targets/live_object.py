@@ -8,12 +8,14 @@ twin's parameters. What cannot be copied stays what it is, and belongs to the ou
 import copy
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
@@ -39,9 +41,10 @@ def source_folder_of(target: Any) -> str:
 
 def live_workload(target: Any, inputs: Any, *, is_step: bool) -> Workload:
     """The workload of the twin. Called with the fake mode on, under a recorder that knows small constants' values."""
+    if isinstance(target, nn.Module) and any(map(is_lazy, target.parameters())):
+        raise UnsupportedOp("a lazy parameter has no shape yet", fix="run the model once on an input")
     twins = _Twins()
-    of_tensors = replace_attribute(torch.Tensor, "__deepcopy__", twins.copy_tensor)
-    with of_tensors, replace_attribute(nn.Parameter, "__deepcopy__", twins.copy_tensor):
+    with _copies_by(twins):
         run = _function_twin(target, twins.memo) if is_step else copy.deepcopy(target, twins.memo)
         batch = copy.deepcopy(inputs, twins.memo)
     args, kwargs = spread_batch(batch, required_parameters(run)) if is_step and batch is not None else _arguments(batch)
@@ -54,6 +57,28 @@ def live_workload(target: Any, inputs: Any, *, is_step: bool) -> Workload:
         kwargs=kwargs,
         gives_values=True,
     )
+
+
+@contextmanager
+def _copies_by(twins: "_Twins") -> Iterator[None]:
+    """Block in which a deep copy has twins of tensors, and optimizers with all their attributes."""
+    with (
+        replace_attribute(torch.Tensor, "__deepcopy__", twins.copy_tensor),
+        replace_attribute(nn.Parameter, "__deepcopy__", twins.copy_tensor),
+    ):
+        torch.optim.Optimizer.__deepcopy__ = _copy_optimizer  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            del torch.optim.Optimizer.__deepcopy__  # type: ignore[attr-defined]
+
+
+def _copy_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
+    """With the attributes that its pickled form leaves out; without the ``step`` that a schedule put before its own."""
+    twin = memo[id(optimizer)] = type(optimizer).__new__(type(optimizer))
+    attributes = {name: value for name, value in vars(optimizer).items() if name != "step"}
+    twin.__dict__.update(copy.deepcopy(attributes, memo))
+    return twin
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
