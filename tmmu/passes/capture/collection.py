@@ -15,3 +15,16 @@ def garbage_collection_off() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def collections_of_new_objects() -> Iterator[None]:
+    """Block in which a collection looks at what the block made alone: what was there before may be large."""
+    freezes = gc.get_freeze_count() == 0
+    if freezes:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if freezes:
+            gc.unfreeze()

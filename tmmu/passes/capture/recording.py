@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tmmu.kernel_switches import switches_restored
-from tmmu.passes.capture.collection import garbage_collection_off
+from tmmu.passes.capture.collection import collections_of_new_objects, garbage_collection_off
 from tmmu.passes.capture.fake.scaler import ScaledSteps, updates_without_overflow
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.record.unknown_numbers import unknown_items
@@ -16,6 +16,7 @@ def recording(recorder: Recorder, workload: Workload, device: str) -> Iterator[S
     """Block that the recorder records; yields the count of updates behind a scaler."""
     with (
         garbage_collection_off(),
+        collections_of_new_objects(),
         switches_restored(device),
         workload.modules.track_calls(),
         recorder,

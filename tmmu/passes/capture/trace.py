@@ -75,11 +75,12 @@ def _capture(
             stack.enter_context(block)
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
-        with translate_errors(folder, Activity.BUILDING), Recorder(folder=folder), quick_initialization():
+        building = Recorder(folder=folder)
+        with translate_errors(folder, Activity.BUILDING), building, quick_initialization():
             workload = load(fake)
         with translate_errors(folder), real_looking_fakes():
             if request.mode == "step":
-                return capture_step(workload, request, progress, fake)
+                return capture_step(workload, request, progress, building)
             return trace(workload, request, progress)
 
 

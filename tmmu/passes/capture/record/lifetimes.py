@@ -23,13 +23,11 @@ from torch import fx
 from tmmu.ir.ids import Bytes
 from tmmu.ir.lifetimes import CYCLE, EARLIER, EagerRun, Lifetimes
 from tmmu.passes.capture.program import Storage, Window
-from tmmu.passes.capture.record.storage_table import StorageTable
+from tmmu.passes.capture.record.storage_table import CALL, StorageTable
 from tmmu.passes.capture.sources import UserFrame, display_name, user_frames, user_instruction
 from tmmu.passes.operators.schema import signature
 from tmmu.torch_private import cpp_address, current_autograd_node
 
-CALL: Final = "call"
-"""Key of a node's metadata: its position among the calls that eager makes."""
 FUNCTIONS: Final = "functions"
 """Key of a node's metadata: the user's frames around the call, innermost first."""
 

@@ -52,11 +52,6 @@ class _State:
         self.node: fx.Node | None = None
 
 
-def is_random_state(tensor: torch.Tensor) -> bool:
-    """Whether it stands for a state of the generator."""
-    return _STATE in tensor.__dict__
-
-
 class Randomness:
     """The default generator of the traced device, as the traced code sees it.
 

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import torch
 from torch import fx
@@ -23,6 +24,9 @@ from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.program import Storage, Window
 from tmmu.torch_private import cpp_address
+
+CALL: Final = "call"
+"""Key of a node's metadata: its position among the calls that eager makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +145,9 @@ class StorageTable:
         )
 
     def handles(self) -> list[torch.UntypedStorage]:
-        """The storages that live, as objects."""
-        return [handle for entry in list(self._watched.values()) if (handle := entry.reference()) is not None]
+        """The storages that live, as objects; without the random states, which the recorder keeps."""
+        made = [entry for entry in self._watched.values() if _is_eagers(self.maker_of(entry.id))]
+        return [handle for entry in made if (handle := entry.reference()) is not None]
 
     def window_of(self, tensor: torch.Tensor) -> Window | None:
         """The tensor's window, or ``None`` where its storage is unknown."""
@@ -164,6 +169,10 @@ class StorageTable:
         window = self.window_of(tensor)
         assert window is not None  # callers add the storage first
         return window
+
+
+def _is_eagers(maker: fx.Node) -> bool:
+    return maker.op == "placeholder" or CALL in maker.meta
 
 
 def end_of(window: Window) -> int:

@@ -20,35 +20,36 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import UPDATE_MODULE
 from tmmu.passes.capture.program import CapturedProgram
-from tmmu.passes.capture.record.randomness import is_random_state
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.request import CaptureRequest, Progress
 from tmmu.passes.capture.tree import named_tensors, plain_tensors
 from tmmu.passes.capture.workload import Workload, inputs_by_name
-from tmmu.torch_private import FakeTensor, FakeTensorMode, cpp_address
+from tmmu.torch_private import cpp_address
 
 _NAMED_DEPTH: Final = 3
 """So many containers or objects deep, tensors that a step reaches are called by their path."""
 
 
 def capture_step(
-    workload: Workload, request: CaptureRequest, progress: Progress, fake: FakeTensorMode
+    workload: Workload, request: CaptureRequest, progress: Progress, building: Recorder
 ) -> CapturedProgram:
-    """The steady step, with the lifetimes of the first. ``CAPTURE_FAILED`` where two steady runs differ."""
+    """The steady step, with the lifetimes of the first; ``building`` recorded how model and optimizers were made.
+
+    ``CAPTURE_FAILED`` where two steady runs differ.
+    """
     for name in ("optimizer", "loss", "autocast"):
         if getattr(request, name) is not None:
             raise InvalidConfig(f"--{name} is for a model: a step has its own", fix="leave it out, or plan the model")
-    recorders: list[Recorder] = []
-    first, steady, again = (_run(workload, request, progress, recorders, fake) for _ in range(3))
+    recorders = [building]
+    gc.collect()  # what only garbage holds is not there
+    first, steady, again = (_run(workload, request, progress, recorders) for _ in range(3))
     _require_agreement(steady, again)
     return replace(steady, first=first.eager)
 
 
-def _run(
-    workload: Workload, request: CaptureRequest, progress: Progress, recorders: list[Recorder], fake: FakeTensorMode
-) -> CapturedProgram:
-    """One run; ``recorders`` are those of the runs before, which know what autograd alone holds."""
+def _run(workload: Workload, request: CaptureRequest, progress: Progress, recorders: list[Recorder]) -> CapturedProgram:
+    """One run; ``recorders`` are those of all that ran before, which know what it left."""
     recorder = Recorder(
         folder=workload.folder,
         modules=workload.modules,
@@ -57,8 +58,7 @@ def _run(
         strict=True,
         own_step=True,
     )
-    gc.collect()
-    inputs = _note_what_is_there(workload, recorder, recorders, fake)
+    inputs = _note_what_is_there(workload, recorder, recorders)
     recorders.append(recorder)
     found = recorder.builder.lifetimes.earlier_bytes
     with recording(recorder, workload, request.device) as scaled, _update_stages(recorder):
@@ -74,12 +74,10 @@ def _run(
     return replace(program, scaled_updates=scaled.count, growth=max(growth, 0))
 
 
-def _note_what_is_there(
-    workload: Workload, recorder: Recorder, earlier: list[Recorder], fake: FakeTensorMode
-) -> tuple[Any, ...]:
+def _note_what_is_there(workload: Workload, recorder: Recorder, earlier: list[Recorder]) -> tuple[Any, ...]:
     """The recorder knows all tensors that a run finds; the windows of its inputs. Nothing here lives on in the run."""
     roots = _reachable(_roots_of(workload.run))
-    handles = [*_storages_of(fake), *(handle for before in earlier for handle in before.builder.table.handles())]
+    handles = [handle for before in earlier for handle in before.builder.table.handles()]
     recorder.note_earlier((handle for handle in handles if handle.device.type == "meta"), _names_of(roots))
     return _declare(workload, recorder, roots)
 
@@ -169,13 +167,6 @@ def global_names(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             names |= global_names(constant)
     return names
-
-
-def _storages_of(fake: FakeTensorMode) -> list[torch.UntypedStorage]:
-    """The storages of all tensors of this mode that Python's collector sees."""
-    tensors = [found for found in gc.get_objects() if issubclass(type(found), FakeTensor) and found.fake_mode is fake]
-    own = [tensor for tensor in tensors if not is_random_state(tensor)]  # those are the recorder's
-    return [tensor.untyped_storage() for tensor in own if tensor.layout is torch.strided]
 
 
 def _names_of(roots: dict[str, Any]) -> dict[int, str]:
