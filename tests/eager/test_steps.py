@@ -11,7 +11,7 @@ from tests.eager.interceptor import Interceptor
 from tests.eager.loops import HEAD, LOOPS, loop_text
 from tests.eager.test_lifetimes import levels_that_differ, loaded
 from tmmu.eager.peak import live_levels
-from tmmu.errors import CaptureFailed
+from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.lifetimes import EagerRun
 from tmmu.judge.rules import check_graph
 from tmmu.passes.capture.program import CapturedProgram
@@ -109,6 +109,31 @@ def test_step_that_changes_each_time_is_refused_by_its_line(tmp_path: Path) -> N
     )
     with pytest.raises(CaptureFailed, match=r"does otherwise each time: call \d+ is aten"):
         traced(tmp_path, text)
+
+
+def test_rate_that_a_hand_written_optimizer_moves_is_a_number_input(tmp_path: Path) -> None:
+    """No byte of the graph depends on it; the same rate each time is part of it."""
+
+    def hash_of(rate: str) -> bytes:
+        text = HEAD + (
+            "runs = []\n"
+            "def step(batch):\n"
+            "    model(batch[0]).sum().backward()\n"
+            "    runs.append(1)\n"
+            "    with torch.no_grad():\n"
+            "        for p in model.parameters():\n"
+            f"            p.sub_(p.grad, alpha={rate})\n"
+            "            p.grad = None\n"
+        )
+        return lower_program(traced(tmp_path, text)).graph.ir_hash
+
+    assert hash_of("0.1 / len(runs)") == hash_of("0.7 / len(runs)")
+    assert hash_of("0.1") != hash_of("0.7")
+
+
+def test_option_that_is_for_models_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="--dtype is for a model"):
+        traced(tmp_path, loop_text("foreach adamw"), dtype="bfloat16")
 
 
 def test_step_without_batch_says_what_to_define(tmp_path: Path) -> None:

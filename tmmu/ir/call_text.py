@@ -1,6 +1,7 @@
 """A call as bytes: operator with overload and every argument in schema order, without the tensors themselves.
 
-Deterministic CBOR of ``[operator, [argument, ...], [result, ...]]``. Tensors are places: the ids that stand in them are
+Deterministic CBOR of ``[operator, [argument, ...], [result, ...]]``, and of a call under kernel switches that are not
+torch's defaults a fourth item, ``[[name, value], ...]``. Tensors are places: the ids that stand in them are
 a row beside the text, so that equal layers share one text. A result is ``true`` where it is a tensor. An argument is
 
     []                     None
@@ -37,11 +38,12 @@ Argument: TypeAlias = "bool | int | str | bytes | list[Argument]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallText:
-    """What a text says; ``results``: of each result, whether it is a tensor."""
+    """What a text says; ``results``: of each result, whether it is a tensor; ``switches``: under which it runs."""
 
     operator: str
     arguments: tuple[Argument, ...]
     results: tuple[bool, ...]
+    switches: "tuple[tuple[str, Argument], ...]" = ()
 
     @property
     def places(self) -> int:
@@ -56,7 +58,8 @@ class CallText:
 
 def encode_call(call: CallText) -> bytes:
     """The bytes of a call."""
-    return cbor.encode([call.operator, list(call.arguments), list(call.results)])
+    parts = [call.operator, list(call.arguments), list(call.results)]
+    return cbor.encode([*parts, [list(pair) for pair in call.switches]] if call.switches else parts)
 
 
 def decode_call(data: bytes) -> CallText | None:
@@ -66,11 +69,31 @@ def decode_call(data: bytes) -> CallText | None:
     except PlanCorrupt:
         return None
     match value:
-        case [str(operator), list(arguments), list(results)]:
-            if all(isinstance(result, bool) for result in results) and all(map(_is_argument, arguments)):
-                call = CallText(operator=operator, arguments=tuple(arguments), results=tuple(results))
-                return call if encode_call(call) == data else None
+        case [str(operator), list(arguments), list(results), *rest]:
+            call = CallText(
+                operator=operator,
+                arguments=tuple(arguments),
+                results=tuple(results),
+                switches=_switches(rest),
+            )
+            return call if _is_call(call) and encode_call(call) == data else None
     return None
+
+
+def _switches(rest: list[object]) -> tuple[tuple[str, Argument], ...]:
+    """The pairs of the fourth item; of anything else a pair that no call has, so that the text is none."""
+    pairs = rest[0] if len(rest) == 1 else rest
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        return (("", []),)
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def _is_call(call: CallText) -> bool:
+    return (
+        all(isinstance(result, bool) for result in call.results)
+        and all(map(_is_argument, call.arguments))
+        and all(isinstance(name, str) and name and _is_argument(value) for name, value in call.switches)
+    )
 
 
 def encode_float(number: float) -> bytes:

@@ -45,6 +45,8 @@ class Call:
     origin: int = -1
     switches: Switches = ()
     """Under which the call was made, and runs."""
+    numbers_vary: bool = False
+    """Whether its numbers are others in the next step: inputs of the step, in no hash."""
 
     def refs(self) -> Iterator[ValueRef]:
         """The tensors among the arguments, with repetitions."""

@@ -38,6 +38,12 @@ def test_calls_come_back(arguments: list[object], results: list[bool]) -> None:
     assert decode_call(encode_call(call)) == call
 
 
+@given(st.lists(st.tuples(st.text(min_size=1, max_size=8), ARGUMENTS), min_size=1, max_size=3))
+def test_switches_come_back(switches: list[tuple[str, object]]) -> None:
+    call = CallText(operator="aten.op.default", arguments=(), results=(True,), switches=tuple(switches))  # type: ignore[arg-type]
+    assert decode_call(encode_call(call)) == call
+
+
 def test_places_are_tensors_of_arguments_and_results() -> None:
     nested = ["list", ["tensor", 0], ["list", ["tensor", 3]], ["number"], "tensor"]
     call = CallText(operator="f", arguments=(["tensor", 1], nested, ["number"]), results=(True, False, True))  # type: ignore[arg-type]
@@ -49,6 +55,11 @@ def test_places_are_tensors_of_arguments_and_results() -> None:
     [
         ["f", []],
         ["f", [], [1]],
+        ["f", [], [], []],
+        ["f", [], [], [["switch"]]],
+        ["f", [], [], [[3, True]]],
+        ["f", [], [], [["switch", {"a": 1}]]],
+        ["f", [], [], [["switch", True]], []],
         [1, [], []],
         ["f", [["tensor", 4]], []],
         ["f", [["tensor", True]], []],

@@ -3,7 +3,8 @@
 Every node of ``graph`` that yields tensors carries ``meta["windows"]`` (one per tensor of its flattened
 result, ``None`` for anything else); ``call_function`` nodes also carry ``meta["mutates"]`` (windows changed in
 place), ``meta["stage"]``, ``meta["module"]``, ``meta["source"]`` and ``meta["sequence"]`` (the autograd number that
-pairs a forward op with its gradient; -1 where there is none).
+pairs a forward op with its gradient; -1 where there is none). Of a step of the user's, ``meta["numbers_vary"]`` says
+that a call's numbers are others in the next step.
 """
 
 from dataclasses import dataclass

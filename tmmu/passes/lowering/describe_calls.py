@@ -25,8 +25,9 @@ from tmmu.ir.call_text import (
 from tmmu.ir.graph import ONCE, PERSISTENT_ROLES, PURE, RANDOM, STATEFUL, Graph, OpCalls
 from tmmu.ir.ids import ValueId
 from tmmu.ir.program import Call, Program, ValueRef
+from tmmu.passes.operators.schema import argument_schema
 from tmmu.passes.operators.table import facts_of
-from tmmu.torch_private import OpOverload, schema_of
+from tmmu.torch_private import OpOverload
 
 _NAMED: Final = {
     torch.dtype: "dtype",
@@ -38,6 +39,7 @@ _COUNTS: Final = frozenset({"int", "bool", "List[int]", "List[bool]", "Optional[
 """Schema types of arguments that say what is computed, and not with which number."""
 _BUILTIN: Final = ("aten.", "prims.", "tmmu.")
 _MISSING: Final = object()
+"""Stands for an argument that the call leaves out."""
 
 
 def describe_calls(program: Program) -> Program:
@@ -49,7 +51,7 @@ def describe_calls(program: Program) -> Program:
         call=tuple(texts.setdefault(row.text, len(texts)) for row in rows),
         texts=tuple(texts),
         operands=tuple(tuple(row.operands) for row in rows),
-        effect=tuple(_effect(graph, op) for op in graph.ops.ids),
+        effect=tuple(_effect(graph, op, call) for op, call in enumerate(program.calls)),
         numbers=tuple(tuple(row.numbers) for row in rows),
     )
     return replace(program, graph=replace(graph, calls=table))
@@ -66,13 +68,21 @@ class _Description:
 
 def _described(call: Call, stage: str) -> _Description:
     row = _Description()
+    has_inputs = stage == "update" or call.numbers_vary
     arguments: list[Argument] = [
-        [DEFAULT] if is_default else _argument(value, row, is_input=stage == "update" and kind not in _COUNTS)
+        [DEFAULT] if is_default else _argument(value, row, is_input=has_inputs and kind not in _COUNTS)
         for value, kind, is_default in _schema_arguments(call)
     ]
     has_tensor = tuple(value is not None for value in call.results)
     row.operands += [ValueId(value) for value in call.results if value is not None]
-    row.text = encode_call(CallText(operator=str(call.operator), arguments=tuple(arguments), results=has_tensor))
+    row.text = encode_call(
+        CallText(
+            operator=str(call.operator),
+            arguments=tuple(arguments),
+            results=has_tensor,
+            switches=tuple((name, _plain(value)) for name, value in call.switches),
+        )
+    )
     return row
 
 
@@ -84,12 +94,11 @@ def _schema_arguments(call: Call) -> Iterator[tuple[Any, str, bool]]:
     if not isinstance(call.operator, OpOverload):
         yield from ((value, "", False) for value in (*call.args, *(value for _, value in call.kwargs)))
         return
-    schema = schema_of(call.operator).arguments
-    by_name = dict(zip((argument.name for argument in schema), call.args, strict=False)) | dict(call.kwargs)
-    for argument in schema:
-        value = by_name.get(argument.name, _MISSING)
-        default = argument.default_value if argument.has_default_value() else _MISSING
-        yield value, str(argument.type), value is _MISSING or (type(value) is type(default) and value == default)
+    schema = argument_schema(call.operator)
+    by_name = dict(zip((name for name, _, _ in schema), call.args, strict=False)) | dict(call.kwargs)
+    for name, kind, default in schema:
+        value = by_name.get(name, _MISSING)
+        yield value, kind, value is _MISSING or (type(value) is type(default) and value == default)
 
 
 def _argument(value: Any, row: _Description, *, is_input: bool) -> Argument:
@@ -117,14 +126,15 @@ def _plain(value: Any) -> Argument:
     return [OPAQUE, type(value).__name__] if name is None else [name, str(value).removeprefix("torch.")]
 
 
-def _effect(graph: Graph, op: int) -> str:
-    """Of the four, the one that forbids most."""
-    target, facts = graph.ops.target[op], facts_of(graph.ops.target[op])
-    if not facts.has_row and not target.startswith(_BUILTIN):
+def _effect(graph: Graph, op: int, call: Call) -> str:
+    """Of the four, the one that forbids most. What writes nothing is there for what else it does."""
+    target, written = graph.ops.target[op], graph.ops.writes[op]
+    facts = facts_of(target)
+    if not written or (not facts.has_row and not target.startswith(_BUILTIN)):
         return ONCE
-    if facts.random:
+    if facts.random or torch.Tag.nondeterministic_seeded in getattr(call.operator, "tags", ()):
         return RANDOM
-    return STATEFUL if _writes_state(graph, graph.ops.writes[op]) else PURE
+    return STATEFUL if _writes_state(graph, written) else PURE
 
 
 def _writes_state(graph: Graph, written: Sequence[ValueId]) -> bool:

@@ -101,6 +101,7 @@ class _Lowering:
             sequence=node.meta["sequence"],
             origin=len(self.calls),
             switches=node.meta.get("switches", ()),
+            numbers_vary=node.meta.get("numbers_vary", False),
         )
         self.calls.append(call)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+import tmmu.passes.capture.record.generator  # noqa: F401 - tmmu's own operators exist once it is imported
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.call_text import (
     COMPLEX,
@@ -43,7 +44,8 @@ def _call(table: OpCalls, op: int) -> Call:
     numbers = iter([decode_number(number) for number in table.numbers[op]])
     args, kwargs = _arguments(text, operator, operands, numbers)
     results = tuple(next(operands) if is_tensor else None for is_tensor in text.results)
-    return Call(operator=operator, args=args, kwargs=kwargs, results=results, origin=op)
+    switches = tuple((name, _value(value, operands, numbers)) for name, value in text.switches)
+    return Call(operator=operator, args=args, kwargs=kwargs, results=results, origin=op, switches=switches)
 
 
 def _operator(name: str) -> OpOverload:

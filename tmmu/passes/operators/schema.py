@@ -67,6 +67,18 @@ def signature(op: OpOverload) -> Signature:
     )
 
 
+NO_DEFAULT: Final = object()
+"""Stands for the default of an argument that has none."""
+
+
+@cache
+def argument_schema(op: OpOverload) -> tuple[tuple[str, str, Any], ...]:
+    """(name, type, default) of each argument, in order; ``NO_DEFAULT`` where it has none."""
+    return tuple(
+        (a.name, str(a.type), a.default_value if a.has_default_value() else NO_DEFAULT) for a in schema_of(op).arguments
+    )
+
+
 @cache
 def argument_names(op: OpOverload) -> tuple[str, ...]:
     """The names of its arguments, in order."""

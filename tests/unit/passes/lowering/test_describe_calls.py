@@ -1,5 +1,7 @@
 """Calls in the graph: a program comes back from its file without tracing, and runs with the same bits."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,6 +174,51 @@ def test_operator_of_nobody_knows_which_effect_runs_once(tmp_path: Path) -> None
     graph = program_of(tmp_path, text=own).graph
     assert graph.calls is not None
     assert graph.calls.effect[graph.ops.target.index("test_describe.twice.default")] == "once"
+
+
+def test_draws_are_random_whether_the_table_knows_the_operator_or_only_torch(tmp_path: Path) -> None:
+    drawn = NET.replace(
+        "self.norm(self.first(x))", "self.norm(self.first(x) + torch.rand(6, 16) + torch.poisson(x[:, :1]))"
+    )
+    graph = program_of(tmp_path, text=drawn).graph
+    assert graph.calls is not None
+    effects = dict(zip(graph.ops.target, graph.calls.effect, strict=True))
+    assert {effects[name] for name in effects if "rand" in name or "poisson" in name} == {"random"}
+
+
+def test_call_keeps_the_switches_under_which_it_was_made(tmp_path: Path) -> None:
+    plain = program_of(tmp_path).graph
+    before = torch.backends.mkldnn.deterministic  # type: ignore[attr-defined]
+    torch.backends.mkldnn.deterministic = not before  # type: ignore[attr-defined]
+    try:
+        program = program_of(tmp_path)
+    finally:
+        torch.backends.mkldnn.deterministic = before  # type: ignore[attr-defined]
+    assert program.calls[0].switches
+    graph = read_graph(encode_graph(program.graph))
+    assert [call.switches for call in read_program(graph).calls] == [call.switches for call in program.calls]
+    assert graph.ir_hash != plain.ir_hash
+
+
+def test_random_states_of_a_checkpoint_come_back_in_a_fresh_process(tmp_path: Path) -> None:
+    inner = "lambda h: nn.functional.dropout(h, 0.25, True)"
+    text = NET.replace(
+        "self.norm(self.first(x))", f"torch.utils.checkpoint.checkpoint({inner}, self.first(x), use_reentrant=False)"
+    )
+    program = program_of(
+        tmp_path, "backward", text=text.replace("import torch\n", "import torch\nimport torch.utils.checkpoint\n", 1)
+    )
+    assert any("random_state" in target for target in program.graph.ops.target)
+    (tmp_path / "net.ir.cbor").write_bytes(encode_graph(program.graph))
+    code = (
+        "import sys; from pathlib import Path; from tmmu.codec.read import read_graph; "
+        "from tmmu.passes.lowering.read_calls import read_program; "
+        "print(len(read_program(read_graph(Path(sys.argv[1]))).calls))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "net.ir.cbor")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == str(len(program.calls)), done.stderr
 
 
 def test_edited_program_has_no_columns_until_they_are_written_again(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def capture_step(
 
     ``CAPTURE_FAILED`` where two steady runs differ.
     """
-    for name in ("optimizer", "loss", "autocast"):
+    for name in ("optimizer", "loss", "autocast", "dtype"):
         if getattr(request, name) is not None:
             raise InvalidConfig(f"--{name} is for a model: a step has its own", fix="leave it out, or plan the model")
     recorders = [building]
@@ -225,7 +225,7 @@ def _key_text(key: Any, index: int) -> str:
 
 
 def _require_agreement(steady: CapturedProgram, again: CapturedProgram) -> None:
-    """Two runs in a row make the same calls on the same windows."""
+    """Two runs in a row make the same calls on the same windows; where only numbers differ, they are inputs."""
     calls = [node for node in steady.graph.nodes if node.op == "call_function"]
     others = [node for node in again.graph.nodes if node.op == "call_function"]
     for position, (call, other) in enumerate(zip_longest(calls, others)):
@@ -237,6 +237,8 @@ def _require_agreement(steady: CapturedProgram, again: CapturedProgram) -> None:
                 f"the step does otherwise each time: call {position} is {texts[0]}, and the next time {texts[1]}",
                 fix="plan a step that does not depend on how often it ran",
             )
+        if _numbers(call) != _numbers(other):
+            call.meta["numbers_vary"] = True
     if len(steady.outputs) != len(again.outputs):
         raise CaptureFailed(
             f"the step leaves {len(steady.outputs)} tensors, and the next time {len(again.outputs)}",
@@ -246,3 +248,16 @@ def _require_agreement(steady: CapturedProgram, again: CapturedProgram) -> None:
 
 def _form(node: Any) -> tuple[Any, ...]:
     return str(node.target), node.meta.get("windows"), node.meta.get("mutates")
+
+
+def _numbers(node: Any) -> list[str]:
+    """The numbers among a call's arguments, as texts: NaN is itself, and zeros have signs."""
+    numbers: list[str] = []
+    pending: list[Any] = [*node.args, *node.kwargs.values()]
+    while pending:
+        argument = pending.pop()
+        if isinstance(argument, (list, tuple)):
+            pending.extend(argument)
+        elif isinstance(argument, (int, float, complex)):
+            numbers.append(repr(argument))
+    return numbers
