@@ -3,7 +3,6 @@
 import dis
 import os
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -18,7 +17,9 @@ _OURS = str(Path(tmmu.__file__).parent) + os.sep
 _SKIP = (_TORCH, _OURS, "<")
 _OPTIMIZERS = str(Path(torch.__file__).parent / "optim") + os.sep
 _SITES = frozenset({"site-packages", "dist-packages"})
-_ENTRIES = (str(Path(__file__).parent / "trace.py"), str(Path(__file__).parent / "training.py"))
+_ENTRIES = frozenset(
+    str(Path(__file__).parent / name) for name in ("trace.py", "training/model_step.py", "training/own_step.py")
+)
 """Where the program is called from: frames outside of these belong to whoever runs tmmu, not to the model."""
 
 
@@ -59,43 +60,49 @@ def calling_source(folder: str) -> str:
     return ""
 
 
-class UserFunction(NamedTuple):
-    """A function of the user's, or of a library's, by where it is defined: its code object would keep what it ran."""
+class UserFrame(NamedTuple):
+    """A running function of the user's, or of a library's, and the line that it is at.
+
+    By where it is defined: its code object would keep what was compiled for it.
+    """
 
     file: str
     name: str
     first_line: int
-
-
-class UserFrame(NamedTuple):
-    """A running function and the line that it is at."""
-
-    function: UserFunction
     line: int
+
+    def is_of(self, other: "UserFrame") -> bool:
+        """Whether they run one function."""
+        return self[:3] == other[:3]
 
 
 def user_frames() -> tuple[UserFrame, ...]:
     """The frames between here and the program's entry that are neither torch's nor ours, innermost first."""
-    return tuple(map(_user_frame, _user_frames()))
+    frames = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:  # a loop and no generator: it runs for each call of a trace
+        filename = frame.f_code.co_filename
+        if filename in _ENTRIES:
+            break
+        if not _is_library(filename):
+            frames.append(_user_frame(frame))
+        frame = frame.f_back
+    return tuple(frames)
 
 
 def user_instruction() -> tuple[UserFrame | None, bool]:
     """The innermost of these frames, and whether its present instruction is a call."""
-    frame = next(_user_frames(), None)
-    return (None, False) if frame is None else (_user_frame(frame), _is_call(frame))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename not in _ENTRIES:
+        if not _is_library(frame.f_code.co_filename):
+            return _user_frame(frame), _is_call(frame)
+        frame = frame.f_back
+    return None, False
 
 
 def _user_frame(frame: FrameType) -> UserFrame:
     code = frame.f_code
-    return UserFrame(UserFunction(code.co_filename, code.co_name, code.co_firstlineno), frame.f_lineno)
-
-
-def _user_frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename not in _ENTRIES:
-        if not _is_library(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
+    return UserFrame(code.co_filename, code.co_name, code.co_firstlineno, frame.f_lineno)
 
 
 def _is_call(frame: FrameType) -> bool:

@@ -5,8 +5,8 @@ saved tensors of autograd, caches. State: the number of calls so far, and for ea
 there were then, with the function and line that ran (``_Release``). No tensor and no frame is kept.
 
 Invariants. A storage is live during call ``p`` where ``birth <= p < death``: one that goes between two calls has gone
-before the second. While the step runs nothing collects cycles (``trace.py``), so deaths are those of reference counts;
-what a cycle holds dies at the end, where ``collect`` says so.
+before the second. While the step runs nothing collects cycles (``recording.py``), so deaths are those of reference
+counts; what a cycle holds dies at the end, as ``note_collection`` is told.
 """
 
 import platform
@@ -169,17 +169,17 @@ class LifetimeLog:
             return "autograd, for the gradient"
         returned = _returned_function(release, use.meta[FUNCTIONS])
         if returned is not None:
-            return f"{returned.function.name} of {self._line_in(returned, maker.meta)} until it returns"
+            return f"{returned.name} of {self._line_in(returned, maker.meta)} until it returns"
         if release.frame is None:
             return ""
-        function = release.frame.function
-        return f"{function.name} of {display_name(function.file, self._folder)} until line {release.frame.line}"
+        frame = release.frame
+        return f"{frame.name} of {display_name(frame.file, self._folder)} until line {frame.line}"
 
     def _line_in(self, function: UserFrame, maker: Mapping[str, Any]) -> str:
         """``file:line`` at which the function makes the storage, or calls what does; else where it last uses it."""
         frames: tuple[UserFrame, ...] = maker.get(FUNCTIONS, ())
-        line = next((frame.line for frame in frames if frame.function == function.function), function.line)
-        return f"{display_name(function.function.file, self._folder)}:{line}"
+        line = next((frame.line for frame in frames if frame.is_of(function)), function.line)
+        return f"{display_name(function.file, self._folder)}:{line}"
 
 
 def _returned_function(release: _Release, frames: tuple[UserFrame, ...]) -> UserFrame | None:
@@ -188,7 +188,7 @@ def _returned_function(release: _Release, frames: tuple[UserFrame, ...]) -> User
         return frames[-1] if frames else None
     if not release.called:
         return None
-    return next((callee for callee, caller in pairwise(frames) if caller.function == release.frame.function), None)
+    return next((callee for callee, caller in pairwise(frames) if caller.is_of(release.frame)), None)
 
 
 def _last_uses(nodes: list[fx.Node]) -> dict[int, fx.Node]:
