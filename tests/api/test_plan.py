@@ -70,7 +70,7 @@ def test_figures_of_a_module() -> None:
     assert plan.stack == 4 * 16 * 64 + 768  # the activation in place, and the result in whole blocks of 256
     assert plan.eager.stack_bytes == 2 * 4 * 16 * 64
     assert plan.eager.total_bytes == WEIGHTS + 4 * 16 * 32 + plan.eager.stack_bytes
-    assert [buffer.operator for buffer in plan.largest(1)] == ["aten.gelu.default"]
+    assert [buffer.op for buffer in plan.largest(1)] == ["aten.gelu.default"]
     assert plan.by_module() == {"1": 4096, "2": 768}
     assert max(plan.timeline().planned) == plan.stack
     assert max(plan.timeline().eager) == plan.eager.stack_bytes
@@ -84,6 +84,8 @@ def test_fits_is_said_of_each_run() -> None:
     assert not plan.fits(between, reserve=0)
     assert plan.fits("24GB")
     assert not plan.fits("1GiB")
+    with pytest.raises(InvalidConfig, match=r"24.5 is not a size"):
+        plan.fits(24.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="neither eager nor planned"):
         plan.fits("24GB", run="both")  # type: ignore[arg-type]
 
@@ -149,6 +151,21 @@ def test_optimizer_keeps_the_attributes_that_its_pickled_form_lacks() -> None:
     assert roles["0.weight"] == "state"
 
 
+def test_what_a_model_writes_in_place_is_written_in_no_tensor_of_the_caller() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)  # type: ignore[operator, union-attr]
+            return x.mul_(3) + self.count
+
+    model, x = Counting(), torch.ones(4)
+    tmmu.plan(model, x)
+    assert (float(model.count), x.sum()) == (0, 4)  # type: ignore[arg-type]
+
+
 def test_model_and_inputs_may_lie_on_meta() -> None:
     with torch.device("meta"):
         model, x = net(), torch.ones(16, 32)
@@ -175,8 +192,10 @@ def test_small_constants_are_known_to_control_flow() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[: int(self.rows.max())] * 2  # type: ignore[operator]
 
-    graph = tmmu.plan(Masked(), torch.ones(8, 4)).graph
-    assert (3, 4) in graph.values.shape
+    plan = tmmu.plan(Masked(), torch.ones(8, 4))
+    assert (3, 4) in plan.graph.values.shape
+    assert plan.assumed == ("rows",)
+    assert tmmu.plan(net(), X).assumed == ()
 
 
 def test_shared_weights_stay_shared() -> None:
@@ -211,6 +230,7 @@ def test_saved_plan_comes_back(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["net.ir.cbor", "net.plan.cbor"]
     again = tmmu.load(path)
     assert (again.total, again.eager, again.to_dict()) == (plan.total, plan.eager, plan.to_dict())
+    assert again.graph.ir_hash == plan.graph.ir_hash
     tmmu.plan(net(), torch.ones(4, 32)).save(tmp_path / "other")
     (tmp_path / "other.ir.cbor").replace(tmp_path / "net.ir.cbor")
     with pytest.raises(PlanMismatch):

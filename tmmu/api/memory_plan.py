@@ -4,35 +4,18 @@ import html
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from tmmu.codec.files import write_together
-from tmmu.codec.read import read_graph, read_plan
-from tmmu.compare.timeline import levels, live_buffers, peak_level, placed_items
+from tmmu.codec.load import PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.driver import FirstStep
 from tmmu.eager.peak import EagerFigures, eager_figures, live_levels
 from tmmu.errors import InvalidConfig
-from tmmu.ir.graph import INPUT, Graph, encode_graph
-from tmmu.ir.plan import Plan, encode_plan, segment_bytes, slabs_of
-from tmmu.judge.check import judge
+from tmmu.export.live_curves import stack_curve
+from tmmu.ir.graph import Graph, encode_graph
+from tmmu.ir.plan import Plan, encode_plan
 from tmmu.planner.arenas import parse_size, readable_size
-
-PLAN_SUFFIX: Final = ".plan.cbor"
-IR_SUFFIX: Final = ".ir.cbor"
-RESERVE: Final = 1 << 30
-"""Bytes that ``fits`` keeps free for what is not planned: device context, library workspaces."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferAtPeak:
-    """A buffer that is live where the stack is fullest: padded bytes, and what makes it."""
-
-    bytes: int
-    name: str
-    role: str
-    operator: str
-    module: str
-    source: str
+from tmmu.summary.plan_summary import DEFAULT_RESERVE, LiveBuffer, Memory, memory_of, stack_peaks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +34,24 @@ class MemoryPlan:
     """A judged plan and its graph. All figures are bytes.
 
     ``first_step``: of a step of the user's, its first run; ``None`` for a model and for a plan from a file.
+    ``assumed``: inputs and buffers whose values the trace followed; with others the model may take another path. Not
+    known of a plan from a file.
     """
 
     graph: Graph
     plan: Plan
     first_step: FirstStep | None = None
+    assumed: tuple[str, ...] = ()
 
-    @cached_property
+    @property
     def total(self) -> int:
         """A run inside the plan: weights, state, stack, and the caller's inputs."""
-        roles = zip(self.graph.buffers.bytes, self.graph.buffers.role, strict=True)
-        inputs = sum(size for size, role in roles if role == INPUT)
-        segments = sum(segment_bytes(self.plan.arenas, segment) for segment in ("data", "stack"))
-        text = self.plan.ring.bytes if self.plan.ring else segment_bytes(self.plan.arenas, "text")
-        return segments + text + inputs
+        return self._memory.total
 
     @property
     def stack(self) -> int:
         """What is made and dropped during a run inside the plan, at its most."""
-        return segment_bytes(self.plan.arenas, "stack")
+        return self._memory.stack
 
     @cached_property
     def eager(self) -> EagerFigures:
@@ -80,7 +62,7 @@ class MemoryPlan:
         return figures
 
     def fits(
-        self, size: str | int, *, run: Literal["eager", "planned"] = "eager", reserve: str | int = RESERVE
+        self, size: str | int, *, run: Literal["eager", "planned"] = "eager", reserve: str | int = DEFAULT_RESERVE
     ) -> bool:
         """Whether a device of ``size`` (``"24GB"``, ``"80GiB"``, bytes) holds a run and ``reserve``."""
         if run not in ("eager", "planned"):
@@ -88,26 +70,23 @@ class MemoryPlan:
         needed = self.eager.total_bytes if run == "eager" else self.total
         return needed + _bytes_of(reserve) <= _bytes_of(size)
 
-    def largest(self, count: int = 10) -> tuple[BufferAtPeak, ...]:
+    def largest(self, count: int = 10) -> tuple[LiveBuffer, ...]:
         """The largest buffers that are live where the stack is fullest."""
-        rows = sorted(self._peak_rows, key=lambda row: (-self.plan.buffers.bytes[row], self.plan.buffers.id[row]))
-        return tuple(self._buffer(row) for row in rows[:count])
+        return self._live[:count]
 
     def by_module(self) -> dict[str, int]:
         """Bytes that are live where the stack is fullest, by the module that makes them; most first."""
         sums: dict[str, int] = {}
-        for row in self._peak_rows:
-            buffer = self._buffer(row)
+        for buffer in self._live:
             sums[buffer.module] = sums.get(buffer.module, 0) + buffer.bytes
         return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
     def timeline(self) -> LiveBytes:
         """Live bytes over the run, in the plan and in eager."""
-        items = [item for slab in self._stack_slabs() for item in placed_items(self.plan, slab)]
-        change = dict(levels(items))
-        planned: list[int] = []
+        change, level, planned = dict(stack_curve(self.plan).steps), 0, list[int]()
         for position in range(len(self.plan.order)):
-            planned.append(change.get(position, planned[-1] if planned else 0))
+            level = change.get(position, level)
+            planned.append(level)
         run = self.graph.notes.eager
         eager = live_levels(run.storages, run.calls) if run else []
         return LiveBytes(planned=tuple(planned), eager=tuple(eager))
@@ -117,7 +96,7 @@ class MemoryPlan:
         plan_path = Path(path)
         if not plan_path.name.endswith(PLAN_SUFFIX):
             plan_path = plan_path.with_name(f"{plan_path.name}{PLAN_SUFFIX}")
-        write_together([(plan_path, encode_plan(self.plan)), (_graph_path(plan_path), encode_graph(self.graph))])
+        write_together([(plan_path, encode_plan(self.plan)), (ir_path(None, plan_path), encode_graph(self.graph))])
         return plan_path
 
     def to_dict(self) -> dict[str, object]:
@@ -132,6 +111,7 @@ class MemoryPlan:
             "planned": {"total_bytes": self.total, "stack_bytes": self.stack},
             "eager": None if eager is None else asdict(eager),
             "first_step": None if self.first_step is None else asdict(self.first_step),
+            "assumed": list(self.assumed),
             "largest": [asdict(buffer) for buffer in self.largest()],
             "by_module": self.by_module(),
         }
@@ -146,7 +126,7 @@ class MemoryPlan:
         """The largest buffers as a table, for notebooks."""
         rows = "".join(
             f"<tr><td>{readable_size(buffer.bytes)}</td>"
-            + "".join(f"<td>{html.escape(text)}</td>" for text in (buffer.operator, buffer.module, buffer.source))
+            + "".join(f"<td>{html.escape(text)}</td>" for text in (buffer.op, buffer.module, buffer.source))
             + "</tr>"
             for buffer in self.largest()
         )
@@ -154,43 +134,25 @@ class MemoryPlan:
         return f"<p>{html.escape(repr(self))}</p><table>{head}{rows}</table>"
 
     @cached_property
-    def _peak_rows(self) -> list[int]:
-        """Rows of the plan's buffers that are live where the largest slab of the stack is fullest."""
-        slabs = [tuple(placed_items(self.plan, slab)) for slab in self._stack_slabs()]
-        fullest = max((slab for slab in slabs if slab), key=lambda slab: peak_level(slab)[1], default=())
-        if not fullest:
-            return []
-        row_of = {buffer: row for row, buffer in enumerate(self.plan.buffers.id)}
-        return [row_of[buffer] for buffer in live_buffers(self.plan, fullest, peak_level(fullest)[0])]
+    def _memory(self) -> Memory:
+        return memory_of(self.plan, self.graph)
 
-    def _stack_slabs(self) -> list[tuple[int, ...]]:
-        arenas = self.plan.arenas
-        return [slab for slab in slabs_of(arenas.segment, arenas.layout) if arenas.segment[slab[0]] == "stack"]
-
-    def _buffer(self, row: int) -> BufferAtPeak:
-        placed, notes = self.plan.buffers, self.graph.notes
-        maker, buffer = self.plan.order[placed.birth[row]], placed.id[row]
-        return BufferAtPeak(
-            bytes=placed.bytes[row],
-            name=notes.buffers[buffer],
-            role=self.graph.buffers.role[buffer],
-            operator=self.graph.ops.target[maker],
-            module=notes.ops.module[maker],
-            source=notes.ops.source[maker],
-        )
+    @cached_property
+    def _live(self) -> tuple[LiveBuffer, ...]:
+        """What is live where the largest slab of the stack is fullest, largest first."""
+        peaks = stack_peaks(self.plan, self.graph, None)
+        return peaks[0].buffers if peaks else ()
 
 
 def load(path: str | Path) -> MemoryPlan:
     """The plan of a file, judged against the graph beside it."""
-    plan, graph = read_plan(Path(path)), read_graph(_graph_path(Path(path)))
-    judge(graph, plan)
-    return MemoryPlan(graph=graph, plan=plan)
+    plan = load_plan(Path(path))
+    return MemoryPlan(graph=load_judged(plan, ir_path(None, Path(path)), None, plan_name=str(path)), plan=plan)
 
 
-def _graph_path(path: Path) -> Path:
-    name = path.name.removesuffix(PLAN_SUFFIX)
-    return path.with_name(f"{name}{IR_SUFFIX}")
-
-
-def _bytes_of(size: str | int) -> int:
-    return size if isinstance(size, int) else parse_size(size)
+def _bytes_of(size: object) -> int:
+    if isinstance(size, str):
+        return parse_size(size)
+    if type(size) is not int:
+        raise InvalidConfig(f"{size!r:.80} is not a size", fix='write bytes, or a text such as "24GB"')
+    return size

@@ -61,7 +61,9 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     )
     with _logs_off():
         compiled = compile_live(model_or_step, inputs, request, plan_request)
-    return MemoryPlan(graph=compiled.graph, plan=compiled.plan, first_step=compiled.first_step)
+    return MemoryPlan(
+        graph=compiled.graph, plan=compiled.plan, first_step=compiled.first_step, assumed=compiled.assumed
+    )
 
 
 @contextmanager

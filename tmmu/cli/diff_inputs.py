@@ -15,15 +15,15 @@ from typing import Final, TypeAlias
 
 from tmmu import errors
 from tmmu.cli.commits import GIT_PREFIX, Checkout, check_out, require_folder, split_commit
-from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import applications, switches
 from tmmu.cli.options import CaptureOptions, PlanningOptions
-from tmmu.cli.output.plan_contents import loss_text
-from tmmu.cli.parsing import IR_SUFFIX, PLAN_SUFFIX, ModelArgument, ir_path, parse_model
+from tmmu.cli.parsing import ModelArgument, parse_model
 from tmmu.cli.planning_process import command_line
+from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.compare.match import PlannedGraph
 from tmmu.errors import InternalError, InvalidConfig, TmmuError
 from tmmu.ir.graph import UPDATE_MODULE
+from tmmu.summary.plan_contents import loss_text
 
 Options: TypeAlias = Mapping[str, Sequence[str]]
 """Options of ``tmmu plan`` by long name, each with its values."""

@@ -12,28 +12,26 @@ from typing import Final, TypeVar
 
 from tmmu.cli.option_groups import is_given
 from tmmu.codec.files import is_special, read_file
+from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path
 from tmmu.codec.value_text import parse_value
 from tmmu.errors import InvalidConfig, InvalidToken, PlanCorrupt, TmmuError, UserError
 from tmmu.ir.plan import ArenaSpec
 from tmmu.planner.arenas import parse_arenas, parse_size
 from tmmu.planner.token import check_token, token_from_seed
 from tmmu.planner.token import parse_token as token_from_hex
+from tmmu.summary.plan_summary import DEFAULT_RESERVE
 
 T = TypeVar("T")
 
 DEFAULT_SEED: Final = 0
 _OPTIMIZER: Final = re.compile(r"[a-z]\w*(:.+)?", re.IGNORECASE | re.ASCII)
 DEFAULT_MODE: Final = "inference"
-DEFAULT_RESERVE: Final = 1 << 30
-"""Bytes kept free in the fit table for the device context and library workspaces, which are not planned."""
 _BALANCE: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 SOURCE_LIMIT: Final = 1 << 22
 """Bytes of a Python file that is looked into before it is run."""
 NODES_MAX: Final = 2**40
 COUNT_MAX: Final = 2**31 - 1
 TOKEN_FILE_MAX: Final = 1 << 20
-PLAN_SUFFIX: Final = ".plan.cbor"
-IR_SUFFIX: Final = ".ir.cbor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +154,6 @@ def graph_output(ir: str | None, plan: Path) -> Path | None:
     if ir is not None:
         return parse_file(ir, "--ir")
     return None if is_special(plan) else ir_path(None, plan)
-
-
-def ir_path(ir: Path | None, plan: Path) -> Path:
-    """The file of the plan's graph: ``ir``, or beside the plan under the same name."""
-    if ir is not None:
-        return ir
-    stem = plan.name.removesuffix(PLAN_SUFFIX) if plan.name.endswith(PLAN_SUFFIX) else plan.name
-    return plan.with_name(stem + IR_SUFFIX)
 
 
 def require_writable(path: Path, option: str, *, never: Path) -> Path:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
-from tmmu.cli.load import load_graph
 from tmmu.cli.option_groups import applications
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output.progress import progress_bar
@@ -26,6 +25,7 @@ from tmmu.cli.parsing import (
     require_nodes,
     trains_on_batch,
 )
+from tmmu.codec.load import load_graph
 from tmmu.driver import (
     Compiled,
     PlanRequest,

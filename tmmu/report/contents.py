@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tmmu.eager.peak import EagerFigures, eager_figures, live_levels
-from tmmu.ir.graph import INPUT, Graph
-from tmmu.ir.plan import Arenas, Plan, Slots, segment_bytes
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Arenas, Plan, Slots
 from tmmu.report.buffers import MapBuffer, map_buffers
 from tmmu.report.ring_bars import RingChart, ring_chart
 from tmmu.report.slabs import MapSlab, map_slabs
+from tmmu.summary.plan_summary import memory_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +102,7 @@ def report_contents(title: str, plan: Plan, graph: Graph | None) -> ReportConten
 
 
 def _figures(plan: Plan, graph: Graph | None, slabs: tuple[MapSlab, ...]) -> ReportFigures:
-    text, data, stack = (segment_bytes(plan.arenas, segment) for segment in ("text", "data", "stack"))
-    text = plan.ring.bytes if plan.ring else text
-    inputs = _input_bytes(graph) if graph else None
+    memory = memory_of(plan, graph)
     return ReportFigures(
         model=graph.notes.name if graph else "",
         target=graph.target if graph else "",
@@ -113,17 +112,13 @@ def _figures(plan: Plan, graph: Graph | None, slabs: tuple[MapSlab, ...]) -> Rep
         digest=plan.digest.hex(),
         ops=len(plan.order),
         buffers=len(plan.buffers),
-        text=text,
-        data=data,
-        stack=stack,
+        text=memory.text,
+        data=memory.data,
+        stack=memory.stack,
         bound=sum(slab.bound for slab in slabs if slab.segment == "stack"),
-        inputs=inputs,
-        total=text + data + stack + (inputs or 0),
+        inputs=memory.inputs,
+        total=memory.total,
     )
-
-
-def _input_bytes(graph: Graph) -> int:
-    return sum(size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == INPUT)
 
 
 def _positions(plan: Plan, graph: Graph | None) -> PositionNotes:

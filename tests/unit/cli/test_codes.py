@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import pytest
 
 from tests.unit.cli.graphs import Shell, circular, leaving_its_buffer, small
-from tmmu.cli.load import load_plan
+from tmmu.codec.load import load_plan
 from tmmu.errors import InternalError, TmmuError
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan

@@ -16,13 +16,13 @@ from tmmu.cache.plans import MAX_FOLDER_BYTES
 from tmmu.cache.store import EntryFile
 from tmmu.cli import options
 from tmmu.cli.error_boundary import conclude, print_json
-from tmmu.cli.load import load_graph
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import parse_model, parse_option, refuse
 from tmmu.cli.planning import ModelRequest, capture_request, file_key, graph_key, model_request, quiet
+from tmmu.codec.load import load_graph
 from tmmu.driver import cache_folder, key_of_traced_model
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.key import Key, Part

@@ -8,11 +8,11 @@ import typer
 
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
-from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output.render import console, print_lines
-from tmmu.cli.parsing import PLAN_SUFFIX, ir_path, parse_file, require_writable
+from tmmu.cli.parsing import parse_file, require_writable
 from tmmu.codec.files import is_special, write_atomic
+from tmmu.codec.load import PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.errors import InvalidConfig
 from tmmu.export.formats import FORMATS
 from tmmu.export.memory_viz import EAGER

@@ -12,9 +12,7 @@ from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.figures_text import first_step_lines
-from tmmu.cli.output.summary import summarize
 from tmmu.cli.parsing import (
-    PLAN_SUFFIX,
     graph_output,
     parse_file,
     parse_model,
@@ -25,6 +23,7 @@ from tmmu.cli.parsing import (
 )
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.codec.files import write_together
+from tmmu.codec.load import PLAN_SUFFIX
 from tmmu.driver import Compiled
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import encode_graph
@@ -32,6 +31,7 @@ from tmmu.ir.plan import encode_plan
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries, kernel_temporaries
 from tmmu.report.contents import report_contents
 from tmmu.report.page import page_html
+from tmmu.summary.plan_summary import summarize
 
 app = typer.Typer(add_completion=False)
 DETERMINISTIC: Final = "use_deterministic_algorithms"

@@ -8,11 +8,11 @@ import typer
 
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
-from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output import render
-from tmmu.cli.parsing import PLAN_SUFFIX, ir_path, parse_file, require_writable
+from tmmu.cli.parsing import parse_file, require_writable
 from tmmu.codec.files import write_atomic
+from tmmu.codec.load import PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.errors import InvalidConfig
 from tmmu.report.contents import ReportContents, report_contents
 from tmmu.report.page import page_html

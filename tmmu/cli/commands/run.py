@@ -8,7 +8,6 @@ import typer
 
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
-from tmmu.cli.load import load_plan
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, Mode, PlanningOptions, Preset, TokenOptions
 from tmmu.cli.output import render
@@ -16,6 +15,7 @@ from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.output.run_report import lines, record
 from tmmu.cli.parsing import parse_model, parse_option
 from tmmu.cli.planning import ModelRequest, capture_request, model_request, quiet
+from tmmu.codec.load import load_plan
 from tmmu.driver import RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan

@@ -10,18 +10,18 @@ import typer
 
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
-from tmmu.cli.load import load_judged, load_plan
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output import render
 from tmmu.cli.output.plot import can_print_braille, plot_lines
 from tmmu.cli.output.semantics_report import semantics_lines, semantics_record
-from tmmu.cli.output.summary import LISTED_BUFFERS, OperatorRow, Summary, operators, summarize
-from tmmu.cli.parsing import ir_path, parse_balance, parse_reserve
+from tmmu.cli.parsing import parse_balance, parse_reserve
+from tmmu.codec.load import ir_path, load_judged, load_plan
 from tmmu.errors import InvalidConfig
 from tmmu.export.live_curves import LiveCurve, eager_curve, stack_curve
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.trace import Record, trace_records
+from tmmu.summary.plan_summary import LISTED_BUFFERS, OperatorRow, Summary, operators, summarize
 
 if TYPE_CHECKING:
     from tmmu.passes.semantics.view import SemanticView

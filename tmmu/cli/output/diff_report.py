@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.cli.output.summary import Memory, memory_of
 from tmmu.compare.diff import Change, PeakChange, difference
 from tmmu.compare.match import PlannedGraph
+from tmmu.summary.plan_summary import Memory, memory_of
 
 PPM = 1_000_000
 NO_MEMORY: Final = Memory(text=0, data=0, stack=0, inputs=0, total=0)

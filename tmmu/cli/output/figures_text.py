@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tmmu.cli.output.summary import Fit, Summary
 from tmmu.eager.peak import EagerFigures, Holding
 from tmmu.planner.arenas import readable_size
+from tmmu.summary.plan_summary import Fit, Summary
 
 if TYPE_CHECKING:
     from tmmu.driver import FirstStep

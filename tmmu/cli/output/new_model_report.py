@@ -7,8 +7,8 @@ from typing import Any
 from tmmu.cli.output import render
 from tmmu.cli.output.diff_report import Figure, SideSummary, figures, side_summary
 from tmmu.cli.output.diff_text import Section, listed_figures, plan_setting
-from tmmu.cli.output.summary import LISTED_BUFFERS, Peak, stack_peaks
 from tmmu.compare.match import PlannedGraph
+from tmmu.summary.plan_summary import LISTED_BUFFERS, Peak, stack_peaks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

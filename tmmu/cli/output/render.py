@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from tmmu.cli.output.figures_text import figures_lines, fit_text
-from tmmu.cli.output.summary import STACK, ArenaLine, LiveBuffer, OperatorRow, Peak, Summary
 from tmmu.cli.printable import printable
 from tmmu.ir.plan import JOINT
 from tmmu.ir.program import Switches
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries
 from tmmu.planner.arenas import readable_size
+from tmmu.summary.plan_summary import STACK, ArenaLine, LiveBuffer, OperatorRow, Peak, Summary
 
 if TYPE_CHECKING:
     from tmmu.cache import CachedPlan

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cli.output import render
-from tmmu.cli.output.plan_contents import loss_text
 from tmmu.driver import Compiled, RunRequest
 from tmmu.planner.arenas import readable_size
+from tmmu.summary.plan_contents import loss_text
 
 if TYPE_CHECKING:
     from tmmu.runtime.compare.bench import Measurement

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.graphs import Shell, small
 from tmmu import driver as pipeline
 from tmmu.cli import planning
-from tmmu.cli.load import load_graph, load_plan
+from tmmu.codec.load import load_graph, load_plan
 from tmmu.driver import Compiled, compile_graph
 from tmmu.ir.graph import encode_graph
 from tmmu.judge.check import judge

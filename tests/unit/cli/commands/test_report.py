@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, nothing_to_do, small
 from tests.unit.report.pages import Page
-from tmmu.cli.load import load_plan
+from tmmu.codec.load import load_plan
 
 
 def page(path: str = "small.html") -> Page:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.layered import layered_graph
 from tests.unit.cli.graphs import Shell
-from tmmu.cli.load import load_plan
+from tmmu.codec.load import load_plan
 from tmmu.planner.ring.profile import Profile
 
 SIZES = [1 << 20] * 8

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.graphs import Shell, small
 from tests.unit.ir.samples import described_graph
 from tmmu.cli.commands import show as command
-from tmmu.cli.load import load_plan
+from tmmu.codec.load import load_plan
 from tmmu.planner.trace import trace_records
 
 

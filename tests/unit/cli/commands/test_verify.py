@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer, nothing_to_do, small
-from tmmu.cli.load import load_plan
+from tmmu.codec.load import load_plan
 from tmmu.ir.plan import encode_plan
 
 

@@ -146,8 +146,8 @@ class StorageTable:
 
     def handles(self) -> list[torch.UntypedStorage]:
         """The storages that live, as objects; without the random states, which the recorder keeps."""
-        made = [entry for entry in self._watched.values() if _is_eagers(self.maker_of(entry.id))]
-        return [handle for entry in made if (handle := entry.reference()) is not None]
+        eagers = [entry for entry in self._watched.values() if _is_eagers(self.maker_of(entry.id))]
+        return [handle for entry in eagers if (handle := entry.reference()) is not None]
 
     def window_of(self, tensor: torch.Tensor) -> Window | None:
         """The tensor's window, or ``None`` where its storage is unknown."""

@@ -21,13 +21,12 @@ from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.targets.python_object import required_parameters, spread_batch
-from tmmu.passes.capture.training.own_step import global_names
+from tmmu.passes.capture.training.own_step import global_names, is_outside
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import cpp_address
 
 _KNOWN_ELEMENTS: Final = 1 << 16
 """So many elements at most has a tensor whose values control flow may look at."""
-_OUTSIDE: Final = ("torch", "numpy", "builtins")
 
 
 def source_folder_of(target: Any) -> str:
@@ -134,7 +133,7 @@ class _Twins:
         storage_elements = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
         data: torch.Tensor
         if _has_known_value(tensor) and storage_elements == tensor.numel():
-            data = torch.ops.aten.lift_fresh.default(tensor.detach())
+            data = torch.ops.aten.lift_fresh.default(tensor.detach().clone())  # known, and nobody's
         elif tensor.is_contiguous() and storage_elements == tensor.numel():
             data = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         else:
@@ -165,7 +164,7 @@ def _function_twin(function: Any, memo: dict[int, Any]) -> Any:
     if isinstance(function, types.MethodType):
         owner = _copied(function.__self__, memo)
         return types.MethodType(function.__func__, owner)
-    if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] in _OUTSIDE:
+    if not isinstance(function, types.FunctionType) or is_outside(function):
         return _copied(function, memo)
     names = global_names(function.__code__) & set(function.__globals__)
     namespace = dict(function.__globals__)

@@ -146,10 +146,15 @@ def _roots_of(step: Callable[..., Any]) -> dict[str, Any]:
             named |= {name: known[name] for name in sorted(global_names(code)) if name in known}
         for name, value in named.items():
             if callable(value) and hasattr(value, "__code__"):
-                pending.append(value)
+                pending += [] if is_outside(value) else [value]
             elif not isinstance(value, type) and type(value).__name__ != "module":
                 roots.setdefault(name, value)
     return roots
+
+
+def is_outside(function: Any) -> bool:
+    """Whether it is a function of torch or of numpy, which reaches nothing of the user's by name."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] in ("torch", "numpy", "builtins")
 
 
 def _full(cell: Any) -> bool:

@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.cli.output.plan_contents import CallerInput, StatePart, caller_inputs, loss_text, state_parts
 from tmmu.compare.timeline import PlacedItem, live_buffers, peak_level, placed_items
 from tmmu.eager.peak import EagerFigures, eager_figures
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
 from tmmu.planner.metrics import arena_reuse
+from tmmu.summary.plan_contents import CallerInput, StatePart, caller_inputs, loss_text, state_parts
 
 DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
 """Memory of common devices in GB of 10**9 bytes, the smaller reading of the makers' figures."""
 
+DEFAULT_RESERVE: Final = 1 << 30
+"""Bytes kept free for the device context and library workspaces, which are not planned."""
 LISTED_BUFFERS: Final = 5
 STACK: Final = "stack"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tmmu.codec.files import read_file
 from tmmu.codec.read import read_graph, read_plan
@@ -13,6 +13,14 @@ from tmmu.judge.check import judge
 from tmmu.judge.rules import require_legal
 
 T = TypeVar("T")
+
+PLAN_SUFFIX: Final = ".plan.cbor"
+IR_SUFFIX: Final = ".ir.cbor"
+
+
+def ir_path(ir: Path | None, plan: Path) -> Path:
+    """The file of the plan's graph: ``ir``, or beside the plan under the same name."""
+    return ir or plan.with_name(plan.name.removesuffix(PLAN_SUFFIX) + IR_SUFFIX)
 
 
 def load_plan(path: Path, *, name: str = "") -> Plan:

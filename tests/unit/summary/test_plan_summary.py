@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.cli.graphs import small
 from tmmu.cli.output import render
-from tmmu.cli.output.plan_contents import CallerInput, StatePart
-from tmmu.cli.output.summary import Memory, StackLine, fit, operators, summarize
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
+from tmmu.summary.plan_contents import CallerInput, StatePart
+from tmmu.summary.plan_summary import Memory, StackLine, fit, operators, summarize
 
 MIB = 1 << 20
 
