@@ -20,9 +20,9 @@ from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program
 
 
-def traced(folder: Path, text: str, **options: Any) -> CapturedProgram:
+def traced(folder: Path, text: str, *, device: str = "cpu", **options: Any) -> CapturedProgram:
     (folder / "train.py").write_text(text)
-    return capture(CaptureRequest(model=f"{folder / 'train.py'}:step", mode="step", device="cpu", **options))
+    return capture(CaptureRequest(model=f"{folder / 'train.py'}:step", mode="step", device=device, **options))
 
 
 def total_levels(run: EagerRun | None) -> list[int]:
@@ -89,6 +89,37 @@ def test_stages_are_those_of_the_step(tmp_path: Path) -> None:
     assert "aten.mm.default" in by_stage["backward"]
     assert any("addcdiv" in name for name in by_stage["update"])
     assert not any("addcdiv" in name for name in by_stage["forward"])
+
+
+def test_constant_at_the_address_of_a_gradient_that_went_is_not_called_so(tmp_path: Path) -> None:
+    text = HEAD + (
+        "def step(batch):\n"
+        "    for p in model.parameters():\n"
+        "        p.grad = None\n"
+        "    scales = [torch.tensor([1.0] * p.numel()) for p in model.parameters() for _ in range(8)]\n"
+        "    (model(batch[0]).sum() * sum(scale.sum() for scale in scales)).backward()\n"
+    )
+    program = traced(tmp_path, text)
+    assert not [storage.name for storage in program.storages if storage.name.startswith("grad.")]
+
+
+def targets(program: CapturedProgram) -> set[str]:
+    return {str(node.target) for node in program.graph.nodes if "call" in node.meta}
+
+
+def test_optimizer_without_a_form_takes_lists_on_a_gpu_alone(tmp_path: Path) -> None:
+    text = loop_text("default adamw and a schedule")
+    assert not any("_foreach_add" in name for name in targets(traced(tmp_path, text)))
+    assert any("_foreach_add" in name for name in targets(traced(tmp_path, text, device="cuda")))
+    named = text.replace("lr=1e-3", "foreach=False")
+    assert not any("_foreach_add" in name for name in targets(traced(tmp_path, named, device="cuda")))
+
+
+def test_rows_of_one_hot_are_scattered_and_looked_at_on_a_cpu_alone(tmp_path: Path) -> None:
+    text = loop_text("two optimizers")
+    on_cpu, on_gpu = (targets(traced(tmp_path, text, device=device)) for device in ("cpu", "cuda"))
+    assert "aten.scatter_.value" in on_cpu & on_gpu
+    assert "aten.aminmax.default" in on_cpu - on_gpu
 
 
 def test_what_a_list_keeps_grows_by_its_bytes(tmp_path: Path) -> None:

@@ -279,7 +279,9 @@ class GraphBuilder:
         self.table.move(handle, new)
 
     def _constant(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
-        name = self.names.get(cpp_address(tensor.untyped_storage())) or f"constant_{len(self.table)}"
+        storage = tensor.untyped_storage()
+        known = self.names.get(cpp_address(storage)) if self.lifetimes.is_earlier(storage) else None
+        name = known or f"constant_{len(self.table)}"
         node = self._placeholder(tensor, role="constant", name=name)
         node.meta["origin"] = origin
         return node
