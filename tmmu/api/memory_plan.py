@@ -53,13 +53,12 @@ class MemoryPlan:
         """What is made and dropped during a run inside the plan, at its most."""
         return self._memory.stack
 
-    @cached_property
+    @property
     def eager(self) -> EagerFigures:
         """A run of the model as it is. ``INVALID_CONFIG`` for a graph that does not say it (version 1)."""
-        figures = eager_figures(self.graph)
-        if figures is None:
+        if self._eager is None:
             raise InvalidConfig("the graph does not say how long eager holds what", fix="plan the model again")
-        return figures
+        return self._eager
 
     def fits(
         self, size: str | int, *, run: Literal["eager", "planned"] = "eager", reserve: str | int = DEFAULT_RESERVE
@@ -101,7 +100,7 @@ class MemoryPlan:
 
     def to_dict(self) -> dict[str, object]:
         """The figures as plain values, for JSON."""
-        eager = eager_figures(self.graph)
+        eager = self._eager
         return {
             "model": self.graph.notes.name,
             "device": self.graph.target,
@@ -118,7 +117,7 @@ class MemoryPlan:
 
     def __repr__(self) -> str:
         name = f"{self.graph.notes.name}: {self.plan.mode} on {self.graph.target}"
-        eager = eager_figures(self.graph)
+        eager = self._eager
         as_it_is = "" if eager is None else f", {readable_size(eager.total_bytes)} as it is"
         return f"<MemoryPlan {name}, {readable_size(self.total)} planned{as_it_is}>"
 
@@ -132,6 +131,11 @@ class MemoryPlan:
         )
         head = "<tr><th>size</th><th>made by</th><th>module</th><th>source</th></tr>"
         return f"<p>{html.escape(repr(self))}</p><table>{head}{rows}</table>"
+
+    @cached_property
+    def _eager(self) -> EagerFigures | None:
+        """Once: the allocator's model takes each storage's alloc and free."""
+        return eager_figures(self.graph)
 
     @cached_property
     def _memory(self) -> Memory:
