@@ -1,6 +1,7 @@
 """Steps of the user's: live bytes call by call, first and steady, are those of real runs; state is found by itself."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,13 @@ def real_levels(path: Path) -> list[list[int]]:
 
 def tensors() -> list[torch.Tensor]:
     return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+
+
+@pytest.fixture(autouse=True)
+def _dynamo_of_its_own() -> Iterator[None]:
+    """Under a dispatch mode Dynamo compiles nothing, and would leave ``Sequential.forward`` alone from then on."""
+    yield
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("name", list(LOOPS))
