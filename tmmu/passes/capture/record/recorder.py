@@ -30,7 +30,7 @@ from tmmu.kernel_switches import current_switches
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram, SurvivingStorage, Window
 from tmmu.passes.capture.record.call_cache import CallCache
-from tmmu.passes.capture.record.corrections import (
+from tmmu.passes.capture.record.corrections.results import (
     correct_result,
     first_unmodelled,
     refusal_of_layout,

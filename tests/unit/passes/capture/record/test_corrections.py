@@ -12,7 +12,7 @@ from torch import nn
 from tests.kernels import plain_kernels
 from tests.runtime.harness import Tensors, bind_module, capture_program, randomize, run_eager, same_bits
 from tmmu.errors import CaptureFailed, UnsupportedOp
-from tmmu.passes.capture.record.corrections import _recurrent_workspace
+from tmmu.passes.capture.record.corrections.lstm import recurrent_workspace
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.trace import fake_environment
 
@@ -227,17 +227,17 @@ def test_switched_off_library_is_left_out() -> None:
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1, 1), (10, 4, 8, 16), (5, 7, 13, 33), (33, 1, 16, 16), (3, 2, 300, 64), (2, 5, 256, 256)]
 )
-def test_recurrent_workspace_has_the_bytes_of_the_real_one(shape: tuple[int, int, int, int]) -> None:
+def testrecurrent_workspace_has_the_bytes_of_the_real_one(shape: tuple[int, int, int, int]) -> None:
     steps, rows, features, hidden = shape
     x, state = rand(steps, rows, features), torch.zeros(1, rows, hidden)
     weights = [rand(4 * hidden, features), rand(4 * hidden, hidden), rand(4 * hidden), rand(4 * hidden)]
     options = (state, state, False, [], 2, hidden, 1, True, False, False, True)
     workspace = torch.ops.aten.mkldnn_rnn_layer(x, *weights, *options)[3]
-    planned = _recurrent_workspace(x, *weights)
+    planned = recurrent_workspace(x, *weights)
     assert planned is not None
     assert (planned.shape, planned.dtype) == (workspace.shape, workspace.dtype)
     with torch.no_grad():
-        assert torch.ops.aten.mkldnn_rnn_layer(x, *weights, *options)[3] is _recurrent_workspace(x, *weights) is None
+        assert torch.ops.aten.mkldnn_rnn_layer(x, *weights, *options)[3] is recurrent_workspace(x, *weights) is None
 
 
 class Contraction(nn.Module):
