@@ -136,6 +136,12 @@ class PlanUnsound(PlanError):
     code = "PLAN_UNSOUND"
 
 
+class RewriteUnsound(PlanError):
+    """A rewritten graph does not mean the graph that it came from."""
+
+    code = "REWRITE_UNSOUND"
+
+
 class GoldenMismatch(PlanError):
     """What the planner says is not what golden files recorded, or the files are not as they were written."""
 

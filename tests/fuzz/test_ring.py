@@ -9,7 +9,7 @@ from blake3 import blake3
 from tests.layered import layered_graph, plan_graph
 from tmmu.codec.read import read_plan
 from tmmu.errors import PlanCorrupt
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.plan import encode_plan
 from tmmu.judge.check import check_plan
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring

@@ -16,7 +16,7 @@ from tmmu.errors import ArenaTooSmall, PlanCorrupt, TmmuError
 from tmmu.golden import cases, replay, store
 from tmmu.golden.cases import PlanConfig, read_cases
 from tmmu.golden.check import check_files
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
 

@@ -13,7 +13,7 @@ from blake3 import blake3
 from tmmu.cache.miss import Miss, MissReason
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import TmmuError
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.key import Key, Part, key_of, part_of
 from tmmu.ir.plan import Plan, encode_plan

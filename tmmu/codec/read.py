@@ -11,8 +11,9 @@ from typing import Any, Final, TypeVar
 
 from tmmu.codec.files import read_file
 from tmmu.errors import PlanCorrupt
-from tmmu.ir import cbor, graph, plan
-from tmmu.ir.columns import (
+from tmmu.ir import graph, plan
+from tmmu.ir.encoding import cbor
+from tmmu.ir.encoding.columns import (
     bools,
     byte_string,
     byte_string_rows,

@@ -8,7 +8,7 @@ from typing import Final
 
 from tmmu.export.buffer_rows import PlacedBuffer, buffer_rows, items_of
 from tmmu.export.cells import cell_of
-from tmmu.ir.columns import column_map
+from tmmu.ir.encoding.columns import column_map
 from tmmu.ir.graph import Graph
 from tmmu.ir.lifetimes import EagerRun, Lifetimes
 from tmmu.ir.plan import Arenas, Plan

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from blake3 import blake3
 
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import Graph
 from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import ArenaSpec, Placements, Plan, Slots

@@ -14,7 +14,7 @@ from tmmu.errors import PlanCorrupt
 from tmmu.golden.cases import CONFIGS, MANIFEST, GoldenCase, PlanConfig, graph_file
 from tmmu.golden.digests import KINDS
 from tmmu.golden.replay import PlanRow
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 

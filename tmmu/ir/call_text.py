@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
 from tmmu.errors import PlanCorrupt
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 
 TENSOR: Final = "tensor"
 NUMBER: Final = "number"
@@ -48,12 +48,12 @@ class CallText:
     @property
     def places(self) -> int:
         """How many tensors its arguments and results have."""
-        return sum(_count(argument, TENSOR) for argument in self.arguments) + sum(self.results)
+        return sum(tag_count(argument, TENSOR) for argument in self.arguments) + sum(self.results)
 
     @property
     def numbers(self) -> int:
         """How many number inputs its arguments have."""
-        return sum(_count(argument, NUMBER) for argument in self.arguments)
+        return sum(tag_count(argument, NUMBER) for argument in self.arguments)
 
 
 def encode_call(call: CallText) -> bytes:
@@ -121,12 +121,13 @@ def decode_number(data: bytes) -> "Argument | None":
     return cast("Argument", value) if is_number and _is_argument(value) and cbor.encode(value) == data else None
 
 
-def _count(argument: Argument, tag: str) -> int:
+def tag_count(argument: Argument, tag: str) -> int:
+    """How often ``TENSOR`` or ``NUMBER`` stands in an argument: its places, its number inputs."""
     if not isinstance(argument, list) or not argument:
         return 0
     if argument[0] == tag:
         return 1
-    return sum(_count(item, tag) for item in argument[1:]) if argument[0] == LIST else 0
+    return sum(tag_count(item, tag) for item in argument[1:]) if argument[0] == LIST else 0
 
 
 def _is_argument(value: object, depth: int = 0) -> bool:

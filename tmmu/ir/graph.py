@@ -13,8 +13,8 @@ from typing import Final, TypeAlias, cast
 
 from blake3 import blake3
 
-from tmmu.ir import cbor
-from tmmu.ir.columns import column_map
+from tmmu.ir.encoding import cbor
+from tmmu.ir.encoding.columns import column_map
 from tmmu.ir.ids import BufferId, Bytes, OpId, ValueId
 from tmmu.ir.lifetimes import EagerRun
 

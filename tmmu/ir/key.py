@@ -7,7 +7,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 
 TEXT_LIMIT: Final = 160
 """Characters of a part's text: enough to recognize what it says, too few to fill a screen."""

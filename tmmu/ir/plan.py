@@ -7,8 +7,8 @@ from typing import Final
 
 from blake3 import blake3
 
-from tmmu.ir import cbor
-from tmmu.ir.columns import column_map
+from tmmu.ir.encoding import cbor
+from tmmu.ir.encoding.columns import column_map
 from tmmu.ir.ids import BufferId, OpId
 from tmmu.ir.ring import Ring, ring_map
 

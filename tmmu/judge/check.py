@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from blake3 import blake3
 
 from tmmu.errors import PlanError, PlanMismatch, PlanUnsound
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.fault import Fault, faults_field, headline
 from tmmu.ir.graph import Graph, semantic_map
 from tmmu.ir.plan import Plan, plan_map

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from tmmu.ir.columns import bools, pairs, refuse, rows, table, text, texts, uint_columns, uints
+from tmmu.ir.encoding.columns import bools, pairs, refuse, rows, table, text, texts, uint_columns, uints
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.ids import BufferId, Bytes
 from tmmu.ir.ring import POLICIES, VERSION, Block, Copy, Member, Ring, Visit, VisitRef

@@ -33,10 +33,14 @@ def first_stale_read(graph: Graph, ops: Sequence[OpId]) -> tuple[OpId, ValueId] 
 
 def versions(graph: Graph, ops: Sequence[OpId]) -> list[list[OpId]]:
     """Per buffer, which of ``ops`` (in id order) change it, in the order of the versions that they make."""
-    program = ops
-    if first_stale_read(graph, ops) is not None:
-        program = topological_order(ops, _read_after_write(graph, ops))
-    return writing_ops(graph, program)
+    return writing_ops(graph, program_order(graph, ops))
+
+
+def program_order(graph: Graph, ops: Sequence[OpId]) -> Sequence[OpId]:
+    """``ops`` (in id order) as the program runs them."""
+    if first_stale_read(graph, ops) is None:
+        return ops
+    return topological_order(ops, _read_after_write(graph, ops))
 
 
 def writing_ops(graph: Graph, ops: Iterable[OpId]) -> list[list[OpId]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.planner.metrics import arena_reuse
 

@@ -7,7 +7,7 @@ from blake3 import blake3
 from tests.unit.cache.cached import key, program
 from tmmu.cache.entry import HEADER_BYTES, EntryRefused, decode_entry, encode_entry, open_entry
 from tmmu.cache.miss import MissReason
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
 

@@ -12,7 +12,7 @@ from tests.strategies import graphs
 from tests.unit.ir.samples import TOKEN, arenas, graph, plan
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.planner.prepare import prepare_memory

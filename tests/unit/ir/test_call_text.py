@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmmu.ir import cbor
 from tmmu.ir.call_text import (
     CallText,
     decode_call,
@@ -16,6 +15,7 @@ from tmmu.ir.call_text import (
     encode_float,
     encode_number,
 )
+from tmmu.ir.encoding import cbor
 
 FLOATS = st.floats(allow_nan=True).map(encode_float)
 PLAIN = st.one_of(

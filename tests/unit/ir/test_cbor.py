@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmmu.errors import PlanCorrupt
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 
 scalars = st.integers(-(2**64), 2**64 - 1) | st.text(max_size=40) | st.binary(max_size=300) | st.booleans() | st.none()
 values = st.recursive(

@@ -13,8 +13,8 @@ from tests.unit.ir.samples import graph
 from tests.work import calls_of
 from tmmu.codec.read import read_graph
 from tmmu.errors import PlanCorrupt
-from tmmu.ir import cbor
-from tmmu.ir.cbor_scan import DEPTH_MAX, ENTRIES_MAX, scan
+from tmmu.ir.encoding import cbor
+from tmmu.ir.encoding.cbor_scan import DEPTH_MAX, ENTRIES_MAX, scan
 from tmmu.ir.graph import encode_graph
 
 MEBIBYTE = 1 << 20

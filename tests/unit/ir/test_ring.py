@@ -12,7 +12,7 @@ from tests.layered import layered_graph, plan_graph
 from tmmu.codec.read import read_plan
 from tmmu.codec.text import print_plan
 from tmmu.errors import PlanCorrupt
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.plan import Plan, encode_plan
 from tmmu.ir.ring import Ring, ring_map
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring

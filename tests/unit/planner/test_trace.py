@@ -5,7 +5,7 @@ import io
 import cbor2
 
 from tests.strategies import random_graph, seeded
-from tmmu.ir import cbor
+from tmmu.ir.encoding import cbor
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, NoReturn, TypeVar, cast
 
 from tmmu.errors import PlanCorrupt
-from tmmu.ir.cbor import FIX
+from tmmu.ir.encoding.cbor import FIX
 from tmmu.ir.fault import U64_MAX
 
 T = TypeVar("T")

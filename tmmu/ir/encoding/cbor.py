@@ -10,7 +10,7 @@ from typing import Final
 import cbor2
 
 from tmmu.errors import PlanCorrupt
-from tmmu.ir import cbor_scan
+from tmmu.ir.encoding import cbor_scan
 
 FIX: Final = cbor_scan.FIX
 _MAP_HEADS: Final = range(0xA0, 0xC0)
