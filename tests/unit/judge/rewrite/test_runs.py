@@ -1,4 +1,4 @@
-"""What the judge of rewrites passes has the bits of its base: random reruns, twins and sublists, bound and run twice."""
+"""What the judge of rewrites passes has the bits of its base: reruns, twins and sublists at random, run twice."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
