@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from tmmu.api.memory_plan import MemoryPlan as MemoryPlan
     from tmmu.api.memory_plan import load as load
     from tmmu.api.plan import plan as plan
+    from tmmu.api.plan_diff import PlanDiff as PlanDiff
     from tmmu.errors import TmmuError as TmmuError
     from tmmu.runtime.execute.bind import bind as bind
 
 _MODULES: Final = {
     "MemoryPlan": "tmmu.api.memory_plan",
+    "PlanDiff": "tmmu.api.plan_diff",
     "TmmuError": "tmmu.errors",
     "bind": "tmmu.runtime.execute.bind",
     "load": "tmmu.api.memory_plan",
     "plan": "tmmu.api.plan",
 }
-__all__ = ["MemoryPlan", "TmmuError", "bind", "load", "plan"]
+__all__ = ["MemoryPlan", "PlanDiff", "TmmuError", "bind", "load", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,8 @@ from torch.nn import functional as F  # noqa: N812 - the name everyone uses
 
 import tmmu
 from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
+from tmmu.report.contents import report_contents
+from tmmu.report.page import page_html
 
 
 def net() -> nn.Sequential:
@@ -235,6 +237,36 @@ def test_saved_plan_comes_back(tmp_path: Path) -> None:
     (tmp_path / "other.ir.cbor").replace(tmp_path / "net.ir.cbor")
     with pytest.raises(PlanMismatch):
         tmmu.load(path)
+
+
+def test_difference_is_what_tmmu_diff_says(tmp_path: Path) -> None:
+    before, after = tmmu.plan(net(), X), tmmu.plan(net(), torch.ones(32, 32))
+    paths = [str(plan.save(tmp_path / name)) for name, plan in (("one", before), ("two", after))]
+    line = [str(Path(sys.executable).with_name("tmmu")), "diff", *paths]
+    texts = [
+        subprocess.run([*line, *more], capture_output=True, text=True, check=True).stdout for more in ([], ["--json"])
+    ]
+    difference = before.diff(after, names=(paths[0], paths[1]))
+    assert str(difference) == texts[0].rstrip()
+    printed = json.loads(texts[1])
+    assert json.loads(json.dumps(difference.to_dict())) == {key: printed[key] for key in difference.to_dict()}
+    assert difference.eager.after == difference.report.eager.after
+    assert difference.over("1%") == ("total", "stack", "eager total", "eager stack")
+    assert repr(difference).startswith("<PlanDiff ")
+    assert difference._repr_html_().count("<table>") == 2
+    assert before.diff(tmmu.plan(net(), X)).is_same
+    with pytest.raises(InvalidConfig, match="str is no plan"):
+        before.diff("two.plan.cbor")  # type: ignore[arg-type]
+
+
+def test_report_is_the_page_of_tmmu_report(tmp_path: Path) -> None:
+    plan, other = tmmu.plan(net(), X), tmmu.plan(net(), torch.ones(32, 32))
+    page = plan.report(tmp_path, against=other)
+    assert page == tmp_path / "Sequential.html"
+    assert plan.report(tmp_path / "one.html").read_bytes() == page_html(
+        [report_contents("Sequential", plan.plan, plan.graph)]
+    )
+    assert page.stat().st_size > (tmp_path / "one.html").stat().st_size
 
 
 def test_page_of_a_notebook_escapes_names() -> None:

@@ -6,8 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from tmmu.codec.files import write_together
+from tmmu.api.plan_diff import PlanDiff
+from tmmu.codec.files import write_atomic, write_together
 from tmmu.codec.load import PLAN_SUFFIX, ir_path, load_judged, load_plan
+from tmmu.compare.match import PlannedGraph
 from tmmu.driver import FirstStep
 from tmmu.eager.peak import EagerFigures, eager_figures, live_levels
 from tmmu.errors import InvalidConfig
@@ -15,6 +17,9 @@ from tmmu.export.live_curves import stack_curve
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
 from tmmu.planner.arenas import parse_size, readable_size
+from tmmu.report.contents import report_contents
+from tmmu.report.page import page_html
+from tmmu.summary.diff_report import compare
 from tmmu.summary.plan_summary import DEFAULT_RESERVE, LiveBuffer, Memory, memory_of, stack_peaks
 
 
@@ -90,6 +95,24 @@ class MemoryPlan:
         eager = live_levels(run.storages, run.calls) if run else []
         return LiveBytes(planned=tuple(planned), eager=tuple(eager))
 
+    def diff(self, other: "MemoryPlan", *, names: tuple[str, str] = ("before", "after")) -> PlanDiff:
+        """What ``other`` needs more than this plan, and which line of the model makes the difference."""
+        before, after = (PlannedGraph(graph=side.graph, plan=side.plan) for side in (self, _plan_of(other)))
+        return PlanDiff(report=compare(before, after, names=names))
+
+    def report(self, path: str | Path | None = None, *, against: "MemoryPlan | None" = None) -> Path:
+        """Write the plan as one HTML file that needs no network; ``against`` is shown beside it. The file's path.
+
+        ``path``: a file, or a folder for ``NAME.html``; by default in the working folder.
+        """
+        plans = (self,) if against is None else (self, _plan_of(against))
+        name = self.graph.notes.name or "plan"
+        file = Path(path or ".")
+        file = file / f"{_file_name(name)}.html" if file.is_dir() else file
+        contents = [report_contents(side.graph.notes.name or name, side.plan, side.graph) for side in plans]
+        write_atomic(file, page_html(contents))
+        return file
+
     def save(self, path: str | Path) -> Path:
         """Write ``NAME.plan.cbor`` and its graph ``NAME.ir.cbor`` beside it, both or neither; the plan's path."""
         plan_path = Path(path)
@@ -152,6 +175,17 @@ def load(path: str | Path) -> MemoryPlan:
     """The plan of a file, judged against the graph beside it."""
     plan = load_plan(Path(path))
     return MemoryPlan(graph=load_judged(plan, ir_path(None, Path(path)), None, plan_name=str(path)), plan=plan)
+
+
+def _plan_of(other: object) -> MemoryPlan:
+    if isinstance(other, MemoryPlan):
+        return other
+    raise InvalidConfig(f"a {type(other).__name__} is no plan", fix="give what tmmu.plan or tmmu.load returns")
+
+
+def _file_name(name: str) -> str:
+    """A model's name as a file's: letters, digits and ``-_.`` alone."""
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in name)[:100]
 
 
 def _bytes_of(size: object) -> int:

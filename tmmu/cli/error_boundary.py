@@ -10,7 +10,7 @@ from typing import Final
 
 import typer
 
-from tmmu.cli.printable import printable
+from tmmu.codec.printable import printable
 from tmmu.errors import InternalError, InvalidConfig, TmmuError, error_record
 
 BROKEN_PIPE_EXIT: Final = 141

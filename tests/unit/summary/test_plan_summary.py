@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.cli.graphs import small
 from tmmu.cli.output import render
+from tmmu.codec.printable import align_columns
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 from tmmu.summary.plan_contents import CallerInput, StatePart
 from tmmu.summary.plan_summary import Memory, StackLine, fit, operators, summarize
@@ -214,7 +215,7 @@ def test_sizes_are_in_binary_units(count: int, text: str) -> None:
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert render.align_columns("<>", ("a", "b"), [("long", "1"), ("x", "22")]) == ["a      b", "long   1", "x     22"]
+    assert align_columns("<>", ("a", "b"), [("long", "1"), ("x", "22")]) == ["a      b", "long   1", "x     22"]
 
 
 def test_inputs_are_all_of_the_caller() -> None:
@@ -257,4 +258,4 @@ def test_parts_of_data_add_up() -> None:
 
 
 def test_columns_are_wide_enough_for_what_is_escaped() -> None:
-    assert render.align_columns("<>", ("a", "b"), [("\x1b", "1"), ("x", "22")]) == ["a      b", "\\x1b   1", "x     22"]
+    assert align_columns("<>", ("a", "b"), [("\x1b", "1"), ("x", "22")]) == ["a      b", "\\x1b   1", "x     22"]

@@ -10,6 +10,7 @@ from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.output import render
 from tmmu.cli.parsing import parse_option
+from tmmu.codec.printable import align_columns
 from tmmu.planner.arenas import parse_size
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def lines(bandwidth: "Bandwidth") -> Iterator[str]:
     yield f"{bandwidth.device}: {bandwidth.name}"
     yield ""
     heading = ("from", "to", "bytes", "rate", "one of 4 KiB")
-    yield from render.align_columns("<<>>>", heading, [_row(rate) for rate in bandwidth.rates])
+    yield from align_columns("<<>>>", heading, [_row(rate) for rate in bandwidth.rates])
     yield ""
     if bandwidth.device == "cpu":
         yield "no GPU: copies within the host's memory, which a ring on the CPU is made of; there is no link to measure"

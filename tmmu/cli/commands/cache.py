@@ -23,6 +23,7 @@ from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import parse_model, parse_option, refuse
 from tmmu.cli.planning import ModelRequest, capture_request, file_key, graph_key, model_request, quiet
 from tmmu.codec.load import load_graph
+from tmmu.codec.printable import align_columns
 from tmmu.driver import cache_folder, key_of_traced_model
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.key import Key, Part
@@ -166,7 +167,7 @@ def _listing_lines(rows: Sequence[EntryRow]) -> list[str]:
     cells = [
         (row.key[:KEY_DIGITS], _format_time(row.used_ns), readable_size(row.bytes), *_listed_cells(row)) for row in rows
     ]
-    return render.align_columns("<<><<<<<", ("key", "last used", "size", *LISTED_PARTS), cells)
+    return align_columns("<<><<<<<", ("key", "last used", "size", *LISTED_PARTS), cells)
 
 
 def _format_time(nanoseconds: int) -> str:
@@ -267,7 +268,7 @@ def _nearest_lines(nearest: Sequence[NearEntry]) -> Iterator[str]:
         count = len(entry.parts)
         yield ""
         yield f"{entry.key[:KEY_DIGITS]} differs in {count} part{'' if count == 1 else 's'}:"
-        yield from render.align_columns(
+        yield from align_columns(
             "<<<",
             ("part", "asked for", "kept"),
             [(name, *map(_shorten_digests, texts)) for name, texts in entry.parts.items()],

@@ -1,9 +1,8 @@
 """``tmmu diff``: how much more memory one plan needs than another, and which line of the model causes it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -13,8 +12,7 @@ from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions
 from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import DiffReport, Figure, Limit, compare, figures_over, largest_cause
-from tmmu.cli.output.diff_text import code, markdown, markdown_sections, plan_setting, print_report, print_sections
+from tmmu.cli.output.diff_output import code, markdown, markdown_sections, print_report, print_sections
 from tmmu.cli.output.new_model_report import (
     NewModelReport,
     new_model_headline,
@@ -25,10 +23,17 @@ from tmmu.cli.output.new_model_report import (
 )
 from tmmu.cli.parsing import parse_option
 from tmmu.errors import InvalidConfig, PeakOverLimit, error_record
-from tmmu.planner.arenas import parse_size, readable_size
-
-PERCENT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,4}))?\s*%", re.ASCII)
-
+from tmmu.planner.arenas import readable_size
+from tmmu.summary.diff_report import (
+    DiffReport,
+    Figure,
+    Limit,
+    compare,
+    figures_over,
+    largest_cause,
+    parse_limit,
+)
+from tmmu.summary.diff_text import plan_setting
 
 app = typer.Typer(add_completion=False)
 
@@ -85,10 +90,11 @@ def diff_job(names: tuple[str, str], plan_options: Mapping[str, object], setting
     sides = (parse_side(names[0]), parse_side(names[1]))
     texts = {option: _texts(value) for option, value in plan_options.items()}
     require_use(texts, sides)
+    text = settings.fail_over
     return DiffJob(
         sides=sides,
         options=texts,
-        limit=parse_limit(settings.fail_over),
+        limit=None if text is None else parse_option("--fail-over", lambda: parse_limit(text)),
         json=settings.as_json,
         markdown=settings.as_markdown,
     )
@@ -101,17 +107,6 @@ def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-def parse_limit(text: str | None) -> Limit | None:
-    """``1%``, ``0.5 %`` or a size such as ``64MiB``."""
-    if text is None:
-        return None
-    percentage = PERCENT.fullmatch(text.strip())
-    if percentage:
-        whole, part = percentage[1], (percentage[2] or "").ljust(4, "0")
-        return Limit(text=text.strip(), bytes=None, ppm=int(whole + part))
-    return Limit(text=text.strip(), bytes=parse_option("--fail-over", lambda: parse_size(text)), ppm=0)
-
-
 def run_diff(job: DiffJob) -> int:
     """Print the report; returns 0, or 3 if a limit is exceeded. A new model exceeds none."""
     before, after = plan_sides(job.sides, job.options)
@@ -122,9 +117,10 @@ def run_diff(job: DiffJob) -> int:
     over_limit = figures_over(report, job.limit)
     error = _refusal(report, over_limit, job.limit) if over_limit and job.limit else None
     if job.json:
-        print_json(
-            asdict(report) | {"over": [figure.name for figure in over_limit], "error": error and error_record(error)}
-        )
+        record = asdict(report)
+        eager = record.pop("eager")  # new keys come last
+        refusal = {"over": [figure.name for figure in over_limit], "error": error and error_record(error)}
+        print_json(record | refusal | {"eager": eager})
     elif job.markdown:
         render.print_lines(render.console(), markdown(report))
     else:
@@ -135,7 +131,9 @@ def run_diff(job: DiffJob) -> int:
 def _report_new_model(job: DiffJob, report: NewModelReport) -> int:
     """Print the report of a new model; returns 0."""
     if job.json:
-        print_json(new_model_record(report) | {"over": [], "error": None})
+        record = new_model_record(report)
+        eager = record.pop("eager")
+        print_json(record | {"over": [], "error": None, "eager": eager})
     elif job.markdown:
         about = f"{code(report.after.name)}: {plan_setting(report.after)}"
         parts = new_model_sections(report)

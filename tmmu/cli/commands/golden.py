@@ -19,6 +19,7 @@ from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import refuse, require_count
 from tmmu.codec.files import read_file
+from tmmu.codec.printable import align_columns
 from tmmu.codec.text import print_plan
 from tmmu.errors import GoldenMismatch, InvalidConfig, error_record
 from tmmu.golden import store
@@ -187,7 +188,7 @@ def run_list(job: GoldenJob) -> int:
         print_json({"cases": rows})
         return 0
     texts = [(case.name, *_counts(job.folder, case), case.reason) for case in job.cases]
-    render.print_lines(render.console(), render.align_columns("<>><", ("case", "ops", "buffers", "reason"), texts))
+    render.print_lines(render.console(), align_columns("<>><", ("case", "ops", "buffers", "reason"), texts))
     return 0
 
 

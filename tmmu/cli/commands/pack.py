@@ -11,9 +11,10 @@ from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.output.progress import packing_progress
-from tmmu.cli.output.render import align_columns, console, print_lines, size
+from tmmu.cli.output.render import console, print_lines, size
 from tmmu.cli.parsing import parse_option, require_nodes, require_writable
 from tmmu.codec.files import write_atomic
+from tmmu.codec.printable import align_columns
 from tmmu.errors import AlignmentViolation, AllocationOverflow, ArenaTooSmall, InvalidConfig
 from tmmu.ir.fault import U64_MAX
 from tmmu.judge.packing import require_sound_packing

@@ -10,8 +10,8 @@ from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import expand_groups
 from tmmu.cli.options import TokenOptions
 from tmmu.cli.parsing import DEFAULT_SEED, parse_token
-from tmmu.cli.printable import printable
 from tmmu.codec.load import ir_path, load_judged, load_plan
+from tmmu.codec.printable import printable
 from tmmu.ir.plan import Plan
 from tmmu.planner.token import token_from_seed
 

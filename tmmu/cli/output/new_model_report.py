@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import Figure, SideSummary, figures, side_summary
-from tmmu.cli.output.diff_text import Section, listed_figures, plan_setting
 from tmmu.compare.match import PlannedGraph
+from tmmu.summary.diff_report import EagerTotals, Figure, SideSummary, eager_totals, figures, side_summary
+from tmmu.summary.diff_text import Section, listed_figures, plan_setting
 from tmmu.summary.plan_summary import LISTED_BUFFERS, Peak, stack_peaks
 
 
@@ -22,6 +22,7 @@ class NewModelReport:
     after: SideSummary
     figures: tuple[Figure, ...]
     fullest: Peak | None
+    eager: EagerTotals | None
 
 
 def new_model_report(after: PlannedGraph, *, absent: str, name: str) -> NewModelReport:
@@ -32,6 +33,7 @@ def new_model_report(after: PlannedGraph, *, absent: str, name: str) -> NewModel
         after=side_summary(name, after),
         figures=tuple(figures(None, after)),
         fullest=peaks[0] if peaks else None,
+        eager=eager_totals(after.graph),
     )
 
 
@@ -47,6 +49,7 @@ def new_model_record(report: NewModelReport) -> dict[str, Any]:
         "lines": [],
         "kept": [],
         "fared": [],
+        "eager": {"before": None, "after": record["eager"]},
         "fullest": record["fullest"],
     }
 
@@ -66,8 +69,15 @@ def new_model_sections(report: NewModelReport) -> Iterator[Section]:
     yield Section(
         sentences=(f"nothing to compare with: {report.absent} is not there",),
         heading=("", "bytes"),
-        rows=tuple((name, after) for name, _, after, *_ in listed_figures(report.figures)),
+        rows=(*_eager_rows(report.eager), *((name, after) for name, _, after, *_ in listed_figures(report.figures))),
     )
     if report.fullest:
         heading, *rows = render.live_rows(report.fullest.buffers)
         yield Section(sentences=(render.peak_line(report.fullest),), heading=heading, rows=tuple(rows))
+
+
+def _eager_rows(eager: EagerTotals | None) -> tuple[tuple[str, str], ...]:
+    """Total and stack of the model run as it is."""
+    if eager is None:
+        return ()
+    return ("run as it is", render.size(eager.total_bytes)), ("  its stack", render.size(eager.stack_bytes))

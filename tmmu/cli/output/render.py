@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from tmmu.cli.output.figures_text import figures_lines, fit_text
-from tmmu.cli.printable import printable
+from tmmu.codec.printable import align_columns, printable
 from tmmu.ir.plan import JOINT
 from tmmu.ir.program import Switches
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries
@@ -251,13 +251,3 @@ def op_table(rows: Iterable[OperatorRow]) -> list[str]:
     """Heading and one line per operator: calls, floating-point operations, whether the operator table has a row."""
     texts = [(row.operator, str(row.calls), str(row.flops), "known" if row.known else "default") for row in rows]
     return align_columns("<>><", ("operator", "calls", "flops", "rule"), texts)
-
-
-def align_columns(justify: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of columns two blanks apart, each as wide as its widest cell; ``justify`` has one of ``<>`` per column."""
-    lines = [heading, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, justify, widths, strict=True)).rstrip()
-        for line in lines
-    ]

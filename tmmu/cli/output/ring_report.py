@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from tmmu.cli.output.render import align_columns, size
+from tmmu.cli.output.render import size
+from tmmu.codec.printable import align_columns
 from tmmu.driver import Compiled
 from tmmu.errors import InternalError, PlanError
 from tmmu.ir.ring import POLICIES, Block, Ring

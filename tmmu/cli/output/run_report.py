@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cli.output import render
+from tmmu.codec.printable import align_columns
 from tmmu.driver import Compiled, RunRequest
 from tmmu.planner.arenas import readable_size
 from tmmu.summary.plan_contents import loss_text
@@ -50,13 +51,13 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield from render.switches_line(compiled.switches)
     yield ""
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
-    yield from render.align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])
+    yield from align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])
     yield ""
     table = [
         (u.operator, str(u.calls), readable_size(u.bytes), readable_size(u.peak)) for u in ran.unplanned[:MAX_LISTED]
     ]
     if table:
-        yield from render.align_columns("<>>>", ("allocates inside", "calls", "bytes", "at once"), table)
+        yield from align_columns("<>>>", ("allocates inside", "calls", "bytes", "at once"), table)
         more = ran.unplanned[MAX_LISTED:]
         if more:
             yield f"and {len(more)} more operators, {readable_size(max(u.peak for u in more))} at once at most"
@@ -66,9 +67,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield from _check_lines(ran, check=request.check)
     if ran.bench:
         yield ""
-        yield from render.align_columns(
-            "<>>>", ("step", "time", "allocations", "peak"), list(map(_bench_row, ran.bench))
-        )
+        yield from align_columns("<>>>", ("step", "time", "allocations", "peak"), list(map(_bench_row, ran.bench)))
 
 
 def _weights_text(weights: Mapping[str, int], request: RunRequest, model_file: str) -> str:

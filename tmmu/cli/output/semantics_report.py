@@ -6,7 +6,8 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tmmu.cli.output.render import align_columns, size
+from tmmu.cli.output.render import size
+from tmmu.codec.printable import align_columns
 from tmmu.ir.graph import Graph
 
 if TYPE_CHECKING:

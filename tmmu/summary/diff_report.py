@@ -1,14 +1,19 @@
 """The report of ``tmmu diff`` as values; text, Markdown and JSON are renderings of a ``DiffReport``."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tmmu.compare.diff import Change, PeakChange, difference
 from tmmu.compare.match import PlannedGraph
+from tmmu.eager.peak import eager_figures
+from tmmu.ir.graph import Graph
+from tmmu.planner.arenas import parse_size
 from tmmu.summary.plan_summary import Memory, memory_of
 
 PPM = 1_000_000
+PERCENT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,4}))?\s*%", re.ASCII)
 NO_MEMORY: Final = Memory(text=0, data=0, stack=0, inputs=0, total=0)
 
 
@@ -19,6 +24,15 @@ class Limit:
     text: str
     bytes: int | None
     ppm: int
+
+
+def parse_limit(text: str) -> Limit:
+    """``1%``, ``0.5 %`` or a size such as ``64MiB``; ``INVALID_CONFIG`` for anything else."""
+    percentage = PERCENT.fullmatch(text.strip())
+    if percentage:
+        whole, part = percentage[1], (percentage[2] or "").ljust(4, "0")
+        return Limit(text=text.strip(), bytes=None, ppm=int(whole + part))
+    return Limit(text=text.strip(), bytes=parse_size(text), ppm=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +63,55 @@ class Figure:
     after: int
     change: int
     change_ppm: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerTotals:
+    """One side run as it is, in bytes (``EagerFigures`` says what each is); ``python``: whose frames these are."""
+
+    stack_bytes: int
+    total_bytes: int
+    reserved_bytes: int | None
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerTotalsByTime:
+    """Both sides run as they are; ``None`` for one whose graph does not say how long eager holds what."""
+
+    before: EagerTotals | None
+    after: EagerTotals | None
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether both are known, and of one CPython: another holds other locals for other times."""
+        return bool(self.before and self.after and self.before.python == self.after.python)
+
+    def figures(self) -> "tuple[Figure, ...]":
+        """Total, stack and what torch's allocator reserves, where both sides know them."""
+        if self.before is None or self.after is None:
+            return ()
+        reserved = self.before.reserved_bytes, self.after.reserved_bytes
+        known = [
+            _figure("eager total", "", self.before.total_bytes, self.after.total_bytes),
+            _figure("eager stack", "eager total", self.before.stack_bytes, self.after.stack_bytes),
+        ]
+        if reserved[0] is not None and reserved[1] is not None:
+            known.append(_figure("eager reserved", "eager total", reserved[0], reserved[1]))
+        return tuple(known)
+
+
+def eager_totals(graph: Graph) -> EagerTotals | None:
+    """The totals of a graph run as it is, if it says them."""
+    figures = eager_figures(graph)
+    if figures is None:
+        return None
+    return EagerTotals(
+        stack_bytes=figures.stack_bytes,
+        total_bytes=figures.total_bytes,
+        reserved_bytes=figures.reserved_bytes,
+        python=figures.python,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +156,7 @@ class DiffReport:
     lines: tuple[PeakCause, ...]
     kept: tuple[Change, ...]
     fared: tuple[ReasonCount, ...]
+    eager: EagerTotalsByTime
 
 
 def compare(before: PlannedGraph, after: PlannedGraph, *, names: Sequence[str]) -> DiffReport:
@@ -107,14 +171,20 @@ def compare(before: PlannedGraph, after: PlannedGraph, *, names: Sequence[str]) 
         lines=_causes(changes.peak),
         kept=changes.persistent,
         fared=tuple(ReasonCount(why=why, buffers=n, bytes=size) for why, (n, size) in changes.totals.items()),
+        eager=EagerTotalsByTime(before=eager_totals(before.graph), after=eager_totals(after.graph)),
     )
 
 
 def figures_over(report: DiffReport, limit: Limit | None) -> tuple[Figure, ...]:
-    """Which of total and stack grew by more than the limit."""
+    """Which of total and stack grew by more than the limit, of the plan and of a run as it is.
+
+    Of the latter only where it is comparable.
+    """
     if limit is None:
         return ()
-    watched = [figure for figure in report.figures if figure.name in ("total", "stack")]
+    eager = report.eager.figures() if report.eager.is_comparable else ()
+    names = ("total", "stack", "eager total", "eager stack")
+    watched = [figure for figure in (*report.figures, *eager) if figure.name in names]
     if limit.bytes is not None:
         return tuple(figure for figure in watched if figure.change > limit.bytes)
     return tuple(figure for figure in watched if figure.change * PPM > figure.before * limit.ppm)

@@ -1,22 +1,22 @@
-"""Text and Markdown of a ``DiffReport``: ASCII; names from the model are escaped."""
+"""A ``DiffReport`` in words: sections of sentences and tables, in ASCII."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Console
-
-from tmmu.cli.output import render
-from tmmu.cli.output.diff_report import DiffReport, Figure, PeakCause, SideSummary, largest_cause
-from tmmu.cli.printable import printable
+from tmmu.codec.printable import align_columns
 from tmmu.compare.diff import Change
 from tmmu.compare.diff_side import Moment
+from tmmu.planner.arenas import readable_size
+from tmmu.summary.diff_report import DiffReport, EagerTotalsByTime, Figure, PeakCause, SideSummary, largest_cause
 
 MAX_LISTED: Final = 10
 """Causes, and weights, that are listed."""
-GITHUB_LINK: Final = re.compile(r"[@#]|://|www\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
-"""What GitHub turns into links and mentions even where Markdown escapes it."""
+EAGER_LABELS: Final = {
+    "eager total": "run as it is",
+    "eager stack": "its stack",
+    "eager reserved": "reserved",
+}
 NUMBER_COLUMNS: Final = frozenset({"before", "after", "change", "buffers", "share", "bytes", "size", "buffer"})
 """Columns of numbers."""
 
@@ -30,42 +30,21 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def print_report(out: Console, report: DiffReport) -> None:
-    """Print the report as text."""
-    print_sections(out, headline(report), sections(report))
-
-
-def print_sections(out: Console, title: str, parts: Iterable[Section]) -> None:
-    """Print a title and the sections."""
-    out.print(printable(title), style="bold")
+def section_lines(parts: Iterable[Section]) -> Iterator[str]:
+    """Lines of the sections, a blank one before each sentence block and each table."""
     for section in parts:
         justify = "".join(">" if name in NUMBER_COLUMNS else "<" for name in section.heading)
-        table = render.align_columns(justify, section.heading, section.rows) if section.rows else []
+        table = align_columns(justify, section.heading, section.rows) if section.rows else []
         for lines in (section.sentences, table):
-            render.print_lines(out, ["", *lines] if lines else [])
-
-
-def markdown(report: DiffReport) -> Iterator[str]:
-    """The report as a comment on a pull request."""
-    about = f"{code(report.before.name)} to {code(report.after.name)}: {plan_setting(report.before, report.after)}"
-    return markdown_sections(_verdict(report), about, sections(report))
-
-
-def markdown_sections(verdict: str, about: str, parts: Iterable[Section]) -> Iterator[str]:
-    """Lines of a heading, its subject and the sections."""
-    yield f"### tmmu: {verdict}"
-    yield ""
-    yield about
-    for section in parts:
-        if section.sentences:
-            yield from ("", *(f"{_escape(line)}  " for line in section.sentences))
-        if section.rows:
-            yield from ("", *_table(section))
+            yield from ["", *lines] if lines else []
 
 
 def sections(report: DiffReport) -> Iterator[Section]:
     """Bytes by segment, causes at the peak, persistent buffers, all buffers by reason."""
-    yield Section(heading=("", "before", "after", "change", "share"), rows=tuple(listed_figures(report.figures)))
+    rows = (*eager_rows(report.eager.figures()), *listed_figures(report.figures))
+    yield Section(heading=("", "before", "after", "change", "share"), rows=rows)
+    if notes := tuple(eager_notes(report.eager)):
+        yield Section(sentences=notes)
     if report.lines or report.peak.bytes:
         yield Section(
             sentences=tuple(_reasons(report)),
@@ -86,23 +65,48 @@ def sections(report: DiffReport) -> Iterator[Section]:
 def headline(report: DiffReport) -> str:
     """Names of the sides, how they were planned, and the verdict."""
     return (
-        f"{report.before.name} -> {report.after.name}: {plan_setting(report.before, report.after)}: {_verdict(report)}"
+        f"{report.before.name} -> {report.after.name}: {plan_setting(report.before, report.after)}: {verdict(report)}"
     )
 
 
-def _verdict(report: DiffReport) -> str:
-    total = report.figures[0]
+def verdict(report: DiffReport) -> str:
+    """How total and eager's total changed."""
+    as_it_is = next((f"; run as it is {_change_text(row)}" for row in report.eager.figures()[:1] if row.change), "")
     if report.same:
-        return "the same plan"
+        return f"the same plan{as_it_is}"
     if not any(figure.change for figure in report.figures):
-        return "needs what it needed"
-    return f"total {signed_text(total.change)}{_percent(total)}"
+        return f"needs what it needed{as_it_is}"
+    return f"total {_change_text(report.figures[0])}{as_it_is}"
+
+
+def _change_text(figure: Figure) -> str:
+    return f"{signed_text(figure.change)}{_percent(figure)}"
 
 
 def plan_setting(*sides: SideSummary) -> str:
     """Mode, device and preset; of both sides where they differ."""
     texts = [f"{side.mode} on {side.target}, preset {side.preset}" for side in sides]
     return " -> ".join(dict.fromkeys(texts))
+
+
+def eager_rows(figures: Sequence[Figure]) -> Iterator[tuple[str, ...]]:
+    """Rows of a run as it is."""
+    for figure in figures:
+        label = EAGER_LABELS[figure.name]
+        yield f"  {label}" if figure.segment else label, *_figure_cells(figure)[1:]
+
+
+def eager_notes(eager: EagerTotalsByTime) -> Iterator[str]:
+    """What makes eager's figures unknown, or no comparison."""
+    known = [name for name, side in (("before", eager.before), ("now", eager.after)) if side]
+    if len(known) == 1:
+        side = eager.before or eager.after
+        assert side is not None
+        total = readable_size(side.total_bytes)
+        yield f"run as it is: {total} {known[0]}; the other graph does not say (version 1)"
+    if eager.before and eager.after and not eager.is_comparable:
+        versions = f"CPython {eager.before.python} before and {eager.after.python} now"
+        yield f"run as it is: frames of {versions}, which may hold locals for other times; no limit is held against it"
 
 
 def listed_figures(figures: Sequence[Figure]) -> Iterator[tuple[str, ...]]:
@@ -114,8 +118,8 @@ def _figure_cells(figure: Figure) -> tuple[str, ...]:
     indent = "" if figure.name == "total" else "  " if not figure.segment else "    "
     return (
         indent + figure.name,
-        render.size(figure.before),
-        render.size(figure.after),
+        readable_size(figure.before),
+        readable_size(figure.after),
         signed_text(figure.change),
         _percent(figure).strip(" ()"),
     )
@@ -123,7 +127,7 @@ def _figure_cells(figure: Figure) -> tuple[str, ...]:
 
 def signed_text(count: int) -> str:
     """Bytes more or less, or ``=``."""
-    return "=" if not count else ("+" if count > 0 else "-") + render.size(abs(count))
+    return "=" if not count else ("+" if count > 0 else "-") + readable_size(abs(count))
 
 
 def _percent(figure: Figure) -> str:
@@ -147,7 +151,7 @@ def _reasons(report: DiffReport) -> Iterator[str]:
     if peak.fullest_after.position != peak.after.position:
         yield f"fullest now {_moment(peak.fullest_after)}"
     if peak.moved:
-        yield f"{peak.moved} buffers of {render.size(peak.moved_bytes)} moved into the peak as they were"
+        yield f"{peak.moved} buffers of {readable_size(peak.moved_bytes)} moved into the peak as they were"
     if peak.packing:
         yield f"packing loses {signed_text(peak.packing)}"
 
@@ -162,7 +166,7 @@ def _cause_text(cause: PeakCause) -> str:
 
 def _moment(moment: Moment) -> str:
     place = ", ".join(text for text in (moment.op, moment.module, moment.source) if text)
-    return f"at position {moment.position}{f' ({place})' if place else ''}: {render.size(moment.bytes)}"
+    return f"at position {moment.position}{f' ({place})' if place else ''}: {readable_size(moment.bytes)}"
 
 
 def _cause_cells(cause: PeakCause) -> tuple[str, ...]:
@@ -198,25 +202,3 @@ def _persistent_cells(change: Change) -> tuple[str, ...]:
 def _counts_by_reason(report: DiffReport) -> str:
     parts = [f"{count.why} {count.buffers} ({signed_text(count.bytes)})" for count in report.fared if count.buffers]
     return f"of all buffers: {', '.join(parts)}"
-
-
-def _table(section: Section) -> Iterator[str]:
-    yield f"| {' | '.join(section.heading)} |"
-    yield f"| {' | '.join('--:' if name in NUMBER_COLUMNS else '---' for name in section.heading)} |"
-    for row in section.rows:
-        yield f"| {' | '.join(_escape(cell.strip()) for cell in row)} |"
-
-
-def _escape(text: str) -> str:
-    """Text without Markdown; words that GitHub would link or mention in spite of an escape are code."""
-    words = printable(text).split(" ")
-    return " ".join(code(word).replace("|", "\\|") if GITHUB_LINK.search(word) else _plain(word) for word in words)
-
-
-def _plain(word: str) -> str:
-    return "".join(f"\\{character}" if character in "\\`*_{}[]<>()|~!&$" else character for character in word)
-
-
-def code(text: str) -> str:
-    """Text as code in Markdown."""
-    return f"`{printable(text).replace('`', chr(39))}`"
