@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tmmu.api.measure import measure as measure
+    from tmmu.api.measured_run import MeasuredRun as MeasuredRun
     from tmmu.api.memory_plan import MemoryPlan as MemoryPlan
     from tmmu.api.memory_plan import load as load
     from tmmu.api.plan import plan as plan
@@ -19,14 +21,16 @@ if TYPE_CHECKING:
     from tmmu.runtime.execute.bind import bind as bind
 
 _MODULES: Final = {
+    "MeasuredRun": "tmmu.api.measured_run",
     "MemoryPlan": "tmmu.api.memory_plan",
     "PlanDiff": "tmmu.api.plan_diff",
     "TmmuError": "tmmu.errors",
     "bind": "tmmu.runtime.execute.bind",
     "load": "tmmu.api.memory_plan",
+    "measure": "tmmu.api.measure",
     "plan": "tmmu.api.plan",
 }
-__all__ = ["MemoryPlan", "PlanDiff", "TmmuError", "bind", "load", "plan"]
+__all__ = ["MeasuredRun", "MemoryPlan", "PlanDiff", "TmmuError", "bind", "load", "measure", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ A function of C is bound here once, so that a caller pays one look-up in its own
 load by itself (Dynamo, the partitioners, the archive reader) is loaded when its name is first taken.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -281,6 +282,54 @@ def memory_profiler_config() -> Any:
     profiler = torch._C._profiler
     options = (profiler.ProfilerState.CPU, False, True, False, False, False, profiler._ExperimentalConfig())
     return profiler.ProfilerConfig(*options)
+
+
+_QUIET: Final = "6"
+
+
+def start_event_profiler() -> None:
+    """Start the profiler whose events form trees, with every alloc and free of the CPU's. Holds: 2.11, 2.13."""
+    profiler = torch._C._profiler
+    options = (profiler.ProfilerState.KINETO, False, True, False, False, False, profiler._ExperimentalConfig())
+    config, activities = profiler.ProfilerConfig(*options), {profiler.ProfilerActivity.CPU}
+    is_user_level = "KINETO_LOG_LEVEL" in os.environ
+    os.environ.setdefault("KINETO_LOG_LEVEL", _QUIET)  # it is read once, and logs each start and end
+    torch._C._autograd._prepare_profiler(config, activities)
+    if not is_user_level:
+        del os.environ["KINETO_LOG_LEVEL"]
+    torch._C._autograd._enable_profiler(config, activities)
+
+
+def event_tree() -> list[Any]:
+    """End it; the events that no other event holds, in order. Holds: 2.11, 2.13."""
+    roots: list[Any] = torch._C._autograd._disable_profiler().experimental_event_tree()
+    return roots
+
+
+def is_allocation(event: Any) -> bool:
+    """Whether an event is an alloc or a free, with ``alloc_size`` and ``ptr`` in its fields. Holds: 2.11, 2.13."""
+    return bool(event.tag == torch._C._profiler._EventType.Allocation)
+
+
+def start_cuda_history(device: torch.device) -> None:
+    """Have CUDA's allocator note each alloc and free from now on. No GPU has run it yet. Holds: 2.11, 2.13."""
+    torch.cuda.memory._record_memory_history("all", context=None, device=device, clear_history=True)
+
+
+def stop_cuda_history(device: torch.device) -> None:
+    """Have it note no more. No GPU has run it yet. Holds: 2.11, 2.13."""
+    torch.cuda.memory._record_memory_history(None, device=device)
+
+
+def mark_cuda_history(text: str) -> None:
+    """Entries from now on say this text as ``user_metadata``. No GPU has run it yet. Holds: 2.11, 2.13."""
+    torch.cuda.memory._set_memory_metadata(text)
+
+
+def cuda_history(device: torch.device) -> Mapping[str, Any]:
+    """Its snapshot; ``device_traces`` are each device's entries. No GPU has run it yet. Holds: 2.11, 2.13."""
+    snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot(device)
+    return snapshot
 
 
 ScriptGraph: Final[Any] = torch._C.Graph

@@ -39,19 +39,9 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     Errors: those of ``tmmu plan``, as exceptions with ``code`` and ``fix``. Takes as long as a trace: nothing is
     computed, and memory does not grow with the weights.
     """
-    if isinstance(model_or_step, (type, str)):
-        raise InvalidConfig(
-            f"{model_or_step!r:.80} is neither a module nor a function", fix="make the model, and give that"
-        )
     if device not in TARGETS:
         raise InvalidConfig(f"no device {device!r:.80}", fix=f"name one of {', '.join(TARGETS)}")
-    is_step = not isinstance(model_or_step, nn.Module)
-    if is_step and (training is not None or loss or optimizer or autocast):
-        raise InvalidConfig(
-            "training, loss, optimizer and autocast are for a module: a step has its own", fix="leave them out"
-        )
-    trains = bool(loss or optimizer) if training is None else training
-    mode = "step" if is_step else "backward" if trains else "inference"
+    mode = step_or_module_mode(model_or_step, training=training, loss=loss, optimizer=optimizer, autocast=autocast)
     request = CaptureRequest(model="", mode=mode, device=device, loss=loss, optimizer=optimizer, autocast=autocast)
     plan_request = PlanRequest(
         mode="inference" if mode == "inference" else "backward",
@@ -64,6 +54,24 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     return MemoryPlan(
         graph=compiled.graph, plan=compiled.plan, first_step=compiled.first_step, assumed=compiled.assumed
     )
+
+
+def step_or_module_mode(
+    model_or_step: Any, *, training: bool | None, loss: str | None, optimizer: str | None, autocast: str | None
+) -> Literal["step", "backward", "inference"]:
+    """How a model or step is captured; ``INVALID_CONFIG`` for what is neither, and for options that it has itself."""
+    if isinstance(model_or_step, (type, str)):
+        raise InvalidConfig(
+            f"{model_or_step!r:.80} is neither a module nor a function", fix="make the model, and give that"
+        )
+    if isinstance(model_or_step, nn.Module):
+        trains = bool(loss or optimizer) if training is None else training
+        return "backward" if trains else "inference"
+    if training is not None or loss or optimizer or autocast:
+        raise InvalidConfig(
+            "training, loss, optimizer and autocast are for a module: a step has its own", fix="leave them out"
+        )
+    return "step"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tmmu.passes.capture.fake.process_state import default_device_set, process_s
 from tmmu.passes.capture.imports import importable_from
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.training.losses import supervision_name
-from tmmu.passes.capture.training.model_step import evaluate, train_step
+from tmmu.passes.capture.training.model_step import StepRecorder, evaluate, train_step
 from tmmu.passes.capture.tree import named_tensors, plain_tensors
 from tmmu.passes.capture.workload import Workload, inputs_by_name
 from tmmu.torch_private import cpp_address
@@ -158,6 +158,11 @@ class _StepKeeper:
         if name not in self.state:
             self.state[name] = tensor.zero_()
         return self.state[name]
+
+
+def step_keeper() -> StepRecorder:
+    """What keeps supervision, optimizer and state between training steps that are not recorded."""
+    return _StepKeeper()
 
 
 def _supervision_key(name: str, inputs: Mapping[str, torch.Tensor]) -> str:

@@ -40,9 +40,13 @@ def source_folder_of(target: Any) -> str:
 
 def live_workload(target: Any, inputs: Any, *, is_step: bool) -> Workload:
     """The workload of the twin. Called with the fake mode on, under a recorder that knows small constants' values."""
+    return workload_of_copies(target, inputs, Twins(), is_step=is_step)
+
+
+def workload_of_copies(target: Any, inputs: Any, twins: "Twins", *, is_step: bool) -> Workload:
+    """The workload of a deep copy of all that is reached, its tensors by ``twins``."""
     if isinstance(target, nn.Module) and any(map(is_lazy, target.parameters())):
         raise UnsupportedOp("a lazy parameter has no shape yet", fix="run the model once on an input")
-    twins = _Twins()
     with _copies_by(twins):
         run = _function_twin(target, twins.memo) if is_step else copy.deepcopy(target, twins.memo)
         batch = copy.deepcopy(inputs, twins.memo)
@@ -59,7 +63,7 @@ def live_workload(target: Any, inputs: Any, *, is_step: bool) -> Workload:
 
 
 @contextmanager
-def _copies_by(twins: "_Twins") -> Iterator[None]:
+def _copies_by(twins: "Twins") -> Iterator[None]:
     """Block in which a deep copy has twins of tensors, and optimizers with all their attributes."""
     with (
         replace_attribute(torch.Tensor, "__deepcopy__", twins.copy_tensor),
@@ -91,7 +95,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return (inputs,), {}
 
 
-class _Twins:
+class Twins:
     """The fake tensor of each tensor, and of each storage the first one."""
 
     def __init__(self) -> None:
@@ -127,9 +131,13 @@ class _Twins:
 
     def _data(self, tensor: torch.Tensor) -> torch.Tensor:
         address = cpp_address(tensor.untyped_storage())
-        first = self._by_storage.get(address)
-        if first is not None:
-            return _window_on(first, tensor)
+        if address not in self._by_storage:
+            self._by_storage[address] = self.first_on_storage(tensor)
+            return self._by_storage[address]
+        return self.window_on(self._by_storage[address], tensor)
+
+    def first_on_storage(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of the first tensor of its storage."""
         storage_elements = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
         data: torch.Tensor
         if _has_known_value(tensor) and storage_elements == tensor.numel():
@@ -138,8 +146,11 @@ class _Twins:
             data = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         else:
             data = _window_on(torch.empty(storage_elements, dtype=tensor.dtype), tensor)
-        self._by_storage[address] = data
         return data
+
+    def window_on(self, first: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of another tensor of the storage of ``first``."""
+        return _window_on(first, tensor)
 
 
 def _has_known_value(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,162 @@
+"""``tmmu.measure``: what torch's allocator did in real runs is what the plans say, call by call; nothing is changed."""
+
+import gc
+import importlib.util
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tmmu
+from tests.api.test_plan import Training, X, batch, net
+from tests.eager.loops import LOOPS, loop_text
+from tests.eager.models import BODIES, model_text
+from tmmu.errors import CaptureFailed, InvalidConfig
+
+QUICK = ("accumulation and clipping", "checkpointing")
+KEEPS = ("list across calls", "attributes")
+"""Models that hold more after their first call: its plan is of that one."""
+
+
+def loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("measured", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _dynamo_of_its_own() -> Iterator[None]:
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LOOPS]
+)
+def test_training_loop_takes_what_its_plan_says_call_by_call(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text(loop_text(name))
+    file = loaded(tmp_path / "train.py")
+    found = tmmu.measure(file.step, file.inputs())
+    assert [call.difference for call in found.calls] == [0] * found.eager_calls
+    assert found.agrees, found.differences
+    assert max(call.measured - call.beside for call in found.calls) == found.eager_peak
+    assert max(call.beside for call in found.calls) <= (2 * 5056 if name == "checkpointing" else 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"loss": "sum"}, {"loss": "sum", "optimizer": "adamw"}])
+@pytest.mark.parametrize("name", list(BODIES))
+def test_model_takes_what_its_plan_says_call_by_call(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    (tmp_path / "net.py").write_text(model_text(name))
+    file = loaded(tmp_path / "net.py")
+    found = tmmu.measure(file.model, file.inputs(), **options)
+    assert found.agrees == (name not in KEEPS or "optimizer" not in options), found.differences
+
+
+def test_inference_of_a_module_with_its_lines() -> None:
+    found = tmmu.measure(net(), X)
+    assert [call.name for call in found.calls if "addmm" in call.name] == ["aten.addmm.default"] * 2
+    assert (found.agrees, found.differences) == (True, ())
+    assert found.measured_peak == found.eager_peak == 2 * 4 * 16 * 64
+    assert found.planned_peak == tmmu.plan(net(), X, device="cpu").stack
+    assert found.before >= 4 * 16 * 32
+
+
+def test_nothing_of_the_callers_changes_and_generators_go_on() -> None:
+    training = Training()
+    training.step(batch())
+    before, logits = training.fingerprint(), training.model(X)
+    found = tmmu.measure(training.step, batch())
+    assert found.agrees
+    assert training.fingerprint() == before
+    assert torch.equal(training.model(X), logits)
+
+
+def test_step_that_fails_changes_nothing_and_ends_the_profiler() -> None:
+    training = Training()
+    before = training.fingerprint()
+    plan = tmmu.plan(training.step, batch(), device="cpu")
+
+    def step(both: Any) -> None:
+        training.step(both)
+        raise RuntimeError("after an update")
+
+    with pytest.raises(CaptureFailed, match="after an update"):
+        tmmu.measure(step, batch(), plan=plan)
+    assert training.fingerprint() == before
+    assert tmmu.measure(net(), X).agrees
+
+
+class Held(nn.Module):
+    """A chain whose first result a name holds, or not."""
+
+    def __init__(self, *, holds: bool) -> None:
+        super().__init__()
+        self.holds = holds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + x
+        z = y * y
+        y = y if self.holds else z
+        return z.exp().sqrt()
+
+
+def test_other_lifetimes_than_the_plans_are_named() -> None:
+    wrong = tmmu.plan(Held(holds=True), X, device="cpu")
+    found = tmmu.measure(Held(holds=False), X, plan=wrong)
+    assert not found.agrees
+    assert [call.difference for call in found.calls] == [0, 0, -2048, -2048]
+    assert found.differences[0].startswith("2 of 4 calls differ, first aten.exp.default at test_measure.py:")
+    assert found.differences[1] == "the peak is -2048 bytes from eager's figure"
+    assert repr(found).startswith("<MeasuredRun differs from the plan in 4 calls on cpu: 6.0 KiB measured, 8.0 KiB by")
+
+
+def test_calls_that_the_trace_lacks_are_named() -> None:
+    plan = tmmu.plan(Held(holds=True), X, device="cpu")
+    found = tmmu.measure(nn.Sequential(Held(holds=True), nn.Softmax(-1), nn.Tanh()), X, plan=plan)
+    assert not found.agrees
+    assert "the run makes 6 calls, and the trace 4" in found.differences
+
+
+def test_temporaries_of_kernels_are_inside_and_not_in_the_figure() -> None:
+    module = nn.Linear(32, 8)
+    with torch.autocast("cpu"):
+        pass
+    found = tmmu.measure(module, X, autocast="bf16")
+    assert found.agrees
+    assert found.inside_peak >= found.measured_peak
+
+
+def test_plain_values_and_pages_say_the_same() -> None:
+    found = tmmu.measure(net(), X)
+    values = json.loads(json.dumps(found.to_dict()))
+    assert values["agrees"] is True
+    assert values["calls"][1]["measured"] == found.calls[1].measured
+    assert values["calls"][1]["difference"] == 0
+    assert "agrees with the plan" in str(found)
+    calls = (replace(found.calls[0], name="<b>"),)
+    page = replace(found, calls=calls)._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in page
+    assert "<b>" not in page
+
+
+def test_what_cannot_be_measured_is_refused_with_a_code() -> None:
+    with torch.device("meta"):
+        model, x = net(), torch.ones(16, 32)
+    with pytest.raises(InvalidConfig, match="a run on meta takes no memory"):
+        tmmu.measure(model, x)
+    with pytest.raises(InvalidConfig, match="the plan is for cuda, and the model on cpu"):
+        tmmu.measure(net(), X, plan=tmmu.plan(net(), X))
+    with torch.autograd.profiler.profile(), pytest.raises(InvalidConfig, match="a profiler is running"):
+        tmmu.measure(net(), X)
+    with pytest.raises(InvalidConfig, match="are for a module"):
+        tmmu.measure(lambda x: x, X, optimizer="adamw")
+    gc.collect()

@@ -1,0 +1,138 @@
+"""``tmmu.measure``: what torch's allocator did in a real run, beside the plan of it."""
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from tmmu.api.measured_run import MeasuredRun
+from tmmu.api.memory_plan import MemoryPlan
+from tmmu.api.plan import plan as plan_of
+from tmmu.api.plan import step_or_module_mode
+from tmmu.eager.observed import BEFORE, observed_memory
+from tmmu.eager.peak import live_levels
+from tmmu.errors import InvalidConfig
+from tmmu.passes.capture.collection import garbage_collection_off
+from tmmu.passes.capture.eager_model import step_keeper
+from tmmu.passes.capture.failures.translate import translate_errors
+from tmmu.passes.capture.fake.generators import generators_restored
+from tmmu.passes.capture.fake.process_state import process_state_restored
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.sources import calling_source
+from tmmu.passes.capture.targets.live_object import source_folder_of
+from tmmu.passes.capture.targets.real_copy import real_workload
+from tmmu.passes.capture.training.model_step import evaluate, train_step
+from tmmu.passes.capture.tree import named_tensors
+from tmmu.passes.capture.workload import Workload
+from tmmu.runtime.observe.calls import CallObserver
+from tmmu.runtime.observe.cpu_allocations import CpuAllocationLog
+from tmmu.runtime.observe.cuda_allocations import CudaAllocationLog
+from tmmu.summary.measured_calls import earlier_bytes, measured_calls
+
+
+def measure(  # noqa: PLR0913 - the options of the plan, by name
+    model_or_step: Any,
+    inputs: Any = None,
+    *,
+    plan: MemoryPlan | None = None,
+    training: bool | None = None,
+    loss: Literal["cross_entropy", "mse", "sum"] | None = None,
+    optimizer: str | None = None,
+    autocast: Literal["bf16", "fp16"] | None = None,
+) -> MeasuredRun:
+    """What torch's allocator did in a real run, call by call, beside the plan; ``plan`` where there is one already.
+
+    Runs on a deep copy of all that is reached: memory for weights, state and inputs is taken once more, and nothing of
+    the caller's changes but what a step does outside. A step, or a module with an optimizer, runs twice, and the second
+    run is observed; another module once. What is compiled runs as eager does. Arguments as of ``tmmu.plan``; the device
+    is the one on which model and inputs lie, a CPU or a GPU.
+    Errors: those of ``tmmu.plan``; ``INVALID_CONFIG`` for a plan of another device, and under a running profiler.
+    """
+    device = _device_of(model_or_step, inputs)
+    options: dict[str, Any] = {"training": training, "loss": loss, "optimizer": optimizer, "autocast": autocast}
+    mode = step_or_module_mode(model_or_step, **options)
+    planned = plan or plan_of(model_or_step, inputs, device=device.type, **options)  # type: ignore[arg-type]
+    if planned.graph.target != device.type:
+        raise InvalidConfig(
+            f"the plan is for {planned.graph.target}, and the model on {device}", fix="plan for this one"
+        )
+    run = planned.graph.notes.eager
+    if run is None:
+        raise InvalidConfig("the graph does not say how long eager holds what", fix="plan the model again")
+    request = CaptureRequest(model="", mode=mode, device=device.type, loss=loss, optimizer=optimizer, autocast=autocast)
+    folder = source_folder_of(model_or_step)
+    allocations = CpuAllocationLog() if device.type == "cpu" else CudaAllocationLog(device)
+    observer = CallObserver(allocations, partial(calling_source, folder))
+    with _user_code(folder, device), allocations:
+        with allocations.in_call(BEFORE):
+            workload = real_workload(model_or_step, inputs, is_step=mode == "step")
+            step = _step_of(workload, request)
+            del workload
+            if mode == "step" or optimizer is not None:
+                step()  # makes what later runs find
+            gc.collect()
+        with garbage_collection_off(), observer:
+            results = step()
+        del results
+    memory = observed_memory(allocations.events, len(observer.names), observer.lifted)
+    return MeasuredRun(
+        device=str(device),
+        calls=measured_calls(run, memory, observer.names, observer.sources),
+        eager_peak=max(live_levels(run.storages, run.calls), default=0),
+        planned_peak=planned.stack,
+        between_peak=earlier_bytes(run) + memory.between,
+        before=memory.before,
+        eager_calls=run.calls,
+    )
+
+
+def _step_of(workload: Workload, request: CaptureRequest) -> Callable[[], Any]:
+    """One run, as a trace takes it."""
+    if request.mode == "step":
+        return partial(workload.run, *workload.args, **workload.kwargs)
+    if workload.module is not None and workload.module.training != (request.mode != "inference"):
+        workload.module.train(request.mode != "inference")
+    if request.mode == "inference":
+        return partial(evaluate, workload, request)
+    keeper = step_keeper()
+    weights = [] if workload.module is None else list(workload.module.parameters())
+    inputs = [tensor for _, tensor in named_tensors((workload.args, workload.kwargs))]
+
+    def train() -> Any:
+        for tensor in (*weights, *inputs):
+            tensor.grad = None  # a caller has taken them
+        return train_step(workload, keeper, request)
+
+    return train
+
+
+@contextmanager
+def _user_code(folder: str, device: torch.device) -> Iterator[None]:
+    """Block whose errors name the user's line, after which generators and the process are as before."""
+    stance = torch.compiler.set_stance("force_eager")
+    on_device = torch.random.fork_rng([device]) if device.type == "cuda" else nullcontext()
+    with (
+        process_state_restored(),
+        generators_restored(),
+        on_device,
+        translate_errors(folder),
+        stance,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # about a run that is thrown away
+        yield
+
+
+def _device_of(model_or_step: Any, inputs: Any) -> torch.device:
+    """Where the first tensor of the inputs or of the model lies; ``INVALID_CONFIG`` for one without bytes."""
+    parameters = model_or_step.parameters() if isinstance(model_or_step, nn.Module) else ()
+    tensors = (*(tensor for _, tensor in named_tensors(inputs)), *parameters)
+    device = tensors[0].device if tensors else torch.device("cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidConfig(f"a run on {device} takes no memory that is seen", fix="measure on a CPU or a GPU")
+    return torch.device(device.type, device.index or torch.cuda.current_device()) if device.type == "cuda" else device
