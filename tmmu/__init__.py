@@ -2,7 +2,9 @@
 
     plan = tmmu.plan(model, inputs)          # or a step function: tmmu.plan(step, batch)
     plan.total, plan.eager.total_bytes, plan.fits("24GB"), plan.largest(10)
-    plan.save("model"); tmmu.load("model.plan.cbor")
+    plan.save("model"); tmmu.load("model.plan.cbor"); plan.diff(other); plan.report("model.html")
+    tmmu.compile(model, inputs)(*inputs)     # the model, run inside its plan
+    tmmu.measure(model, inputs).agrees       # torch's allocator in a real run, beside eager's figure
 
 Names are imported when they are asked for: ``import tmmu`` does not import torch.
 """
@@ -11,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tmmu.api.compile import compile as compile  # noqa: A004 - the name that people look for
+    from tmmu.api.compiled_model import CompiledModel as CompiledModel
     from tmmu.api.measure import measure as measure
     from tmmu.api.measured_run import MeasuredRun as MeasuredRun
     from tmmu.api.memory_plan import MemoryPlan as MemoryPlan
@@ -21,16 +25,29 @@ if TYPE_CHECKING:
     from tmmu.runtime.execute.bind import bind as bind
 
 _MODULES: Final = {
+    "CompiledModel": "tmmu.api.compiled_model",
     "MeasuredRun": "tmmu.api.measured_run",
     "MemoryPlan": "tmmu.api.memory_plan",
     "PlanDiff": "tmmu.api.plan_diff",
     "TmmuError": "tmmu.errors",
     "bind": "tmmu.runtime.execute.bind",
+    "compile": "tmmu.api.compile",
     "load": "tmmu.api.memory_plan",
     "measure": "tmmu.api.measure",
     "plan": "tmmu.api.plan",
 }
-__all__ = ["MeasuredRun", "MemoryPlan", "PlanDiff", "TmmuError", "bind", "load", "measure", "plan"]
+__all__ = [
+    "CompiledModel",
+    "MeasuredRun",
+    "MemoryPlan",
+    "PlanDiff",
+    "TmmuError",
+    "bind",
+    "compile",
+    "load",
+    "measure",
+    "plan",
+]
 
 
 def __getattr__(name: str) -> Any:

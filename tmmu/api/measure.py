@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from tmmu.api.measured_run import MeasuredRun
 from tmmu.api.memory_plan import MemoryPlan
+from tmmu.api.plan import device_of_call, step_or_module_mode
 from tmmu.api.plan import plan as plan_of
-from tmmu.api.plan import step_or_module_mode
 from tmmu.eager.observed import BEFORE, observed_memory
 from tmmu.eager.peak import live_levels
 from tmmu.errors import InvalidConfig
@@ -53,7 +52,7 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
     is the one on which model and inputs lie, a CPU or a GPU.
     Errors: those of ``tmmu.plan``; ``INVALID_CONFIG`` for a plan of another device, and under a running profiler.
     """
-    device = _device_of(model_or_step, inputs)
+    device = device_of_call(model_or_step, inputs)
     options: dict[str, Any] = {"training": training, "loss": loss, "optimizer": optimizer, "autocast": autocast}
     mode = step_or_module_mode(model_or_step, **options)
     planned = plan or plan_of(model_or_step, inputs, device=device.type, **options)  # type: ignore[arg-type]
@@ -126,13 +125,3 @@ def _user_code(folder: str, device: torch.device) -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")  # about a run that is thrown away
         yield
-
-
-def _device_of(model_or_step: Any, inputs: Any) -> torch.device:
-    """Where the first tensor of the inputs or of the model lies; ``INVALID_CONFIG`` for one without bytes."""
-    parameters = model_or_step.parameters() if isinstance(model_or_step, nn.Module) else ()
-    tensors = (*(tensor for _, tensor in named_tensors(inputs)), *parameters)
-    device = tensors[0].device if tensors else torch.device("cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise InvalidConfig(f"a run on {device} takes no memory that is seen", fix="measure on a CPU or a GPU")
-    return torch.device(device.type, device.index or torch.cuda.current_device()) if device.type == "cuda" else device

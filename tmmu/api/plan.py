@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from tmmu.api.memory_plan import MemoryPlan
@@ -12,6 +13,7 @@ from tmmu.driver import PlanRequest, compile_live
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import TARGETS
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.tree import named_tensors
 from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.token import token_from_seed
 
@@ -49,7 +51,7 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
         token=token_from_seed(seed),
         arenas=parse_arenas(tuple(arenas)),
     )
-    with _logs_off():
+    with logs_off():
         compiled = compile_live(model_or_step, inputs, request, plan_request)
     return MemoryPlan(
         graph=compiled.graph, plan=compiled.plan, first_step=compiled.first_step, assumed=compiled.assumed
@@ -75,7 +77,7 @@ def step_or_module_mode(
 
 
 @contextmanager
-def _logs_off() -> Iterator[None]:
+def logs_off() -> Iterator[None]:
     """Block without log records: torch logs what a trace refuses, of which the error says all."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -83,3 +85,13 @@ def _logs_off() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def device_of_call(model_or_step: Any, inputs: Any) -> torch.device:
+    """Where the first tensor of the inputs or of the model lies; ``INVALID_CONFIG`` for one without bytes."""
+    parameters = model_or_step.parameters() if isinstance(model_or_step, nn.Module) else ()
+    tensors = (*(tensor for _, tensor in named_tensors(inputs)), *parameters)
+    device = tensors[0].device if tensors else torch.device("cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidConfig(f"nothing runs on {device}", fix="move model and inputs to a CPU or a GPU")
+    return torch.device(device.type, device.index or torch.cuda.current_device()) if device.type == "cuda" else device

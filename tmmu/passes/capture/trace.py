@@ -17,6 +17,7 @@ import torch
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
+from tmmu.passes.capture.call_form import FormNote
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.anomaly import anomalies_unseen
 from tmmu.passes.capture.fake.autocast import autocast_for
@@ -49,15 +50,26 @@ def capture(request: CaptureRequest, progress: Progress = no_progress) -> Captur
 
 
 def capture_live(
-    target: Any, inputs: Any, request: CaptureRequest, progress: Progress = no_progress
+    target: Any,
+    inputs: Any,
+    request: CaptureRequest,
+    progress: Progress = no_progress,
+    *,
+    note: FormNote | None = None,
 ) -> CapturedProgram:
-    """The program of a model or step that is there as Python objects; nothing of it is changed."""
+    """The program of a model or step that is there as Python objects; nothing of it is changed.
+
+    ``note`` takes down what a model is called with and returns.
+    """
     is_step = request.mode == "step"
     folder = source_folder_of(target)
+
+    def load(_: FakeTensorMode) -> Workload:
+        workload = live_workload(target, inputs, is_step=is_step)
+        return workload if note is None else note.around(workload)
+
     with generators_restored():
-        return _capture(
-            lambda _: live_workload(target, inputs, is_step=is_step), request, progress, folder=folder, imports=""
-        )
+        return _capture(load, request, progress, folder=folder, imports="")
 
 
 def _capture(

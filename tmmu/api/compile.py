@@ -1,0 +1,83 @@
+"""``tmmu.compile``: a model that runs inside its plan."""
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from tmmu.api.compiled_model import CompiledModel
+from tmmu.api.memory_plan import MemoryPlan
+from tmmu.api.plan import device_of_call, logs_off
+from tmmu.driver import PlanRequest, compile_graph
+from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.passes.capture.call_form import FormNote
+from tmmu.passes.capture.collection import garbage_collection_off
+from tmmu.passes.capture.constants import assumed_inputs, constant_values
+from tmmu.passes.capture.program import CapturedProgram
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.trace import capture_live
+from tmmu.passes.pipeline import lower_program
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.token import token_from_seed
+from tmmu.runtime.execute.bind import BindRequest
+
+
+def compile(  # noqa: A001 - the name that people look for
+    model: nn.Module,
+    inputs: Any = None,
+    *,
+    autocast: Literal["bf16", "fp16"] | None = None,
+    seed: int = 0,
+) -> CompiledModel:
+    """The model as a callable that runs inside its plan, made for ``inputs`` (as of ``tmmu.plan``).
+
+    Results are those of the model in evaluation mode without gradients, bit for bit; a call with other shapes, dtypes
+    or plain values is ``INVALID_CONFIG``. Parameters and buffers stay where the module has them; the plan's stack is
+    allocated once, on the device on which they lie. Runs the program twice, to validate its steps.
+    Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidConfig(f"a {type(model).__name__} is no module", fix="compile the model of a step")
+    if any(module.training for module in model.modules()):
+        raise InvalidConfig("the model is in training mode", fix="call model.eval(), or use torch.compile to train")
+    device = device_of_call(model, inputs)
+    request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
+    note = FormNote()
+    with garbage_collection_off(), logs_off():
+        captured = capture_live(model, inputs, request, note=note)
+        program = lower_program(captured)
+    form = note.form
+    if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
+        raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
+    compiled = compile_graph(program.graph, _request_of(seed))
+    return CompiledModel(
+        model,
+        plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),
+        request=BindRequest(
+            program=program,
+            plan=compiled.plan,
+            token=token_from_seed(seed),
+            weights=constant_values(captured),
+            device=device,
+            adopt=True,
+            exact_strides=True,
+        ),
+        form=form,
+        assumed=_assumed_values(captured),
+        autocast=autocast is not None,
+    )
+
+
+def _request_of(seed: int) -> PlanRequest:
+    return PlanRequest(mode="inference", preset="inference", token=token_from_seed(seed), arenas=default_arenas())
+
+
+def _assumed_values(captured: CapturedProgram) -> dict[str, torch.Tensor]:
+    """The values for which alone the trace holds; ``UNSUPPORTED_OP`` for one that is not known."""
+    values = constant_values(captured) | assumed_inputs(captured)
+    unknown = [name for name in captured.assumed if name not in values]
+    if unknown:
+        raise UnsupportedOp(
+            f"the path depends on the value of {unknown[0]}", fix="make it an argument that is a number"
+        )
+    return {name: values[name].clone() for name in captured.assumed}
