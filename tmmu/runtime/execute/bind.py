@@ -19,7 +19,7 @@ from blake3 import blake3
 from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.program import Program, Switches
+from tmmu.ir.program import Call, Program, Switches
 from tmmu.ir.windows import writers
 from tmmu.judge.check import judge
 from tmmu.kernel_switches import under_switches
@@ -66,6 +66,9 @@ class BindRequest:
     """Whether a result that torch lays out otherwise than the plan is refused, for a caller who sees strides."""
     external: Mapping[str, torch.Tensor] | None = None
     """Inputs by name that stay where the caller has them: read and changed there, and not passed to a call."""
+    variants: Sequence[Mapping[int, Call]] = ()
+    """Calls by op, the same as the program's but for their numbers, which a run may take (``Executor.take_numbers``).
+    Each variant has the same ops, and these calls are never captured."""
 
 
 def bind(program: Program, plan: Plan, **options: Any) -> Executor:
@@ -234,7 +237,7 @@ class _Binding:
     def _compile(self, key: bytes) -> BoundProgram:
         program, plan, views = self.request.program, self.request.plan, self._make_views()
         graph = program.graph
-        steps, unplanned = self._validated_steps(views)
+        steps, variants, unplanned = self._validated_steps(views)
         self._clear(views)
         specs = input_specs(graph, self.segments.device)
         inputs = tuple(spec for spec in specs if graph.values.buffer[spec.value] not in self.external)
@@ -248,6 +251,7 @@ class _Binding:
             written_inputs=frozenset(i for i, spec in enumerate(inputs) if graph.values.buffer[spec.value] in written),
             outputs=outputs_of(graph, plan.order, producer),
             steps=tuple(steps),
+            variants=variants,
             unplanned_allocations=unplanned,
             segments=self.segments,
             stream=self.stream,
@@ -272,7 +276,10 @@ class _Binding:
             for buffer, storage in storages.items()
         )
 
-    def _validated_steps(self, views: TensorViews) -> tuple[list[CompiledStep], tuple[Unplanned, ...]]:
+    def _validated_steps(
+        self, views: TensorViews
+    ) -> tuple[list[CompiledStep], tuple[Mapping[int, CompiledStep], ...], tuple[Unplanned, ...]]:
+        """The steps, those of each variant by their position, and what operators allocate in the former."""
         program, order, stream = self.request.program, self.request.plan.order, self.stream
         compile_call = partial(
             compile_step,
@@ -281,7 +288,6 @@ class _Binding:
             buffer_start=views.buffer_start,
             switches=most_common_switches(program),
         )
-        steps = [compile_call(program.calls[op], views.view) for op in order]
         context = ValidationContext(
             view=views.view,
             compile_call=compile_call,
@@ -289,9 +295,17 @@ class _Binding:
             stream=stream,
             exact_strides=self.request.exact_strides,
         )
+        steps = [compile_call(program.calls[op], views.view) for op in order]
+        rows = [
+            [(position, compile_call(variant[op], views.view)) for position, op in enumerate(order) if op in variant]
+            for variant in self.request.variants
+        ]
         self._clear(views)
         with self._external_restored(views):
-            return validate_steps(steps, context)
+            validated, unplanned = validate_steps(steps, context)
+            others, _ = validate_steps([step for row in rows for _, step in row], context)
+        remaining = iter(others)
+        return validated, tuple({position: next(remaining) for position, _ in row} for row in rows), unplanned
 
     def _may_fill(self, tensor: torch.Tensor) -> bool:
         """Whether it is neither a weight nor the caller's; all else is cleared before the first run."""

@@ -6,7 +6,7 @@ bound; autograd, autocast and gradient tracking are off, because the graph says 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -47,6 +47,8 @@ class BoundProgram:
     written_inputs: frozenset[int]
     outputs: tuple[int, ...]
     steps: tuple[CompiledStep, ...]
+    variants: tuple[Mapping[int, CompiledStep], ...]
+    """By position, steps with other numbers, which a run may take in place of those."""
     unplanned_allocations: tuple[Unplanned, ...]
     segments: Segments
     stream: ExecutionStream
@@ -156,6 +158,25 @@ class Executor:
         with self._bound.segments.exclusive:
             self._launches = _launches_of(self._bound, hooks, replay=replay)
 
+    def take_numbers(self, variant: int) -> None:
+        """Has every later run make the calls of this variant, among those that the plan was bound with.
+
+        Nothing is captured again: calls whose numbers vary are launched one by one. ``INVALID_CONFIG`` for no variant.
+        """
+        bound = self._bound
+        if not 0 <= variant < len(bound.variants):
+            raise InvalidConfig(f"there is no variant {variant}", fix=f"{len(bound.variants)} were bound")
+        with bound.segments.exclusive:
+            steps = [bound.variants[variant].get(index, step) for index, step in enumerate(bound.steps)]
+            self._bound = replace(bound, steps=tuple(steps))
+            changed = bound.variants[variant]
+            self._launches = tuple(
+                next(single_launches(steps, launch.first, launch.last))
+                if launch.first in changed and launch.first < launch.last
+                else launch
+                for launch in self._launches
+            )
+
     @property
     def launch_count(self) -> int:
         """Launches of a run, hooks included: 1 where all of it is captured."""
@@ -227,7 +248,8 @@ def _moved(place: CallerStorage) -> InvalidConfig:
 def _launches_of(bound: BoundProgram, hooks: Hooks | None, *, replay: bool) -> tuple[Launch, ...]:
     """The launches of a run; what is captured takes the kernels of the program's own switches."""
     with under_switches(bound.switches, bound.graph.target):
-        return launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks)
+        single = frozenset(position for variant in bound.variants for position in variant)
+        return launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks, single=single)
 
 
 def run_launches(bound: BoundProgram, launches: Sequence[Launch]) -> None:

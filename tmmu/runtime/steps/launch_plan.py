@@ -4,7 +4,7 @@ Invariant: the launches cover every step once, in order. A run of steps that the
 and its halves again, down to single calls from Python; a half is shorter than the whole, so this ends.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Final, TypeAlias
@@ -29,11 +29,22 @@ class Launch:
 
 
 def launch_plan_of(
-    steps: Sequence[CompiledStep], stream: ExecutionStream, *, replay: bool, hooks: Hooks | None = None
+    steps: Sequence[CompiledStep],
+    stream: ExecutionStream,
+    *,
+    replay: bool,
+    hooks: Hooks | None = None,
+    single: Container[int] = (),
 ) -> tuple[Launch, ...]:
-    """Launches of all steps in order, with the hooks between them. Steps are captured only with ``replay``."""
+    """Launches of all steps in order, with the hooks between them.
+
+    Steps are captured only with ``replay``. Each position in ``single`` has a launch of its own, to be exchanged.
+    """
     hooks = hooks or {}
-    capturable = [replay and step.is_settled and stream.can_capture(step.code) for step in steps]
+    capturable = [
+        replay and step.is_settled and index not in single and stream.can_capture(step.code)
+        for index, step in enumerate(steps)
+    ]
     cuts = sorted({0, len(steps), *(position for position in hooks if 0 < position < len(steps))})
     launches: list[Launch] = []
     for low, high in pairwise(cuts):
