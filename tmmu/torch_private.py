@@ -228,6 +228,8 @@ buffer_table: Final[Callable[[nn.Module], dict[str, torch.Tensor | None]]] = att
 """A module's own buffers, the same. Holds: 2.11, 2.13."""
 MODULE_APPLY: Final = "_apply"
 """``nn.Module._apply``: what ``.to()``, ``.half()`` and their kind come down to. Holds: 2.11, 2.13."""
+MODULE_TABLES: Final = ("_parameters", "_buffers", "_modules")
+"""Attributes in which a module keeps its weights, buffers and children by name. Holds: 2.11, 2.13."""
 UNCOMPILED_MODULE: Final = "_orig_mod"
 """Where ``torch.compile(module)`` keeps the module. Holds: 2.11, 2.13."""
 default_generator: Final[torch.Generator] = torch._C.default_generator

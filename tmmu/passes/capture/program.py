@@ -7,9 +7,11 @@ pairs a forward op with its gradient; -1 where there is none). Of a step of the 
 that a call's numbers are others in the next step.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import fx
 
 from tmmu.ir.lifetimes import EagerRun
@@ -60,6 +62,22 @@ class SurvivingStorage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepRemains:
+    """What one run of a step of the user's left, by the names of ``training/reach.py``.
+
+    ``tensors``: the window of each that it reaches then, ``None`` on a storage that the run did not touch. ``results``:
+    of the tensors that it returned, by path. ``numbers`` are Python's, without those that depend on what tensors hold.
+    ``updates``: how many times it called ``step`` of an optimizer.
+    """
+
+    tensors: Mapping[str, Window | None]
+    results: tuple[tuple[str, Window], ...]
+    numbers: Mapping[str, Any]
+    generators: Mapping[str, torch.Generator]
+    updates: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedProgram:
     """What was traced: the calls in order, the storages behind them, what comes in and what goes out."""
 
@@ -83,3 +101,7 @@ class CapturedProgram:
     """Of a step of the user's, its first run, which makes the state that the others find."""
     growth: int = 0
     """Bytes by which a step of the user's leaves more than it found."""
+    remains: StepRemains | None = None
+    """Of a step of the user's, what it left."""
+    next_run: "CapturedProgram | None" = None
+    """Of a step of the user's, the run after this one: the same calls, with other numbers where those vary."""

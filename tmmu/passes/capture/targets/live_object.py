@@ -21,7 +21,7 @@ from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.targets.python_object import required_parameters, spread_batch
-from tmmu.passes.capture.training.own_step import global_names, is_outside
+from tmmu.passes.capture.training.reach import global_names, is_outside
 from tmmu.passes.capture.workload import Workload
 from tmmu.torch_private import cpp_address
 
