@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tmmu.ir.program import Program
     from tmmu.passes.capture.program import CapturedProgram
     from tmmu.passes.capture.request import CaptureRequest, Progress
-    from tmmu.runtime.compare.run import RunReport
+    from tmmu.runtime.compare.run import RunOptions, RunReport
 
 T = TypeVar("T")
 _NO_CACHE: Final = NoKey("no cache was asked for")
@@ -187,8 +187,8 @@ def run_model(
     The model is traced in any case: an operator's arguments are in no graph.
     """
     from tmmu.passes.capture.constants import assumed_inputs, constant_values, meta_weights, weight_names
-    from tmmu.passes.capture.eager_model import EagerModel, stored_weights
-    from tmmu.runtime.compare.run import RunOptions, run_planned
+    from tmmu.passes.capture.eager_model import stored_weights
+    from tmmu.runtime.compare.run import RunOptions
     from tmmu.runtime.memory.sizing import require_device
 
     require_device(capture_request.device)
@@ -212,8 +212,23 @@ def run_model(
         compiled=run_request.compiled,
         prefetch=run_request.prefetch,
     )
-    report = watch.run("run", lambda: run_planned(program, compiled.plan, options, lambda: EagerModel(capture_request)))
+    report = watch.run("run", lambda: _run_in_plan(capture_request, captured, program, compiled.plan, options))
     return _with_findings(replace(compiled, seconds=watch.seconds), captured), report
+
+
+def _run_in_plan(
+    request: "CaptureRequest", captured: "CapturedProgram", program: "Program", plan: Plan, options: "RunOptions"
+) -> "RunReport":
+    """A run of a model, or of a step of the user's, which begins where its first step has ended."""
+    from tmmu.passes.capture.eager_model import EagerModel
+    from tmmu.passes.capture.eager_step import EagerStep
+    from tmmu.passes.lowering.repeat_step import repeat_step
+    from tmmu.runtime.compare.run import run_planned
+    from tmmu.runtime.compare.step_run import run_own_step
+
+    if request.mode != "step":
+        return run_planned(program, plan, options, lambda: EagerModel(request))
+    return run_own_step(program, plan, repeat_step(captured, program), options, EagerStep(request, options.seed))
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:

@@ -5,7 +5,7 @@ crosses between the halves, by the same op and value ids. The three are one valu
 together. Calls hold operators as objects, so a program is in no file; its graph is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -130,6 +130,54 @@ class Program:
     """One for each op of the graph, in its order."""
     joint: JointGraph | None = None
     """``None`` for a program that runs whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedWindow:
+    """A window of a buffer: ``offset`` in bytes, ``shape`` and ``stride`` in elements; lazy bits as of ``ValueRef``."""
+
+    buffer: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    conj: bool = False
+    neg: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRun:
+    """One run of a step of the user's.
+
+    ``calls`` by op have its numbers, ``constants`` by buffer are the tensors that it makes of numbers. ``left``: where
+    each tensor lies afterwards that the step reaches, by name; ``None`` for one that it did not touch. ``results``:
+    where the tensors lie that it returned, by path. ``numbers`` are Python's, afterwards, by name.
+    """
+
+    calls: Mapping[int, Call]
+    constants: Mapping[int, Any]
+    left: Mapping[str, PlacedWindow | None]
+    results: tuple[tuple[str, PlacedWindow], ...]
+    numbers: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedStep:
+    """A step of the user's that runs again and again, after a first time that made the state which it finds.
+
+    Tensors are named as the step reaches them (docs/spec/capture.md), so that another load of the same file has the
+    same names for the same tensors.
+
+    ``found``: by buffer, the name of the tensor whose storage it is before the runs. ``carried``: by buffer, the one
+    whose bytes it has before the next run, where the step put another tensor in the place of the one that it found.
+    ``generators`` are those that its calls draw from, by name. ``updates``: calls of an optimizer's ``step`` in a run.
+    """
+
+    runs: tuple[StepRun, ...]
+    found: Mapping[int, str]
+    carried: Mapping[int, int]
+    generators: Mapping[str, Any]
+    updates: int
 
 
 def joint_graph(program: Program) -> JointGraph:

@@ -14,7 +14,7 @@ from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.output.run_report import lines, record
 from tmmu.cli.parsing import parse_model, parse_option
-from tmmu.cli.planning import ModelRequest, capture_request, model_request, quiet
+from tmmu.cli.planning import PLAN_MODES, ModelRequest, capture_request, model_request, names_step, quiet
 from tmmu.codec.load import load_plan
 from tmmu.driver import RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig
@@ -100,14 +100,15 @@ def run_job(
 ) -> RunJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
     recorded = None if settings.plan is None else load_plan(settings.plan)
-    if recorded is not None:
-        capture, planning = _options_of_plan(recorded, str(settings.plan), capture, planning)
     model = parse_model(text)
     if model.kind == "ir":
         raise InvalidConfig("a graph does not say what its operators are called with", fix="run the model itself")
+    if recorded is not None:
+        is_step = capture.mode == "step" or (capture.mode is None and names_step(model, capture))
+        capture, planning = _options_of_plan(recorded, str(settings.plan), capture, planning, is_step=is_step)
     request = model_request(model, capture, planning, token, device="cpu")
     if request.capture.mode == "step":
-        raise InvalidConfig("a step of your own is planned, not run", fix="plan it, or run the model")
+        _refuse_for_step(settings)
     ring = _ring_of(recorded, ring=settings.ring, budget=settings.budget)
     streams = ring is not None or (recorded is not None and recorded.ring is not None)
     if settings.sanitize and streams:
@@ -127,18 +128,31 @@ def run_job(
     return RunJob(request=request, run=run_request, json=settings.as_json)
 
 
+def _refuse_for_step(settings: RunCommandOptions) -> None:
+    """``InvalidConfig`` for what is for models alone: a step makes its weights itself, and changes them."""
+    for option, value in (("--weights", settings.weights), ("--ring", settings.ring), ("--bench", settings.bench)):
+        if value:
+            raise InvalidConfig(
+                f"{option} is for a model: a step makes its own weights and changes them",
+                fix="leave it out, or run the model",
+            )
+
+
 def _options_of_plan(
-    plan: Plan, name: str, capture: CaptureOptions, planning: PlanningOptions
+    plan: Plan, name: str, capture: CaptureOptions, planning: PlanningOptions, *, is_step: bool
 ) -> tuple[CaptureOptions, PlanningOptions]:
-    """The options with the plan's mode and preset; ``InvalidConfig`` for another value of what the plan settles."""
-    settled = {"--mode": plan.mode, "--preset": plan.preset, "--arena": None, "--nodes": None}
+    """The options with the plan's mode and preset; ``InvalidConfig`` for another value of what the plan settles.
+
+    The plan of a step of the user's has the mode of a training step.
+    """
+    mode = "step" if is_step and plan.mode == PLAN_MODES["step"] else plan.mode
+    settled = {"--mode": mode, "--preset": plan.preset, "--arena": None, "--nodes": None}
     for option, value in (*capture.given_options(), *planning.given_options()):
         if option in settled and value != settled[option]:
             raise InvalidConfig(
                 f"{option} does not go with --plan", fix=f"drop it: {name} says what it was planned for"
             )
-    mode, preset = cast("Mode", plan.mode), cast("Preset", plan.preset)
-    return replace(capture, mode=mode), replace(planning, preset=preset)
+    return replace(capture, mode=cast("Mode", mode)), replace(planning, preset=cast("Preset", plan.preset))
 
 
 def _ring_of(plan: Plan | None, *, ring: bool, budget: str | None) -> RingRequest | None:

@@ -97,7 +97,10 @@ def _check_lines(ran: "RunReport", *, check: bool) -> Iterator[str]:
     if check:
         yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
         near_text = f", {ran.near} are near" if ran.near else ""
-        yield f"checked: {ran.same} outputs and states have the bits of the model itself{near_text}"
+        itself = "the model itself" if ran.runs == 1 else f"the step itself, over {ran.runs} steps"
+        yield f"checked: {ran.same} outputs and states have the bits of {itself}{near_text}"
+        if ran.numbers:
+            yield f"checked: {ran.numbers} of Python's numbers that the steps changed are those of the step itself"
 
 
 def _bench_row(measurement: "Measurement") -> tuple[str, ...]:

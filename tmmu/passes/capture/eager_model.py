@@ -35,7 +35,7 @@ class EagerModel:
             self._default_device = default_device_set()
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
         self._keeper = _StepKeeper()
-        self._inputs = _inputs_of(self._workload)
+        self._inputs = inputs_of(self._workload)
         self._initial_bytes = {name: _storage_bytes(tensor).clone() for name, tensor in self._weights.items()}
 
     @property
@@ -197,7 +197,8 @@ def _weights_of(work: Workload, *, training: bool) -> dict[str, torch.Tensor]:
     return weights | {entry.name: entry.tensor for entry in work.owned}
 
 
-def _inputs_of(work: Workload) -> dict[str, torch.Tensor]:
+def inputs_of(work: Workload) -> dict[str, torch.Tensor]:
+    """The tensors that a workload is called with, by name, each window once."""
     owned = {id(entry.tensor) for entry in work.owned}
     inputs: dict[str, torch.Tensor] = {}
     windows: set[tuple[Any, ...]] = set()

@@ -43,12 +43,16 @@ def compare_with_eager(model: ComparisonModel, run: PlannedRun) -> tuple[int, in
     """
     model.load(LazyTensors(run.weights), dict(zip(model.input_names, run.inputs.values(), strict=True)))
     torch.manual_seed(run.seed)
-    rows = [*_outputs(run, model.run()), *_states(run.executor, model.states)]
+    return count_same([*_outputs(run, model.run()), *_states(run.executor, model.states)], "the model itself gives")
+
+
+def count_same(rows: Sequence[Row], origin: str) -> tuple[int, int]:
+    """(rows with the same bits, others that are close); ``CAPTURE_FAILED`` for the first of any other."""
     differing = [row for row in rows if not has_same_bits(row[1], row[2])]
     for label, planned, expected in differing:
         if not _is_close(planned, expected):
             raise CaptureFailed(
-                f"{label} is not what the model itself gives",
+                f"{label} is not what {origin}",
                 fix="a model that depends on time, on a file or on earlier runs has no one graph; else report it",
             )
     return len(rows) - len(differing), len(differing)

@@ -66,6 +66,10 @@ class RunReport:
     """A row per variant."""
     ring: Mapping[str, int]
     """What streaming took, over all runs; empty where all weights are resident."""
+    runs: int = 1
+    """How often the program ran inside the plan: twice for a step of the user's that is checked."""
+    numbers: int = 0
+    """Python's numbers that the step's runs changed, and that are those of the step itself; where it was checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,7 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
         outputs=tuple(map(format_type, outputs)),
         weights=_count_origins(program.graph, origins),
         steps=len(plan.order),
-        peak_bytes=_peak_bytes(executor),
+        peak_bytes=peak_bytes_of(executor),
         input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()),
         unplanned=executor.unplanned_allocations,
         checked=checked,
@@ -149,7 +153,7 @@ def _bind(program: Program, plan: Plan, weights: Weights, options: RunOptions) -
     return bind_ring(request, memory_device(device), RingOptions(prefetch=options.prefetch, owns_device=True))
 
 
-def _peak_bytes(executor: Executor) -> dict[str, int]:
+def peak_bytes_of(executor: Executor) -> dict[str, int]:
     """Peak bytes by segment; ``ring`` in place of ``text`` where weights stream."""
     peaks = {name: usage.peak for name, usage in executor.segments.usage.items()}
     if not isinstance(executor, StreamedExecutor):
@@ -219,15 +223,16 @@ def _check_against_reference(program: Program, run: PlannedRun) -> int:
     torch.manual_seed(run.seed)
     reference.run(executor.order, run.inputs)
     for position, (planned, value) in enumerate(zip(run.outputs, executor.outputs, strict=True)):
-        _require_same_bits(f"output {position}", planned, reference.value(value))
+        require_same_bits(f"output {position}", planned, reference.value(value))
     states = [buffer for buffer, role in enumerate(graph.buffers.role) if role == STATE]
     for buffer in states:
         name = graph.notes.buffers[buffer]
-        _require_same_bits(f"state {name}", executor.state(name), reference.bytes(buffer))
+        require_same_bits(f"state {name}", executor.state(name), reference.bytes(buffer))
     return len(run.outputs) + len(states)
 
 
-def _require_same_bits(label: str, planned: torch.Tensor, expected: torch.Tensor) -> None:
+def require_same_bits(label: str, planned: torch.Tensor, expected: torch.Tensor) -> None:
+    """``PLAN_UNSOUND`` where a planned tensor is not that of the reference executor."""
     fix = "please report it, with the model"
     if format_type(planned) != format_type(expected):
         raise PlanUnsound(f"{label} is {format_type(planned)}, and {format_type(expected)} in a plain run", fix=fix)

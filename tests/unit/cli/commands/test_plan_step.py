@@ -50,7 +50,9 @@ def test_mode_step_takes_any_function(shell: Shell) -> None:
     [
         (("plan", "train.py", "--mode", "step"), "--mode step: only for a function of Python code"),
         (("plan", "train.py:step", "--optimizer", "adamw"), "--optimizer: only with --mode backward"),
-        (("run", "train.py:step"), "a step of your own is planned, not run"),
+        (("run", "train.py:step", "--bench"), "--bench is for a model: a step makes its own weights"),
+        (("run", "train.py:step", "--ring", "--budget", "1MiB"), "--ring is for a model: a step makes its own"),
+        (("run", "train.py:step", "--weights", "w.safetensors"), "--weights is for a model: a step makes its own"),
         (("plan", "train.py:model", "--mode", "step"), "model is no function"),
     ],
 )
@@ -59,3 +61,19 @@ def test_what_makes_no_sense_is_one_line(shell: Shell, arguments: tuple[str, ...
     done = shell.tmmu(*arguments)
     assert text in done.err
     assert done.err.count("\n") == 1
+
+
+def test_run_checks_two_steps_and_says_so(shell: Shell) -> None:
+    step = write(shell, loop_text("sgd with momentum").replace("lr=0.1", "lr=0.1 / 2"))
+    lines = shell.tmmu("run", step, "--check").out.splitlines()
+    assert "step ran on cpu: " in lines[0]
+    assert lines[0].endswith("weights of train.py")
+    assert "checked: 24 outputs and states have the bits of a run without a plan" in lines
+    assert "checked: 24 outputs and states have the bits of the step itself, over 2 steps" in lines
+
+
+def test_run_in_a_plan_of_the_step_takes_its_mode(shell: Shell) -> None:
+    step = write(shell, loop_text("gradients kept as zeros"))
+    shell.tmmu("plan", step, "--device", "cpu", "-o", "step.plan.cbor")
+    record = shell.tmmu("run", step, "--plan", "step.plan.cbor", "--json").record
+    assert (record["mode"], record["runs"], record["checked"]) == ("backward", 1, 0)

@@ -1,0 +1,87 @@
+"""A step of the user's on real tensors, run by PyTorch: what a planned step begins from and is compared with.
+
+The file is loaded once more, with memory of its own on the device, and makes model and optimizers as it always does.
+What ``torch.compile`` wraps runs as it is, since that is what is planned.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tmmu.passes.capture import targets
+from tmmu.passes.capture.activities import Activity
+from tmmu.passes.capture.eager_model import inputs_of
+from tmmu.passes.capture.failures.translate import translate_errors
+from tmmu.passes.capture.fake.process_state import default_device_set, process_state_restored
+from tmmu.passes.capture.imports import importable_from
+from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.training.reach import Reach, numbers_in, reach_of
+from tmmu.passes.capture.tree import named_tensors
+
+
+class EagerStep:
+    """The step of a request; ``seed`` decides what the file draws while it is loaded.
+
+    ``updates`` counts how often an optimizer's ``step`` was called in the last run.
+    """
+
+    def __init__(self, request: CaptureRequest, seed: int) -> None:
+        self._folder = targets.source_folder(request.model)
+        self._import_folder = targets.import_folder(request.model)
+        self.updates = 0
+        with self._user_code(Activity.BUILDING), torch.device(request.device):
+            torch.manual_seed(seed)
+            self._workload = targets.load(request, None)
+            self._default_device = default_device_set()
+        self._inputs = inputs_of(self._workload)
+        self._returned: dict[str, Any] = {}
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The inputs in a graph's order, each window once."""
+        return tuple(self._inputs)
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """One step on these values of its inputs; the tensors that it returns, by path."""
+        with torch.no_grad():
+            for name, tensor in self._inputs.items():
+                tensor.copy_(inputs[name])
+        device = nullcontext() if self._default_device is None else self._default_device
+        with self._user_code(), self._updates_counted(), torch.compiler.set_stance("force_eager"), device:
+            results = self._workload.run(*self._workload.args, **self._workload.kwargs)
+        self._returned = numbers_in(results, "output")
+        return {name: tensor.detach() for name, tensor in named_tensors(results)}
+
+    def reach(self) -> Reach:
+        """All that the step reaches now."""
+        return reach_of(self._workload.run)
+
+    @property
+    def returned_numbers(self) -> dict[str, Any]:
+        """Python's numbers that the last run returned, by path."""
+        return self._returned
+
+    @contextmanager
+    def _updates_counted(self) -> Iterator[None]:
+        self.updates = 0
+
+        def count(*_: Any) -> None:
+            self.updates += 1
+
+        hook = register_optimizer_step_pre_hook(count)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    @contextmanager
+    def _user_code(self, activity: Activity = Activity.FORWARD) -> Iterator[None]:
+        with (
+            process_state_restored(),
+            translate_errors(self._folder, activity),
+            importable_from(self._import_folder),
+        ):
+            yield
