@@ -230,6 +230,8 @@ MODULE_APPLY: Final = "_apply"
 """``nn.Module._apply``: what ``.to()``, ``.half()`` and their kind come down to. Holds: 2.11, 2.13."""
 MODULE_TABLES: Final = ("_parameters", "_buffers", "_modules")
 """Attributes in which a module keeps its weights, buffers and children by name. Holds: 2.11, 2.13."""
+TENSOR_HOOKS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""Attributes in which a tensor keeps the functions that its gradient is given to. Holds: 2.11, 2.13."""
 UNCOMPILED_MODULE: Final = "_orig_mod"
 """Where ``torch.compile(module)`` keeps the module. Holds: 2.11, 2.13."""
 default_generator: Final[torch.Generator] = torch._C.default_generator

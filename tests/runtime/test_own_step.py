@@ -123,6 +123,64 @@ def step(batch):
     + "def step(batch):\n"
     + TRAIN
     + "    return seen\n",
+    "updates inside the backward pass": HEAD
+    + """
+opts = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in model.parameters()}
+def update(p):
+    opts[p].step()
+    opts[p].zero_grad()
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(update)
+def step(batch):
+"""
+    + TRAIN,
+    "weights in short floats and their master copies": HEAD
+    + """
+model = model.to(torch.bfloat16)
+master = [p.detach().float() for p in model.parameters()]
+opt = torch.optim.AdamW(master)
+def step(batch):
+    F.cross_entropy(model(batch[0].bfloat16()).float(), batch[1]).backward()
+    for m, p in zip(master, model.parameters()):
+        m.grad, p.grad = p.grad.float(), None
+    opt.step()
+    with torch.no_grad():
+        for m, p in zip(master, model.parameters()):
+            p.copy_(m)
+""",
+    "a gradient of the batch": HEAD
+    + SGD
+    + """
+def step(batch):
+    opt.zero_grad(set_to_none=False)
+    x = batch[0].requires_grad_()
+    loss = F.cross_entropy(model(x), batch[1])
+    (g,) = torch.autograd.grad(loss, x, create_graph=True)
+    (loss + g.pow(2).sum()).backward()
+    opt.step()
+""",
+    "an optimizer of the user's with a count": HEAD
+    + """
+class Signs(torch.optim.Optimizer):
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["mean"], state["count"] = torch.zeros_like(p), 0
+                state["count"] += 1
+                p.add_((state["mean"] * 0.9 + p.grad * 0.1).sign(), alpha=-group["lr"] / state["count"])
+                state["mean"].lerp_(p.grad, 0.01)
+opt = Signs(model.parameters())
+def step(batch):
+    opt.zero_grad()
+"""
+    + TRAIN
+    + "    opt.step()\n",
     "a list that grows": HEAD
     + "kept = []\ndef step(batch):\n    with torch.no_grad():\n        kept.append(model(batch[0]))\n",
     "no batch": HEAD + "x = torch.randn(16, 32)\ndef step():\n    model(x).sum().backward()\n",

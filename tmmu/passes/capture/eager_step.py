@@ -49,6 +49,7 @@ class EagerStep:
         with torch.no_grad():
             for name, tensor in self._inputs.items():
                 tensor.copy_(inputs[name])
+                tensor.grad = None  # as of another batch
         device = nullcontext() if self._default_device is None else self._default_device
         with self._user_code(), self._updates_counted(), torch.compiler.set_stance("force_eager"), device:
             results = self._workload.run(*self._workload.args, **self._workload.kwargs)

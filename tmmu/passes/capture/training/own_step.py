@@ -54,6 +54,8 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
         strict=True,
         own_step=True,
     )
+    for _, tensor in named_tensors(inputs_by_name(workload)):
+        tensor.grad = None  # a loop has another batch in each step, without a gradient
     inputs = _note_what_is_there(workload, recorder, recorders)
     recorders.append(recorder)
     found = recorder.builder.lifetimes.earlier_bytes

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from tmmu.passes.capture.tree import is_wrapper, plain_tensors
-from tmmu.torch_private import MODULE_TABLES, cpp_address
+from tmmu.torch_private import MODULE_TABLES, TENSOR_HOOKS, cpp_address
 
 _NUMBERS: Final = (bool, int, float, complex)
 _FAKE_ATTRIBUTES: Final = ("constant", "real_tensor")
@@ -109,6 +109,7 @@ class _Walk:
     def _visit(self, path: str, value: Any, *, is_inner: bool) -> None:
         if isinstance(value, torch.Tensor):
             self._plain.append((path, value))
+            self._push_hooks(path, value)
         elif isinstance(value, torch.Generator):
             self.reach.generators[path] = value
         elif isinstance(value, nn.Module):
@@ -118,6 +119,8 @@ class _Walk:
                 self._push(path, [item for item in vars(value).items() if item[0] not in MODULE_TABLES])
             self._pending += [(f"{path}.{key}", inner, True) for key, inner in reversed([*value.named_children()])]
             self._push_methods(type(value))
+            for key, parameter in value.named_parameters(recurse=False):
+                self._push_hooks(f"{path}.{key}", parameter)
         elif isinstance(value, torch.optim.Optimizer):
             self._optimizers[path] = value
             self._push(path, [item for item in vars(value).items() if item[0] not in ("state", "param_groups")])
@@ -130,6 +133,11 @@ class _Walk:
     def _push(self, path: str, items: list[tuple[str, Any]]) -> None:
         prefix = f"{path}." if path else ""
         self._pending += [(f"{prefix}{key}", item, False) for key, item in reversed(items)]
+
+    def _push_hooks(self, path: str, tensor: torch.Tensor) -> None:
+        """Functions that run when its gradient is there."""
+        tables = [getattr(tensor, name, None) for name in TENSOR_HOOKS]
+        self._push(f"{path}.hooks", [item for table in tables for item in _items(table or {})])
 
     def _push_methods(self, kind: type) -> None:
         """What the methods of a user's class read of their module."""
@@ -261,6 +269,8 @@ def _items(value: Any) -> list[tuple[str, Any]]:
         return [(_key_text(key, index), item) for index, (key, item) in enumerate(value.items())]
     if isinstance(value, (list, tuple, deque)):
         return [(str(index), item) for index, item in enumerate(value)]
+    if isinstance(value, types.BuiltinMethodType):
+        return [("self", value.__self__)]
     if isinstance(value, partial):
         return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
     if isinstance(value, type | types.ModuleType) or _is_of_library(type(value)):

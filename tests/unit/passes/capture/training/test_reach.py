@@ -101,6 +101,13 @@ def test_hook_of_a_module_is_a_way_to_what_it_closes_over() -> None:
     assert [name for name in names(model=model) if name.endswith("seen.mean")]
 
 
+def test_hook_of_a_gradient_is_a_way_to_what_it_closes_over() -> None:
+    model, mean, last = nn.Linear(1, 1), torch.zeros(1), torch.zeros(1, 1)
+    model.bias.register_hook(lambda grad: mean + grad)
+    model.weight.register_post_accumulate_grad_hook(last.copy_)
+    assert names(model=model)[2:] == ["content.model.bias.hooks.0.mean", "content.model.weight.hooks.0.self"]
+
+
 def test_tensor_on_a_parameter_is_called_by_it() -> None:
     model = nn.Linear(1, 1, bias=False)
     model.weight.main_grad = torch.zeros(1, 1)
