@@ -9,6 +9,7 @@ gradients ``grad.PATH``; an optimizer's state ``optimizer.KEY.PATH``; all else b
 """
 
 import sys
+import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from tmmu.passes.capture.tree import is_wrapper, plain_tensors
 from tmmu.torch_private import MODULE_TABLES, TENSOR_HOOKS, cpp_address
 
 _NUMBERS: Final = (bool, int, float, complex)
+_INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _FAKE_ATTRIBUTES: Final = ("constant", "real_tensor")
 """Of fake tensors, where torch keeps tensors of its own."""
 
@@ -223,7 +225,10 @@ def _roots_of(step: Callable[..., Any], seen: set[int]) -> dict[str, Any]:
 
 
 def _names_in(function: Any) -> dict[str, Any]:
-    """What a function's code may read: its closure, its defaults, globals by name."""
+    """What a function's code may read: its closure, its defaults, globals by name.
+
+    Globals of installed packages are left alone: every load of the user's file shares them.
+    """
     code = getattr(function, "__code__", None)
     if code is None:
         return {}
@@ -232,13 +237,18 @@ def _names_in(function: Any) -> dict[str, Any]:
     defaults = getattr(function, "__defaults__", None) or ()
     named |= dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
     named |= getattr(function, "__kwdefaults__", None) or {}
-    known = getattr(function, "__globals__", {})
+    known = {} if _is_installed(code) else getattr(function, "__globals__", {})
     return named | {name: known[name] for name in sorted(global_names(code)) if name in known}
 
 
 def is_outside(function: Any) -> bool:
     """Whether it is a function of torch or of numpy, which reaches nothing of the user's by name."""
     return str(getattr(function, "__module__", "")).partition(".")[0] in ("torch", "numpy", "builtins")
+
+
+def _is_installed(code: CodeType) -> bool:
+    """Whether it is code of an installed package, and not of the user's files."""
+    return code.co_filename.startswith(_INSTALLED)
 
 
 def _is_outside_user(function: Any) -> bool:

@@ -1,6 +1,8 @@
 """What a step reaches by name: the same names on two loads of one file, and nothing that a library keeps for itself."""
 
 import functools
+import sysconfig
+import types
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -146,6 +148,15 @@ def test_generators_are_reached_and_torchs_own_objects_are_not_entered() -> None
     assert found.generators == {"content.generator": generator}
     assert not [name for name in found.numbers if "dynamo" in name]
     assert len(found.tensors) == 1
+
+
+def test_globals_of_an_installed_package_are_left_alone() -> None:
+    def step() -> Any:
+        return TABLE
+
+    assert list(reach_of(step).tensors) == ["TABLE"]
+    code = step.__code__.replace(co_filename=f"{sysconfig.get_path('purelib')}/package/step.py")
+    assert not reach_of(types.FunctionType(code, globals())).tensors
 
 
 def test_numbers_of_a_result_have_paths() -> None:
