@@ -18,6 +18,7 @@ from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.lowering import repeat_step as repeat
 from tmmu.planner.arenas import default_arenas
 from tmmu.runtime.compare import step_run
+from tmmu.runtime.compare.bench import CALLS, EAGER, PLANNED
 from tmmu.runtime.compare.eager import Row
 from tmmu.runtime.compare.run import RunReport
 
@@ -26,11 +27,11 @@ TRAIN = "    F.cross_entropy(model(batch[0]), batch[1]).backward()\n"
 SGD = "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 
 
-def run(folder: Path, text: str, *, check: bool = True, sanitize: bool = False, seed: int = 3) -> RunReport:
+def run(folder: Path, text: str, *, seed: int = 3, check: bool = True, **settings: bool) -> RunReport:
     (folder / "train.py").write_text(text)
     request = CaptureRequest(model=f"{folder / 'train.py'}:step", mode="step", device="cpu")
     plan = PlanRequest(mode="backward", preset="train_full", token=TOKEN, arenas=default_arenas())
-    options = RunRequest(seed=seed, weights=None, check=check, sanitize=sanitize)
+    options = RunRequest(seed=seed, weights=None, check=check, **settings)
     return run_model(request, plan, options, no_progress)[1]
 
 
@@ -267,6 +268,17 @@ def test_numbers_of_the_second_step_are_its_own(tmp_path: Path, monkeypatch: pyt
         CaptureFailed, match=r"CAPTURE_FAILED: state 0.weight after step 3 is not what the step itself gives"
     ):
         run(tmp_path, loop_text("default adamw and a schedule"))
+
+
+@pytest.mark.slow
+def test_bench_asks_the_allocator_less_often_than_the_step_itself(tmp_path: Path) -> None:
+    """State that is replaced is carried in place; what is left is what operators allocate inside, and a loss."""
+    report = run(tmp_path, loop_text("optimizer by hand"), check=False, bench=True)
+    rows = {row.way: row for row in report.bench}
+    assert list(rows) == [PLANNED, CALLS, EAGER]
+    inside = sum(row.calls for row in report.unplanned)
+    assert rows[PLANNED].allocations <= inside + 1 < rows[EAGER].allocations
+    assert report.grown == 0
 
 
 def test_without_check_one_step_runs(tmp_path: Path) -> None:

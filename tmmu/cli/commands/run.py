@@ -130,7 +130,7 @@ def run_job(
 
 def _refuse_for_step(settings: RunCommandOptions) -> None:
     """``InvalidConfig`` for what is for models alone: a step makes its weights itself, and changes them."""
-    for option, value in (("--weights", settings.weights), ("--ring", settings.ring), ("--bench", settings.bench)):
+    for option, value in (("--weights", settings.weights), ("--ring", settings.ring)):
         if value:
             raise InvalidConfig(
                 f"{option} is for a model: a step makes its own weights and changes them",

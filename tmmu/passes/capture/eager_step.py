@@ -20,6 +20,7 @@ from tmmu.passes.capture.imports import importable_from
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.training.reach import Reach, numbers_in, reach_of
 from tmmu.passes.capture.tree import named_tensors
+from tmmu.torch_private import cpp_address
 
 
 class EagerStep:
@@ -46,15 +47,31 @@ class EagerStep:
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """One step on these values of its inputs; the tensors that it returns, by path."""
+        self.load({}, inputs)
+        with self._user_code(), self._updates_counted():
+            results = self.step()
+        self._returned = numbers_in(results, "output")
+        return {name: tensor.detach() for name, tensor in named_tensors(results)}
+
+    def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
+        """Give its inputs these values; its weights it has made itself."""
+        del weights
         with torch.no_grad():
             for name, tensor in self._inputs.items():
                 tensor.copy_(inputs[name])
                 tensor.grad = None  # as of another batch
+
+    def step(self) -> Any:
+        """One step, as its author would call it; what it returns."""
         device = nullcontext() if self._default_device is None else self._default_device
-        with self._user_code(), self._updates_counted(), torch.compiler.set_stance("force_eager"), device:
-            results = self._workload.run(*self._workload.args, **self._workload.kwargs)
-        self._returned = numbers_in(results, "output")
-        return {name: tensor.detach() for name, tensor in named_tensors(results)}
+        with torch.compiler.set_stance("force_eager"), device:
+            return self._workload.run(*self._workload.args, **self._workload.kwargs)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of all that the step reaches, and of its inputs, each storage once."""
+        tensors = (*self.reach().tensors.values(), *self._inputs.values())
+        return sum({cpp_address(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}.values())
 
     def reach(self) -> Reach:
         """All that the step reaches now."""

@@ -37,7 +37,7 @@ class Measurement:
     failed: str = ""
 
 
-class ComparisonModel(Protocol):
+class TimedModel(Protocol):
     """A model in memory of its own, run by PyTorch."""
 
     @property
@@ -48,40 +48,52 @@ class ComparisonModel(Protocol):
     def resident_bytes(self) -> int:
         """Bytes of its weights, state and inputs."""
 
+    def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
+        """Copies these values in."""
+
+    def step(self) -> Any:
+        """Runs one step."""
+
+
+class ComparisonModel(TimedModel, Protocol):
+    """A model whose results and states can be looked at."""
+
     @property
     def states(self) -> Mapping[str, torch.Tensor]:
         """What it keeps between steps, by a graph's names: weights, buffers, optimizer state, caches."""
 
-    def load(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
-        """Copies these values in."""
-
     def run(self) -> list[torch.Tensor]:
         """Runs one step; its outputs, each tensor once."""
-
-    def step(self) -> Any:
-        """Runs one step."""
 
     def compile_step(self) -> Callable[[], Any]:
         """A callable that runs one step compiled by ``torch.compile``."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """``compile_step`` makes the variant of ``torch.compile``, where there is one; ``make_ready`` comes before each
+    planned step and belongs to it."""
+
+    compile_step: Callable[[], Callable[[], Any]] | None = None
+    make_ready: Callable[[], object] = lambda: None
+
+
 def measure_variants(
     executor: Executor,
-    model: ComparisonModel,
+    model: TimedModel,
     weights: Mapping[str, torch.Tensor],
     inputs: Mapping[str, torch.Tensor],
-    *,
-    compiled: bool,
+    options: BenchOptions,
 ) -> tuple[Measurement, ...]:
-    """A row per variant; the one of ``torch.compile`` only if ``compiled``."""
+    """A row per variant."""
     model.load(weights, dict(zip(model.input_names, inputs.values(), strict=True)))
     calls = Executor(executor.bound, replay=False)
     variants: dict[str, Callable[[], Any]] = {
-        PLANNED: lambda: executor.run(inputs, views=True),
-        CALLS: lambda: calls.run(inputs, views=True),
+        PLANNED: lambda: (options.make_ready(), executor.run(inputs, views=True))[1],
+        CALLS: lambda: (options.make_ready(), calls.run(inputs, views=True))[1],
         EAGER: model.step,
     }
-    failed = _add_compiled(variants, model) if compiled else {}
+    failed = _add_compiled(variants, options.compile_step) if options.compile_step else {}
     times = _times(variants, executor.bound.stream)
     rows = []
     for way, step in variants.items():
@@ -91,10 +103,12 @@ def measure_variants(
     return (*rows, *(Measurement(way=way, failed=why) for way, why in failed.items()))
 
 
-def _add_compiled(variants: dict[str, Callable[[], Any]], model: ComparisonModel) -> dict[str, str]:
+def _add_compiled(
+    variants: dict[str, Callable[[], Any]], compile_step: Callable[[], Callable[[], Any]]
+) -> dict[str, str]:
     """Adds the variant of ``torch.compile``; by its name, why it cannot run where it cannot."""
     try:
-        step = model.compile_step()
+        step = compile_step()
         step()
     except Exception as error:  # noqa: BLE001 - a missing toolchain, an unsupported model: whatever it lacks
         return {COMPILED: " ".join(f"{type(error).__name__}: {error}".split())[:120]}

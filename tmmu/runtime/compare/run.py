@@ -12,7 +12,7 @@ from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
-from tmmu.runtime.compare.bench import ComparisonModel, Measurement, measure_variants
+from tmmu.runtime.compare.bench import BenchOptions, ComparisonModel, Measurement, measure_variants
 from tmmu.runtime.compare.eager import PlannedRun, compare_with_eager, format_type
 from tmmu.runtime.compare.random_tensors import random_inputs, random_weights
 from tmmu.runtime.compare.reference import ReferenceExecutor
@@ -119,10 +119,11 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
     checked = _check_against_reference(program, run) if options.check else 0
     eager = model() if options.check or options.bench else None
     same, close = compare_with_eager(eager, run) if eager and options.check else (0, 0)
-    grown = _device_allocations(executor, inputs) if options.bench else 0
+    grown = device_allocations(executor, inputs) if options.bench else 0
     bench: tuple[Measurement, ...] = ()
     if eager and options.bench:
-        bench = measure_variants(executor, eager, LazyTensors(weights), inputs, compiled=options.compiled)
+        bench_options = BenchOptions(compile_step=eager.compile_step if options.compiled else None)
+        bench = measure_variants(executor, eager, LazyTensors(weights), inputs, bench_options)
     report = RunReport(
         inputs=tuple(f"{spec.name} {format_type(inputs[spec.name])}" for spec in executor.inputs),
         outputs=tuple(map(format_type, outputs)),
@@ -161,7 +162,8 @@ def peak_bytes_of(executor: Executor) -> dict[str, int]:
     return {"ring": executor.loop.arena.size} | {name: peak for name, peak in peaks.items() if name != "text"}
 
 
-def _device_allocations(executor: Executor, inputs: Tensors) -> int:
+def device_allocations(executor: Executor, inputs: Tensors) -> int:
+    """How often torch asks the device for memory in three runs."""
     stream = executor.bound.stream
     before = stream.allocation_count()
     for _ in range(3):

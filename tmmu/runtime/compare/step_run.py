@@ -8,6 +8,7 @@ random state. Python's numbers of a planned run are those of the trace, which ra
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import PlacedWindow, Program, RepeatedStep, StepRun
+from tmmu.runtime.compare.bench import BenchOptions, Measurement, TimedModel, measure_variants
 from tmmu.runtime.compare.eager import Row, count_same, format_type
 from tmmu.runtime.compare.generator_states import GeneratorStates
 from tmmu.runtime.compare.random_tensors import random_inputs
@@ -25,6 +27,7 @@ from tmmu.runtime.compare.run import (
     WEIGHT_ROLES,
     RunOptions,
     RunReport,
+    device_allocations,
     peak_bytes_of,
     require_same_bits,
 )
@@ -59,15 +62,11 @@ class ReachedByName(Protocol):
         """Those that are not torch's default ones."""
 
 
-class StepAsItIs(Protocol):
+class StepAsItIs(TimedModel, Protocol):
     """The user's step on real tensors, run by PyTorch."""
 
     updates: int
     """How often the last run called ``step`` of an optimizer."""
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of its inputs, in a graph's order."""
 
     @property
     def returned_numbers(self) -> Mapping[str, Any]:
@@ -110,9 +109,18 @@ def run_own_step(
         executor = bind_executor(request)
     pair = _Pair(program, executor, repeated, step)
     counts = pair.check(batches[1:], weights) if options.check else pair.run(batches[1])
-    report = _report(executor, batches[1], pair.outputs, len(repeated.found))
+    report = replace(_report(executor, batches[1], pair.outputs, len(repeated.found)), **asdict(counts))
+    if options.bench:
+        grown = device_allocations(executor, batches[1])
+        report = replace(report, grown=grown, bench=_bench(executor, repeated, step, batches[1]))
     executor.close()
-    return replace(report, sanitized=sanitized, **asdict(counts))
+    return replace(report, sanitized=sanitized)
+
+
+def _bench(executor: Executor, repeated: RepeatedStep, step: StepAsItIs, inputs: Tensors) -> tuple[Measurement, ...]:
+    """A row per variant: steps one after another, all with the numbers of one."""
+    make_ready = partial(_make_ready, repeated, len(repeated.runs) - 1, executor.bound.views.bytes)
+    return measure_variants(executor, step, {}, inputs, BenchOptions(make_ready=make_ready))
 
 
 @dataclass(slots=True)

@@ -50,7 +50,6 @@ def test_mode_step_takes_any_function(shell: Shell) -> None:
     [
         (("plan", "train.py", "--mode", "step"), "--mode step: only for a function of Python code"),
         (("plan", "train.py:step", "--optimizer", "adamw"), "--optimizer: only with --mode backward"),
-        (("run", "train.py:step", "--bench"), "--bench is for a model: a step makes its own weights"),
         (("run", "train.py:step", "--ring", "--budget", "1MiB"), "--ring is for a model: a step makes its own"),
         (("run", "train.py:step", "--weights", "w.safetensors"), "--weights is for a model: a step makes its own"),
         (("plan", "train.py:model", "--mode", "step"), "model is no function"),
