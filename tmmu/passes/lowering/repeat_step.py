@@ -13,7 +13,7 @@ from tmmu.errors import InternalError, UnsupportedOp
 from tmmu.ir.graph import CONSTANT, INPUT, PARAMETER, STATE
 from tmmu.ir.program import Call, PlacedWindow, Program, RepeatedStep, StepRun, ValueRef
 from tmmu.passes.capture.constants import constant_values
-from tmmu.passes.capture.program import CapturedProgram, StepRemains, Window
+from tmmu.passes.capture.program import CapturedProgram, StepRemains, Storage, Window
 from tmmu.passes.lowering.lower import lower
 
 _FOUND = (PARAMETER, CONSTANT, STATE)
@@ -127,17 +127,25 @@ def _carried(
     for storage, entry in enumerate(after.storages):
         if entry.role in (None, "input") or storage not in buffers:
             continue
-        window = remains.tensors.get(entry.name)
-        if (window is None and entry.name in remains.tensors) or (window is not None and window.storage not in buffers):
+        before, window = captured.storages[storage], remains.tensors.get(entry.name)
+        if window is None and entry.name not in (*remains.tensors, *known, before.name):
+            raise UnsupportedOp(f"no name leads to {entry.name}, which the step reads", fix="keep it in an attribute")
+        if window is not None and window.storage == storage:
+            continue
+        is_untouched = window is None and entry.name in remains.tensors
+        if is_untouched or (window is not None and not _fits(window, before, captured, buffers)):
             raise UnsupportedOp(
-                f"the step takes {entry.name} where it took {captured.storages[storage].name} the run before",
+                f"the step takes {entry.name} where it took {before.name} the run before",
                 fix="plan it, and run a step that reads the same tensors each time",
             )
-        if window is None and entry.name not in known and entry.name != captured.storages[storage].name:
-            raise UnsupportedOp(f"no name leads to {entry.name}, which the step reads", fix="keep it in an attribute")
-        if window is not None and window.storage != storage:
+        if window is not None:
             carried[buffers[storage]] = buffers[window.storage]
     return carried
+
+
+def _fits(window: Window, place: Storage, captured: CapturedProgram, buffers: Mapping[int, int]) -> bool:
+    """Whether the storage of a window is in the program and has the size of another."""
+    return window.storage in buffers and captured.storages[window.storage].bytes == place.bytes
 
 
 def _with_numbers_of(call: Call, other: Call) -> Call:

@@ -38,8 +38,8 @@ from tmmu.runtime.execute.inputs import input_specs
 from tmmu.runtime.memory.sizing import require_free
 from tmmu.runtime.memory.slab import Slab, with_lazy_bits
 from tmmu.runtime.memory.tensor_views import device_bytes
-from tmmu.runtime.weights.load import Weight
-from tmmu.runtime.weights.sources import ModelTensor
+from tmmu.runtime.weights.load import Weight, load_into
+from tmmu.runtime.weights.sources import ModelTensor, tensor_source
 
 Tensors = Mapping[str, torch.Tensor]
 BytesOf = Callable[[int], torch.Tensor]
@@ -279,7 +279,8 @@ class _Pair:
             if placement not in seen:
                 seen.add(placement)
                 planned = _tensor_at(placement, self._executor.bound.views.bytes)
-                yield f"{label} after step {number + 2}", planned, itself[label].detach()
+                # An optimizer's count of steps may lie on the host, and does on the device of a plan.
+                yield f"{label} after step {number + 2}", planned, itself[label].detach().to(planned.device)
 
     def _numbers(self) -> dict[str, Any]:
         """Python's numbers that the step itself reaches or has returned."""
@@ -325,4 +326,5 @@ def _make_ready(repeated: RepeatedStep, number: int, bytes_of: BytesOf) -> None:
         for buffer, source in repeated.carried.items():
             bytes_of(buffer).copy_(kept[source] if source in kept else bytes_of(source))
     for buffer, value in repeated.runs[number].constants.items():
-        bytes_of(buffer).copy_(_storage_bytes(value.contiguous().clone()))
+        place = bytes_of(buffer)
+        load_into(tensor_source("a constant of the step", value, place.numel()), place)
