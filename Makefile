@@ -1,6 +1,6 @@
 BIN ?= .venv/bin
 
-.PHONY: setup fmt check quick test golden slow long oldest packages cover ci gpu-wheels gpu-check
+.PHONY: setup fmt check quick test golden slow notebook long oldest packages cover ci gpu-wheels gpu-check
 
 setup: ## a virtual environment with everything that the other targets need
 	python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[dev]'
@@ -27,6 +27,9 @@ golden: ## every digest of golden/ planned again; a million buffers take a minut
 
 slow: ## the tests that take minutes
 	$(BIN)/pytest -m slow
+
+notebook: ## the notebook of the examples, run and written back with what it prints
+	$(BIN)/python -m tools.notebook examples/quickstart.ipynb
 
 long: ## the tests and benchmarks that take hours
 	$(BIN)/pytest -m long
