@@ -25,7 +25,7 @@ from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.record.lifetimes import LifetimeLog
 from tmmu.passes.capture.record.storage_table import StorageTable
-from tmmu.passes.capture.record.values import evaluate
+from tmmu.passes.capture.record.values import KnownValues, evaluate
 from tmmu.torch_private import DisableTorchFunction, OpOverload, cpp_address, disable_current_modes
 
 _ORIGIN: Final = "_tmmu_origin"
@@ -82,6 +82,8 @@ class GraphBuilder:
         self.lifetimes = LifetimeLog(folder, follows=follows_lifetimes)
         self.table = StorageTable(self.lifetimes.note_death)
         self.mutators: dict[int, list[fx.Node]] = {}
+        self.mutation_count = 0
+        self.known_values = KnownValues()
         self.assumed: dict[str, None] = {}
         self.names: dict[int, str] = {}
         self._notes = notes
@@ -143,10 +145,14 @@ class GraphBuilder:
         )
         node.meta["mutates"] = tuple(dict.fromkeys(self.table.window(tensor) for tensor in written))
         for window in node.meta["mutates"]:
-            self.mutators.setdefault(window.storage, []).append(node)
+            self._note_mutation(window.storage, node)
         node.meta.update(self._notes())
         self.lifetimes.number_call(node)
         self._tag_results(result, node)
+
+    def _note_mutation(self, storage: int, node: fx.Node) -> None:
+        self.mutators.setdefault(storage, []).append(node)
+        self.mutation_count += 1
 
     def add_lifted(self, tensor: torch.Tensor, node: fx.Node) -> None:
         """Let the tensor, on a storage of its own, stand for the constant that the node yields."""
@@ -275,7 +281,7 @@ class GraphBuilder:
             node = self.graph.create_node("call_function", torch.ops.aten.copy_.default, args)
             node.meta.update(self._notes(), windows=(target,), mutates=(target,))
             self.lifetimes.number_call(node)
-            self.mutators.setdefault(new, []).append(node)
+            self._note_mutation(new, node)
         self.table.move(handle, new)
 
     def _constant(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:

@@ -10,10 +10,14 @@ others. The slice is refused as a whole where one node is a weight or a random d
 model's file says no value; those that it looks at are noted (``assumed``), since other values may take another path.
 A constant of another recording (a model's buffer, made while it was built) is evaluated there; recordings refer only to
 earlier ones, so that recursion ends too.
+
+A slice is closed, so one evaluation gives the values of all its nodes, which hold until the next write in place: an
+optimizer that counts the steps of a thousand weights in one call is evaluated once, not once a weight and recording.
 """
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +30,22 @@ _UNINITIALIZED = ("empty", "new_empty", "resize")
 _FILLS = ("fill_", "zero_", "copy_")
 _MAX_BYTES = 1 << 26
 """Bytes of a storage that is computed: enough for the masks that models inspect, far below any weight."""
+_MAX_KEPT_BYTES = 1 << 12
+"""Bytes of a storage whose value is kept: a mask is computed again."""
+
+
+@dataclass
+class KnownValues:
+    """Small values of nodes, which hold under one ``stamp``: writes so far, and the default dtype."""
+
+    stamp: tuple[int, torch.dtype] = (-1, torch.float32)
+    by_node: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
+
+    def under(self, stamp: tuple[int, torch.dtype]) -> dict[fx.Node, torch.Tensor]:
+        """The values that hold under this stamp; those of another are forgotten."""
+        if stamp != self.stamp:
+            self.stamp, self.by_node = stamp, {}
+        return self.by_node
 
 
 class MutationLog(Protocol):
@@ -39,6 +59,16 @@ class MutationLog(Protocol):
     @property
     def mutators(self) -> Mapping[int, Sequence[fx.Node]]:
         """Nodes that wrote in place, by storage, in order."""
+        ...
+
+    @property
+    def mutation_count(self) -> int:
+        """How many writes in place were recorded so far."""
+        ...
+
+    @property
+    def known_values(self) -> KnownValues:
+        """What evaluation has found; kept by it."""
         ...
 
     def bytes_of(self, storage: int) -> int:
@@ -60,6 +90,17 @@ def concrete_scalar(tensor: torch.Tensor, node: fx.Node, log: MutationLog) -> bo
 
 def evaluate(node: fx.Node, log: MutationLog) -> torch.Tensor | None:
     """The node's tensor, computed for real; ``None`` where it is not a small function of constants. O(slice)."""
+    known = log.known_values.under((log.mutation_count, torch.get_default_dtype()))
+    if node not in known:
+        result = _evaluate_slice(node, log, known)
+        if node not in known:
+            return result
+    with disable_current_modes():
+        return known[node].clone()  # who takes it may write it
+
+
+def _evaluate_slice(node: fx.Node, log: MutationLog, known: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    """The node's tensor; what is small of its slice goes into ``known``."""
     needed = _backward_slice(node, log)
     if needed is None:
         return None
@@ -71,8 +112,13 @@ def evaluate(node: fx.Node, log: MutationLog) -> torch.Tensor | None:
                 return None
             values[call] = value
     log.assumed.update((call.meta["assumes"], None) for call in needed if call.meta.get("assumes"))
+    known.update((call, value) for call, value in values.items() if _is_worth_keeping(value))
     result = values[node]
     return result if isinstance(result, torch.Tensor) else None
+
+
+def _is_worth_keeping(value: Any) -> bool:
+    return type(value) is torch.Tensor and value.untyped_storage().nbytes() <= _MAX_KEPT_BYTES
 
 
 def _backward_slice(node: fx.Node, log: MutationLog) -> list[fx.Node] | None:
