@@ -1,6 +1,6 @@
 BIN ?= .venv/bin
 
-.PHONY: setup fmt check quick test golden slow notebook long oldest packages cover ci gpu-wheels gpu-check
+.PHONY: setup fmt check quick test golden slow docs picture notebook long oldest packages cover ci gpu-wheels gpu-check
 
 setup: ## a virtual environment with everything that the other targets need
 	python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[dev]'
@@ -27,6 +27,12 @@ golden: ## every digest of golden/ planned again; a million buffers take a minut
 
 slow: ## the tests that take minutes
 	$(BIN)/pytest -m slow
+
+docs: ## the documentation as a site in build/site; what is wrong with a link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
+
+picture: ## the picture of the README, made of its plan
+	$(BIN)/python -m tools.picture docs/images/gpt2-training.svg
 
 notebook: ## the notebook of the examples, run and written back with what it prints
 	$(BIN)/python -m tools.notebook examples/quickstart.ipynb

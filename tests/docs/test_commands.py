@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.docs.commands import ROOT, SETUP, Shown, documents, languages, matches, shown_code, shown_commands
+from tests.docs.commands import ROOT, SETUP, Shown, documents, languages, matches, shown_commands
 
 DRY: Final = {"pytest": "pytest --version", "make": "make -n"}
 """Commands that would run the tests within the tests are dry runs here; ``.ci/run`` runs them."""
@@ -58,11 +58,6 @@ def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path) 
         assert program in DRY or matches(shown.output, printed), f"$ {shown.command}\n{done.stdout}"
         refused = any(line.startswith("tmmu: ") for line in printed)
         assert (done.returncode != 0) == refused, f"$ {shown.command}: exit {done.returncode}"
-
-
-def test_code_of_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile(shown_code((ROOT / "docs/api.md").read_text()), "api.md", "exec"), {"__name__": "api"})
 
 
 def test_readme_sets_up_with_two_commands() -> None:
