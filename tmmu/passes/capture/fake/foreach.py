@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
+
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.torch_private import DEFAULT_FORM, FakeTensor, foreach_types
 
@@ -25,10 +27,20 @@ def foreach_as_on(device: str) -> Iterator[None]:
         foreach_types.remove(FakeTensor)
 
 
-def _form_on_gpu(params: list[Any], differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:  # noqa: FBT001, FBT002
-    """(fused, foreach) where no form is named and all parameters are on one GPU."""
+def _form_on_gpu(
+    params: list[torch.Tensor],
+    differentiable: bool,  # noqa: FBT001
+    use_fused: bool = False,  # noqa: FBT001, FBT002
+) -> tuple[bool, bool]:
+    """(fused, foreach) where no form is named and all parameters are on one GPU.
+
+    A file that imports ``torch.distributed.optim`` has torch compile this as a script: what follows the first line is
+    none, as in the function that it stands for.
+    """
+    if torch.jit.is_scripting() or differentiable:  # type: ignore[attr-defined]
+        return False, False
     fused = use_fused and all(param is None or param.is_floating_point() for param in params)
-    return (False, False) if differentiable else (fused, not fused)
+    return fused, not fused
 
 
 def _optimizer_modules() -> list[Any]:
