@@ -20,6 +20,9 @@ from tmmu.torch_private import UNCOMPILED_MODULE
 
 _INPUT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\]")
 
+_LISTED = 5
+"""Names in a hint."""
+
 
 def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str) -> Workload:
     """The workload of the ``model`` and ``inputs`` that the module defines."""
@@ -27,8 +30,11 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
     if request.mode == "step":
         raise InvalidConfig("--mode step plans a function of the file", fix="name it: FILE.py:step")
     if not hasattr(module, "model"):
+        names = _module_classes(module)
+        listed = f", such as {', '.join(names[:_LISTED])}" if names else ""
         raise CaptureFailed(
-            f"{request.model} defines no `model`", fix="define model and inputs, or name an object: FILE.py:NAME"
+            f"{request.model} defines no `model`",
+            fix=f"define model and inputs, or name an object: FILE.py:NAME{listed}",
         )
     used: set[str] = set()
     maker = module.model
@@ -140,9 +146,9 @@ def _inputs(
     if request.inputs:
         return (), _inputs_of_options(request, run)
     if not hasattr(module, "inputs"):
-        raise CaptureFailed(
-            f"{request.model} defines no `inputs`", fix="define inputs in the file, or give --input name=dtype[shape]"
-        )
+        names = required_parameters(run.forward if isinstance(run, torch.nn.Module) else run) or ["name"]
+        options = " ".join(f"--input {name}=dtype[shape]" for name in names[:_LISTED])
+        raise CaptureFailed(f"{request.model} defines no `inputs`", fix=f"define inputs in the file, or give {options}")
     inputs = module.inputs
     with in_activity(Activity.INPUTS):
         value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
@@ -214,6 +220,12 @@ def _without_compile(value: Any) -> Any:
         return value
     # By name among its children: a model's own __getattr__ may do anything for an attribute that it lacks.
     return next((m for name, m in torch.nn.Module.named_children(value) if name == UNCOMPILED_MODULE), value)
+
+
+def _module_classes(module: ModuleType) -> list[str]:
+    """The classes of models that the file itself defines, in its order."""
+    members = [(name, member) for name, member in vars(module).items() if isinstance(member, type)]
+    return [name for name, cls in members if issubclass(cls, torch.nn.Module) and cls.__module__ == module.__name__]
 
 
 def required_parameters(maker: Callable[..., Any]) -> list[str]:

@@ -147,6 +147,11 @@ def test_untraceable_files_say_why_and_in_which_line(tmp_path: Path, text: str, 
     assert "\n" not in str(error)
 
 
+def test_hints_name_the_models_of_the_file_and_what_a_model_takes(tmp_path: Path) -> None:
+    assert refusal_of(tmp_path, LINEAR).fix.endswith("FILE.py:NAME, such as Net")
+    assert "--input x=dtype[shape]" in refusal_of(tmp_path, LINEAR + "model = Net\n").fix
+
+
 def test_control_flow_on_data_names_the_line(tmp_path: Path) -> None:
     text = (
         "import torch\ndef model():\n    def f(x):\n        if x.sum() > 0:\n            return x\n        return -x\n"
