@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import random
-import warnings
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -11,22 +11,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import lightning.pytorch as lightning
-    import pytorch_lightning
-
-import tmmu.integrations.lightning as integration
+from tests.unit.integrations.lazy import Lazy
 from tmmu.errors import DeviceMemory, InvalidConfig
-from tmmu.integrations.lightning import MemoryPlanCheck
 
+lightning, pytorch_lightning = Lazy("lightning.pytorch"), Lazy("pytorch_lightning")
+integration = Lazy("tmmu.integrations.lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 WEIGHTS = 4 * (8 * 32 + 32 + 32 * 4 + 4)
 
 
-def module(base: Any = lightning.LightningModule, **attributes: Any) -> Any:
-    class Small(base):  # type: ignore[misc]
+def module(base: Any = None, **attributes: Any) -> Any:
+    class Small(base or lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
@@ -88,7 +84,7 @@ def fingerprint(fit: Any, network: Any) -> str:
 
 
 def planned(*, package: Any = lightning, own: Any = None, **options: Any) -> Any:
-    check = MemoryPlanCheck()
+    check = integration.MemoryPlanCheck()
     trainer(check, package=package, **{"max_steps": 1} | options).fit(own or module(package.LightningModule), samples())
     assert check.memory_plan is not None
     return check.memory_plan
@@ -98,7 +94,7 @@ def planned(*, package: Any = lightning, own: Any = None, **options: Any) -> Any
 @pytest.mark.parametrize("package", [lightning, pytorch_lightning], ids=["lightning", "pytorch_lightning"])
 def test_trained_weights_and_all_states_are_those_without_the_callback(package: Any) -> None:
     prints = []
-    for callbacks in ([], [MemoryPlanCheck("24GB")]):
+    for callbacks in ([], [integration.MemoryPlanCheck("24GB")]):
         torch.manual_seed(5)
         random.seed(5)
         fit, network = trainer(*callbacks, package=package), module(package.LightningModule)
@@ -108,7 +104,9 @@ def test_trained_weights_and_all_states_are_those_without_the_callback(package: 
     assert callbacks[0].memory_plan is not None
 
 
-@pytest.mark.parametrize("is_automatic", [True, False], ids=["automatic", "manual"])
+@pytest.mark.parametrize(
+    "is_automatic", [pytest.param(True, id="automatic"), pytest.param(False, id="manual", marks=pytest.mark.slow)]
+)
 def test_planning_changes_nothing_of_the_trainer(is_automatic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, plans, check_step = list[str](), list[Any](), integration.check_step
 
@@ -117,9 +115,9 @@ def test_planning_changes_nothing_of_the_trainer(is_automatic: bool, monkeypatch
         plans.append(check_step(*arguments))
         seen.append(fingerprint(fit, network))
 
-    monkeypatch.setattr(integration, "check_step", check)
+    monkeypatch.setattr(import_module("tmmu.integrations.lightning"), "check_step", check)
     own = {} if is_automatic else {"training_step": manual_step}
-    fit, network = trainer(MemoryPlanCheck()), module(**own)
+    fit, network = trainer(integration.MemoryPlanCheck()), module(**own)
     network.automatic_optimization = is_automatic
     fit.fit(network, samples())
     assert len(seen) == 2
@@ -130,7 +128,7 @@ def test_planning_changes_nothing_of_the_trainer(is_automatic: bool, monkeypatch
 
 
 def test_step_that_does_not_fit_is_refused_before_it_runs() -> None:
-    fit, network = trainer(MemoryPlanCheck("1GiB")), module()
+    fit, network = trainer(integration.MemoryPlanCheck("1GiB")), module()
     with pytest.raises(DeviceMemory, match=r"in reserve that is [0-9.]+ KiB more than 1.0 GiB, and fullest at aten"):
         fit.fit(network, samples())
     assert (fit.global_step, network.seen) == (0, [])
@@ -141,7 +139,7 @@ def test_misfit_is_a_warning_where_it_is_asked_for(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)
     caplog.set_level(logging.INFO)
-    fit = trainer(MemoryPlanCheck("1GiB", on_misfit="warn"))
+    fit = trainer(integration.MemoryPlanCheck("1GiB", on_misfit="warn"))
     fit.fit(module(), samples())
     assert fit.global_step == 2
     levels = [(r.levelname, "DEVICE_MEMORY" in r.getMessage()) for r in caplog.records if r.name.endswith(".tmmu")]
@@ -170,7 +168,7 @@ def test_step_that_cannot_be_planned_is_told_and_trains(caplog: pytest.LogCaptur
         loss = self.net(batch[0]).square().mean()
         return loss * 2 if float(loss) > 0 else loss
 
-    check = MemoryPlanCheck("1KiB")
+    check = integration.MemoryPlanCheck("1KiB")
     fit = trainer(check)
     logging.getLogger("lightning.pytorch").propagate = True
     fit.fit(module(training_step=training_step), samples())
@@ -180,4 +178,4 @@ def test_step_that_cannot_be_planned_is_told_and_trains(caplog: pytest.LogCaptur
 
 def test_wrong_option_is_refused_when_the_callback_is_made() -> None:
     with pytest.raises(InvalidConfig):
-        MemoryPlanCheck("many")
+        integration.MemoryPlanCheck("many")

@@ -4,15 +4,14 @@ import gc
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as lightning
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from tests.eager.interceptor import Interceptor
 from tests.unit.integrations import test_lightning, test_transformers
-from tmmu.integrations.lightning import MemoryPlanCheck
-from tmmu.integrations.transformers import MemoryPlanCallback
+from tests.unit.integrations.lazy import Lazy
+
+lightning, transformers = Lazy("lightning.pytorch"), Lazy("transformers")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -38,39 +37,45 @@ class Watch:
         gc.enable()
 
 
-class LightningWatch(Watch, lightning.Callback):
+def lightning_watch() -> Any:
     """Of the second step."""
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 1:
-            self.begin(pl_module, trainer.optimizers[0], batch)
+    class LightningWatch(Watch, lightning.Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 1:
+                self.begin(pl_module, trainer.optimizers[0], batch)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 1:
-            self.end()
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 1:
+                self.end()
+
+    return LightningWatch()
 
 
-class TransformersWatch(Watch, TrainerCallback):
+def transformers_watch() -> Any:
     """Of the second step, from its forward on."""
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 1:
-            model, optimizer = kwargs["model"], kwargs["optimizer"]
+    class TransformersWatch(Watch, transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                model, optimizer = kwargs["model"], kwargs["optimizer"]
 
-            def hook(_: Any, positional: Any, named: dict[str, Any]) -> None:
-                handle.remove()
-                self.begin(model, optimizer, list(named.values()))
+                def hook(_: Any, positional: Any, named: dict[str, Any]) -> None:
+                    handle.remove()
+                    self.begin(model, optimizer, list(named.values()))
 
-            handle = model.register_forward_pre_hook(hook, with_kwargs=True)
+                handle = model.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 2:
-            self.end()
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                self.end()
+
+    return TransformersWatch()
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_clip_val": 1.0}, {"precision": "bf16-mixed"}], ids=str)
 def test_lightning_step_holds_what_is_planned(options: dict[str, Any]) -> None:
-    check, watch = MemoryPlanCheck(), LightningWatch()
+    check, watch = test_lightning.integration.MemoryPlanCheck(), lightning_watch()
     test_lightning.trainer(check, watch, **options).fit(test_lightning.module(), test_lightning.samples())
     assert check.memory_plan is not None
     assert check.memory_plan.eager.stack_bytes == max(watch.seen.live)
@@ -78,7 +83,7 @@ def test_lightning_step_holds_what_is_planned(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"bf16": True}, {"optim": "sgd"}], ids=str)
 def test_transformers_step_holds_what_is_planned(options: dict[str, Any], tmp_path: Path) -> None:
-    callback, watch = MemoryPlanCallback(), TransformersWatch()
+    callback, watch = test_transformers.integration.MemoryPlanCallback(), transformers_watch()
     test_transformers.trainer(tmp_path, callback, watch, max_steps=3, **options).train()
     assert callback.memory_plan is not None
     assert max(watch.seen.live) - callback.memory_plan.eager.stack_bytes in (0, LOSS_SUM)

@@ -3,26 +3,24 @@
 import hashlib
 import logging
 import random
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
 
 import tmmu
-import tmmu.integrations.transformers as integration
+from tests.unit.integrations.lazy import Lazy
 from tmmu.errors import DeviceMemory, InvalidConfig
-from tmmu.integrations.transformers import MemoryPlanCallback
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+transformers, integration = Lazy("transformers"), Lazy("tmmu.integrations.transformers")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -30,24 +28,24 @@ def _records_reach_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
 
 
-def model() -> GPT2LMHeadModel:
+def model() -> Any:
     torch.manual_seed(0)
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         n_layer=1, n_embd=16, n_head=2, vocab_size=32, n_positions=16, bos_token_id=0, eos_token_id=0, use_cache=False
     )
-    return GPT2LMHeadModel(config)
+    return transformers.GPT2LMHeadModel(config)
 
 
-def trainer(folder: Path, *callbacks: TrainerCallback, own: Any = None, **options: Any) -> Trainer:
+def trainer(folder: Path, *callbacks: Any, own: Any = None, **options: Any) -> Any:
     tokens = torch.arange(8)
     samples = [{"input_ids": (tokens + i) % 32, "labels": (tokens + i) % 32} for i in range(32)]
     plain = {"max_steps": 2, "per_device_train_batch_size": 4, "use_cpu": True, "remove_unused_columns": False}
     quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "logging_strategy": "no"}
-    arguments = TrainingArguments(str(folder), **plain | quiet | options)
-    return Trainer(own or model(), arguments, train_dataset=samples, callbacks=list(callbacks))  # type: ignore[arg-type]
+    arguments = transformers.TrainingArguments(str(folder), **plain | quiet | options)
+    return transformers.Trainer(own or model(), arguments, train_dataset=samples, callbacks=list(callbacks))
 
 
-def fingerprint(trained: Trainer) -> str:
+def fingerprint(trained: Any) -> str:
     """Of weights, gradients, hooks, states, callbacks and generators; not of seconds."""
     digest = hashlib.sha256()
     network, optimizer = trained.model, trained.optimizer
@@ -66,10 +64,9 @@ def fingerprint(trained: Trainer) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.slow
 def test_trained_weights_and_all_states_are_those_without_the_callback(tmp_path: Path) -> None:
     prints = []
-    for callbacks in ([], [MemoryPlanCallback("24GB")]):
+    for callbacks in ([], [integration.MemoryPlanCallback("24GB")]):
         training = trainer(tmp_path, *callbacks)
         training.train()
         prints.append(fingerprint(training))
@@ -86,8 +83,8 @@ def test_planning_changes_nothing_of_the_trainer(tmp_path: Path, monkeypatch: py
         seen.append(fingerprint(training))
 
     check_step, plans = integration.check_step, list[Any]()
-    monkeypatch.setattr(integration, "check_step", check)
-    training = trainer(tmp_path, MemoryPlanCallback())
+    monkeypatch.setattr(import_module("tmmu.integrations.transformers"), "check_step", check)
+    training = trainer(tmp_path, integration.MemoryPlanCallback())
     training.train()
     assert len(seen) == 2
     assert seen[0] == seen[1]
@@ -95,31 +92,29 @@ def test_planning_changes_nothing_of_the_trainer(tmp_path: Path, monkeypatch: py
 
 
 def test_step_that_does_not_fit_is_refused_before_it_runs(tmp_path: Path) -> None:
-    training = trainer(tmp_path, MemoryPlanCallback("1GiB"))
-    before = [weight.detach().clone() for weight in training.model.parameters()]  # type: ignore[union-attr]
+    training = trainer(tmp_path, integration.MemoryPlanCallback("1GiB"))
+    before = [weight.detach().clone() for weight in training.model.parameters()]
     with pytest.raises(DeviceMemory, match=r"in reserve that is [0-9.]+ KiB more than 1.0 GiB, and fullest at aten"):
         training.train()
     assert training.state.global_step == 0
-    after = list(training.model.parameters())  # type: ignore[union-attr]
+    after = list(training.model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-@pytest.mark.slow
 def test_misfit_is_a_warning_where_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    training = trainer(tmp_path, MemoryPlanCallback("1GiB", on_misfit="warn"))
+    training = trainer(tmp_path, integration.MemoryPlanCallback("1GiB", on_misfit="warn"))
     training.train()
     assert training.state.global_step == 2
     assert {r.levelname for r in caplog.records if "DEVICE_MEMORY" in r.getMessage()} == {"WARNING"}
 
 
-@pytest.mark.slow
 def test_plan_has_the_optimizers_state_and_the_accumulated_gradients(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "transformers")
     plans = []
     for steps in (1, 4):
-        callback = MemoryPlanCallback()
+        callback = integration.MemoryPlanCallback()
         trainer(tmp_path, callback, gradient_accumulation_steps=steps, max_steps=1).train()
         assert callback.memory_plan is not None
         plans.append(callback.memory_plan)
@@ -135,11 +130,10 @@ def test_plan_has_the_optimizers_state_and_the_accumulated_gradients(
     assert "as it is" in texts[0]
 
 
-@pytest.mark.slow
 def test_mixed_precision_is_planned_as_the_trainer_runs_it(tmp_path: Path) -> None:
     plans = []
     for bf16 in (False, True):
-        callback = MemoryPlanCallback()
+        callback = integration.MemoryPlanCallback()
         trainer(tmp_path, callback, bf16=bf16, max_steps=1).train()
         assert callback.memory_plan is not None
         plans.append(callback.memory_plan)
@@ -149,14 +143,14 @@ def test_mixed_precision_is_planned_as_the_trainer_runs_it(tmp_path: Path) -> No
 
 def test_step_that_cannot_be_planned_is_told_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
-    class Odd(GPT2LMHeadModel):
+    class Odd(transformers.GPT2LMHeadModel):  # type: ignore[misc]
         def forward(self, *arguments: Any, **named: Any) -> Any:
             outputs = super().forward(*arguments, **named)
             if float(outputs.loss) > 0:
                 outputs.loss = outputs.loss * 2
             return outputs
 
-    callback = MemoryPlanCallback("1KiB")
+    callback = integration.MemoryPlanCallback("1KiB")
     training = trainer(tmp_path, callback, own=Odd(model().config))
     training.train()
     assert training.state.global_step == 2
@@ -167,5 +161,5 @@ def test_step_that_cannot_be_planned_is_told_and_trains(tmp_path: Path, caplog: 
 @pytest.mark.parametrize("options", [{"memory": "many"}, {"memory": -1}, {"on_misfit": "ignore"}, {"reserve": 1.5}])
 def test_wrong_options_are_refused_when_the_callback_is_made(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
-        MemoryPlanCallback(**options)
+        integration.MemoryPlanCallback(**options)
     assert issubclass(InvalidConfig, tmmu.TmmuError)
