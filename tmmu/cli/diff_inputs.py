@@ -22,7 +22,7 @@ from tmmu.cli.planning_process import command_line
 from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.compare.match import PlannedGraph
 from tmmu.errors import InternalError, InvalidConfig, TmmuError
-from tmmu.ir.graph import UPDATE_MODULE
+from tmmu.ir.graph import FILE_OPTIMIZER, UPDATE_MODULE
 from tmmu.summary.plan_contents import loss_text
 
 Options: TypeAlias = Mapping[str, Sequence[str]]
@@ -170,7 +170,8 @@ def _optimizer(model: PlannedGraph) -> list[str]:
     graph = model.graph
     for stage, module in zip(graph.ops.stage, graph.notes.ops.module, strict=True):
         if stage == "update" and module.startswith(UPDATE_MODULE):
-            return [module.removeprefix(UPDATE_MODULE)]
+            text = module.removeprefix(UPDATE_MODULE)
+            return [] if text == FILE_OPTIMIZER else [text]
     targets = frozenset(graph.ops.target)  # of a graph that was made before its ops said so
     return [name for name, update in OPTIMIZERS.items() if any(target.startswith(update) for target in targets)]
 

@@ -68,7 +68,8 @@ class CaptureOptions(OptionGroup):
             metavar="NAME[:ITEM,...]",
             help="Add the update of this class of torch.optim to the step of --mode backward, such as adamw, "
             "adam:fused or sgd:momentum=0.9. Items are its arguments and one of fused, foreach and forloop. "
-            "Default: no update; the form that torch picks on the device.",
+            "none: no update. Default: what the file's optimizer(params) makes, else none; the form that torch picks "
+            "on the device.",
         ),
         FOR_TRACED,
     ] = None

@@ -35,6 +35,8 @@ PERSISTENT_ROLES: Final = frozenset({PARAMETER, CONSTANT, INPUT, STATE})
 
 UPDATE_MODULE: Final = "torch.optim:"
 """Before the optimizer's text, the module of ops that update: ``torch.optim:adamw:foreach``."""
+FILE_OPTIMIZER: Final = "optimizer(params)"
+"""The text of an optimizer that the model's file makes."""
 LOSS_MODULE: Final = "loss:"
 """Before a loss of tmmu's own, the module of its ops: ``loss:mse``, ``loss:cross_entropy:dim=2``."""
 STAGES: Final = ("forward", "backward", "update")

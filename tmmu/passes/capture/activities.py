@@ -23,6 +23,7 @@ class Activity(StrEnum):
     LOSS = "loss"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    FILE_OPTIMIZER = "optimizer of the file"
 
 
 @contextmanager

@@ -21,7 +21,8 @@ class OwnedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """``run(*args, **kwargs)`` is the program; ``loss`` (of the model and the inputs) trains it.
+    """``run(*args, **kwargs)`` is the program; ``loss`` (of the model and the inputs) trains it, and
+    the optimizer that ``optimizer`` makes of its parameters.
 
     ``module`` owns the weights and gives ops their paths; ``owned`` are tensors that outlive a step beside the
     module's parameters and buffers, such as KV caches. ``modules`` tells which module is running. ``gives_values``: its
@@ -36,6 +37,7 @@ class Workload:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     loss: Callable[..., Any] | None = None
+    optimizer: Callable[..., Any] | None = None
     owned: tuple[OwnedTensor, ...] = ()
     modules: ModuleStack = field(default_factory=ModuleStack)
     gives_values: bool = False

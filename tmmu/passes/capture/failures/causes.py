@@ -44,6 +44,7 @@ _ACTIVITIES: Final = {
     Activity.LOSS: "the loss must run on the model and these inputs",
     Activity.BACKWARD: "the loss must have gradients in eager too",
     Activity.OPTIMIZER: "correct the arguments of --optimizer, or name another",
+    Activity.FILE_OPTIMIZER: "optimizer(params) must make its optimizer of the parameters that it is given",
 }
 
 
@@ -120,6 +121,7 @@ _VALUES: Final = {
     Activity.CONFIGURATION: "this architecture looks at weights while it is made: plan it from a file, FILE.py:NAME",
     Activity.INPUTS: "what makes the inputs looks at random numbers: compute it of Python numbers",
     Activity.FORWARD: "control flow depends on tensor data: use torch.where, or numbers that the file gives",
+    Activity.FILE_OPTIMIZER: "the values of parameters choose this optimizer's way: name another with --optimizer",
     Activity.OPTIMIZER: "the values of parameters choose this optimizer's way: name another with --optimizer",
 }
 _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (

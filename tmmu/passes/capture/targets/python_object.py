@@ -55,6 +55,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
         args=args,
         kwargs=kwargs,
         loss=getattr(module, "loss", None),
+        optimizer=_optimizer_maker(module),
         gives_values=not request.symbolic_inputs,
     )
     return with_dtype(workload, request)
@@ -87,9 +88,16 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
         args=args,
         kwargs={**kwargs, **extra},
         loss=getattr(module, "loss", None),
+        optimizer=_optimizer_maker(module),
         gives_values=not request.symbolic_inputs,
     )
     return with_dtype(workload, request)
+
+
+def _optimizer_maker(module: ModuleType) -> Callable[..., Any] | None:
+    """The file's function ``optimizer(params)``; an object of that name is not one."""
+    maker = getattr(module, "optimizer", None)
+    return maker if inspect.isfunction(maker) and len(required_parameters(maker)) == 1 else None
 
 
 def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, folder: str) -> Workload:

@@ -11,10 +11,12 @@ from tmmu.ir.graph import PARAMETER, UPDATE_MODULE
 from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.training.losses import SupervisionKeeper, loss_of_output
-from tmmu.passes.capture.training.optimizers import StateKeeper, parse_optimizer, update
+from tmmu.passes.capture.training.optimizers import FileOptimizer, StateKeeper, Update, parse_optimizer, update
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload
 
+NO_OPTIMIZER: Final = "none"
+"""Asks for gradients alone where the file has an optimizer."""
 _AUTOCAST: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -40,7 +42,7 @@ def train_step(workload: Workload, recorder: StepRecorder, request: CaptureReque
 
     The request's device decides the form of an optimizer that names none.
     """
-    spec = None if request.optimizer is None else parse_optimizer(request.optimizer, request.device)
+    spec = _update_of(workload, request)
     with autocast_region(request):
         loss = _loss(workload, request.loss, recorder)
     _require_trainable(loss)
@@ -54,6 +56,15 @@ def train_step(workload: Workload, recorder: StepRecorder, request: CaptureReque
     for _, parameter, _ in trained:
         parameter.grad = None
     return [loss.detach()]
+
+
+def _update_of(workload: Workload, request: CaptureRequest) -> Update | None:
+    """What updates: the class that is asked for, else what the file makes; ``None`` for gradients alone."""
+    if request.optimizer == NO_OPTIMIZER:
+        return None
+    if request.optimizer is not None:
+        return parse_optimizer(request.optimizer, request.device)
+    return None if workload.optimizer is None else FileOptimizer(workload.optimizer)
 
 
 def _loss(workload: Workload, loss_name: str | None, recorder: StepRecorder) -> Any:

@@ -1,9 +1,11 @@
-"""The update of a training step, by the optimizer's own code: any class of ``torch.optim``, in a form of its own.
+"""The update of a training step, by the optimizer's own code: any class of ``torch.optim``, or what a file makes.
 
 A text names it: ``adamw``, ``sgd:momentum=0.9,nesterov=true``, ``adam:fused``. Forms are torch's: ``fused`` (one kernel
 over all parameters), ``foreach`` (one kernel per arithmetic step over all parameters, with temporaries as large as
 they are) and ``forloop`` (parameter after parameter). Without one it is the form that torch picks by itself on the
 device: foreach on a GPU where the class has it, else the loop.
+
+A file's ``optimizer(params)`` makes its own, as it does for a real run.
 
 What is traced is a step whose state exists. It is made by a step on twins of the parameters, whose gradients are zero,
 and then begins at zero. A count of steps is a number that the update reads; it is known, since it counts from zero as
@@ -16,15 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 
-from tmmu.errors import InvalidConfig
+from tmmu.errors import CaptureFailed, InvalidConfig
+from tmmu.ir.graph import FILE_OPTIMIZER
+from tmmu.passes.capture.activities import Activity, in_activity
 
 FORMS: Final = ("fused", "foreach", "forloop")
 _CLOSURES: Final = frozenset({"lbfgs"})
 """They evaluate the model as often in a step as the values of its losses say."""
+_BY_LOSSES: Final = "how often a step of it evaluates the model depends on losses, so that no plan holds for it"
 _FOREACH_OF_NUMBERS: Final = frozenset({"adam", "adamw"})
 """Their foreach takes a learning rate that is a tensor only with ``capturable``."""
 _REFUSALS: Final = (AssertionError, AttributeError, TypeError, ValueError, RuntimeError)
@@ -72,6 +77,47 @@ class OptimizerSpec:
         settings = [f"{key}={value}" for key, value in self.arguments.items()]
         return f"{self.name}:{','.join([self.form, *settings])}"
 
+    def make(self, parameters: list[torch.Tensor], *, keeps_numbers: bool) -> torch.optim.Optimizer:
+        """The optimizer of these parameters; ``INVALID_CONFIG``, in torch's words, for what its class does not take.
+
+        ``keeps_numbers``: tensors of one number are given as numbers.
+        """
+        argument_of = _number_of if keeps_numbers else _argument_of
+        maker: Callable[..., torch.optim.Optimizer] = optimizer_classes()[self.name]
+        known = signature(maker).parameters
+        form = {name: name == self.form for name in ("foreach", "fused") if name in known}
+        arguments = {key: argument_of(value) for key, value in self.arguments.items()}
+        try:
+            return maker(parameters, **form, **arguments)
+        except _REFUSALS as error:
+            reason = " ".join(str(error).split())
+            raise InvalidConfig(
+                f"--optimizer {self.text}: {reason}", fix="correct its arguments, or name another"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptimizer:
+    """The optimizer that a file's ``optimizer(params)`` makes; ``text`` is how ops of its update name it."""
+
+    maker: Callable[..., Any]
+    text: str = FILE_OPTIMIZER
+
+    def make(self, parameters: list[torch.Tensor], *, keeps_numbers: bool) -> torch.optim.Optimizer:  # noqa: ARG002
+        """The optimizer of these parameters; ``CAPTURE_FAILED`` where it is none, ``INVALID_CONFIG`` for L-BFGS."""
+        with in_activity(Activity.FILE_OPTIMIZER):
+            optimizer = self.maker(parameters)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            what = f"optimizer(params) makes a {type(optimizer).__name__}, not a torch.optim.Optimizer"
+            raise CaptureFailed(what, fix="return the optimizer")
+        if type(optimizer).__name__.lower() in _CLOSURES:
+            raise InvalidConfig(f"optimizer(params) makes {type(optimizer).__name__}: {_BY_LOSSES}", fix="use another")
+        return optimizer
+
+
+Update: TypeAlias = OptimizerSpec | FileOptimizer
+"""What makes the optimizer of a step."""
+
 
 def parse_optimizer(text: str, device: str) -> OptimizerSpec:
     """``NAME[:ITEM,...]`` of forms and ``key=value``; ``INVALID_CONFIG`` for what ``torch.optim`` lacks."""
@@ -81,7 +127,7 @@ def parse_optimizer(text: str, device: str) -> OptimizerSpec:
         known = ", ".join(key for key in makers if key not in _CLOSURES)
         reason = "no such optimizer in torch.optim"
         if name in _CLOSURES:
-            reason = "how often a step of it evaluates the model depends on losses, so that no plan holds for it"
+            reason = _BY_LOSSES
         raise InvalidConfig(f"--optimizer {text}: {reason}", fix=f"known: {known}")
     parameters = signature(makers[name]).parameters
     forms, arguments = list[str](), dict[str, Any]()
@@ -151,14 +197,14 @@ def _value_of(text: str) -> Any:
         return text
 
 
-def update(spec: OptimizerSpec, trained: Trained, recorder: StateKeeper) -> None:
+def update(spec: Update, trained: Trained, recorder: StateKeeper) -> None:
     """One step of the optimizer on these parameters and their gradients."""
     recorder.keep_optimizer(lambda: _with_state(spec, trained, recorder)).step()
 
 
-def _with_state(spec: OptimizerSpec, trained: Trained, recorder: StateKeeper) -> torch.optim.Optimizer:
+def _with_state(spec: Update, trained: Trained, recorder: StateKeeper) -> torch.optim.Optimizer:
     parameters = [parameter for _, parameter, _ in trained]
-    optimizer = _make(spec, parameters, _argument_of)
+    optimizer = spec.make(parameters, keeps_numbers=False)
     with recorder.make_state():
         states = _states_of_twins(spec, parameters)
     for (name, parameter, _), state in zip(trained, states, strict=True):
@@ -171,23 +217,6 @@ def _kept(value: Any, name: str, recorder: StateKeeper) -> Any:
     return recorder.keep_state(value, name=f"optimizer.{name}") if is_tensor else value
 
 
-def _make(
-    spec: OptimizerSpec, parameters: list[torch.Tensor], argument_of: Callable[[Any], Any]
-) -> torch.optim.Optimizer:
-    """The optimizer of these parameters; ``INVALID_CONFIG``, in torch's words, for what its class does not take."""
-    maker: Callable[..., torch.optim.Optimizer] = optimizer_classes()[spec.name]
-    known = signature(maker).parameters
-    form = {name: name == spec.form for name in ("foreach", "fused") if name in known}
-    arguments = {key: argument_of(value) for key, value in spec.arguments.items()}
-    try:
-        return maker(parameters, **form, **arguments)
-    except _REFUSALS as error:
-        reason = " ".join(str(error).split())
-        raise InvalidConfig(
-            f"--optimizer {spec.text}: {reason}", fix="correct its arguments, or name another"
-        ) from error
-
-
 def _argument_of(value: Any) -> Any:
     return torch.tensor(value.number) if isinstance(value, TensorNumber) else value
 
@@ -196,11 +225,11 @@ def _number_of(value: Any) -> Any:
     return value.number if isinstance(value, TensorNumber) else value
 
 
-def _states_of_twins(spec: OptimizerSpec, parameters: list[torch.Tensor]) -> list[dict[str, Any]]:
+def _states_of_twins(spec: Update, parameters: list[torch.Tensor]) -> list[dict[str, Any]]:
     """The state of each parameter after a step without gradient, on tensors of the same form."""
     twins = [torch.zeros_like(parameter.detach()).requires_grad_() for parameter in parameters]
     for twin in twins:
         twin.grad = torch.zeros_like(twin)
-    optimizer = _make(spec, twins, _number_of)  # a tensor's number would be arbitrary here
+    optimizer = spec.make(twins, keeps_numbers=True)  # a tensor's number would be arbitrary here
     optimizer.step()
     return [dict(optimizer.state[twin]) for twin in twins]
