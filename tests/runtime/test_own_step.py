@@ -41,8 +41,8 @@ def require_eager_bits(report: RunReport) -> None:
     assert report.near == 0
 
 
-QUICK = ("default adamw and a schedule", "gradients kept as zeros")
-"""Of the loops, those that the default tests run."""
+QUICK = ("default adamw and a schedule",)
+"""Of the loops, those that the default tests run; the command line's run others."""
 
 
 @pytest.mark.parametrize(
@@ -281,6 +281,7 @@ def test_bench_asks_the_allocator_less_often_than_the_step_itself(tmp_path: Path
     assert report.grown == 0
 
 
+@pytest.mark.slow
 def test_without_check_one_step_runs(tmp_path: Path) -> None:
     report = run(tmp_path, loop_text("foreach adamw"), check=False)
     assert (report.runs, report.checked, report.same) == (1, 0, 0)
