@@ -10,6 +10,7 @@ import torch
 
 from tests.eager.loops import HEAD, LOOPS, loop_text
 from tests.runtime.harness import TOKEN
+from tests.runtime.scripts import SCRIPTS
 from tmmu.driver import PlanRequest, RunRequest, run_model
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.ir.program import RepeatedStep
@@ -192,6 +193,12 @@ def step(batch):
 @pytest.mark.parametrize("name", list(STEPS))
 def test_what_steps_keep_has_eagers_bits(tmp_path: Path, name: str) -> None:
     require_eager_bits(run(tmp_path, STEPS[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(SCRIPTS))
+def test_whole_script_has_eagers_bits(tmp_path: Path, name: str) -> None:
+    require_eager_bits(run(tmp_path, SCRIPTS[name]))
 
 
 def labels(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> set[str]:
