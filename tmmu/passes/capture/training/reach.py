@@ -11,6 +11,7 @@ gradients ``grad.PATH``; an optimizer's state ``optimizer.KEY.PATH``; all else b
 import sys
 import sysconfig
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from tmmu.torch_private import MODULE_TABLES, TENSOR_HOOKS, cpp_address
 
 _NUMBERS: Final = (bool, int, float, complex)
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+_LONG: Final = 4096
+"""Items from which on a container is data: its numbers are no state of a step."""
 _FAKE_ATTRIBUTES: Final = ("constant", "real_tensor")
 """Of fake tensors, where torch keeps tensors of its own."""
 
@@ -104,7 +107,7 @@ class _Walk:
             path, value, is_inner = self._pending.pop()
             if type(value) in _NUMBERS:
                 self.reach.numbers.setdefault(path, value)
-            elif id(value) not in self._seen:
+            elif id(value) not in self._seen and type(value) not in weakref.ProxyTypes:
                 self._seen[id(value)] = value
                 self._visit(path, value, is_inner=is_inner)
 
@@ -217,11 +220,18 @@ def _roots_of(step: Callable[..., Any], seen: set[int]) -> dict[str, Any]:
         owner, function = getattr(function, "__self__", None), getattr(function, "__func__", function)
         named = ({} if owner is None else {"self": owner}) | _names_in(function)
         for name, value in named.items():
-            if callable(value) and hasattr(value, "__code__"):
+            if _has_code(value):
                 pending += [] if _is_outside_user(value) else [value]
-            elif not isinstance(value, type | types.ModuleType):
+            elif not issubclass(type(value), type | types.ModuleType):  # of a dead proxy too
                 roots.setdefault(name, value)
     return roots
+
+
+def _has_code(value: Any) -> bool:
+    try:
+        return callable(value) and hasattr(value, "__code__")
+    except Exception:  # noqa: BLE001 - a class of the user's may raise anything for an attribute, a dead proxy does
+        return False
 
 
 def _names_in(function: Any) -> dict[str, Any]:
@@ -276,9 +286,11 @@ def global_names(code: CodeType) -> set[str]:
 def _items(value: Any) -> list[tuple[str, Any]]:
     """What a container or an object of the user's holds; nothing of what belongs to a library's inside."""
     if isinstance(value, dict):
-        return [(_key_text(key, index), item) for index, (key, item) in enumerate(value.items())]
+        return [
+            (_key_text(key, index), item) for index, (key, item) in enumerate(value.items()) if _counts(item, value)
+        ]
     if isinstance(value, (list, tuple, deque)):
-        return [(str(index), item) for index, item in enumerate(value)]
+        return [(str(index), item) for index, item in enumerate(value) if _counts(item, value)]
     if isinstance(value, types.BuiltinMethodType):
         return [("self", value.__self__)]
     if isinstance(value, partial):
@@ -288,6 +300,10 @@ def _items(value: Any) -> list[tuple[str, Any]]:
     slots = [name for kind in type(value).__mro__ for name in _slots_of(kind) if not name.startswith("__")]
     attributes = [(name, getattr(value, name)) for name in slots if hasattr(value, name)]
     return [*attributes, *getattr(value, "__dict__", {}).items()]
+
+
+def _counts(item: Any, container: Any) -> bool:
+    return len(container) <= _LONG or type(item) not in (str, *_NUMBERS)
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:

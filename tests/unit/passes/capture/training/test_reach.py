@@ -3,6 +3,7 @@
 import functools
 import sysconfig
 import types
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,30 @@ def test_globals_of_an_installed_package_are_left_alone() -> None:
     assert list(reach_of(step).tensors) == ["TABLE"]
     code = step.__code__.replace(co_filename=f"{sysconfig.get_path('purelib')}/package/step.py")
     assert not reach_of(types.FunctionType(code, globals())).tensors
+
+
+class Touchy:
+    """Raises for attributes that it lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_objects_that_raise_and_dead_proxies_are_passed_over() -> None:
+    touchy, owner = Touchy(), Reader()
+    dead, rows = weakref.proxy(owner), torch.zeros(1)
+    del owner
+
+    def step() -> Any:
+        return touchy, dead, [dead, touchy], rows
+
+    assert list(reach_of(step).tensors) == ["rows"]
+
+
+def test_numbers_of_long_containers_are_data() -> None:
+    found = reached(tokens=[*range(5000), torch.zeros(1)], vocabulary={str(i): i for i in range(5000)}, few=[1])
+    assert list(found.tensors) == ["content.tokens.5000"]
+    assert found.numbers == {"content.few.0": 1}
 
 
 def test_numbers_of_a_result_have_paths() -> None:
