@@ -270,6 +270,87 @@ class Holder:
     def __exit__(self, *error):
         pass
 """,
+    "rules for composites": """
+    def forward(self, x):
+        a = self.first(x)
+        kinds = F.one_hot((a[:, 0] > 0).long(), 2).float()
+        wide = F.pad(F.softmax(a, -1, dtype=torch.float64).float(), (1, 1))
+        parts = torch.tensor_split(wide, torch.tensor([8, 40]), dim=1)
+        return F.log_softmax(self.second(a), -1) + kinds.sum() + parts[1].sum()
+""",
+    "mode of functions": """
+    def forward(self, x):
+        class Counting(torch.overrides.TorchFunctionMode):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                return func(*args, **(kwargs or {}))
+        with Counting():
+            return self.second(F.relu(self.first(x)) * 2)
+""",
+    "mode of operators": """
+    def forward(self, x):
+        from torch.utils._python_dispatch import TorchDispatchMode
+        class Counting(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                return func(*args, **(kwargs or {}))
+        with Counting():
+            return self.second(F.relu(self.first(x)) * 2)
+""",
+    "device context": """
+    def forward(self, x):
+        with torch.device("cpu"):
+            noise = torch.zeros(16, 64) + 1
+        return self.second(F.relu(self.first(x)) * noise)
+""",
+    "tensor hooks": """
+    def forward(self, x):
+        hidden = self.first(x)
+        if hidden.requires_grad:
+            hidden.register_hook(lambda grad: grad * 2)
+        return self.second(F.gelu(hidden))
+""",
+    "hooks of gradients": """
+    def setup(self):
+        self.second.register_full_backward_hook(lambda module, into, out: (into[0] * 2,))
+        self.second.weight.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', p.grad * 2))
+
+    def forward(self, x):
+        return self.second(F.gelu(self.first(x)))
+""",
+    "hook of all modules": """
+    def forward(self, x):
+        hook = nn.modules.module.register_module_forward_hook(lambda module, args, result: result * 1)
+        try:
+            return self.second(F.relu(self.first(x)))
+        finally:
+            hook.remove()
+""",
+    "parametrization": """
+    def setup(self):
+        nn.utils.parametrizations.weight_norm(self.first)
+
+    def forward(self, x):
+        return self.second(F.relu(self.first(x)))
+""",
+    "functional call": """
+    def forward(self, x):
+        weights = {name: p * 2 for name, p in self.first.named_parameters()}
+        return self.second(torch.func.functional_call(self.first, weights, (x,)))
+""",
+    "gradient of a function": """
+    def forward(self, x):
+        turned = torch.func.grad(lambda y: F.silu(y).sum())(self.first(x))
+        return self.second(turned)
+""",
+    "mapped": """
+    def forward(self, x):
+        return self.second(torch.vmap(lambda row: F.softplus(row) * row)(self.first(x)))
+""",
+    "moved": """
+    def forward(self, x):
+        hidden = self.first(x).to("cpu").cpu().float()
+        double = hidden.to(torch.float64, copy=True)
+        return self.second(double.float().to("cpu", copy=True))
+""",
     "sequential of modules": """
     def setup(self):
         self.layers = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(4)])
