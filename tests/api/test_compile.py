@@ -251,7 +251,8 @@ def test_calls_that_are_not_planned_are_refused_and_nothing_runs() -> None:
         ((), {"a": torch.ones(8, 4).t(), "b": b, "scale": 2.0}, r"strides \(1, 4\)"),
         ((), {"a": a, "b": b, "scale": 3.0}, "otherwise than the one that was planned"),
         ((), {"a": a, "b": a, "scale": 2.0}, "otherwise than the one that was planned"),
-        ((a, b), {"scale": 2.0}, "otherwise than the one that was planned"),
+        ((a, [b]), {"scale": 2.0}, "otherwise than the one that was planned"),
+        ((a, b, b), {"scale": 2.0}, "otherwise than the one that was planned"),
     ):
         with pytest.raises(InvalidConfig, match=text):
             compiled(*args, **kwargs)
@@ -261,6 +262,29 @@ def test_calls_that_are_not_planned_are_refused_and_nothing_runs() -> None:
     assert float(a.sum()) == 32
     compiled(a=a, b=b, scale=2.0)
     assert float(a.sum()) == 64, "an input that the model writes is the caller's"
+
+
+def test_names_and_order_of_arguments_do_not_matter() -> None:
+    a, b = torch.rand(4, 8), torch.rand(4, 8)
+    for inputs in ({"b": b, "a": a}, {"scale": 1.0, "b": b, "a": a}, (a, b)):
+        compiled = tmmu.compile(Two().eval(), inputs)
+        for args, kwargs in (((a, b), {}), ((), {"b": b, "a": a}), ((a,), {"scale": 1.0, "b": b})):
+            kept, expected = a.clone(), eager(Two(), a.clone(), b)
+            require_equal(compiled(*args, **kwargs), expected)
+            a.copy_(kept)
+
+
+def test_model_without_inputs_is_called_without() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Parameter(torch.rand(4, 4))
+
+        def forward(self) -> torch.Tensor:
+            return self.rows.softmax(0)
+
+    model = Table().eval()
+    require_equal(tmmu.compile(model)(), eager(model))
 
 
 def test_mode_is_never_another_than_planned() -> None:

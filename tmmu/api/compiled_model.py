@@ -19,8 +19,10 @@ from tmmu.passes.capture.call_form import (
     CallForm,
     Place,
     distinct_inputs,
+    every_argument,
     filled,
     form_of,
+    in_order,
 )
 from tmmu.passes.capture.workload import Workload
 from tmmu.runtime.execute.bind import BindRequest, bind_executor
@@ -60,8 +62,9 @@ class CompiledModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns. ``INVALID_CONFIG`` for a call that is not planned; nothing has run then."""
+        args, kwargs = in_order(self.module, args, kwargs)
         inputs = distinct_inputs(replace(self._workload, args=args, kwargs=kwargs))
-        if form_of((args, kwargs), inputs) != self._form.arguments:
+        if form_of(every_argument(self.module, args, kwargs), inputs) != self._form.arguments:
             raise InvalidConfig(
                 "this call is otherwise than the one that was planned", fix="call it alike, or compile the model for it"
             )

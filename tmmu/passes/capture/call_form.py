@@ -5,6 +5,7 @@ window. Results are templates: copies in which a ``Place`` stands for each tenso
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -43,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallForm:
-    """``arguments``: what a call must be given, ``template``: what it returns; ``outputs``: places that are filled."""
+    """``arguments``: what a call must be form, ``template``: what it returns; ``outputs``: places that are filled."""
 
     arguments: Any
     inputs: int
@@ -69,17 +70,42 @@ class FormNote:
         @wraps(module.forward)
         def run(*args: Any, **kwargs: Any) -> Any:
             inputs = distinct_inputs(replace(workload, args=args, kwargs=kwargs))
-            arguments = form_of((args, kwargs), inputs)
+            expected = form_of(every_argument(module, args, kwargs), inputs)
             results = module(*args, **kwargs)
-            if form_of((args, kwargs), inputs) != arguments:
+            if form_of(every_argument(module, args, kwargs), inputs) != expected:
                 raise UnsupportedOp(
                     "the model puts other tensors into an argument", fix="return them, and pass them to the next call"
                 )
-            self.form = _form(arguments, inputs, module, results)
+            self.form = _form(expected, inputs, module, results)
             return results
 
         owned = tuple(OwnedTensor(role="constant", name=path, tensor=tensor) for path, tensor in _plain_of(module))
-        return replace(workload, run=run, owned=(*workload.owned, *owned))
+        args, kwargs = in_order(module, workload.args, workload.kwargs)
+        return replace(workload, run=run, owned=(*workload.owned, *owned), args=args, kwargs=kwargs)
+
+
+def in_order(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with its arguments in the order of the parameters, so that it does not matter which are named.
+
+    As they are where the model cannot be called so, of which the call itself says more.
+    """
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return args, dict(kwargs)
+    return bound.args, bound.kwargs
+
+
+def every_argument(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """By parameter, those with a default among them."""
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return args, dict(kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 def _form(arguments: Any, inputs: Sequence[torch.Tensor], module: nn.Module, results: Any) -> CallForm:
