@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,31 @@ def test_input_and_weight_that_are_returned_are_themselves() -> None:
 
     own = Own().eval()
     assert tmmu.compile(own, torch.ones(4))(torch.ones(4))[1] is own.weight
+
+
+def test_windows_on_inputs_and_weights_are_returned_as_eager_does() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4, 4))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x[:2], self.weight.t(), x.mul_(2).view(-1), [self.weight[0]]
+
+    model, x = Windows().eval(), torch.rand(4, 4)
+    compiled, twin = tmmu.compile(model, x), x.clone()
+    require_equal(compiled(x), eager(model, twin))
+    assert torch.equal(x, twin)
+
+
+def test_threads_wait_for_each_other() -> None:
+    model = net().eval()
+    compiled = tmmu.compile(model, X)
+    inputs = [torch.rand(16, 32) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(compiled, inputs))
+    for x, one in zip(inputs, found, strict=True):
+        require_equal(one, eager(model, x))
 
 
 def test_it_runs_inside_its_plan_and_weights_are_not_copied() -> None:

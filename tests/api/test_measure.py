@@ -70,6 +70,11 @@ def test_inference_of_a_module_with_its_lines() -> None:
     assert found.before >= 4 * 16 * 32
 
 
+def test_plan_from_a_file_will_do(tmp_path: Path) -> None:
+    path = tmmu.plan(net(), X, device="cpu").save(tmp_path / "net")
+    assert tmmu.measure(net(), X, plan=tmmu.load(path)).agrees
+
+
 def test_nothing_of_the_callers_changes_and_generators_go_on() -> None:
     training = Training()
     training.step(batch())
