@@ -3,8 +3,8 @@
     python -m benchmarks.mem_tracker [--only TEXT]
 
 Bytes that a step makes and holds at its worst moment, weights and inputs not among them: of models that keep tensors in
-the ways in which Python does (``tests/eager/models.py``), inference and training, on a CPU. ``MemTracker`` pads storages
-to 512 bytes on a GPU alone. The last lines count how often each has the peak of the real run.
+the ways in which Python does (``tests/eager/models.py``), inference and training, on a CPU. The last lines count how
+often each has the peak of the real run.
 """
 
 import argparse
