@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tmmu.api.memory_plan import MemoryPlan
-    from tmmu.integrations.recorded_plans import GrowthLimit
+    from tmmu.summary.diff_report import Limit
 
 
 class FitAssertion(Protocol):
@@ -101,8 +101,7 @@ def assert_no_growth(request: pytest.FixtureRequest) -> GrowthAssertion:
         **plan_options: Any,
     ) -> "MemoryPlan":
         __tracebackhide__ = True
-        from tmmu.errors import PlanError  # noqa: PLC0415 - nothing of tmmu at pytest's start
-        from tmmu.integrations import recorded_plans as recorded  # noqa: PLC0415
+        from tmmu.integrations import recorded_plans as recorded  # noqa: PLC0415 - nothing at pytest's start
 
         growth, leak = recorded.parse_growth(limit), recorded.parse_growth(per_step)
         path = recorded.recorded_path(request.path, name or request.node.name)
@@ -110,11 +109,9 @@ def assert_no_growth(request: pytest.FixtureRequest) -> GrowthAssertion:
             pytest.fail(f"{path.name} is recorded twice in this test: give each a name=...")
         names.add(path.name)
         plan = _plan_of(target, inputs, plan_options)
-        try:
-            recorded.require_steady(plan, leak)
-            _compare_or_record(plan, path, growth, is_update=request.config.getoption("--tmmu-update"))
-        except PlanError as error:
-            pytest.fail(str(error))
+        text = _growth_text(plan, path, growth, leak, is_update=request.config.getoption("--tmmu-update"))
+        if text:
+            pytest.fail(text)
         return plan
 
     return check
@@ -131,17 +128,31 @@ def _plan_of(target: Any, inputs: Any, plan_options: dict[str, Any]) -> "MemoryP
     return target
 
 
-def _compare_or_record(plan: "MemoryPlan", path: Path, limit: "GrowthLimit", *, is_update: bool) -> None:
+def _growth_text(plan: "MemoryPlan", path: Path, limit: "Limit", leak: "Limit", *, is_update: bool) -> str:
+    """Why the test fails; empty where it does not, or where the plan is recorded now."""
+    from tmmu.errors import PlanError  # noqa: PLC0415
+    from tmmu.integrations.recorded_plans import require_steady  # noqa: PLC0415
+
+    try:
+        require_steady(plan, leak)
+        return _compare_or_record(plan, path, limit, is_update=is_update)
+    except PlanError as error:
+        difference = error.fields.get("difference")
+        return f"{error}\n\n{difference}" if difference else str(error)
+
+
+def _compare_or_record(plan: "MemoryPlan", path: Path, limit: "Limit", *, is_update: bool) -> str:
     import tmmu  # noqa: PLC0415
     from tmmu.integrations.recorded_plans import require_no_growth  # noqa: PLC0415
 
     if is_update:
         path.parent.mkdir(exist_ok=True)
         plan.save(path)
-        return
-    if not path.exists():
-        pytest.fail(f"no recorded plan {path.parent.name}/{path.name}: write it by pytest --tmmu-update, and commit it")
-    require_no_growth(tmmu.load(path), plan, limit, name=path.name)
+    elif not path.exists():
+        return f"no recorded plan {path.parent.name}/{path.name}: write it by pytest --tmmu-update, and commit it"
+    else:
+        require_no_growth(tmmu.load(path), plan, limit, name=path.name)
+    return ""
 
 
 def _misfit_text(plan: "MemoryPlan", memory: str | int, run: str, reserve: str | int) -> str:
