@@ -1,18 +1,18 @@
 """Hooks of mkdocs: links of the repository become links of the site.
 
 On GitHub a page may link a folder, or a file that is no page (``../examples/gpt2.py``). Here a folder gets a page that
-lists what is in it, and an example gets a page with its text.
+lists what is in it, and such a file gets a page with its text.
 """
 
 import json
 import re
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"decisions": "Decisions", "measurements": "Measurements"}
-SOURCES = ("examples/*.py", "examples/*.ipynb", "benchmarks/gpu_models.py")
 LINK = re.compile(r"\]\((?P<up>(?:\.\./)*)(?P<path>[\w./-]+)(?P<anchor>#[\w-]+)?\)")
 
 
@@ -47,9 +47,15 @@ def resolved(folder: PurePosixPath, up: str, path: str) -> str:
     return str(PurePosixPath(*parts[: len(parts) - up.count("../")], path))
 
 
+@cache
 def sources() -> list[str]:
-    """The source files that have pages."""
-    return sorted(str(path.relative_to(ROOT)) for pattern in SOURCES for path in ROOT.glob(pattern))
+    """The files outside of ``docs`` that some page links: each gets a page."""
+    linked = set()
+    for page in (ROOT / "docs").rglob("*.md"):
+        folder = PurePosixPath(page.relative_to(ROOT / "docs").as_posix()).parent
+        for match in LINK.finditer(page.read_text()):
+            linked.add(resolved(folder, match["up"], match["path"].rstrip("/")))
+    return sorted(path for path in linked if not path.startswith("docs/") and (ROOT / path).is_file())
 
 
 def page_of(source: str) -> str:
