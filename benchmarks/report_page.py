@@ -1,4 +1,6 @@
-"""How fast a page of many buffers is made and drawn: ``python -m benchmarks.report_page [--buffers 100000]``.
+"""How fast a page of many buffers is made and drawn.
+
+    python -m benchmarks.report_page [--buffers 100000 | --plan PLAN]
 
 Prints seconds and bytes of the page, then, by Debian's chromium without a GPU, milliseconds until the first frame and
 of each redraw of the whole page, at the whole view and zoomed in, with the rectangles drawn. Needs ``playwright``.
@@ -13,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tmmu.codec.load import ir_path, load_graph, load_plan
 from tmmu.golden.million import million_buffers
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
@@ -38,12 +41,15 @@ FRAMES = """(seconds) => new Promise((done) => {
 })"""
 
 
-def page_of(buffers: int) -> bytes:
-    graph = million_buffers(buffers)
-    plan = prepare_memory(graph, mode="backward", preset="train_full", token=bytes(64), arenas=default_arenas())
+def page_of(buffers: int, path: Path | None) -> bytes:
+    if path is not None:
+        graph, plan = load_graph(ir_path(None, path)), load_plan(path)
+    else:
+        graph = million_buffers(buffers)
+        plan = prepare_memory(graph, mode="backward", preset="train_full", token=bytes(64), arenas=default_arenas())
     began = time.perf_counter()
     page = page_html([report_contents("big", plan, graph)])
-    print(f"{buffers} buffers: page of {len(page)} bytes in {time.perf_counter() - began:.1f} s")
+    print(f"{len(plan.buffers)} buffers: page of {len(page)} bytes in {time.perf_counter() - began:.1f} s")
     return page
 
 
@@ -68,13 +74,14 @@ def draw(page: Path, browser: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--buffers", type=int, default=100_000)
-    buffers = parser.parse_args().buffers
+    parser.add_argument("--plan", type=Path, help="a plan, its graph beside it")
+    options = parser.parse_args()
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - an extra that only this measure needs
 
     sandbox = [] if os.geteuid() else ["--no-sandbox"]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         page = Path(folder) / "page.html"
-        page.write_bytes(page_of(buffers))
+        page.write_bytes(page_of(options.buffers, options.plan))
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
         draw(page, browser)
         browser.close()
