@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from tmmu.ir.call_text import decode_call
 from tmmu.ir.fault import Fault
-from tmmu.ir.graph import PERSISTENT_ROLES
+from tmmu.ir.graph import PERSISTENT_ROLES, STAGES
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.rewrite import KINDS, RERUN, SAME, SUBLIST, TWIN
 from tmmu.judge.rewrite.context import RewriteContext, calls_of, is_persistent, place, window
@@ -52,7 +52,7 @@ def frame(context: RewriteContext) -> Iterator[Fault]:
 
 
 def call(context: RewriteContext) -> Iterator[Fault]:
-    """An op makes the call of its origin, with its number inputs: the same text, or the twin's or sublist's of it."""
+    """An op makes the call of its origin, in its stage: the same text and numbers, or the twin's or sublist's of it."""
     base, found = calls_of(context.base), calls_of(context.rewritten)
     decoded = [decode_call(text) for text in found.texts]
     for op, expected in zip(context.rewritten.ops.ids, context.expected, strict=True):
@@ -65,6 +65,14 @@ def call(context: RewriteContext) -> Iterator[Fault]:
             yield Fault(rule="call", what=f"op {op} has other numbers than op {origin} of the base", op=op)
         elif found.effect[op] != base.effect[origin] and context.rewrite.kind[op] != TWIN:
             yield Fault(rule="call", what=f"op {op} has another effect than op {origin} of the base", op=op)
+        elif not _is_in_stage(context, op):
+            yield Fault(rule="call", what=f"op {op} is not in the stage of op {origin} of the base", op=op)
+
+
+def _is_in_stage(context: RewriteContext, op: OpId) -> bool:
+    """The stage of its origin, by which a mode runs it; what runs again may do so later."""
+    stage, origin = context.rewritten.ops.stage[op], context.base.ops.stage[context.rewrite.origin[op]]
+    return stage == origin or (context.rewrite.kind[op] in (RERUN, TWIN) and STAGES.index(stage) > STAGES.index(origin))
 
 
 def operands(context: RewriteContext) -> Iterator[Fault]:

@@ -106,6 +106,8 @@ class Rewriter:
         reads = [value for value in ops.reads[op] if is_whole or base.values.buffer[value] in concerned]
         writes = [value for value in ops.writes[op] if is_whole or base.values.buffer[value] in concerned]
         arguments = len(old) - sum(expected.text.results)
+        for value in writes:
+            written(value)
         places = [written(v) if v in writes else self._now(v) for v in old[arguments:]]
         operands = (*map(self._now, old[:arguments]), *places)
         row = {name: column[op] for name, column in columns(ops).items()}
@@ -116,7 +118,9 @@ class Rewriter:
         }
         row["saves"] = tuple(v if v in writes else self._now(v) for v in ops.saves[op] if v in (*reads, *writes))
         if kind in (RERUN, TWIN):
-            row |= {"saves": (), "recompute": False}
+            before = self.rows[-1][3]["stage"] if self.rows else "forward"
+            stages = ("forward", "backward", "update")
+            row |= {"saves": (), "recompute": False, "stage": stages[max(map(stages.index, (before, row["stage"])))]}
         notes = {name: column[op] for name, column in columns(base.notes.ops).items()}
         effect = "pure" if kind == TWIN else self.calls.effect[op]
         numbers = tuple(self.calls.numbers[op][place] for place in expected.numbers)

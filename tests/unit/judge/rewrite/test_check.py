@@ -231,6 +231,8 @@ BROKEN: dict[str, tuple[str, Callable[[], Pair]]] = {
     "another target": ("frame", lambda: (edit(whole().graph()[0], "target", "cuda"), whole().graph()[1])),
     "another op": ("call", lambda: (whole().graph()[0], edited(whole().graph()[1], "origin", 3, 4))),
     "other numbers": ("call", other_numbers),
+    "another stage": ("call", lambda: (edit(whole().graph()[0], "ops.stage", "update", 3), whole().graph()[1])),
+    "another effect": ("call", lambda: (edit(whole().graph()[0], "calls.effect", "once", 3), whole().graph()[1])),
     "another eps of a twin": (
         "call",
         lambda: recalled(
