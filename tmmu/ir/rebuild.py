@@ -6,8 +6,9 @@ it. Deterministic: fresh buffers and values are numbered as rows write them, so 
 the graph means its base is for the judge of rewrites to say, of which nothing here is used. O(size of the graphs).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Final
 
 from tmmu.errors import InternalError
@@ -71,6 +72,9 @@ class _Building:
     """The base value of each new one, and its buffer."""
     texts: dict[bytes, int] = field(default_factory=dict)
     partial_calls: dict[tuple[int, str, Part], _PartialCall] = field(default_factory=dict)
+    pieces: dict[int, "_CallPieces"] = field(default_factory=dict)
+    by_buffer: dict[tuple[OpId, int], dict[BufferId, list[int]]] = field(default_factory=dict)
+    """Of what an op reads, or writes, the places by buffer."""
 
     def add(self, op: OpId, kind: str, part: Part) -> None:
         """The next op."""
@@ -80,8 +84,7 @@ class _Building:
         reads, writes = ops.reads[op], ops.writes[op]
         if kind in (TWIN, SUBLIST):
             concerned = {buffer_of[value] for value in base_operands}
-            reads = tuple(value for value in reads if buffer_of[value] in concerned)
-            writes = tuple(value for value in writes if buffer_of[value] in concerned)
+            reads, writes = self._concerned(op, reads, concerned), self._concerned(op, writes, concerned)
         if kind not in _AGAIN:
             for value in writes:  # the base's own buffer is changed: it is what stands for its values again
                 self.latest.pop(buffer_of[value], None)
@@ -141,10 +144,23 @@ class _Building:
     def _partial_call(self, op: OpId, kind: str, part: Part) -> _PartialCall:
         key = (self.calls.call[op], kind, part)
         if key not in self.partial_calls:
-            text = decode_call(self.calls.texts[key[0]])
-            assert text is not None  # the graph is legal
-            self.partial_calls[key] = _cut(text, kind, part)
+            if key[0] not in self.pieces:
+                text = decode_call(self.calls.texts[key[0]])
+                assert text is not None  # the graph is legal
+                self.pieces[key[0]] = _call_pieces(text)
+            self.partial_calls[key] = self.pieces[key[0]].cut(kind, part)
         return self.partial_calls[key]
+
+    def _concerned(self, op: OpId, values: tuple[ValueId, ...], buffers: set[BufferId]) -> tuple[ValueId, ...]:
+        """Those of the values that an op reads or writes which lie in the buffers, in their order."""
+        key = (op, id(values))
+        if key not in self.by_buffer:
+            found: dict[BufferId, list[int]] = {}
+            for place, value in enumerate(values):
+                found.setdefault(self.base.values.buffer[value], []).append(place)
+            self.by_buffer[key] = found
+        places = sorted(place for buffer in buffers for place in self.by_buffer[key].get(buffer, ()))
+        return tuple(values[place] for place in places)
 
     def graph(self, origin: Sequence[OpId]) -> Graph:
         """What was added."""
@@ -195,36 +211,87 @@ class _Building:
         )
 
 
-def _cut(text: CallText, kind: str, part: Part) -> _PartialCall:
-    """The call of an op that stands for one of this text."""
-    arguments, marks, results = list(text.arguments), [True] * len(text.arguments), text.results
-    pieces: list[tuple[Argument, bool]] = []
-    if kind == TWIN:
-        for place in _twin_arguments(text):
-            arguments[place], marks[place] = [], False
-    is_list = [kind == SUBLIST and isinstance(each, list) and each[:1] == [LIST] for each in text.arguments]
-    low, high = part or (0, 0)
-    for place, argument in enumerate(text.arguments):
-        if is_list[place]:
-            assert isinstance(argument, list)
-            entries = argument[1:]
-            arguments[place] = [LIST, *entries[low:high]]
-            pieces += [(entry, low <= index < high) for index, entry in enumerate(entries)]
-        else:
-            pieces.append((argument, marks[place]))
-    kept_results = [True] * len(results)
-    if kind == SUBLIST and any(results):
-        kept_results = [low <= index < high for index in range(len(results))]
-        results = results[low:high]
-    tensors = [(piece, kept, tag_count(piece, TENSOR)) for piece, kept in pieces]
-    tensors += [(True, kept, 1) for kept, is_tensor in zip(kept_results, text.results, strict=True) if is_tensor]
-    numbers = [(piece, kept, tag_count(piece, NUMBER)) for piece, kept in pieces]
-    return _PartialCall(
-        text=encode_call(replace(text, arguments=tuple(arguments), results=results)),
-        results=sum(results),
-        operands=_positions((kept, count) for _, kept, count in tensors),
-        numbers=_positions((kept, count) for _, kept, count in numbers),
-    )
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The arguments of a text, or the entries of one list, and where the places of each begin; one more at the end."""
+
+    pieces: Sequence[Argument]
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    def operands(self, low: int, high: int) -> range:
+        """The places of tensors in pieces ``[low, high)``."""
+        return range(self.tensors[low], self.tensors[high])
+
+    def inputs(self, low: int, high: int) -> range:
+        """The places of number inputs in them."""
+        return range(self.numbers[low], self.numbers[high])
+
+
+def _pieces(pieces: Sequence[Argument], tensor: int = 0, number: int = 0) -> _Pieces:
+    tensors = accumulate((tag_count(piece, TENSOR) for piece in pieces), initial=tensor)
+    numbers = accumulate((tag_count(piece, NUMBER) for piece in pieces), initial=number)
+    return _Pieces(pieces, tuple(tensors), tuple(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class _CallPieces:
+    """A text in pieces: its arguments, by argument the entries of one that is a list, and its results."""
+
+    text: CallText
+    arguments: _Pieces
+    lists: dict[int, _Pieces]
+
+    def cut(self, kind: str, part: Part) -> _PartialCall:
+        """The call of an op that stands for one of this text."""
+        if kind == TWIN:
+            return self._without(_twin_arguments(self.text))
+        if kind == SUBLIST and part:
+            return self._sublist(*part)
+        return self._without(())
+
+    def _without(self, left_out: Sequence[int]) -> _PartialCall:
+        places = [place for place in range(len(self.text.arguments)) if place not in left_out]
+        arguments = tuple([] if place in left_out else each for place, each in enumerate(self.text.arguments))
+        return self._partial(replace(self.text, arguments=arguments), [(self.arguments, p, p + 1) for p in places])
+
+    def _sublist(self, low: int, high: int) -> _PartialCall:
+        arguments = list(self.text.arguments)
+        runs = []
+        for place in range(len(arguments)):
+            entries = self.lists.get(place)
+            runs.append((self.arguments, place, place + 1) if entries is None else (entries, low, high))
+            if entries is not None:
+                arguments[place] = [LIST, *entries.pieces[low:high]]
+        if any(self.text.results):
+            return self._partial(
+                replace(self.text, arguments=tuple(arguments), results=self.text.results[low:high]), runs, low, high
+            )
+        return self._partial(replace(self.text, arguments=tuple(arguments)), runs)
+
+    def _partial(
+        self, text: CallText, runs: Sequence[tuple[_Pieces, int, int]], low: int = 0, high: int | None = None
+    ) -> _PartialCall:
+        """The call ``text`` with the places of the runs of pieces, and those of results ``[low, high)``."""
+        first = self.arguments.tensors[-1]
+        has_place = self.text.results
+        results = [first + sum(has_place[:index]) for index, is_kept in enumerate(has_place[:high]) if is_kept][low:]
+        return _PartialCall(
+            text=encode_call(text),
+            results=len(results),
+            operands=(*(place for pieces, *run in runs for place in pieces.operands(*run)), *results),
+            numbers=tuple(place for pieces, *run in runs for place in pieces.inputs(*run)),
+        )
+
+
+def _call_pieces(text: CallText) -> _CallPieces:
+    arguments = _pieces(text.arguments)
+    lists = {
+        place: _pieces(argument[1:], arguments.tensors[place], arguments.numbers[place])
+        for place, argument in enumerate(text.arguments)
+        if isinstance(argument, list) and argument[:1] == [LIST] and len(argument) > 1
+    }
+    return _CallPieces(text, arguments, lists)
 
 
 def _twin_arguments(text: CallText) -> tuple[int, ...]:
@@ -232,13 +299,3 @@ def _twin_arguments(text: CallText) -> tuple[int, ...]:
     if places is None:
         raise InternalError(f"{text.operator} has no twin")
     return places
-
-
-def _positions(counts: Iterable[tuple[bool, int]]) -> tuple[int, ...]:
-    """Of runs of places, those that are kept."""
-    found: list[int] = []
-    place = 0
-    for is_kept, count in counts:
-        found += range(place, place + count) if is_kept else ()
-        place += count
-    return tuple(found)

@@ -52,6 +52,11 @@ def check_order(graph: Graph, mode: str, order: Sequence[int]) -> tuple[int, ...
     return tuple(order)
 
 
+def dependence_edges(graph: Graph, order: Sequence[int]) -> list[list[int]]:
+    """Per op, those that must come after it; ``order`` is a legal one of all ops."""
+    return _all_edges(graph, order, writers(graph, order))
+
+
 def select_ops(graph: Graph, mode: str) -> tuple[int, ...]:
     """The ops that ``mode`` runs, by id: all of them for ``backward``, those of stage ``forward`` otherwise."""
     stages = graph.ops.stage

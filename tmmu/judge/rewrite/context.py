@@ -6,6 +6,7 @@ that its origin makes of the buffer at the same place.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
 from tmmu.ir.call_text import CallText, decode_call
@@ -13,7 +14,7 @@ from tmmu.ir.graph import PERSISTENT_ROLES, Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.rewrite import SUBLIST, TWIN, Rewrite
 from tmmu.ir.windows import writers
-from tmmu.judge.rewrite.expected import ExpectedCall, expected_call
+from tmmu.judge.rewrite.expected import CallPlaces, ExpectedCall, expected_call
 from tmmu.judge.rewrite.facts import computes_alone, has_same_bits
 
 VersionClass: TypeAlias = tuple[BufferId, OpId]
@@ -39,11 +40,14 @@ class RewriteContext:
         row_of = calls_of(self.base).call
         rows = zip(self.rewrite.origin, self.rewrite.kind, self.rewrite.part, strict=True)
         distinct: dict[object, ExpectedCall | str] = {}
+        places: dict[int, CallPlaces] = {}
         found = []
         for origin, kind, part in rows:
-            key = (row_of[origin], kind, part)
+            row, key = row_of[origin], (row_of[origin], kind, part)
             if key not in distinct:
-                distinct[key] = expected_call(self.texts[row_of[origin]], kind, part)
+                if row not in places:
+                    places[row] = CallPlaces.of(self.texts[row])
+                distinct[key] = expected_call(places[row], kind, part)
             found.append(distinct[key])
         return tuple(found)
 
@@ -89,34 +93,42 @@ class RewriteContext:
         """The call of a base op."""
         return self.texts[calls_of(self.base).call[op]]
 
-    def reads(self, op: OpId) -> list[ValueId]:
+    def reads(self, op: OpId) -> tuple[ValueId, ...]:
         """What the origin of an op reads, as far as the op has to read it too."""
-        origin = self.rewrite.origin[op]
-        return [value for value in self.base.ops.reads[origin] if self._concerns(op, value)]
+        return self.touched[op][0]
 
-    def written(self, op: OpId) -> list[ValueId]:
+    def written(self, op: OpId) -> tuple[ValueId, ...]:
         """What the origin of an op writes, as far as the op has to write it too."""
-        origin = self.rewrite.origin[op]
-        return [value for value in self.base.ops.writes[origin] if self._concerns(op, value)]
-
-    def _concerns(self, op: OpId, value: ValueId) -> bool:
-        """Whether a value of the origin belongs to an op that stands for part of it: by the buffers of its operands."""
-        kind = self.rewrite.kind[op]
-        if kind not in (TWIN, SUBLIST):
-            return True
-        return self.base.values.buffer[value] in self._concerned[op]
+        return self.touched[op][1]
 
     @cached_property
-    def _concerned(self) -> dict[int, frozenset[BufferId]]:
-        """For ops that stand for part of their origin, the base buffers of the operands that they have."""
-        operands, buffer_of = calls_of(self.base).operands, self.base.values.buffer
-        return {
-            op: frozenset()
-            if isinstance(expected, str)
-            else frozenset(buffer_of[operands[self.rewrite.origin[op]][place]] for place in expected.operands)
-            for op, expected in enumerate(self.expected)
-            if self.rewrite.kind[op] in (TWIN, SUBLIST)
-        }
+    def touched(self) -> tuple[tuple[tuple[ValueId, ...], tuple[ValueId, ...]], ...]:
+        """Per op, what its origin reads and writes: all of it, or what lies in the buffers of the operands it has."""
+        base, operands, buffer_of = self.base, calls_of(self.base).operands, self.base.values.buffer
+        found = []
+        for origin, kind, expected in zip(self.rewrite.origin, self.rewrite.kind, self.expected, strict=True):
+            rows = base.ops.reads[origin], base.ops.writes[origin]
+            if kind in (TWIN, SUBLIST):
+                places = () if isinstance(expected, str) else expected.operands
+                concerned = {buffer_of[operands[origin][place]] for place in places}
+                rows = self._part_of(origin, 0, concerned), self._part_of(origin, 1, concerned)
+            found.append(rows)
+        return tuple(found)
+
+    def _part_of(self, origin: OpId, side: int, buffers: set[BufferId]) -> tuple[ValueId, ...]:
+        """Of what an op reads (side 0) or writes (1), the values in these buffers, in their order."""
+        by_buffer = self._by_buffer[side]
+        if origin not in by_buffer:
+            row = (self.base.ops.reads, self.base.ops.writes)[side][origin]
+            table: dict[BufferId, list[tuple[int, ValueId]]] = {}
+            for place, value in enumerate(row):
+                table.setdefault(self.base.values.buffer[value], []).append((place, value))
+            by_buffer[origin] = table
+        return tuple(value for _, value in sorted(chain(*(by_buffer[origin].get(buffer, ()) for buffer in buffers))))
+
+    @cached_property
+    def _by_buffer(self) -> tuple[dict[OpId, dict[BufferId, list[tuple[int, ValueId]]]], ...]:
+        return {}, {}
 
 
 def calls_of(graph: Graph) -> OpCalls:

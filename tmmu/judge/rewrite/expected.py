@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final, TypeGuard
 
 from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, tag_count
 from tmmu.ir.rewrite import SUBLIST, TWIN, Part
@@ -17,71 +18,89 @@ class ExpectedCall:
     numbers: tuple[int, ...]
 
 
-def expected_call(text: CallText, kind: str, part: Part) -> ExpectedCall | str:
+@dataclass(frozen=True, slots=True)
+class CallPlaces:
+    """A call, and of each argument, or of each entry of one that is a list, its places and number inputs."""
+
+    text: CallText
+    places: tuple[tuple[tuple[range, range], ...], ...]
+    results: tuple[int, ...]
+    """Per result, its place; -1 where it is no tensor."""
+    length: int
+    """Entries of the lists, which are all of one length or empty; -1 where they are not."""
+
+    @classmethod
+    def of(cls, text: CallText) -> "CallPlaces":
+        """Walks the text once."""
+        place = number = 0
+        rows = []
+        for argument in text.arguments:
+            row = []
+            for entry in _entries(argument):
+                tensors, inputs = tag_count(entry, TENSOR), tag_count(entry, NUMBER)
+                row.append((range(place, place + tensors), range(number, number + inputs)))
+                place, number = place + tensors, number + inputs
+            rows.append(tuple(row))
+        results = []
+        for is_tensor in text.results:
+            results.append(place if is_tensor else -1)
+            place += is_tensor
+        lengths = {len(argument) - 1 for argument in text.arguments if is_list(argument)} - {0}
+        lengths |= {len(results)} if any(text.results) else set()
+        return cls(text, tuple(rows), tuple(results), lengths.pop() if len(lengths) == 1 else -1)
+
+    def kept(self, text: CallText, chosen: Sequence[slice], results: slice) -> ExpectedCall:
+        """The call ``text``, of the chosen entries of each argument and of a slice of the results."""
+        pairs = [pair for row, entries in zip(self.places, chosen, strict=True) for pair in row[entries]]
+        operands = [place for tensors, _ in pairs for place in tensors]
+        operands += [place for place in self.results[results] if place >= 0]
+        numbers = [place for _, inputs in pairs for place in inputs]
+        return ExpectedCall(text=text, operands=tuple(operands), numbers=tuple(numbers))
+
+
+_ALL: Final = slice(None)
+_NONE: Final = slice(0)
+
+
+def expected_call(call: CallPlaces, kind: str, part: Part) -> ExpectedCall | str:
     """What an op of this kind calls, or why no op of this kind can stand for the origin."""
+    text = call.text
     if kind == TWIN:
-        return _twin(text)
+        return _twin(call)
     if kind == SUBLIST:
-        return _sublist(text, part)
-    return ExpectedCall(text=text, operands=tuple(range(text.places)), numbers=tuple(range(text.numbers)))
+        return _sublist(call, part)
+    return call.kept(text, [_ALL] * len(text.arguments), _ALL)
 
 
-def _twin(text: CallText) -> ExpectedCall | str:
+def _twin(call: CallPlaces) -> ExpectedCall | str:
     """The call without the arguments through which it has effects."""
+    text = call.text
     if not has_twin(text):
         return f"{text.operator} has no twin without effects"
     effects = TWINS[text.operator]
-    pieces = [(argument, index not in effects) for index, argument in enumerate(text.arguments)]
-    twin = replace(text, arguments=tuple(argument if is_kept else [] for argument, is_kept in pieces))
-    return _kept(twin, pieces, range(len(text.results)), text.results)
+    arguments = tuple([] if index in effects else argument for index, argument in enumerate(text.arguments))
+    chosen = [_NONE if index in effects else _ALL for index in range(len(arguments))]
+    return call.kept(replace(text, arguments=arguments), chosen, _ALL)
 
 
-def _sublist(text: CallText, part: Part) -> ExpectedCall | str:
+def _sublist(call: CallPlaces, part: Part) -> ExpectedCall | str:
     """The call on a range of its lists; what is no list is taken whole."""
+    text = call.text
     if text.operator not in LIST_OPERATORS:
         return f"{text.operator} is not known to be done entry by entry"
-    count = list_length(text)
-    if len(part) != 2 or not 0 <= part[0] < part[1] <= count:
-        return f"entries {part} are none of the {count} of {text.operator}"
-    low, high = part
-    arguments: list[Argument] = []
-    pieces: list[tuple[Argument, bool]] = []
-    for argument in text.arguments:
-        items = _items(argument)
-        if items is None:
-            pieces.append((argument, True))
-        else:
-            pieces += [(item, low <= index < high) for index, item in enumerate(items)]
-        arguments.append([LIST, *items[low:high]] if items else argument)
-    results = text.results[low:high] if any(text.results) else text.results
-    item = replace(text, arguments=tuple(arguments), results=results)
-    return _kept(item, pieces, range(low, high), text.results)
+    if len(part) != 2 or not 0 <= part[0] < part[1] <= call.length:
+        return f"entries {part} are none of the {call.length} of {text.operator}"
+    entries = slice(*part)
+    results = entries if any(text.results) else _ALL
+    arguments = tuple([LIST, *each[1:][entries]] if is_list(each) else each for each in text.arguments)
+    chosen = [entries if is_list(argument) else _ALL for argument in text.arguments]
+    return call.kept(replace(text, arguments=arguments, results=text.results[results]), chosen, results)
 
 
-def list_length(text: CallText) -> int:
-    """Entries of the lists of a call, which are all of one length or empty; -1 where they are not."""
-    lengths = {len(items) for items in map(_items, text.arguments) if items}
-    lengths |= {len(text.results)} if any(text.results) else set()
-    return lengths.pop() if len(lengths) == 1 else -1
+def is_list(argument: Argument) -> TypeGuard[list[Argument]]:
+    """Whether an argument is a list or tuple."""
+    return isinstance(argument, list) and argument[:1] == [LIST]
 
 
-def _items(argument: Argument) -> list[Argument] | None:
-    return argument[1:] if isinstance(argument, list) and argument[:1] == [LIST] else None
-
-
-def _kept(
-    text: CallText, pieces: Sequence[tuple[Argument, bool]], results: range, is_tensor: Sequence[bool]
-) -> ExpectedCall:
-    """The call ``text`` and the places and number inputs of what is kept: pieces by their mark, results in a range."""
-    operands: list[int] = []
-    numbers: list[int] = []
-    place = number = 0
-    for piece, is_kept in pieces:
-        after, later = place + tag_count(piece, TENSOR), number + tag_count(piece, NUMBER)
-        operands += range(place, after) if is_kept else ()
-        numbers += range(number, later) if is_kept else ()
-        place, number = after, later
-    for index, has_place in enumerate(is_tensor):
-        operands += [place] if has_place and index in results else []
-        place += has_place
-    return ExpectedCall(text=text, operands=tuple(operands), numbers=tuple(numbers))
+def _entries(argument: Argument) -> Sequence[Argument]:
+    return argument[1:] if is_list(argument) else (argument,)

@@ -14,7 +14,7 @@ from tmmu.ir.graph import PERSISTENT_ROLES, STAGES
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.rewrite import KINDS, RERUN, SAME, SUBLIST, TWIN
 from tmmu.judge.rewrite.context import RewriteContext, calls_of, is_persistent, place, window
-from tmmu.judge.rewrite.expected import list_length
+from tmmu.judge.rewrite.expected import CallPlaces
 from tmmu.judge.versions import program_order, versions
 
 
@@ -152,7 +152,7 @@ def _coverage(context: RewriteContext, origin: int, ops: Sequence[int]) -> str:
     if not parts:
         return "" if whole == 1 else f"runs {whole} times, not once"
     ends = [0, *(part[1] for part in parts if part)]
-    starts = [*(part[0] for part in parts if part), list_length(context.text(origin))]
+    starts = [*(part[0] for part in parts if part), CallPlaces.of(context.text(origin)).length]
     if whole or starts != ends:
         return "is not covered once by its sublists"
     return _shared_buffer(context, [op for op in ops if rewrite.kind[op] == SUBLIST])

@@ -26,12 +26,46 @@ class Block(nn.Module):
         return (x + self.down(wide)).square().mean()
 
 
+class Deep(nn.Module):
+    """Eight wide layers and a small batch: gradients are most of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x.square().mean()
+
+
 class Draws(nn.Module):
     """Two masks."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first = nn.functional.dropout(x, 0.5, training=True)
         return first + nn.functional.dropout(x, 0.25, training=True)
+
+
+def clipped_step(batch: torch.Tensor) -> None:
+    """A step that scales all gradients by their norm before it updates."""
+    _OPTIMIZER.zero_grad()
+    _DEEP(batch).backward()
+    nn.utils.clip_grad_norm_(_DEEP.parameters(), 1.0)
+    _OPTIMIZER.step()
+
+
+_DEEP = Deep()
+_OPTIMIZER = torch.optim.AdamW(_DEEP.parameters(), foreach=True)
+
+
+@cache
+def deep_step(optimizer: str) -> Graph:
+    """A training step of eight layers; with ``clipped``, AdamW on lists after a clipping by norm."""
+    x = torch.zeros(2, 64)
+    if optimizer == "clipped":
+        return tmmu.plan(clipped_step, x, device="cpu").graph
+    return tmmu.plan(Deep(), x, loss="sum", optimizer=optimizer, device="cpu").graph
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 from tmmu.ir.call_text import CallText, decode_call, encode_call
 from tmmu.ir.graph import PERSISTENT_ROLES, Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
 from tmmu.ir.rewrite import RERUN, SAME, SUBLIST, TWIN, Part, Rewrite
-from tmmu.judge.rewrite.expected import expected_call, list_length
+from tmmu.judge.rewrite.expected import CallPlaces, expected_call
 from tmmu.judge.rewrite.facts import LIST_OPERATORS, computes_alone, has_same_bits, has_twin
 
 
@@ -98,7 +98,7 @@ class Rewriter:
 
     def _append(self, op: int, kind: str, part: Part, written: Any) -> None:
         base, ops = self.base, self.base.ops
-        expected = expected_call(self.text(op), kind, part)
+        expected = expected_call(CallPlaces.of(self.text(op)), kind, part)
         assert not isinstance(expected, str), expected
         old = [self.calls.operands[op][place] for place in expected.operands]
         concerned = {base.values.buffer[value] for value in old}
@@ -181,7 +181,7 @@ def random_rewrite(base: Graph, pick: Callable[[int], int], *, with_sublists: bo
         for earlier in [each for each in done if pick(6) == 0 and rewriter.can_run_again(each, latest)]:
             rewriter.again(earlier)
             rewriter.note_changes(latest)
-        length = list_length(rewriter.text(op))
+        length = CallPlaces.of(rewriter.text(op)).length
         if with_sublists and length > 1 and rewriter.text(op).operator in LIST_OPERATORS:
             cut = 1 + pick(length - 1)
             for part in ((0, cut), (cut, length)):

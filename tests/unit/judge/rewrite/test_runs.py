@@ -42,7 +42,8 @@ def run(graph: Graph) -> list[torch.Tensor]:
     plan = plan_of(program, mode="backward", preset="train_full")
     judge(graph, plan, token=TOKEN)
     executor = bind(program, plan, token=TOKEN, weights=weights(graph), device="cpu")
-    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(5))
+    shape = graph.values.shape[graph.inputs[0]]
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(5))
     results: list[torch.Tensor] = []
     torch.manual_seed(11)
     for _ in range(2):

@@ -1,0 +1,80 @@
+"""Updates right after their gradients: what it saves, that it means the step, that it has its bits; what forbids it."""
+
+import pytest
+
+from tests.runtime.harness import plan_of, same_bits
+from tests.unit.judge.rewrite.programs import deep_step
+from tests.unit.judge.rewrite.test_runs import run
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import segment_bytes
+from tmmu.ir.rebuild import rebuild_graph
+from tmmu.ir.rewrite import SAME, SUBLIST
+from tmmu.judge.rewrite.check import require_meaning
+from tmmu.judge.rules import require_legal
+from tmmu.passes.lowering.read_calls import read_program
+from tmmu.planner.fit.early_updates import _groups, early_updates
+
+LISTS = ("adamw:foreach", "adamw:fused", "adam:foreach", "sgd:momentum=0.9,foreach")
+
+
+def rewritten(base: Graph, smallest: int = 1) -> Graph:
+    rewrite = early_updates(base, smallest=smallest)
+    graph = rebuild_graph(base, rewrite)
+    require_legal(graph)
+    require_meaning(base, graph, rewrite)
+    return graph
+
+
+def stack_of(graph: Graph) -> int:
+    return segment_bytes(plan_of(read_program(graph), mode="backward", preset="train_full").arenas, "stack")
+
+
+@pytest.mark.parametrize("optimizer", LISTS)
+def test_gradients_go_after_their_updates(optimizer: str) -> None:
+    base = deep_step(optimizer)
+    graph = rewritten(base)
+    layer = 4 * (64 * 64 + 64)
+    assert stack_of(base) >= 8 * layer
+    assert stack_of(graph) <= 3 * layer
+
+
+@pytest.mark.parametrize("optimizer", LISTS[:2])
+def test_rewritten_step_has_the_bits_of_the_step(optimizer: str) -> None:
+    base = deep_step(optimizer)
+    expected, found = run(base), run(rewritten(base))
+    assert len(expected) == len(found) > 40
+    assert all(map(same_bits, expected, found))
+
+
+def test_nothing_but_the_updates_is_moved() -> None:
+    base = deep_step("adamw:foreach")
+    rewrite = early_updates(base, smallest=1)
+    others = [op for op, kind in zip(rewrite.origin, rewrite.kind, strict=True) if kind == SAME]
+    assert others == [op for op in base.ops.ids if op not in set(rewrite.origin) - set(others)]
+    assert rewrite.kind.index(SUBLIST) < len(rewrite.kind) - rewrite.kind.count(SUBLIST)
+
+
+def test_updates_wait_for_what_reads_all_gradients() -> None:
+    base = deep_step("clipped")
+    graph = rewritten(base)
+    assert stack_of(graph) >= 8 * 4 * 64 * 64
+
+
+@pytest.mark.parametrize("optimizer", ["sgd:forloop", "adamw:forloop"])
+def test_updates_of_one_parameter_at_a_time_stay_whole(optimizer: str) -> None:
+    rewrite = early_updates(deep_step(optimizer))
+    assert set(rewrite.kind) == {SAME}
+    assert list(rewrite.origin) == sorted(rewrite.origin)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "smallest", "ranges"),
+    [
+        ([4, 4, 4], 1, [(0, 1), (1, 2), (2, 3)]),
+        ([4, 4, 4], 8, [(0, 2), (2, 3)]),
+        ([1, 1, 9, 1], 4, [(0, 3), (3, 4)]),
+        ([1, 1], 99, [(0, 2)]),
+    ],
+)
+def test_small_parameters_share_a_group(sizes: list[int], smallest: int, ranges: list[tuple[int, int]]) -> None:
+    assert _groups(sizes, smallest) == ranges
