@@ -46,6 +46,11 @@ def compile(  # noqa: A001 - the name that people look for
     with garbage_collection_off(), logs_off():
         captured = capture_live(model, inputs, request, note=note)
         program = lower_program(captured)
+    if captured.fused_layers:
+        raise UnsupportedOp(
+            f"{captured.fused_layers[0]} runs as one kernel in evaluation, whose bits its parts have not",
+            fix="torch.backends.mha.set_fastpath_enabled(False), by which the model itself runs in parts",
+        )
     form = note.form
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")

@@ -26,6 +26,7 @@ from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import OneDevice
 from tmmu.passes.capture.fake.foreach import foreach_as_on
+from tmmu.passes.capture.fake.fused_layers import fused_layers_noted
 from tmmu.passes.capture.fake.generators import generators_restored
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.fake.jagged import jagged_rows
@@ -138,7 +139,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
-    with recording(recorder, workload, request.device) as scaled:
+    with recording(recorder, workload, request.device) as scaled, fused_layers_noted() as fused:
         declared = _declared_tensors(workload, recorder)
         results = _step(workload, request, recorder)
         inputs = (*inputs, *recorder.supervision)
@@ -153,7 +154,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     program = recorder.finish(
         name=workload.name, device=request.device, inputs=inputs, outputs=outputs, survivors=survivors
     )
-    return replace(program, scaled_updates=scaled.count)
+    return replace(program, scaled_updates=scaled.count, fused_layers=tuple(fused))
 
 
 def _without_tensor(results: Any) -> CaptureFailed:
