@@ -21,6 +21,7 @@ from tmmu.passes.capture.eager_model import step_keeper
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.generators import generators_restored
 from tmmu.passes.capture.fake.process_state import process_state_restored
+from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.sources import calling_source
 from tmmu.passes.capture.targets.live_object import source_folder_of
@@ -112,10 +113,11 @@ def _step_of(workload: Workload, request: CaptureRequest) -> Callable[[], Any]:
 
 @contextmanager
 def _user_code(folder: str, device: torch.device) -> Iterator[None]:
-    """Block whose errors name the user's line, after which generators and the process are as before."""
+    """Block of one thread, whose errors name the user's line; generators and the process are as before afterwards."""
     stance = torch.compiler.set_stance("force_eager")
     on_device = torch.random.fork_rng([device]) if device.type == "cuda" else nullcontext()
     with (
+        TRACE_LOCK,
         process_state_restored(),
         generators_restored(),
         on_device,

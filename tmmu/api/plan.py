@@ -12,6 +12,7 @@ from tmmu.api.memory_plan import MemoryPlan
 from tmmu.driver import PlanRequest, compile_live
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import TARGETS
+from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.planner.arenas import parse_arenas
@@ -78,13 +79,14 @@ def step_or_module_mode(
 
 @contextmanager
 def logs_off() -> Iterator[None]:
-    """Block without log records: torch logs what a trace refuses, of which the error says all."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+    """Block without log records: torch logs what a trace refuses, of which the error says all. Threads wait for it."""
+    with TRACE_LOCK:
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
 
 
 def device_of_call(model_or_step: Any, inputs: Any) -> torch.device:

@@ -2,7 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from threading import RLock
+from typing import Any, Final
+
+TRACE_LOCK: Final = RLock()
+"""Held while anything of the process stands for something else: a second thread would put back what it found then."""
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from tmmu.passes.capture.imports import forget_fake_imports, importable_from, or
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
+from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
 from tmmu.passes.capture.targets.live_object import live_workload, source_folder_of
 from tmmu.passes.capture.training.model_step import evaluate, train_step
@@ -69,7 +70,7 @@ def capture_live(
         workload = live_workload(target, inputs, is_step=is_step)
         return workload if note is None else note.around(workload)
 
-    with generators_restored():
+    with TRACE_LOCK, generators_restored():
         return _capture(load, request, progress, folder=folder, imports="")
 
 
@@ -83,7 +84,7 @@ def _capture(
 ) -> CapturedProgram:
     """``folder`` is that of the source lines, ``imports`` that from which the code may import what lies beside it."""
     surroundings = (process_state_restored(), importable_from(imports), forget_fake_imports(), ordinary_imports())
-    with ExitStack() as stack:
+    with TRACE_LOCK, ExitStack() as stack:
         for block in surroundings:
             stack.enter_context(block)
         fake = stack.enter_context(fake_environment(request.device))
