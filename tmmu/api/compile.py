@@ -10,6 +10,7 @@ from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.plan import device_of_call, logs_off
 from tmmu.driver import PlanRequest, compile_graph
 from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.ir.graph import Graph
 from tmmu.passes.capture.call_form import FormNote
 from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.passes.capture.constants import assumed_inputs, constant_values
@@ -38,6 +39,8 @@ def compile(  # noqa: A001 - the name that people look for
     """
     if not isinstance(model, nn.Module):
         raise InvalidConfig(f"a {type(model).__name__} is no module", fix="compile the model of a step")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise InvalidConfig("a part of the model is a script", fix="compile the module of which it was made")
     if any(module.training for module in model.modules()):
         raise InvalidConfig("the model is in training mode", fix="call model.eval(), or use torch.compile to train")
     device = device_of_call(model, inputs)
@@ -54,6 +57,7 @@ def compile(  # noqa: A001 - the name that people look for
     form = note.form
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
+    _require_kept(note.exchanged, program.graph)
     compiled = compile_graph(program.graph, _request_of(seed))
     return CompiledModel(
         model,
@@ -71,6 +75,17 @@ def compile(  # noqa: A001 - the name that people look for
         assumed=_assumed_values(captured),
         autocast=autocast is not None,
     )
+
+
+def _require_kept(exchanged: frozenset[str], graph: Graph) -> None:
+    """``UNSUPPORTED_OP`` where a call reads a tensor that it then exchanges: the next one would find the old."""
+    values, ops = graph.values, graph.ops
+    read = {graph.notes.buffers[values.buffer[value]] for reads in ops.reads for value in reads}
+    for name in sorted(exchanged & read):
+        raise UnsupportedOp(
+            f"the model puts another tensor in the place of {name}, which it reads",
+            fix="write into the one that is there, as by copy_(), or take it as an input and return it",
+        )
 
 
 def _request_of(seed: int) -> PlanRequest:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tmmu.api.memory_plan import MemoryPlan
-from tmmu.api.model_weights import ModelWeights, places_of, storage_bytes
+from tmmu.api.model_weights import ModelWeights, places_of, storage_bytes, storages_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.call_form import (
     INPUT,
@@ -51,10 +51,12 @@ class CompiledModel:
     ) -> None:
         self.module, self.plan = module, plan
         self._request, self._form = request, form
+        self._beside = {name: found for name, found in request.weights.items() if isinstance(found, torch.Tensor)}
         self._workload = Workload(name="", folder="", run=module, module=module)
         self._assumed, self._autocast = assumed, autocast
         self._lock = Lock()
         self._weights = ModelWeights(module)
+        self._storages = storages_of(self._weights.current())
         self._executor: Executor | None = None
         self._bound_to: Mapping[str, tuple[Any, ...]] = {}
         self._is_open = True
@@ -113,21 +115,24 @@ class CompiledModel:
         executor = self._executor
         assert executor is not None
         named = {spec.name: tensor for spec, tensor in zip(executor.inputs, inputs, strict=True)}
-        self._require_assumed(weights | named)
+        written = {name: weights[name] if name in weights else self._beside[name] for name in executor.states}
         self._require_layout(executor, inputs)
-        for name in executor.states:
-            executor.state(name).copy_(storage_bytes(weights[name]))
+        self._require_assumed(weights | named)
+        self._require_apart(executor, inputs, weights, written)
+        for name, tensor in written.items():
+            executor.state(name).copy_(storage_bytes(tensor))
         try:
             return executor.run(named)
         finally:
-            for name in executor.states:
-                storage_bytes(weights[name]).copy_(executor.state(name))
+            for name, tensor in written.items():
+                storage_bytes(tensor).copy_(executor.state(name))
 
     def _bind(self) -> None:
         if self._executor is not None:
             self._executor.close()
             self._executor = None
         weights = self._weights.current()
+        self._require_shared_alike(weights)
         known = {name: tensor for name, tensor in self._request.weights.items() if name not in weights}
         own = {name: ModelTensor(tensor.detach()) for name, tensor in weights.items()}
         executor = bind_executor(replace(self._request, weights=known | own))
@@ -139,6 +144,38 @@ class CompiledModel:
                 )
         self._executor = executor
         self._bound_to = places_of(weights)
+
+    def _require_shared_alike(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """``INVALID_CONFIG`` where tied tensors came apart, others were tied, or one has no bytes."""
+        for name, tensor in weights.items():
+            if tensor.device.type == "meta":
+                raise InvalidConfig(f"{name} is on meta, where nothing has bytes", fix="give the model its weights")
+        now = storages_of(weights)
+        planned: dict[int, int] = {}
+        for name, storage in self._storages.items():
+            if planned.setdefault(storage, now[name]) != now[name] or len(set(planned.values())) < len(planned):
+                raise InvalidConfig(
+                    f"{name} shares its memory with others than when it was planned", fix="compile the model again"
+                )
+
+    def _require_apart(
+        self,
+        executor: Executor,
+        inputs: Sequence[torch.Tensor],
+        weights: Mapping[str, torch.Tensor],
+        states: Mapping[str, torch.Tensor],
+    ) -> None:
+        """``INVALID_CONFIG`` where an input lies in a weight, and the model writes one of them: it runs on copies."""
+        if not states and not executor.bound.written_inputs:
+            return
+        owners = {storage: name for name, storage in storages_of({**weights, **states}).items()}
+        written = set(storages_of(states).values())
+        for position, tensor in enumerate(inputs):
+            storage = cpp_address(tensor.untyped_storage())
+            if storage in written or (storage in owners and position in executor.bound.written_inputs):
+                raise InvalidConfig(
+                    f"an input shares its memory with {owners[storage]}, and the model writes it", fix="clone the input"
+                )
 
     def _require_as_planned(self) -> None:
         parts = tuple(self.module.modules())
@@ -154,6 +191,8 @@ class CompiledModel:
         """``INVALID_CONFIG`` for other strides than planned, or where the model writes an input that shares memory."""
         planned = self.plan.graph.values.stride
         for spec, tensor in zip(executor.inputs, inputs, strict=True):
+            if tensor.layout is not torch.strided:
+                raise InvalidConfig(f"input {spec.name} is {tensor.layout}, no dense tensor", fix="call to_dense()")
             pairs = zip(tensor.shape, tensor.stride(), planned[spec.value], strict=False)
             if tensor.shape == spec.shape and any(size > 1 and a != b for size, a, b in pairs):
                 raise InvalidConfig(

@@ -9,7 +9,7 @@ from torch import nn
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.call_form import plain_attributes
-from tmmu.torch_private import buffer_table, parameter_table
+from tmmu.torch_private import buffer_table, cpp_address, parameter_table
 
 Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 """Where a tensor lies and how: address, shape, strides, dtype."""
@@ -50,6 +50,11 @@ class ModelWeights:
 def places_of(weights: Mapping[str, torch.Tensor]) -> dict[str, Place]:
     """So that a tensor that was exchanged, or given other memory, is told."""
     return {name: (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for name, tensor in weights.items()}
+
+
+def storages_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """By name, a number for its storage; names with one number share it."""
+    return {name: cpp_address(tensor.untyped_storage()) for name, tensor in weights.items()}
 
 
 def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:

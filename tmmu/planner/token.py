@@ -13,9 +13,9 @@ _FIX: Final = "give at least 64 bytes as hexadecimal text, or a seed"
 
 def token_from_seed(seed: int) -> bytes:
     """64 bytes that depend on the seed alone; ``InvalidToken`` unless it fits 64 unsigned bits."""
-    if not 0 <= seed < 2**64:
+    if type(seed) is not int or not 0 <= seed < 2**64:
         raise InvalidToken(
-            f"seed {seed} is not an unsigned 64-bit number", fix="choose one below 2**64", seed=str(seed)
+            f"seed {seed!r:.80} is not an unsigned 64-bit number", fix="choose one below 2**64", seed=str(seed)
         )
     return blake3(seed.to_bytes(8, "little"), derive_key_context=SEED_CONTEXT).digest(length=MIN_BYTES)
 

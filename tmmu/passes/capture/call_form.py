@@ -6,6 +6,7 @@ window. Results are templates: copies in which a ``Place`` stands for each tenso
 
 import copy
 import inspect
+import weakref
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -56,10 +57,12 @@ class FormNote:
     """Notes the form of the one call of a workload's module that a trace makes.
 
     Tensors that are plain attributes of its modules are declared by their paths, so that each call can find them.
+    ``exchanged``: the names of those, and of parameters and buffers, that are other tensors after the call.
     """
 
     def __init__(self) -> None:
         self.form: CallForm | None = None
+        self.exchanged: frozenset[str] = frozenset()
 
     def around(self, workload: Workload) -> Workload:
         """The workload, whose call is noted. Nothing of it is held afterwards."""
@@ -71,12 +74,16 @@ class FormNote:
         def run(*args: Any, **kwargs: Any) -> Any:
             inputs = distinct_inputs(replace(workload, args=args, kwargs=kwargs))
             expected = form_of(every_argument(module, args, kwargs), inputs)
+            kept = {name: weakref.ref(tensor) for name, tensor in _kept_by(module)}
             results = module(*args, **kwargs)
             if form_of(every_argument(module, args, kwargs), inputs) != expected:
                 raise UnsupportedOp(
                     "the model puts other tensors into an argument", fix="return them, and pass them to the next call"
                 )
             self.form = _form(expected, inputs, module, results)
+            self.exchanged = frozenset(kept) - {
+                n for n, tensor in _kept_by(module) if n in kept and kept[n]() is tensor
+            }
             return results
 
         owned = tuple(OwnedTensor(role="constant", name=path, tensor=tensor) for path, tensor in _plain_of(module))
@@ -154,6 +161,13 @@ def _plain_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                 yield name, tensor
 
 
+def _kept_by(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors that modules keep, under every name."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+    yield from _plain_of(module)
+
+
 def plain_attributes(part: nn.Module, path: str, known: Container[int]) -> dict[str, torch.Tensor]:
     """By path, the tensors in a module's own attributes that are neither parameters nor buffers (``known`` ids)."""
     plain = {name: value for name, value in vars(part).items() if not name.startswith("_")}
@@ -171,6 +185,8 @@ def distinct_inputs(workload: Workload) -> list[torch.Tensor]:
 
 def window_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a graph tells tensors apart by."""
+    if tensor.layout is not torch.strided:
+        return tensor.layout, id(tensor)
     layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
     return cpp_address(tensor.untyped_storage()), *layout, tensor.is_conj(), tensor.is_neg()
 

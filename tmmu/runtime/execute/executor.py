@@ -16,7 +16,7 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.program import Switches
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.commit import CommitState, Pending, commit_execution
-from tmmu.runtime.execute.inputs import InputSpec, check_inputs
+from tmmu.runtime.execute.inputs import InputSpec, check_inputs, fill_input, own_window
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.tensor_views import TensorViews
 from tmmu.runtime.steps.build import CompiledStep
@@ -93,7 +93,7 @@ class Executor:
     def __init__(self, bound: BoundProgram, *, replay: bool = True, hooks: Hooks | None = None) -> None:
         self._bound = bound
         self._launches = _launches_of(bound, hooks, replay=replay)
-        self._input_views = tuple(bound.views.view(spec.value) for spec in bound.inputs)
+        self._input_views = tuple(own_window(bound.views.view(spec.value)) for spec in bound.inputs)
         self._output_views = tuple(bound.views.view(value) for value in bound.outputs)
         self._lifetime = _Lifetime()
 
@@ -112,8 +112,8 @@ class Executor:
             if place.storage.data_ptr() != place.pointer or place.storage.nbytes() != place.bytes:
                 raise _moved(place)
         with bound.segments.exclusive, _StackScope(bound, self._lifetime), bound.stream.activate(), DisableAutocast():
-            for view, tensor in zip(self._input_views, tensors, strict=True):
-                view.copy_(tensor)
+            for spec, view, tensor in zip(bound.inputs, self._input_views, tensors, strict=True):
+                fill_input(spec, view, tensor)
             run_launches(bound, self._launches)
             for position in bound.written_inputs:
                 tensors[position].copy_(self._input_views[position])

@@ -102,6 +102,28 @@ def _check_input(spec: InputSpec, inputs: Mapping[str, object]) -> torch.Tensor:
     return tensor
 
 
+def own_window(view: torch.Tensor) -> torch.Tensor:
+    """The elements of an input's view, each once: along an expanded axis all are one."""
+    for axis, (size, stride) in enumerate(zip(view.shape, view.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            view = view.narrow(axis, 0, 1)
+    return view
+
+
+def fill_input(spec: InputSpec, window: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copies the caller's tensor into the plan's memory; ``INVALID_CONFIG`` unless expanded axes are so in both."""
+    for axis, size in enumerate(window.shape):
+        if tensor.shape[axis] == size:
+            continue
+        if tensor.stride(axis) != 0:
+            fault = (
+                f"input {spec.name} has strides {tensor.stride()}, and the plan is for one expanded along axis {axis}"
+            )
+            raise InvalidConfig(fault, fix="expand it alike, or plan for this one", name=spec.name)
+        tensor = tensor.narrow(axis, 0, 1)
+    window.copy_(tensor)
+
+
 def _mismatch(spec: InputSpec, tensor: torch.Tensor) -> InvalidConfig:
     attribute = next(name for name in ("shape", "dtype", "device") if getattr(spec, name) != getattr(tensor, name))
     expected, actual = getattr(spec, attribute), getattr(tensor, attribute)
