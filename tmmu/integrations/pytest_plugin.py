@@ -85,9 +85,9 @@ def assert_fits() -> FitAssertion:
 def assert_no_growth(request: pytest.FixtureRequest) -> GrowthAssertion:
     """Fails the test where a model or step needs more than recorded: ``assert_no_growth("1%", model, inputs)``.
 
-    The recorded plan lies in ``memory_plans/`` beside the test file, under the test's name, or ``name`` where a test
-    has several; ``pytest --tmmu-update`` writes it. Total and stack of both runs count, each against what it was. A
-    step fails too where each run leaves more than ``per_step`` bytes.
+    The recorded plan lies in ``memory_plans/`` beside the test file, under the names of class and test, or ``name``
+    where a test has several; ``pytest --tmmu-update`` writes it. Total and stack of both runs count, each against what
+    it was. A step fails too where each run leaves more than ``per_step`` bytes.
     """
     names: set[str] = set()
 
@@ -104,7 +104,7 @@ def assert_no_growth(request: pytest.FixtureRequest) -> GrowthAssertion:
         from tmmu.integrations import recorded_plans as recorded  # noqa: PLC0415 - nothing at pytest's start
 
         growth, leak = recorded.parse_growth(limit), recorded.parse_growth(per_step)
-        path = recorded.recorded_path(request.path, name or request.node.name)
+        path = recorded.recorded_path(request.path, name or _test_name(request.node))
         if path.name in names:
             pytest.fail(f"{path.name} is recorded twice in this test: give each a name=...")
         names.add(path.name)
@@ -115,6 +115,12 @@ def assert_no_growth(request: pytest.FixtureRequest) -> GrowthAssertion:
         return plan
 
     return check
+
+
+def _test_name(item: pytest.Item) -> str:
+    """Of a test in its file; tests of two classes may have one name."""
+    classes = [part.name for part in item.listchain() if isinstance(part, pytest.Class)]
+    return ".".join((*classes, item.name))
 
 
 def _plan_of(target: Any, inputs: Any, plan_options: dict[str, Any]) -> "MemoryPlan":
@@ -130,28 +136,36 @@ def _plan_of(target: Any, inputs: Any, plan_options: dict[str, Any]) -> "MemoryP
 
 def _growth_text(plan: "MemoryPlan", path: Path, limit: "Limit", leak: "Limit", *, is_update: bool) -> str:
     """Why the test fails; empty where it does not, or where the plan is recorded now."""
-    from tmmu.errors import PlanError  # noqa: PLC0415
+    from tmmu.errors import TmmuError  # noqa: PLC0415
     from tmmu.integrations.recorded_plans import require_steady  # noqa: PLC0415
 
     try:
         require_steady(plan, leak)
         return _compare_or_record(plan, path, limit, is_update=is_update)
-    except PlanError as error:
+    except TmmuError as error:
         difference = error.fields.get("difference")
         return f"{error}\n\n{difference}" if difference else str(error)
 
 
 def _compare_or_record(plan: "MemoryPlan", path: Path, limit: "Limit", *, is_update: bool) -> str:
     import tmmu  # noqa: PLC0415
+    from tmmu.errors import TmmuError  # noqa: PLC0415
     from tmmu.integrations.recorded_plans import require_no_growth  # noqa: PLC0415
 
     if is_update:
-        path.parent.mkdir(exist_ok=True)
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            return f"cannot make the folder {path.parent} for recorded plans: {error.strerror}"
         plan.save(path)
     elif not path.exists():
         return f"no recorded plan {path.parent.name}/{path.name}: write it by pytest --tmmu-update, and commit it"
     else:
-        require_no_growth(tmmu.load(path), plan, limit, name=path.name)
+        try:
+            before = tmmu.load(path)
+        except TmmuError as error:
+            return f"{error}; pytest --tmmu-update can record it again"
+        require_no_growth(before, plan, limit, name=path.name)
     return ""
 
 

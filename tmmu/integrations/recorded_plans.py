@@ -5,6 +5,7 @@ it too. Without torch.
 """
 
 import re
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,10 @@ from tmmu.summary.diff_report import Limit, parse_limit
 
 FOLDER: Final = "memory_plans"
 """Beside the test file."""
+_PLAIN_NAME: Final = re.compile(r"(?P<test>[A-Za-z0-9_.=-]+)(\[(?P<case>[A-Za-z0-9_.=-]+)\])?")
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.=-]+")
+_LONGEST_NAME: Final = 120
+"""Characters of a test's name in a file's."""
 _LISTED: Final = 30
 """Lines of the difference."""
 
@@ -28,8 +32,19 @@ def parse_growth(limit: str | int) -> Limit:
 
 
 def recorded_path(test_file: Path, name: str) -> Path:
-    """Where the plan ``name`` of a test file lies; what a file name may not have is ``-``."""
-    return test_file.parent / FOLDER / f"{test_file.stem}.{_NOT_IN_NAMES.sub('-', name).strip('-')}.plan.cbor"
+    """Where the plan ``name`` of a test file lies, each name elsewhere; ``INVALID_CONFIG`` for what is no name.
+
+    What a file name may not have is ``-``, and a digest tells such names, and long ones, apart.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidConfig(f"name={name!r:.80} is no name of a plan", fix="write a text")
+    plain = _PLAIN_NAME.fullmatch(name)
+    if plain and len(name) <= _LONGEST_NAME:
+        part = "-".join(filter(None, (plain["test"], plain["case"])))
+    else:
+        readable = _NOT_IN_NAMES.sub("-", name)[:_LONGEST_NAME].strip("-")
+        part = f"{readable}-{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+    return test_file.parent / FOLDER / f"{test_file.stem}.{part}.plan.cbor"
 
 
 def require_no_growth(before: MemoryPlan, after: MemoryPlan, limit: Limit, *, name: str) -> None:

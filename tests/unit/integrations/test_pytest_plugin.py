@@ -1,5 +1,6 @@
 """The plugin of pytest, run by pytest."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -89,6 +90,40 @@ def test_growth_is_refused_until_it_is_recorded(project: pytest.Pytester) -> Non
     project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
+def test_tests_of_one_name_in_two_classes_have_plans_of_their_own(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_it=MODEL
+        + """
+class TestSmall:
+    def test_it(self, assert_no_growth):
+        assert_no_growth("1%", model(), x)
+
+class TestLarge:
+    class TestInner:
+        def test_it(self, assert_no_growth):
+            assert_no_growth("1%", torch.nn.Sequential(model(), torch.nn.ReLU()), x)
+"""
+    )
+    project.runpytest_inprocess("--tmmu-update").assert_outcomes(passed=2)
+    names = sorted(path.name for path in (project.path / "memory_plans").glob("*.plan.cbor"))
+    assert names == ["test_it.TestLarge.TestInner.test_it.plan.cbor", "test_it.TestSmall.test_it.plan.cbor"]
+
+
+def test_recorded_plan_that_cannot_be_read_or_written_fails_in_one_line(project: pytest.Pytester) -> None:
+    project.makepyfile(test_it=MODEL + GROWS)
+    folder = project.path / "memory_plans"
+    folder.write_text("a file")
+    project.runpytest_inprocess("--tmmu-update").stdout.fnmatch_lines(
+        ["E*Failed: cannot make the folder *: File exists"]
+    )
+    folder.unlink()
+    project.runpytest_inprocess("--tmmu-update").assert_outcomes(passed=1)
+    (folder / "test_it.test_grows.ir.cbor").unlink()
+    project.runpytest_inprocess().stdout.fnmatch_lines(["E*Failed: INVALID_CONFIG: cannot read *test_grows.ir.cbor*"])
+    (folder / "test_it.test_grows.plan.cbor").write_bytes(b"x")
+    project.runpytest_inprocess().stdout.fnmatch_lines(["E*Failed: PLAN_CORRUPT: **--tmmu-update can record it again*"])
+
+
 def test_plan_of_another_device_is_no_plan_to_compare_with(project: pytest.Pytester) -> None:
     file = project.makepyfile(MODEL + GROWS)
     project.runpytest_inprocess("--tmmu-update").assert_outcomes(passed=1)
@@ -121,7 +156,7 @@ def test_twice(assert_no_growth):
     assert_no_growth("1%", net, x)
 
 def test_named(assert_no_growth):
-    assert_no_growth("1%", net, x, name="a / b")
+    assert_no_growth("1%", net, x, name="a-b")
     assert_no_growth("1%", net, x, name="b")
 """
     )
@@ -151,5 +186,18 @@ def test_limit_is_a_share_or_a_size(limit: object) -> None:
 
 
 def test_names_of_recorded_plans_are_file_names() -> None:
+    folder = Path("tests/memory_plans")
+    assert recorded_path(Path("tests/test_a.py"), "test_b[x-1.5]") == folder / "test_a.test_b-x-1.5.plan.cbor"
     path = recorded_path(Path("tests/test_a.py"), "test_b[x/../y é]")
-    assert path == Path("tests/memory_plans/test_a.test_b-x-..-y.plan.cbor")
+    assert path.parent == folder
+    assert re.fullmatch(r"test_a\.test_b-x-\.\.-y-[0-9a-f]{8}\.plan\.cbor", path.name)
+
+
+def test_each_name_has_a_recorded_plan_of_its_own() -> None:
+    names = ["t[a/b]", "t[a\\b]", "t[a b]", "t[a-b]", "é", "ü", "///", "x" * 300, "x" * 301, "\ud800"]
+    paths = [recorded_path(Path("test_a.py"), name) for name in names]
+    assert len(set(paths)) == len(names)
+    assert max(len(path.name.encode()) for path in paths) < 200
+    for name in ("", 3):
+        with pytest.raises(InvalidConfig, match="no name of a plan"):
+            recorded_path(Path("test_a.py"), name)  # type: ignore[arg-type]
