@@ -57,6 +57,8 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
     options: dict[str, Any] = {"training": training, "loss": loss, "optimizer": optimizer, "autocast": autocast}
     mode = step_or_module_mode(model_or_step, **options)
     planned = plan or plan_of(model_or_step, inputs, device=device.type, **options)  # type: ignore[arg-type]
+    if not isinstance(planned, MemoryPlan):
+        raise InvalidConfig(f"a {type(planned).__name__} is no plan", fix="give what tmmu.plan or tmmu.load returns")
     if planned.graph.target != device.type:
         raise InvalidConfig(
             f"the plan is for {planned.graph.target}, and the model on {device}", fix="plan for this one"

@@ -48,9 +48,9 @@ class PlanDiff:
         """Weights, constants and state that came, went, grew or shrank."""
         return self.report.kept
 
-    def over(self, limit: str) -> tuple[str, ...]:
-        """Which of total and stack, planned and eager, grew by more than ``"1%"`` or ``"64MiB"``."""
-        return tuple(figure.name for figure in figures_over(self.report, parse_limit(limit)))
+    def over(self, limit: str | int) -> tuple[str, ...]:
+        """Which of total and stack, planned and eager, grew by more than ``"1%"``, ``"64MiB"`` or so many bytes."""
+        return tuple(figure.name for figure in figures_over(self.report, parse_limit(str(limit))))
 
     def to_dict(self) -> dict[str, object]:
         """As plain values, with the keys of ``tmmu diff --json``."""

@@ -55,6 +55,21 @@ def test_what_takes_no_parameters_is_not_looked_at(shell: Shell, text: str) -> N
     assert optimizer_bytes(shell) == 0
 
 
+MAKERS = {
+    "a partial call": "import functools\noptimizer = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)\n",
+    "a class": "class optimizer(torch.optim.SGD):\n    def __init__(self, params):\n"
+    "        super().__init__(params, lr=0.1, momentum=0.9)\n",
+    "a method": "class Maker:\n    def make(self, params):\n"
+    "        return torch.optim.SGD(params, lr=0.1, momentum=0.9)\noptimizer = Maker().make\n",
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_whatever_is_called_with_parameters_makes_the_optimizer(shell: Shell, name: str) -> None:
+    write(shell, MAKERS[name])
+    assert optimizer_bytes(shell) == optimizer_bytes(shell, "--optimizer", "sgd:momentum=0.9") > 0
+
+
 def test_plan_is_compared_with_a_file_whose_optimizer_changed(shell: Shell) -> None:
     write(shell, GROUPS)
     shell.tmmu("plan", "m.py", *STEP)

@@ -95,9 +95,13 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
 
 
 def _optimizer_maker(module: ModuleType) -> Callable[..., Any] | None:
-    """The file's function ``optimizer(params)``; an object of that name is not one."""
+    """The file's ``optimizer(params)``: a function, a class, a partial call; what takes no parameters is not one."""
     maker = getattr(module, "optimizer", None)
-    return maker if inspect.isfunction(maker) and len(required_parameters(maker)) == 1 else None
+    return (
+        maker
+        if callable(maker) and not isinstance(maker, torch.nn.Module) and len(required_parameters(maker)) == 1
+        else None
+    )
 
 
 def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, folder: str) -> Workload:

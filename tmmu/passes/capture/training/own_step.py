@@ -6,6 +6,7 @@ before the second run and is read or written in it; what it makes and somebody h
 """
 
 import gc
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,6 +62,7 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
     found = recorder.builder.lifetimes.earlier_bytes
     with recording(recorder, workload, request.device) as scaled, _update_stages(recorder) as updates:
         results = workload.run(*workload.args, **workload.kwargs)
+        _require_run(results)
         returned = {name: recorder.window_of(tensor) for name, tensor in named_tensors(results)}
         outliving = recorder.outliving_windows((*inputs, *returned.values()))
         numbers = numbers_in(results, "output")
@@ -71,6 +73,17 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
     growth = kept - (found - recorder.builder.lifetimes.earlier_bytes)
     remains = _remains_of(workload, recorder, returned, numbers, updates=len(updates))
     return replace(program, scaled_updates=scaled.count, growth=max(growth, 0), remains=remains)
+
+
+def _require_run(results: Any) -> None:
+    """``CAPTURE_FAILED`` for a generator or a coroutine, of which nothing has run yet."""
+    if inspect.iscoroutine(results):
+        results.close()  # nobody will await it, of which Python would warn
+    if inspect.iscoroutine(results) or inspect.isgenerator(results) or inspect.isasyncgen(results):
+        kind = type(results).__name__.replace("_", " ")
+        raise CaptureFailed(
+            f"the step returns a {kind}, and has not run", fix="plan a function that does the whole step"
+        )
 
 
 def _remains_of(
