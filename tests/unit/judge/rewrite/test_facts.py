@@ -33,7 +33,7 @@ def samples(names: list[str] | None) -> Iterator[Any]:
         for dtype in (torch.float32, torch.int64):
             if dtype in entry.dtypes and dtype in entry.supported_dtypes("cpu"):
                 grad = dtype.is_floating_point and entry.supports_autograd
-                for sample in list(entry.sample_inputs("cpu", dtype, requires_grad=grad))[:2]:
+                for sample in list(entry.sample_inputs("cpu", dtype, requires_grad=grad))[:4]:
                     yield entry, sample, grad
 
 
