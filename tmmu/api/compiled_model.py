@@ -24,6 +24,7 @@ from tmmu.passes.capture.call_form import (
     form_of,
     in_order,
 )
+from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.workload import Workload
 from tmmu.runtime.execute.bind import BindRequest, bind_executor
 from tmmu.runtime.execute.executor import Executor
@@ -135,7 +136,8 @@ class CompiledModel:
         self._require_shared_alike(weights)
         known = {name: tensor for name, tensor in self._request.weights.items() if name not in weights}
         own = {name: ModelTensor(tensor.detach()) for name, tensor in weights.items()}
-        executor = bind_executor(replace(self._request, weights=known | own))
+        with TRACE_LOCK:  # trials put torch's generators back as they find them
+            executor = bind_executor(replace(self._request, weights=known | own))
         for place in executor.bound.caller_storages:
             if place.name in weights and weights[place.name].untyped_storage().data_ptr() != place.pointer:
                 executor.close()
