@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.eager_model import inputs_of
@@ -58,6 +59,11 @@ class EagerStep:
         del weights
         with torch.no_grad():
             for name, tensor in self._inputs.items():
+                if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+                    raise UnsupportedOp(
+                        f"input {name} is expanded, and a checked run draws each element",
+                        fix="call contiguous() where the batch is made",
+                    )
                 tensor.copy_(inputs[name])
                 tensor.grad = None  # as of another batch
 

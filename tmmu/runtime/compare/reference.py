@@ -8,7 +8,7 @@ import torch
 from tmmu.ir.program import Program, ValueRef
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import call_failure
-from tmmu.runtime.execute.inputs import input_specs
+from tmmu.runtime.execute.inputs import fill_input, input_specs, own_window
 from tmmu.runtime.kernels.code import leaves
 from tmmu.runtime.memory.slab import with_lazy_bits
 from tmmu.runtime.weights.load import Weight, check_weights, load_into
@@ -36,7 +36,7 @@ class ReferenceExecutor:
     def load(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Copies the inputs, by name, into their buffers."""
         for spec in input_specs(self.program.graph, self._device):
-            self.value(spec.value).copy_(inputs[spec.name])
+            fill_input(spec, own_window(self.value(spec.value)), inputs[spec.name])
 
     def step(self, op: int) -> None:
         """Runs one op; ``INVALID_CONFIG`` that names it where its call raises."""
