@@ -136,6 +136,38 @@ def test_what_a_list_keeps_grows_by_its_bytes(tmp_path: Path) -> None:
     assert traced(tmp_path, loop_text("last logits kept")).growth == 0
 
 
+CHECKPOINTED_DROPOUT = (
+    HEAD
+    + """
+from torch.utils.checkpoint import checkpoint
+
+block = nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.1))
+opt = torch.optim.SGD(block.parameters(), lr=0.1)
+kept = []
+def step(batch):
+    loss = checkpoint(block, batch[0], use_reentrant=False).square().mean()
+    loss.backward()
+    opt.step()
+    opt.zero_grad()
+    return loss.item()
+"""
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_generators_state_that_a_checkpoint_puts_back_is_nothing_left(tmp_path: Path, device: str) -> None:
+    program = traced(tmp_path, CHECKPOINTED_DROPOUT, device=device)
+    assert any("random_state" in str(node.target) for node in program.graph.nodes)
+    assert program.growth == 0
+    assert program.outputs == ()
+
+
+def test_generators_state_that_a_list_keeps_is_left(tmp_path: Path) -> None:
+    keeps = "    kept.append(torch.get_rng_state())\n    torch.set_rng_state(kept[-1].clone())\n"
+    text = CHECKPOINTED_DROPOUT.replace("    return loss.item()\n", keeps)
+    assert traced(tmp_path, text).growth == torch.get_rng_state().numel()
+
+
 def test_step_that_changes_each_time_is_refused_by_its_line(tmp_path: Path) -> None:
     text = HEAD + (
         "runs = []\n"

@@ -15,6 +15,8 @@ They differ only between a ``set_state`` of the user's and the next draw: restor
 become a new, unread state. So a state that is there already is not set, a chain of checkpoints sets one state each, and
 a trace without draws in between records nothing. A state's read operator is recorded when its tensor is first used by a
 call or returned, at the point where it was read; no draw lies between, so it reads what it would have read.
+
+Only the two states that are kept hold their tensors; those of all others die when the program drops them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +89,8 @@ class Randomness:
         self._restore_point = self._builder.current_point()
         if state is not None:
             self._require_intact(tensor)
-            self._eager_state = state
+            self._move_eager(state)
+            state.tensor = tensor
             return
         # At once: a tensor from elsewhere may be written to before the next draw.
         self._record_set(tensor)
@@ -99,7 +102,14 @@ class Randomness:
 
     def forget_state(self) -> None:
         """After a draw: program and eager are in one state, which nobody has read."""
+        for state in (self._program_state, self._eager_state):
+            state.tensor = None
         self._program_state = self._eager_state = _State()
+
+    def _move_eager(self, state: _State) -> None:
+        if self._eager_state is not self._program_state:
+            self._eager_state.tensor = None
+        self._eager_state = state
 
     def before_call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """To be called before each call is recorded. Returns its ``kwargs`` without the default generator."""
@@ -113,7 +123,13 @@ class Randomness:
         """Put the program into the state in which eager is."""
         if self._eager_state is not self._program_state:
             self._record_set(self._eager_state.tensor)
+            self._program_state.tensor = None
             self._program_state = self._eager_state
+
+    def let_go(self) -> None:
+        """At the end of a program: keep no state's tensor, so that those live on which the program itself holds."""
+        self.apply_pending()
+        self.forget_state()
 
     def _record_set(self, tensor: torch.Tensor | None) -> None:
         """After the last call recorded so far, with the notes of the point that asked for it."""

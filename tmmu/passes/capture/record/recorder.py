@@ -130,6 +130,7 @@ class Recorder(UncompiledDispatchMode):
 
     def outliving_windows(self, shown: Iterable[Window]) -> tuple[Window, ...]:
         """Of each storage that the step made, no result shows, and somebody holds after it: a window on all of it."""
+        self.randomness.let_go()
         table, storages = self.builder.table, {window.storage for window in shown}
         before = frozenset(table.living())
         gc.collect()
@@ -160,6 +161,7 @@ class Recorder(UncompiledDispatchMode):
 
         Garbage in cycles is collected first: what holds a tensor then will hold it until the next step.
         """
+        self.randomness.let_go()
         table, shown = self.builder.table, {window.storage for window in outputs}
         before = frozenset(table.living())
         if not before - shown:
