@@ -1,6 +1,7 @@
 """Steps of the user's: live bytes call by call, first and steady, are those of real runs; state is found by itself."""
 
 import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,36 @@ def test_step_that_changes_each_time_is_refused_by_its_line(tmp_path: Path) -> N
         "    return model(x)\n"
     )
     with pytest.raises(CaptureFailed, match=r"does otherwise each time: call \d+ is aten"):
+        traced(tmp_path, text)
+
+
+@pytest.mark.parametrize("call", ["checkpoint(block, x, use_reentrant=False)", "block(x)"])
+def test_accumulation_by_a_counter_is_refused_by_a_line_and_with_what_to_plan(tmp_path: Path, call: str) -> None:
+    counts = "    runs.append(1)\n    if len(runs) % 2 == 0:\n        opt.step()\n        opt.zero_grad()\n"
+    text = CHECKPOINTED_DROPOUT.replace("checkpoint(block, batch[0], use_reentrant=False)", call)
+    text = text.replace("    loss =", "    x = batch[0]\n    loss =").replace("kept = []", "runs = []")
+    text = text.replace("    opt.step()\n    opt.zero_grad()\n", counts)
+    line = text.splitlines().index("    loss.backward()") + 1
+    with pytest.raises(CaptureFailed) as refused:
+        traced(tmp_path, text)
+    place = f"train.py:{line}"
+    differs = rf"call \d+ is aten\.add_\.Tensor at {place}, and the next time aten\.detach\.default at {place}$"
+    assert re.search(differs, refused.value.what)
+    assert refused.value.fix is not None
+    assert refused.value.fix.startswith("it called an optimizer's step 1 times, and the next time 0: plan one function")
+
+
+def test_call_on_another_tensor_each_time_is_refused_as_that(tmp_path: Path) -> None:
+    text = HEAD + (
+        "twins = nn.ParameterList([torch.zeros(4), torch.ones(4)])\n"
+        "order = [0, 1]\n"
+        "def step(batch):\n"
+        "    order.reverse()\n"
+        "    twins[order[0]].data.add_(1)\n"
+    )
+    with pytest.raises(
+        CaptureFailed, match=r"call \d+, aten\.detach\.default at train\.py:\d+, works on another tensor"
+    ):
         traced(tmp_path, text)
 
 
