@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 from tmmu import errors
 from tmmu.cli.commits import GIT_PREFIX, Checkout, check_out, require_folder, split_commit
 from tmmu.cli.option_groups import applications, switches
-from tmmu.cli.options import CaptureOptions, PlanningOptions
-from tmmu.cli.parsing import ModelArgument, parse_model
+from tmmu.cli.options import PLAN_MODES, CaptureOptions, PlanningOptions
+from tmmu.cli.parsing import ModelArgument, parse_model, trains_on_batch
 from tmmu.cli.planning_process import command_line
 from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.compare.match import PlannedGraph
@@ -122,12 +122,16 @@ def _plan_all(locations: Sequence[SideLocation], scratch: Path, options: Options
     """All sides; models are planned at the same time, each in a child process."""
     loaded = [None if place.side.model else _load_recorded(place) for place in locations]
     model = next((planned for planned in loaded if planned), None)
-    plan_options = _merge_options(_options_like(model), options) if model else options
+    base = _options_like(model) if model else None
     outputs = [scratch / f"{number}{PLAN_SUFFIX}" for number in range(len(locations))]
     with ExitStack() as stack:
         jobs = zip(locations, outputs, strict=True)
         # All children start before the first is waited for; the stack kills those that still run when one is refused.
-        children = [stack.enter_context(_planning_child(*job, plan_options)) for job in jobs if job[0].side.model]
+        children = [
+            stack.enter_context(_planning_child(place, output, _options_of(place, base, options)))
+            for place, output in jobs
+            if place.side.model
+        ]
         for side, child in children:
             _require_planned(side, child)
     return tuple(planned or _load(output) for planned, output in zip(loaded, outputs, strict=True))
@@ -174,6 +178,25 @@ def _optimizer(model: PlannedGraph) -> list[str]:
             return [] if text == FILE_OPTIMIZER else [text]
     targets = frozenset(graph.ops.target)  # of a graph that was made before its ops said so
     return [name for name, update in OPTIMIZERS.items() if any(target.startswith(update) for target in targets)]
+
+
+def _options_of(location: SideLocation, base: Options | None, options: Options) -> Options:
+    """The options of one side; ``base`` are those of the plan on the other side.
+
+    A training step of the user's has the mode of a training step in its plan, and is planned as one of its own.
+    """
+    if base is None:
+        return options
+    merged = _merge_options(base, options)
+    model = location.side.model
+    is_training = not options.get("--mode") and base["--mode"] == [PLAN_MODES["step"]]
+    if not is_training or model is None or model.kind != "class" or merged.get("--input"):
+        return merged
+    settings = {text.partition("=")[0] for text in merged.get("--set", ())}
+    if not trains_on_batch(location.path, model.text.rpartition(":")[2], settings):
+        return merged
+    own = {option: options.get(option, ()) for option in ("--optimizer", "--loss")}
+    return {**merged, **own, "--mode": ["step"]}
 
 
 def _merge_options(base_options: Options, options: Options) -> Options:

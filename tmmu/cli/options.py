@@ -17,6 +17,8 @@ from tmmu.cli.option_groups import AppliesTo, OptionGroup
 Run: TypeAlias = Callable[[], int]
 """What a parsed command returns: the work, which gives the exit code."""
 Mode = Literal["inference", "forward", "backward", "step"]
+PLAN_MODES: Final = {"step": "backward"}
+"""Modes of a plan that are called otherwise than what is captured."""
 Preset = Literal["train_full", "inference", "remat_enabled"]
 Device = Literal["cuda", "cpu"]
 Dtype = Literal["float32", "float16", "bfloat16"]

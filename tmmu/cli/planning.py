@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
 from tmmu.cli.option_groups import applications
-from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
+from tmmu.cli.options import PLAN_MODES, CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import (
     DEFAULT_MODE,
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from tmmu.passes.capture.request import CaptureRequest
 
 
-PLAN_MODES: Final = {"step": "backward"}
-"""Modes of a plan that are called otherwise than what is captured."""
 TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast")
 HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len")
 """Options of what is traced, which are in the key of files."""

@@ -9,12 +9,12 @@ import typer
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
-from tmmu.cli.options import CaptureOptions, Mode, PlanningOptions, Preset, TokenOptions
+from tmmu.cli.options import PLAN_MODES, CaptureOptions, Mode, PlanningOptions, Preset, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.output.run_report import lines, record
 from tmmu.cli.parsing import parse_model, parse_option
-from tmmu.cli.planning import PLAN_MODES, ModelRequest, capture_request, model_request, names_step, quiet
+from tmmu.cli.planning import ModelRequest, capture_request, model_request, names_step, quiet
 from tmmu.codec.load import load_plan
 from tmmu.driver import RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig

@@ -76,3 +76,28 @@ def test_run_in_a_plan_of_the_step_takes_its_mode(shell: Shell) -> None:
     shell.tmmu("plan", step, "--device", "cpu", "-o", "step.plan.cbor")
     record = shell.tmmu("run", step, "--plan", "step.plan.cbor", "--json").record
     assert (record["mode"], record["runs"], record["checked"]) == ("backward", 1, 0)
+
+
+def test_step_is_compared_with_its_plan_as_a_step(shell: Shell) -> None:
+    step = write(shell, loop_text("sgd with momentum"))
+    assert shell.tmmu("plan", step, "--device", "cpu").code == 0
+    done = shell.tmmu("diff", "train.step.plan.cbor", step, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert not any(figure["change"] for figure in done.record["figures"])
+    assert done.record["after"]["mode"] == "backward"
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("    model(batch[0]).sum().backward()\n", ("plan", "train.py:step", "--mode", "backward")),
+        ("    trainer.training_step(batch)\n", ("plan", "train.py:step")),
+    ],
+)
+def test_function_that_lacks_its_batch_is_told_of_mode_step(
+    shell: Shell, body: str, arguments: tuple[str, ...]
+) -> None:
+    write(shell, HEAD + "def step(batch):\n" + body)
+    err = shell.tmmu(*arguments).err
+    assert "step needs batch (use --mode step if it is a training step" in err
+    assert "--set batch=VALUE" in err

@@ -75,7 +75,7 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
         run, extra = _without_compile(member), {key: settings[key] for key in settings if key in _parameters(member)[0]}
         used.update(extra)
     else:
-        run, extra = _call_maker(member, settings, used), {}
+        run, extra = _call_maker(member, settings, used, may_be_step=inspect.isfunction(member)), {}
     if not callable(run):
         raise CaptureFailed(f"{name} makes no module", fix="name an nn.Module class, or a function that makes one")
     args, kwargs = _inputs(module, request, settings, used, run)
@@ -212,16 +212,20 @@ def _parameters(function: Callable[..., Any]) -> tuple[set[str], bool]:
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _call_maker(maker: Callable[..., Any], settings: dict[str, Any], used: set[str]) -> Any:
-    """Call a maker with the settings that it takes."""
+def _call_maker(
+    maker: Callable[..., Any], settings: dict[str, Any], used: set[str], *, may_be_step: bool = False
+) -> Any:
+    """Call a maker with the settings that it takes; ``may_be_step``: what it lacks may be a batch."""
     names, any_name = _parameters(maker)
     taken = {key: value for key, value in settings.items() if key in names or any_name}
     used.update(taken)
     missing = [name for name in required_parameters(maker) if name not in taken]
     if missing:
+        setting = f"give --set {missing[0]}=VALUE"
+        step = f"use --mode step if it is a training step of its own; if it makes the model, {setting}"
         raise InvalidConfig(
             f"{getattr(maker, '__name__', 'model')} needs {', '.join(missing)}",
-            fix=f"give --set {missing[0]}=VALUE, or name a function of the file that makes the model",
+            fix=step if may_be_step else f"{setting}, or name a function of the file that makes the model",
         )
     return _without_compile(maker(**taken))
 
