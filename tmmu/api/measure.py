@@ -14,7 +14,7 @@ from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.plan import device_of_call, step_or_module_mode
 from tmmu.api.plan import plan as plan_of
 from tmmu.eager.observed import BEFORE, observed_memory
-from tmmu.eager.peak import live_levels
+from tmmu.eager.peak import eager_run, live_levels
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.passes.capture.eager_model import step_keeper
@@ -63,7 +63,7 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
         raise InvalidConfig(
             f"the plan is for {planned.graph.target}, and the model on {device}", fix="plan for this one"
         )
-    run = planned.graph.notes.eager
+    run = eager_run(planned.graph, planned.plan.mode)
     if run is None:
         raise InvalidConfig("the graph does not say how long eager holds what", fix="plan the model again")
     request = CaptureRequest(model="", mode=mode, device=device.type, loss=loss, optimizer=optimizer, autocast=autocast)

@@ -11,7 +11,7 @@ from tmmu.codec.files import write_atomic, write_together
 from tmmu.codec.load import PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.compare.match import PlannedGraph
 from tmmu.driver import FirstStep
-from tmmu.eager.peak import EagerFigures, eager_figures, live_levels
+from tmmu.eager.peak import EagerFigures, eager_figures, eager_run, live_levels
 from tmmu.errors import InvalidConfig
 from tmmu.export.live_curves import stack_curve
 from tmmu.ir.graph import Graph, encode_graph
@@ -60,9 +60,12 @@ class MemoryPlan:
 
     @property
     def eager(self) -> EagerFigures:
-        """A run of the model as it is. ``INVALID_CONFIG`` for a graph that does not say it (version 1)."""
+        """A run of the model as it is. ``INVALID_CONFIG`` for a graph that does not say it.
+
+        That is one of version 1, and that of a training step for a plan of its forward half.
+        """
         if self._eager is None:
-            raise InvalidConfig("the graph does not say how long eager holds what", fix="plan the model again")
+            raise InvalidConfig("the graph does not say what eager holds in this run", fix="plan the model again")
         return self._eager
 
     def fits(
@@ -91,7 +94,7 @@ class MemoryPlan:
         for position in range(len(self.plan.order)):
             level = change.get(position, level)
             planned.append(level)
-        run = self.graph.notes.eager
+        run = eager_run(self.graph, self.plan.mode)
         eager = live_levels(run.storages, run.calls) if run else []
         return LiveBytes(planned=tuple(planned), eager=tuple(eager))
 
@@ -158,7 +161,7 @@ class MemoryPlan:
     @cached_property
     def _eager(self) -> EagerFigures | None:
         """Once: the allocator's model takes each storage's alloc and free."""
-        return eager_figures(self.graph)
+        return eager_figures(self.graph, self.plan.mode)
 
     @cached_property
     def _memory(self) -> Memory:

@@ -60,7 +60,7 @@ class CaptureOptions(OptionGroup):
         CaptureOption(
             help="Capture one evaluation, the forward half of a training step, the whole step, or a step of your "
             "own: a function with its optimizer and all. Default: step for a function of a file that takes a batch "
-            "and trains on it, else inference."
+            "and trains on it, backward for a graph of a training step, else inference."
         ),
         FOR_ANY,
     ] = None

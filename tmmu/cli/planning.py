@@ -72,12 +72,17 @@ class CaptureSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """A model, what to capture of it and how to plan that, every option checked; ``cache``: use the plan cache."""
+    """A model, what to capture of it and how to plan that, every option checked; ``cache``: use the plan cache.
+
+    ``is_mode_open``, ``is_preset_open``: no option names it. Of a graph's file, the graph then says the mode.
+    """
 
     model: ModelArgument
     capture: CaptureSettings
     plan: PlanRequest
     cache: bool
+    is_mode_open: bool
+    is_preset_open: bool
 
 
 def model_request(
@@ -102,7 +107,23 @@ def model_request(
         search_nodes=require_nodes(planning.nodes) or 0,
     )
     settings = _capture_settings(capture, device)
-    return ModelRequest(model=model, capture=settings, plan=plan, cache=not planning.no_cache)
+    return ModelRequest(
+        model=model,
+        capture=settings,
+        plan=plan,
+        cache=not planning.no_cache,
+        is_mode_open=capture.mode is None,
+        is_preset_open=planning.preset is None,
+    )
+
+
+def plan_of_graph(request: ModelRequest, graph: Graph) -> PlanRequest:
+    """How a graph that was read is planned: whole where it is a training step and no option names a mode."""
+    if not request.is_mode_open or all(stage == "forward" for stage in graph.ops.stage):
+        return request.plan
+    return replace(
+        request.plan, mode="backward", preset="train_full" if request.is_preset_open else request.plan.preset
+    )
 
 
 def names_step(model: ModelArgument, options: CaptureOptions) -> bool:
@@ -158,8 +179,9 @@ def compile_request(request: ModelRequest) -> Compiled:
     cache = plan_cache(reverify=True) if request.cache else None
     if request.model.kind == "ir":
         graph = load_graph(request.model.path)
-        _require_gradient(graph, request.plan.mode)
-        return compile_graph(graph, request.plan, cache=cache, key=graph_key(graph, request.plan))
+        plan = plan_of_graph(request, graph)
+        _require_gradient(graph, plan.mode)
+        return compile_graph(graph, plan, cache=cache, key=graph_key(graph, plan))
     key = file_key(request) if cache else None
     compiled = load_cached_plan(cache, key, request.plan) if cache and key else None
     if compiled is not None:

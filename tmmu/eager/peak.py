@@ -44,9 +44,18 @@ class EagerFigures:
     holdings: tuple[Holding, ...]
 
 
-def eager_figures(graph: Graph) -> EagerFigures | None:
-    """The figures of a graph; ``None`` where it does not say its lifetimes (version 1)."""
-    eager = graph.notes.eager
+def eager_run(graph: Graph, mode: str) -> EagerRun | None:
+    """What eager holds in the run that a plan of ``mode`` replaces; ``None`` where the graph does not say that.
+
+    A graph of version 1 says nothing, and one of a whole training step says nothing of its forward half alone.
+    """
+    is_whole = mode == "backward" or all(stage == "forward" for stage in graph.ops.stage)
+    return graph.notes.eager if is_whole else None
+
+
+def eager_figures(graph: Graph, mode: str = "backward") -> EagerFigures | None:
+    """The figures of ``eager_run``; ``None`` where that is."""
+    eager = eager_run(graph, mode)
     if eager is None:
         return None
     levels = live_levels(eager.storages, eager.calls)

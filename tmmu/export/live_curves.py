@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tmmu.compare.timeline import levels, placed_items
-from tmmu.eager.peak import live_levels
+from tmmu.eager.peak import eager_run, live_levels
 from tmmu.export.buffer_rows import items_of, timeline_end
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
@@ -39,9 +39,9 @@ def stack_curve(plan: Plan) -> LiveCurve:
     return LiveCurve(name=STACK, end=timeline_end(plan), steps=levels(tuple(items_of(plan, segment=STACK))))
 
 
-def eager_curve(graph: Graph | None) -> LiveCurve | None:
+def eager_curve(graph: Graph | None, mode: str) -> LiveCurve | None:
     """Bytes, not padded, of the storages that a step makes, by eager's own calls; ``None`` where no graph says it."""
-    eager = graph.notes.eager if graph else None
+    eager = eager_run(graph, mode) if graph else None
     if eager is None:
         return None
     sizes = live_levels(eager.storages, eager.calls)

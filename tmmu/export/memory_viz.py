@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
+from tmmu.eager.peak import eager_run
 from tmmu.errors import InvalidConfig
 from tmmu.export.allocations import (
     Allocation,
@@ -26,14 +27,15 @@ _ADDRESS: Final = attrgetter("address")
 def encode_memory_viz(plan: Plan, graph: Graph | None, run: str) -> bytes:
     """The pickle of the snapshot of a plan's stack, or of the storages of ``run`` "eager".
 
-    ``InvalidConfig`` where the graph does not say what eager holds.
+    ``InvalidConfig`` where the graph does not say what eager holds in the run that is planned.
     """
     if run != EAGER:
         return encode_pickle(snapshot(planned_allocations(plan, graph)))
-    if graph is None or graph.notes.eager is None:
+    eager = eager_run(graph, plan.mode) if graph else None
+    if eager is None:
         what = "--run eager: nothing says what the model holds when it is run as it is"
         raise InvalidConfig(what, fix="plan the model again with this version, and keep the graph beside its plan")
-    return encode_pickle(snapshot(eager_allocations(graph.notes.eager)))
+    return encode_pickle(snapshot(eager_allocations(eager)))
 
 
 def snapshot(trace: AllocationTrace) -> dict[str, Plain]:

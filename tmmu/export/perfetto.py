@@ -87,7 +87,7 @@ def encode_perfetto(plan: Plan, graph: Graph | None, run: str) -> bytes:  # noqa
     if graph is not None:
         _write_ops(trace, planned, plan, graph)
     _write_buffers(trace, planned, plan, graph)
-    eager = eager_curve(graph)
+    eager = eager_curve(graph, plan.mode)
     if eager is not None:
         run_as_it_is = trace.track(f"{model}: run as it is, by its own calls")
         _write_curve(trace, run_as_it_is, "live bytes: eager", eager)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
+from tmmu.eager.peak import eager_run
 from tmmu.export.buffer_rows import PlacedBuffer, buffer_rows, items_of
 from tmmu.export.cells import cell_of
 from tmmu.ir.encoding.columns import column_map
@@ -113,8 +114,9 @@ def _records(plan: Plan, graph: Graph | None) -> Iterator[dict[str, object]]:
     for row in buffer_rows(plan, graph):
         fields = {name: getattr(row, name) for name in PlacedBuffer.__slots__}
         yield {"record": "buffer", **fields, "address": _address(row.address)}
-    if graph is not None and graph.notes.eager is not None:
-        yield from _eager_records(graph.notes.eager)
+    eager = eager_run(graph, plan.mode) if graph else None
+    if eager is not None:
+        yield from _eager_records(eager)
 
 
 def _eager_records(eager: EagerRun) -> Iterator[dict[str, object]]:

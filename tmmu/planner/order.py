@@ -89,7 +89,7 @@ def _demand_closed(graph: Graph, chosen: Sequence[int], writer: Sequence[int]) -
             if writer[value] != writer_in_any_stage[value]:
                 raise InvalidIrShapes(
                     f"op {op} of stage {graph.ops.stage[op]} reads value {value} of a later stage",
-                    fix="give the op the stage of what it reads",
+                    fix="plan it with --mode backward, or give the op the stage of what it reads",
                     op=op,
                     value=value,
                 )

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tmmu.eager.peak import EagerFigures, eager_figures, live_levels
+from tmmu.eager.peak import EagerFigures, eager_figures, eager_run, live_levels
 from tmmu.ir.graph import Graph
+from tmmu.ir.lifetimes import Lifetimes
 from tmmu.ir.plan import Arenas, Plan, Slots
 from tmmu.report.buffers import MapBuffer, map_buffers
 from tmmu.report.ring_bars import RingChart, ring_chart
@@ -96,7 +97,7 @@ def report_contents(title: str, plan: Plan, graph: Graph | None) -> ReportConten
         slabs=slabs,
         buffers=map_buffers(plan, graph),
         positions=_positions(plan, graph),
-        eager=_eager(graph) if graph else None,
+        eager=_eager(graph, plan.mode) if graph else None,
         ring=ring_chart(plan.ring, len(plan.order)) if plan.ring else None,
     )
 
@@ -132,19 +133,18 @@ def _positions(plan: Plan, graph: Graph | None) -> PositionNotes:
     )
 
 
-def _eager(graph: Graph) -> EagerTimeline | None:
-    figures, eager = eager_figures(graph), graph.notes.eager
+def _eager(graph: Graph, mode: str) -> EagerTimeline | None:
+    figures, eager = eager_figures(graph, mode), eager_run(graph, mode)
     if figures is None or eager is None:
         return None
     live = live_levels(eager.storages, eager.calls)
     changes = ((call, after) for call, (before, after) in enumerate(pairwise((-1, *live))) if before != after)
-    return EagerTimeline(figures=figures, calls=eager.calls, levels=tuple(changes), live=_storages(graph, figures))
+    return EagerTimeline(
+        figures=figures, calls=eager.calls, levels=tuple(changes), live=_storages(eager.storages, figures)
+    )
 
 
-def _storages(graph: Graph, figures: EagerFigures) -> tuple[EagerStorage, ...]:
-    if graph.notes.eager is None:
-        return ()
-    table = graph.notes.eager.storages
+def _storages(table: Lifetimes, figures: EagerFigures) -> tuple[EagerStorage, ...]:
     columns = ("bytes", "birth", "death", "maker", "module", "source", "holder")
     live = [row for row in range(len(table)) if table.birth[row] <= figures.position < table.death[row]]
     live.sort(key=lambda row: (-table.bytes[row], row))

@@ -8,7 +8,6 @@ from typing import Final
 from tmmu.compare.diff import Change, PeakChange, difference
 from tmmu.compare.match import PlannedGraph
 from tmmu.eager.peak import eager_figures
-from tmmu.ir.graph import Graph
 from tmmu.planner.arenas import parse_size
 from tmmu.summary.plan_summary import Memory, memory_of
 
@@ -101,9 +100,9 @@ class EagerTotalsByTime:
         return tuple(known)
 
 
-def eager_totals(graph: Graph) -> EagerTotals | None:
-    """The totals of a graph run as it is, if it says them."""
-    figures = eager_figures(graph)
+def eager_totals(side: PlannedGraph) -> EagerTotals | None:
+    """The totals of the run that a plan replaces, as it is, if the graph says them."""
+    figures = eager_figures(side.graph, side.plan.mode)
     if figures is None:
         return None
     return EagerTotals(
@@ -171,7 +170,7 @@ def compare(before: PlannedGraph, after: PlannedGraph, *, names: Sequence[str]) 
         lines=_causes(changes.peak),
         kept=changes.persistent,
         fared=tuple(ReasonCount(why=why, buffers=n, bytes=size) for why, (n, size) in changes.totals.items()),
-        eager=EagerTotalsByTime(before=eager_totals(before.graph), after=eager_totals(after.graph)),
+        eager=EagerTotalsByTime(before=eager_totals(before), after=eager_totals(after)),
     )
 
 

@@ -103,7 +103,7 @@ def eager_notes(eager: EagerTotalsByTime) -> Iterator[str]:
         side = eager.before or eager.after
         assert side is not None
         total = readable_size(side.total_bytes)
-        yield f"run as it is: {total} {known[0]}; the other graph does not say (version 1)"
+        yield f"run as it is: {total} {known[0]}; the other graph does not say"
     if eager.before and eager.after and not eager.is_comparable:
         versions = f"CPython {eager.before.python} before and {eager.after.python} now"
         yield f"run as it is: frames of {versions}, which may hold locals for other times; no limit is held against it"

@@ -170,7 +170,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
     ``listed`` buffers of the peak are named, or all of them for ``None``.
     """
     memory = memory_of(plan, graph)
-    eager = eager_figures(graph) if graph else None
+    eager = eager_figures(graph, plan.mode) if graph else None
     return Summary(
         model=graph.notes.name if graph else "",
         target=graph.target if graph else "",

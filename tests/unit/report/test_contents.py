@@ -88,7 +88,8 @@ def test_figures_add_up() -> None:
 
 
 def test_eager_is_told_by_its_own_calls() -> None:
-    eager = contents().eager
+    assert contents().eager is None  # the trace is of a step, and the plan of its forward half
+    eager = report_contents("sample", plan(mode="backward", preset="train_full"), described()).eager
     assert eager is not None
     assert eager.levels == ((0, 64), (1, 320), (3, 256), (4, 272), (5, 256))
     assert (eager.calls, eager.figures.position, eager.figures.stack_bytes) == (6, 1, 320)

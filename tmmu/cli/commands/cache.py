@@ -21,7 +21,15 @@ from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import parse_model, parse_option, refuse
-from tmmu.cli.planning import ModelRequest, capture_request, file_key, graph_key, model_request, quiet
+from tmmu.cli.planning import (
+    ModelRequest,
+    capture_request,
+    file_key,
+    graph_key,
+    model_request,
+    plan_of_graph,
+    quiet,
+)
 from tmmu.codec.load import load_graph
 from tmmu.codec.printable import align_columns
 from tmmu.driver import cache_folder, key_of_traced_model
@@ -221,7 +229,8 @@ def run_why(request: ModelRequest, *, as_json: bool) -> int:
 
 def _key_of_request(request: ModelRequest) -> Key:
     if request.model.kind == "ir":
-        return graph_key(load_graph(request.model.path), request.plan)
+        graph = load_graph(request.model.path)
+        return graph_key(graph, plan_of_graph(request, graph))
     key = file_key(request)
     if key is not None:
         return key

@@ -139,7 +139,7 @@ def _operators(graph: Graph | None, plan: Plan) -> tuple[OperatorRow, ...]:
 
 def _curves(graph: Graph | None, plan: Plan) -> list[tuple[str, LiveCurve]]:
     """What ``--plot`` draws: the stack of a run as it is, where the graph says it, and of the plan."""
-    eager = eager_curve(graph)
+    eager = eager_curve(graph, plan.mode)
     as_it_is = [("run as it is, stack by eager's calls", eager)] if eager else []
     return [*as_it_is, ("inside the plan, stack by position", stack_curve(plan))]
 
@@ -165,7 +165,7 @@ def _record(job: ShowJob, plan: Plan, graph: Graph | None) -> dict[str, object]:
     if job.settings.semantics:
         record["semantics"] = semantics_record(*_semantics(job, graph, plan))
     if job.settings.plot:
-        eager = eager_curve(graph)
+        eager = eager_curve(graph, plan.mode)
         record["plot"] = {"planned": asdict(stack_curve(plan)), "eager": asdict(eager) if eager else None}
     return record
 

@@ -10,6 +10,7 @@ from tmmu.summary.plan_summary import Fit, Summary
 if TYPE_CHECKING:
     from tmmu.driver import FirstStep
 
+UNSAID: Final = "the graph does not say it (version 1, of a training step, or no graph)"
 LISTED_HOLDERS: Final = 3
 """Holders that are named."""
 
@@ -21,7 +22,7 @@ def figures_lines(summary: Summary) -> list[str]:
         f"inside the plan: {readable_size(planned.total_bytes)}, of which stack {readable_size(planned.stack_bytes)}"
     )
     if summary.eager is None:
-        return ["run as it is: not known, the graph does not say it (version 1, or no graph)", inside]
+        return [f"run as it is: not known, {UNSAID}", inside]
     return [eager_line(summary.eager, summary.eager_fits, summary.reserve), inside, *holding_lines(summary.eager)]
 
 

@@ -33,7 +33,7 @@ def new_model_report(after: PlannedGraph, *, absent: str, name: str) -> NewModel
         after=side_summary(name, after),
         figures=tuple(figures(None, after)),
         fullest=peaks[0] if peaks else None,
-        eager=eager_totals(after.graph),
+        eager=eager_totals(after),
     )
 
 

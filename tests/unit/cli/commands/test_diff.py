@@ -248,7 +248,7 @@ def test_runs_as_they_are_are_compared_and_limited(shell: Shell) -> None:
     pair = lived("old", (1 << 20, 1 << 20)), lived("new", (1 << 20, 2 << 20))
     done = shell.tmmu("diff", *pair, "--fail-over", "40%")
     assert done.code == 3
-    assert done.out.startswith("old.ir.cbor -> new.ir.cbor: inference on cpu, preset inference: the same plan; run as ")
+    assert done.out.startswith("old.ir.cbor -> new.ir.cbor: backward on cpu, preset train_full: the same plan; run as ")
     assert "run as it is 2.0 MiB 3.0 MiB +1.0 MiB +50.0 % its stack 2.0 MiB 3.0 MiB" in " ".join(done.out.split())
     assert "eager total by 1048576 bytes (1.0 MiB) and eager stack by 1048576 bytes (1.0 MiB), limit 40%" in done.err
     found = shell.tmmu("diff", *pair, "--fail-over", "40%", "--json").record

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import tmmu
 from tests.unit.cli.graphs import Shell, small
+from tests.unit.ir.samples import described_graph
 from tmmu import driver as pipeline
 from tmmu.cli import planning
 from tmmu.codec.load import load_graph, load_plan
@@ -90,6 +92,29 @@ def test_mode_and_preset_reach_the_plan(shell: Shell) -> None:
         plan = load_plan(shell.plan("--mode", mode))
         assert (plan.mode, plan.preset) == (mode, preset)
     assert load_plan(shell.plan("--mode", "backward", "--preset", "remat_enabled")).preset == "remat_enabled"
+
+
+def test_graph_of_a_training_step_is_planned_whole_unless_a_mode_is_named(shell: Shell) -> None:
+    ir = shell.graph(described_graph(), "step")
+    assert shell.tmmu("plan", ir).code == 0
+    plan = load_plan(Path("step.plan.cbor"))
+    assert (plan.mode, plan.preset, len(plan.order)) == ("backward", "train_full", 8)
+    whole = shell.tmmu("plan", ir, "-o", "x.plan.cbor", "--json").record
+    assert (whole["mode"], whole["eager"]["stack_bytes"]) == ("backward", 320)
+    assert shell.tmmu("cache", "why", ir, "--json").record["kept"] is True
+    chosen = shell.tmmu("plan", ir, "-o", "y.plan.cbor", "--preset", "remat_enabled", "--json").record
+    assert (chosen["mode"], chosen["preset"]) == ("backward", "remat_enabled")
+
+
+def test_figures_of_a_training_step_as_it_is_are_said_of_no_plan_of_its_forward_half(shell: Shell) -> None:
+    ir = shell.graph(described_graph(), "step")
+    half = shell.tmmu("plan", ir, "-o", "half.plan.cbor", "--mode", "inference", "--json").record
+    assert (half["mode"], half["preset"], half["ops"], half["eager"]) == ("inference", "inference", 6, None)
+    assert "run as it is: not known" in shell.tmmu("show", "half.plan.cbor").out
+    assert shell.tmmu("show", "half.plan.cbor", "--plot", "--json").record["plot"]["eager"] is None
+    assert shell.tmmu("export", "half.plan.cbor", "--to", "memory_viz", "--run", "eager").code == 2
+    assert tmmu.load("half.plan.cbor").timeline().eager == ()
+    assert shell.tmmu("diff", "half.plan.cbor", "half.plan.cbor", "--json").record["eager"]["after"] is None
 
 
 def test_token_is_seed_0_unless_one_is_named(shell: Shell) -> None:

@@ -151,7 +151,7 @@ def test_plot_draws_eager_and_plan_on_one_scale(shell: Shell) -> None:
     summary = shell.tmmu("show", "net.plan.cbor", "--json").record
     record = shell.tmmu("show", "net.plan.cbor", "--plot", "--json").record
     assert record.pop("plot") == {
-        "planned": {"name": "stack", "end": 6, "steps": record_steps(shell)},
+        "planned": {"name": "stack", "end": 8, "steps": record_steps(shell)},
         "eager": {"name": "eager", "end": 6, "steps": [[0, 64], [1, 320], [3, 256], [4, 272], [5, 256]]},
     }
     assert record == summary
