@@ -275,10 +275,10 @@ def test_calls_that_are_not_planned_are_refused_and_nothing_runs() -> None:
         ((), {"a": a[:2], "b": b, "scale": 2.0}, r"input a has shape \(2, 8\)"),
         ((), {"a": a.double(), "b": b, "scale": 2.0}, "input a has dtype"),
         ((), {"a": torch.ones(8, 4).t(), "b": b, "scale": 2.0}, r"strides \(1, 4\)"),
-        ((), {"a": a, "b": b, "scale": 3.0}, "otherwise than the one that was planned"),
-        ((), {"a": a, "b": a, "scale": 2.0}, "otherwise than the one that was planned"),
-        ((a, [b]), {"scale": 2.0}, "otherwise than the one that was planned"),
-        ((a, b, b), {"scale": 2.0}, "otherwise than the one that was planned"),
+        ((), {"a": a, "b": b, "scale": 3.0}, "planned: scale is 3.0, and was planned as 2.0"),
+        ((), {"a": a, "b": a, "scale": 2.0}, "planned: b shares its tensor with another"),
+        ((a, [b]), {"scale": 2.0}, "planned: b is a list, and was planned as a tensor"),
+        ((a, b, b), {"scale": 2.0}, "planned: its arguments do not fit the parameters"),
     ):
         with pytest.raises(InvalidConfig, match=text):
             compiled(*args, **kwargs)
@@ -288,6 +288,27 @@ def test_calls_that_are_not_planned_are_refused_and_nothing_runs() -> None:
     assert float(a.sum()) == 32
     compiled(a=a, b=b, scale=2.0)
     assert float(a.sum()) == 64, "an input that the model writes is the caller's"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"scales": [1.0, 3.0]}, r"scales\[1\] is 3.0, and was planned as 2.0"),
+        ({"scales": [1.0]}, r"scales\[1\] is missing"),
+        ({"options": {"up": True, "deep": 2}}, r"options\['deep'\] is new"),
+        ({"options": {}}, r"options\['up'\] is missing"),
+        ({"options": None}, "options is a value None, and was planned as a dict"),
+        ({"other": 3}, "its arguments do not fit"),
+    ],
+)
+def test_call_that_is_otherwise_is_told_in_which_argument(more: dict[str, Any], text: str) -> None:
+    class Nested(nn.Module):
+        def forward(self, x: torch.Tensor, scales: Any, options: Any) -> torch.Tensor:
+            return x * float(scales[0])
+
+    call = {"x": torch.ones(4), "scales": [1.0, 2.0], "options": {"up": True}}
+    with pytest.raises(InvalidConfig, match=text):
+        tmmu.compile(Nested().eval(), call)(**(call | more))
 
 
 def test_names_and_order_of_arguments_do_not_matter() -> None:

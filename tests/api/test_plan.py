@@ -73,6 +73,9 @@ def test_figures_of_a_module() -> None:
     assert plan.eager.stack_bytes == 2 * 4 * 16 * 64
     assert plan.eager.total_bytes == WEIGHTS + 4 * 16 * 32 + plan.eager.stack_bytes
     assert [buffer.op for buffer in plan.largest(1)] == ["aten.gelu.default"]
+    assert plan.total == tmmu.plan(net(), X, device=torch.device("cpu")).total
+    with pytest.raises(InvalidConfig, match="no device 'mps'"):
+        tmmu.plan(net(), X, device=torch.device("mps"))
     assert plan.by_module() == {"1": 4096, "2": 768}
     assert max(plan.timeline().planned) == plan.stack
     assert max(plan.timeline().eager) == plan.eager.stack_bytes
@@ -252,6 +255,11 @@ def test_difference_is_what_tmmu_diff_says(tmp_path: Path) -> None:
     assert json.loads(json.dumps(difference.to_dict())) == {key: printed[key] for key in difference.to_dict()}
     assert difference.eager.after == difference.report.eager.after
     assert difference.over("1%") == ("total", "stack", "eager total", "eager stack")
+    assert difference.over(1) == difference.over("1") == difference.over("1%")
+    assert difference.over(1 << 40) == ()
+    for limit in (0.01, -1, True, None):
+        with pytest.raises(InvalidConfig, match="is no limit"):
+            difference.over(limit)  # type: ignore[arg-type]
     assert repr(difference).startswith("<PlanDiff ")
     assert difference._repr_html_().count("<table>") == 2
     assert before.diff(tmmu.plan(net(), X)).is_same

@@ -21,6 +21,7 @@ from tmmu.passes.capture.call_form import (
     distinct_inputs,
     every_argument,
     filled,
+    form_difference,
     form_of,
     in_order,
 )
@@ -67,9 +68,11 @@ class CompiledModel:
         """What the module returns. ``INVALID_CONFIG`` for a call that is not planned; nothing has run then."""
         args, kwargs = in_order(self.module, args, kwargs)
         inputs = distinct_inputs(replace(self._workload, args=args, kwargs=kwargs))
-        if form_of(every_argument(self.module, args, kwargs), inputs) != self._form.arguments:
+        form = form_of(every_argument(self.module, args, kwargs), inputs)
+        if form != self._form.arguments:
             raise InvalidConfig(
-                "this call is otherwise than the one that was planned", fix="call it alike, or compile the model for it"
+                f"this call is otherwise than planned: {form_difference(self._form.arguments, form)}",
+                fix="call it alike, or compile the model for it",
             )
         self._require_as_planned()
         with self._lock:

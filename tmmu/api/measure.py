@@ -49,8 +49,8 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
 
     Runs on a deep copy of all that is reached: memory for weights, state and inputs is taken once more, and nothing of
     the caller's changes but what a step does outside. A step, or a module with an optimizer, runs twice, and the second
-    run is observed; another module once. What is compiled runs as eager does. Arguments as of ``tmmu.plan``; the device
-    is the one on which model and inputs lie, a CPU or a GPU.
+    run is observed; another module once. What is compiled runs as eager does. Other arguments as of ``tmmu.plan``; its
+    ``preset``, ``arenas`` and ``seed`` are of a ``plan`` that is given. Device: where model and inputs lie.
     Errors: those of ``tmmu.plan``; ``INVALID_CONFIG`` for a plan of another device, and under a running profiler.
     """
     device = device_of_call(model_or_step, inputs)
@@ -61,11 +61,12 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
         raise InvalidConfig(f"a {type(planned).__name__} is no plan", fix="give what tmmu.plan or tmmu.load returns")
     if planned.graph.target != device.type:
         raise InvalidConfig(
-            f"the plan is for {planned.graph.target}, and the model on {device}", fix="plan for this one"
+            f"the plan is for {planned.graph.target}, and the model on {device}",
+            fix=f'plan it with device="{device.type}"',
         )
     run = eager_run(planned.graph, planned.plan.mode)
     if run is None:
-        raise InvalidConfig("the graph does not say how long eager holds what", fix="plan the model again")
+        raise InvalidConfig("the graph does not say what eager holds in this run", fix="plan the model again")
     request = CaptureRequest(model="", mode=mode, device=device.type, loss=loss, optimizer=optimizer, autocast=autocast)
     folder = source_folder_of(model_or_step)
     allocations = CpuAllocationLog() if device.type == "cpu" else CudaAllocationLog(device)

@@ -63,7 +63,8 @@ class MeasuredRun:
             first = self.differing[0]
             place = f"{first.name}{f' at {first.source}' if first.source else ''}"
             more = "a call that the trace lacks" if first.eager is None else f"{first.difference:+d} bytes"
-            lines.append(f"{len(self.differing)} of {len(self.calls)} calls differ, first {place}: {more}")
+            verb = "differs" if len(self.differing) == 1 else "differ"
+            lines.append(f"{len(self.differing)} of {len(self.calls)} calls {verb}, first {place}: {more}")
         if len(self.calls) != self.eager_calls:
             lines.append(f"the run makes {len(self.calls)} calls, and the trace {self.eager_calls}")
         if self._made_peak != self.eager_peak:
@@ -98,7 +99,16 @@ class MeasuredRun:
     def __repr__(self) -> str:
         verdict = "agrees with" if self.agrees else "differs from"
         peak = f"{readable_size(self.measured_peak)} measured, {readable_size(self.eager_peak)} by the plan"
-        return f"<MeasuredRun {verdict} the plan in {len(self.calls)} calls on {self.device}: {peak}>"
+        return f"<MeasuredRun {verdict} the plan in {self._extent()} on {self.device}: {peak}>"
+
+    def _extent(self) -> str:
+        """Which calls agree or differ: all, or so many of them; the figure of the peak alone is beside them."""
+        count = len(self.calls)
+        if self.differing:
+            return f"{len(self.differing)} of {count} call{'s' if count != 1 else ''}"
+        if not self.agrees:
+            return "its peak, and in no call"
+        return "its one call" if count == 1 else f"all {count} calls"
 
     def __str__(self) -> str:
         """The verdict, what differs, and the calls with most live bytes."""

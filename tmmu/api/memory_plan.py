@@ -78,8 +78,8 @@ class MemoryPlan:
         return needed + _bytes_of(reserve) <= _bytes_of(size)
 
     def largest(self, count: int = 10) -> tuple[LiveBuffer, ...]:
-        """The largest buffers that are live where the stack is fullest."""
-        return self._live[:count]
+        """The largest buffers that are live where the stack is fullest, without those of no bytes."""
+        return tuple(buffer for buffer in self._live[:count] if buffer.bytes)
 
     def by_module(self) -> dict[str, int]:
         """Bytes that are live where the stack is fullest, by the module that makes them; most first."""

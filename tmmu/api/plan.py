@@ -24,7 +24,7 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     inputs: Any = None,
     *,
     training: bool | None = None,
-    device: Literal["cuda", "cpu"] = "cuda",
+    device: Literal["cuda", "cpu"] | torch.device = "cuda",
     loss: Literal["cross_entropy", "mse", "sum"] | None = None,
     optimizer: str | None = None,
     autocast: Literal["bf16", "fp16"] | None = None,
@@ -42,6 +42,7 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     Errors: those of ``tmmu plan``, as exceptions with ``code`` and ``fix``. Takes as long as a trace: nothing is
     computed, and memory does not grow with the weights.
     """
+    device = device.type if isinstance(device, torch.device) else device  # type: ignore[assignment]
     if device not in TARGETS:
         raise InvalidConfig(f"no device {device!r:.80}", fix=f"name one of {', '.join(TARGETS)}")
     mode = step_or_module_mode(model_or_step, training=training, loss=loss, optimizer=optimizer, autocast=autocast)

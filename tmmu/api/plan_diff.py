@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from tmmu.codec.printable import printable
 from tmmu.compare.diff import Change
+from tmmu.errors import InvalidConfig
 from tmmu.summary.diff_report import (
     DiffReport,
     EagerTotalsByTime,
@@ -49,7 +50,14 @@ class PlanDiff:
         return self.report.kept
 
     def over(self, limit: str | int) -> tuple[str, ...]:
-        """Which of total and stack, planned and eager, grew by more than ``"1%"``, ``"64MiB"`` or so many bytes."""
+        """Which of total and stack, planned and eager, grew by more than ``"1%"``, ``"64MiB"`` or so many bytes.
+
+        ``INVALID_CONFIG`` for another limit, a fraction such as ``0.01`` among them.
+        """
+        if not isinstance(limit, str) and (type(limit) is not int or limit < 0):
+            raise InvalidConfig(
+                f"{limit!r:.80} is no limit", fix='write a share or a size as text, "1%" or "64MiB", or bytes'
+            )
         return tuple(figure.name for figure in figures_over(self.report, parse_limit(str(limit))))
 
     def to_dict(self) -> dict[str, object]:

@@ -62,7 +62,9 @@ def parse_size(text: str) -> int:
     """Bytes: ``8GiB``, ``1.5 GB``, ``4096``, rounded down; ``InvalidConfig`` for anything else or past 64 bits."""
     match = _SIZE.fullmatch(text.strip())
     if not match or match[2].lower() not in UNITS:
-        raise InvalidConfig(f"{text!r} is not a size", fix="write bytes, or a number with KiB, MiB, GiB", text=text)
+        raise InvalidConfig(
+            f"{text!r} is not a size", fix="write bytes, or a number with KiB, MiB, GiB or KB, MB, GB", text=text
+        )
     unit = UNITS[match[2].lower()]
     whole, point, part = match[1].partition(".")
     if point and unit == 1:

@@ -213,3 +213,47 @@ def _form_of(value: Any, numbers: Mapping[tuple[Any, ...], int], depth: int) -> 
     if callable(value) or not hasattr(value, "__dict__"):
         return type(value).__name__, id(value)
     return type(value).__name__, _form_of(vars(value), numbers, depth + 1)
+
+
+def form_difference(planned: Any, found: Any) -> str:
+    """The first argument in which a call of form ``found`` is otherwise than ``planned``, and how."""
+    if planned[0] != "dict" or found[0] != "dict":
+        return "its arguments do not fit the parameters of forward"
+    before = dict(planned[1])
+    for name, form in found[1]:
+        if before.get(name) != form:
+            return _form_difference(before[name], form, name.strip("'")) if name in before else f"{name} is new"
+    return "an argument is missing"
+
+
+def _form_difference(planned: Any, found: Any, path: str) -> str:
+    (kind, before), (other, after) = planned, found
+    if kind != other:
+        return f"{path} is a {_type_text(other)}, and was planned as a {_type_text(kind)}"
+    if kind == "tensor":
+        return f"{path} shares its tensor with another argument otherwise than planned"
+    if isinstance(before, str):
+        return f"{path} is {after:.80}, and was planned as {before:.80}"
+    if not isinstance(before, tuple) or (len(before) == 2 and isinstance(before[0], str)):
+        return f"{path} is another {_type_text(kind)} than planned"
+    return _items_difference(before, after, path)
+
+
+def _items_difference(before: Any, after: Any, path: str) -> str:
+    old, new = _items_by_name(before), _items_by_name(after)
+    for name in dict.fromkeys((*old, *new)):
+        if name not in new or name not in old:
+            return f"{path}[{name}] is {'missing' if name in old else 'new'}"
+        if old[name] != new[name]:
+            return _form_difference(old[name], new[name], f"{path}[{name}]")
+    return f"{path} has its items in another order"
+
+
+def _items_by_name(items: Any) -> dict[Any, Any]:
+    """Of a mapping by key, whose text is quoted; of a sequence by place."""
+    is_mapping = all(item[0].startswith(("'", '"')) for item in items)
+    return dict(items) if is_mapping else dict(enumerate(items))
+
+
+def _type_text(kind: str) -> str:
+    return "value None" if kind == "NoneType" else kind
