@@ -14,6 +14,11 @@ from tmmu.passes.capture.failures.failure import Failure
 from tmmu.passes.capture.record.custom_operators import is_custom
 
 Advice = Callable[[Failure], str]
+BATCH_IN_PLACE_OF_LOADER: Final = (
+    "a plan needs shapes, and no data: write one batch as the loader makes it, such as torch.empty(32, 3, 224, 224) "
+    "and torch.randint(10, (32,))"
+)
+"""What stands for a loader, whose sampler and workers want numbers of a random generator."""
 
 
 def advice_for(failure: Failure) -> str:
@@ -64,6 +69,11 @@ def _is_of_custom_operator(failure: Failure) -> bool:
     return failure.operator is not None and is_custom(failure.operator)
 
 
+def _is_of_data_loader(failure: Failure) -> bool:
+    """Whether a loader or a sampler looks at what it draws itself."""
+    return failure.kind == "DataDependentOutputException" and failure.passes("utils/data/")
+
+
 def _lacks_fake_kernel(failure: Failure) -> bool:
     return failure.kind == "UnsupportedOperatorException" or "no fake impl registered" in failure.message
 
@@ -105,7 +115,10 @@ def _of_unknown_value(failure: Failure) -> str:
 
 def _of_unknown_number(failure: Failure) -> str:
     if failure.activity in (Activity.FORWARD, Activity.LOSS):
-        return "a number that only a run knows is used here: keep it a tensor, without .item(), or compute it after"
+        return (
+            "a number that only a run knows is used here: keep it a tensor, without .item(), compute it after, or "
+            "leave the line out of the step that is planned"
+        )
     return _of_unknown_value(failure)
 
 
@@ -120,7 +133,10 @@ _VALUES: Final = {
     Activity.BUILDING: "what makes the model looks at a value that only a run knows: compute it of Python numbers",
     Activity.CONFIGURATION: "this architecture looks at weights while it is made: plan it from a file, FILE.py:NAME",
     Activity.INPUTS: "what makes the inputs looks at random numbers: compute it of Python numbers",
-    Activity.FORWARD: "control flow depends on tensor data: use torch.where, or numbers that the file gives",
+    Activity.FORWARD: (
+        "control flow depends on tensor data: use torch.where, or numbers that the file gives; "
+        "guards and comparisons of a loop, leave out of the step that is planned"
+    ),
     Activity.FILE_OPTIMIZER: "the values of parameters choose this optimizer's way: name another with --optimizer",
     Activity.OPTIMIZER: "the values of parameters choose this optimizer's way: name another with --optimizer",
 }
@@ -149,6 +165,7 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
         lambda failure: f"correct its fake kernel, the one that is registered for {failure.operator}",
     ),
     (_is("DynamicOutputShapeException"), _of_changing_shape),
+    (_is_of_data_loader, BATCH_IN_PLACE_OF_LOADER),
     (_is("DataDependentOutputException"), _of_unknown_value),
     (lambda failure: failure.takes_unknown_number, _of_unknown_number),
     (
@@ -156,7 +173,10 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
         "allow another backend (sdpa_kernel, enable_math_sdp), or change dtype or head size",
     ),
     (_is("UnsupportedFakeTensorException"), "only dense tensors can be traced"),
-    (_says(".numpy() is not supported", "Numpy is not available"), "NumPy needs values: compute it with torch"),
+    (
+        _says(".numpy() is not supported", "Numpy is not available"),
+        "NumPy needs values: compute it with torch, or leave it out of what is planned",
+    ),
     (
         _says("not compiled with CUDA", "No CUDA GPUs are available", "Found no NVIDIA driver"),
         "the model's own code names a GPU: run it where there is one; tmmu plan needs none",

@@ -8,10 +8,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.activities import Activity, in_activity
+from tmmu.passes.capture.failures.causes import BATCH_IN_PLACE_OF_LOADER
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.dtypes import with_dtype
 from tmmu.passes.capture.targets.settings import setting_of
@@ -126,6 +128,7 @@ def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, fo
         maker = getattr(module, source)
         with in_activity(Activity.INPUTS):
             value = _call_maker(maker, settings, used) if callable(maker) else maker
+        _refuse_loader(source, value)
         args, kwargs = spread_batch(value, takes)
     _refuse_unknown(settings, used, getattr(module, source, None))
     return Workload(
@@ -164,6 +167,7 @@ def _inputs(
     inputs = module.inputs
     with in_activity(Activity.INPUTS):
         value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
+    _refuse_loader("inputs", value)
     if isinstance(value, torch.Tensor):
         return (value,), {}
     if isinstance(value, Mapping):
@@ -171,6 +175,12 @@ def _inputs(
     if isinstance(value, (tuple, list)):
         return tuple(value), {}
     raise CaptureFailed("`inputs` is no tensor, tuple or dict", fix="return a tuple of tensors, or a dict by name")
+
+
+def _refuse_loader(name: str, value: object) -> None:
+    """``CAPTURE_FAILED`` for a loader in place of one of its batches."""
+    if isinstance(value, DataLoader):
+        raise CaptureFailed(f"`{name}` is a DataLoader", fix=BATCH_IN_PLACE_OF_LOADER)
 
 
 def _inputs_of_options(request: CaptureRequest, run: Any) -> dict[str, Any]:

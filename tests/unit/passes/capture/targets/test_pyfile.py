@@ -420,3 +420,42 @@ def test_a_model_is_asked_for_no_attribute_that_it_may_refuse(tmp_path: Path) ->
         "inputs = torch.zeros(2, 8)\n"
     )
     assert capture(CaptureRequest(model=str(path), device="cpu")).outputs
+
+
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.zeros(8, 4)), batch_size=2, shuffle=True)
+def step(batch):
+    return batch[0] * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "says"),
+    [
+        ("inputs = next(iter(loader))", "inference", "DataDependent"),
+        ("def inputs():\n    return next(iter(loader))", "inference", "DataDependent"),
+        ("inputs = loader", "inference", "`inputs` is a DataLoader"),
+        ("def inputs():\n    return loader", "inference", "`inputs` is a DataLoader"),
+        ("batch = loader", "step", "`batch` is a DataLoader"),
+    ],
+)
+def test_loader_in_place_of_a_batch_is_told_what_to_write(tmp_path: Path, lines: str, mode: str, says: str) -> None:
+    error = refusal_of(tmp_path, LINEAR + LOADER + lines, "step" if mode == "step" else "Net", mode=mode)
+    assert isinstance(error, CaptureFailed)
+    assert says in error.what
+    assert "write one batch as the loader makes it" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("if not torch.isfinite(loss): return", "guards and comparisons of a loop, leave out of the step"),
+        ("best.append(min(best[-1], loss.item()))", "guards and comparisons of a loop, leave out of the step"),
+        ("loss.detach().numpy().sum()", "leave it out of what is planned"),
+    ],
+)
+def test_line_of_a_loop_that_needs_values_is_told_to_be_left_out(tmp_path: Path, line: str, hint: str) -> None:
+    step = f"def step(x):\n    loss = (x * w).sum()\n    {line}\n"
+    text = "import torch\nbest = [1.0]\ninputs = torch.ones(4)\nw = torch.randn(4)\n" + step
+    assert hint in refusal_of(tmp_path, text, "step", mode="step").fix
