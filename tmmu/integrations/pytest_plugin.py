@@ -124,11 +124,15 @@ def _test_name(item: pytest.Item) -> str:
 
 
 def _plan_of(target: Any, inputs: Any, plan_options: dict[str, Any]) -> "MemoryPlan":
-    """The plan that is there, or the one that ``tmmu.plan`` makes."""
+    """The plan that is there, or the one that ``tmmu.plan`` makes; the test fails in a line where it refuses."""
+    __tracebackhide__ = True
     import tmmu  # noqa: PLC0415 - the same
 
     if not isinstance(target, tmmu.MemoryPlan):
-        return tmmu.plan(target, inputs, **plan_options)
+        try:
+            return tmmu.plan(target, inputs, **plan_options)
+        except tmmu.TmmuError as error:
+            raise pytest.fail.Exception(str(error)) from None
     if inputs is not None or plan_options:
         raise TypeError("a plan that is there takes no inputs and no options of a plan")
     return target

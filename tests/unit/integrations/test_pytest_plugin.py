@@ -69,6 +69,25 @@ def test_plan_with_inputs(assert_fits):
     done.stdout.fnmatch_lines(["*takes no inputs*"])
 
 
+def test_model_that_cannot_be_planned_fails_in_one_message(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        MODEL
+        + """
+def test_refused(assert_fits):
+    assert_fits("24GB", model(), torch.ones(16, 31), device="cpu")
+
+def test_refused_too(assert_no_growth):
+    assert_no_growth("1%", model(), x, device="mps")
+"""
+    )
+    done = project.runpytest_inprocess()
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines(["E *CAPTURE_FAILED*", "E *no device 'mps'*"])
+    text = done.stdout.str()
+    assert "During handling" not in text
+    assert "driver.py" not in text
+
+
 def test_growth_is_refused_until_it_is_recorded(project: pytest.Pytester) -> None:
     file = project.makepyfile(test_it=MODEL + GROWS)
     missing = project.runpytest_inprocess()

@@ -36,7 +36,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
         listed = f", such as {', '.join(names[:_LISTED])}" if names else ""
         raise CaptureFailed(
             f"{request.model} defines no `model`",
-            fix=f"define model and inputs, or name an object: FILE.py:NAME{listed}",
+            fix=f"{_step_hint(module)}define model and inputs, or name an object: FILE.py:NAME{listed}",
         )
     used: set[str] = set()
     maker = module.model
@@ -44,7 +44,8 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
     run = _without_compile(maker) if is_instance else _call_maker(maker, settings, used)
     if not callable(run):
         raise CaptureFailed(
-            "`model` is neither a module nor makes one", fix="define model as an nn.Module or a callable"
+            "`model` is neither a module nor makes one",
+            fix=f"{_step_hint(module)}define model as an nn.Module or a callable",
         )
     args, kwargs = _inputs(module, request, settings, used, run)
     makers = [m for m in (maker, getattr(module, "inputs", None)) if not isinstance(m, torch.nn.Module)]
@@ -163,7 +164,10 @@ def _inputs(
     if not hasattr(module, "inputs"):
         names = required_parameters(run.forward if isinstance(run, torch.nn.Module) else run) or ["name"]
         options = " ".join(f"--input {name}=dtype[shape]" for name in names[:_LISTED])
-        raise CaptureFailed(f"{request.model} defines no `inputs`", fix=f"define inputs in the file, or give {options}")
+        raise CaptureFailed(
+            f"{request.model} defines no `inputs`",
+            fix=f"{_step_hint(module)}define inputs in the file, or give {options}",
+        )
     inputs = module.inputs
     with in_activity(Activity.INPUTS):
         value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
@@ -175,6 +179,11 @@ def _inputs(
     if isinstance(value, (tuple, list)):
         return tuple(value), {}
     raise CaptureFailed("`inputs` is no tensor, tuple or dict", fix="return a tuple of tensors, or a dict by name")
+
+
+def _step_hint(module: ModuleType) -> str:
+    """How to plan the step that the file defines; empty where it defines none."""
+    return "to plan its step, name it: FILE.py:step; or " if inspect.isfunction(getattr(module, "step", None)) else ""
 
 
 def _refuse_loader(name: str, value: object) -> None:

@@ -459,3 +459,10 @@ def test_line_of_a_loop_that_needs_values_is_told_to_be_left_out(tmp_path: Path,
     step = f"def step(x):\n    loss = (x * w).sum()\n    {line}\n"
     text = "import torch\nbest = [1.0]\ninputs = torch.ones(4)\nw = torch.randn(4)\n" + step
     assert hint in refusal_of(tmp_path, text, "step", mode="step").fix
+
+
+@pytest.mark.parametrize("line", ["", "model = 3", "model = Net()"])
+def test_file_with_a_step_and_no_model_to_call_is_told_to_name_the_step(tmp_path: Path, line: str) -> None:
+    step = "def step(batch):\n    return batch * 2\n"
+    assert refusal_of(tmp_path, LINEAR + step + line).fix.startswith("to plan its step, name it: FILE.py:step; or ")
+    assert "its step" not in refusal_of(tmp_path, LINEAR + line).fix
