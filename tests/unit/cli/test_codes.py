@@ -21,6 +21,9 @@ OF_THE_RUNTIME: Final = {"SEGMENT_FULL", "SESSION_UNKNOWN", "DEVICE_MEMORY"}
 OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT"}
 """Codes of commands that print a report first; tested in ``tests/golden`` and ``test_diff``."""
 
+OF_REWRITES: Final = {"REWRITE_UNSOUND"}
+"""The code of the judge of rewrites, which no command makes yet; tested in ``tests/unit/judge/rewrite``."""
+
 BY_NO_INPUT: Final = {InternalError.code}
 """The code of our own bugs, which no input reaches; tested in ``test_error_boundary``."""
 
