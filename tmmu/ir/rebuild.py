@@ -6,7 +6,7 @@ it. Deterministic: fresh buffers and values are numbered as rows write them, so 
 the graph means its base is for the judge of rewrites to say, of which nothing here is used. O(size of the graphs).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final
@@ -73,7 +73,7 @@ class _Building:
     texts: dict[bytes, int] = field(default_factory=dict)
     partial_calls: dict[tuple[int, str, Part], _PartialCall] = field(default_factory=dict)
     pieces: dict[int, "_CallPieces"] = field(default_factory=dict)
-    by_buffer: dict[tuple[OpId, int], dict[BufferId, list[int]]] = field(default_factory=dict)
+    by_buffer: dict[tuple[OpId, str], dict[BufferId, list[int]]] = field(default_factory=dict)
     """Of what an op reads, or writes, the places by buffer."""
 
     def add(self, op: OpId, kind: str, part: Part) -> None:
@@ -83,8 +83,8 @@ class _Building:
         base_operands = [self.calls.operands[op][place] for place in call.operands]
         reads, writes = ops.reads[op], ops.writes[op]
         if kind in (TWIN, SUBLIST):
-            concerned = {buffer_of[value] for value in base_operands}
-            reads, writes = self._concerned(op, reads, concerned), self._concerned(op, writes, concerned)
+            concerned = dict.fromkeys(buffer_of[value] for value in base_operands)
+            reads, writes = self._concerned(op, "reads", concerned), self._concerned(op, "writes", concerned)
         if kind not in _AGAIN:
             for value in writes:  # the base's own buffer is changed: it is what stands for its values again
                 self.latest.pop(buffer_of[value], None)
@@ -151,9 +151,9 @@ class _Building:
             self.partial_calls[key] = self.pieces[key[0]].cut(kind, part)
         return self.partial_calls[key]
 
-    def _concerned(self, op: OpId, values: tuple[ValueId, ...], buffers: set[BufferId]) -> tuple[ValueId, ...]:
-        """Those of the values that an op reads or writes which lie in the buffers, in their order."""
-        key = (op, id(values))
+    def _concerned(self, op: OpId, side: str, buffers: Iterable[BufferId]) -> tuple[ValueId, ...]:
+        """Those of the values that an op ``reads`` or ``writes`` which lie in the buffers, in their order."""
+        key, values = (op, side), (self.base.ops.reads if side == "reads" else self.base.ops.writes)[op]
         if key not in self.by_buffer:
             found: dict[BufferId, list[int]] = {}
             for place, value in enumerate(values):

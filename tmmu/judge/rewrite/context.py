@@ -4,6 +4,7 @@ A value has the *class* (base buffer, base op) and its window: the version of a 
 that its origin makes of the buffer at the same place.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -110,12 +111,12 @@ class RewriteContext:
             rows = base.ops.reads[origin], base.ops.writes[origin]
             if kind in (TWIN, SUBLIST):
                 places = () if isinstance(expected, str) else expected.operands
-                concerned = {buffer_of[operands[origin][place]] for place in places}
+                concerned = dict.fromkeys(buffer_of[operands[origin][place]] for place in places)
                 rows = self._part_of(origin, 0, concerned), self._part_of(origin, 1, concerned)
             found.append(rows)
         return tuple(found)
 
-    def _part_of(self, origin: OpId, side: int, buffers: set[BufferId]) -> tuple[ValueId, ...]:
+    def _part_of(self, origin: OpId, side: int, buffers: Iterable[BufferId]) -> tuple[ValueId, ...]:
         """Of what an op reads (side 0) or writes (1), the values in these buffers, in their order."""
         by_buffer = self._by_buffer[side]
         if origin not in by_buffer:
