@@ -5,11 +5,12 @@ in every process and in every order. The database needs the package ``expecttest
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -57,10 +58,17 @@ class _Place:
 
 
 @cache
-def _entries() -> Mapping[str, Any]:
-    from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415 - takes seconds
+def operator_database() -> Sequence[Any]:
+    """torch's, loaded without what loading it does to the process: no later setting of a backend would be allowed."""
+    with patch.object(torch.backends, "disable_global_flags"):
+        from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415 - takes seconds
 
-    return {_full_name(entry): entry for entry in op_db}
+    return op_db  # type: ignore[no-any-return]
+
+
+@cache
+def _entries() -> Mapping[str, Any]:
+    return {_full_name(entry): entry for entry in operator_database()}
 
 
 def _full_name(entry: Any) -> str:

@@ -2,7 +2,6 @@
 
 import gc
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +59,6 @@ def real_levels(path: Path) -> list[list[int]]:
 
 def tensors() -> list[torch.Tensor]:
     return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
-
-
-@pytest.fixture(autouse=True)
-def _dynamo_of_its_own() -> Iterator[None]:
-    """Under a dispatch mode Dynamo compiles nothing, and would leave ``Sequential.forward`` alone from then on."""
-    yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("name", list(LOOPS))

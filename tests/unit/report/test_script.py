@@ -1,6 +1,7 @@
 """The page's pure script functions, under node."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 from tests.unit.ir.samples import described_graph, plan
@@ -213,8 +214,13 @@ def test_search_finds_names_ops_modules_sources_and_ids() -> None:
 
 
 def charts(body: str) -> object:
-    """What the charts of the sample's page are: ``one`` is its plan's."""
-    shown = json.loads(json_text([report_contents("sample", plan(), described_graph())]))
+    """What the charts of the sample's page are: ``one`` is its plan's.
+
+    The plan is of inference, with the timeline of eager's that a plan of the whole step has.
+    """
+    graph = described_graph()
+    whole = report_contents("sample", plan("backward", "train_full"), graph)
+    shown = json.loads(json_text([replace(report_contents("sample", plan(), graph), eager=whole.eager)]))
     return node("model.js", f"const one = m.planCharts(a.plans[0], 0); {body}", shown)
 
 

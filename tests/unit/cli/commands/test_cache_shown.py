@@ -55,6 +55,7 @@ def test_ls_names_traced_programs(net: Shell) -> None:
     """JSON has the whole hash; the table has its first digits."""
     assert net.tmmu("run", "net.py").code == 0
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    torch.compiler.reset()  # whatever ran in this process before
     torch.compile(module, backend="tmmu")(torch.zeros(2, 4))
     torch.compiler.reset()
     lines = net.tmmu("cache", "ls").out.splitlines()[1:3]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.operators.samples import operator_database
 from tests.unit.judge.rewrite.trial import Twice, copied, same
 from tmmu.ir.call_text import CallText, encode_float
 from tmmu.judge.rewrite.facts import (
@@ -27,7 +27,7 @@ FEW = ["add", "addmm", "cumsum", "div", "gather", "mul", "native_layer_norm", "s
 
 def samples(names: list[str] | None) -> Iterator[Any]:
     """Calls of torch's operator database, with their gradients."""
-    for entry in op_db:
+    for entry in operator_database():
         if entry.name.startswith("jiterator") or (names is not None and entry.name not in names):
             continue
         for dtype in (torch.float32, torch.int64):

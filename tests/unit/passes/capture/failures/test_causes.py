@@ -93,11 +93,21 @@ ROWS = (
         + INPUTS, ("--set width=",), ("forward",), "INVALID_CONFIG"),
     Row("constructor_looks_at_weights", module("return x", init="bool(torch.rand(1) > 0)"), ("makes the model",),
         ("forward", "torch.where", "inputs")),
-    Row("inputs_missing", "model = nn.Linear(4, 4)\n", ("--input name=dtype[shape]",), ("forward",)),
+    Row("inputs_missing", "model = nn.Linear(4, 4)\n", ("--input input=dtype[shape]",), ("forward",)),
     Row("inputs_raise", "model = nn.Linear(4, 4)\ndef inputs():\n    raise ValueError('no data')\n",
         ("makes the inputs",), ("forward", "the model")),
     Row("inputs_look_at_random_numbers", "model = nn.Linear(4, 4)\ndef inputs():\n    torch.rand(1).item()\n",
         ("makes the inputs",), ("forward", "torch.where", "the model")),
+    Row("inputs_of_a_loader", "model = nn.Linear(4, 4)\nfrom torch.utils.data import DataLoader\n"
+        "inputs = next(iter(DataLoader([torch.zeros(4)] * 4, batch_size=2, shuffle=True)))\n",
+        ("write one batch as the loader makes it",), ("Python numbers",)),
+    Row("optimizer_of_the_file_raises", "model = nn.Linear(4, 1)\n" + INPUTS
+        + "def optimizer(params):\n    raise ValueError('no')\n",
+        ("optimizer(params) must make its optimizer",), ("--optimizer",),
+        options=(("mode", "backward"), ("loss", "sum"))),
+    Row("optimizer_of_the_file_looks_at_weights", "model = nn.Linear(4, 1)\n" + INPUTS
+        + "def optimizer(params):\n    return torch.optim.SGD(params, lr=params[0].sum().item())\n",
+        ("name another with --optimizer",), (), options=(("mode", "backward"), ("loss", "sum"))),
     Row("file_looks_at_random_numbers", "if torch.rand(1) > 0:\n    pass\n", ("the file looks at a value",),
         ("forward", "torch.where", "inputs")),
     Row("inputs_are_no_tensors", "model = nn.Linear(4, 4)\ndef inputs():\n    return 3\n", ("return a tuple",)),
