@@ -61,7 +61,13 @@ def tensors() -> list[torch.Tensor]:
     return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
 
 
-@pytest.mark.parametrize("name", list(LOOPS))
+QUICK = frozenset({"accumulation and clipping", "mixed precision with a scaler", "two optimizers", "checkpointing"})
+BY_LOOP = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LOOPS]
+)
+
+
+@BY_LOOP
 def test_first_and_steady_step_hold_what_real_ones_hold(tmp_path: Path, name: str) -> None:
     program = traced(tmp_path, loop_text(name))
     first, steady, again = real_levels(tmp_path / "train.py")
@@ -71,7 +77,7 @@ def test_first_and_steady_step_hold_what_real_ones_hold(tmp_path: Path, name: st
     assert levels_that_differ(total_levels(program.eager)) == levels_that_differ(steady)
 
 
-@pytest.mark.parametrize("name", list(LOOPS))
+@BY_LOOP
 def test_steady_step_is_a_legal_graph_whose_state_has_names(tmp_path: Path, name: str) -> None:
     graph = lower_program(traced(tmp_path, loop_text(name))).graph
     assert check_graph(graph) == ()
