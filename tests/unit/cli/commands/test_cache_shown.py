@@ -3,13 +3,13 @@
 import errno
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from tests.unit.cli.commands.test_cache import NET, fill, plan
 from tests.unit.cli.graphs import Shell, small
@@ -51,13 +51,17 @@ def test_time_outside_the_calendar_is_left_out() -> None:
     assert _format_time(10**30) == ""
 
 
+COMPILED = """
+import torch
+from torch import nn
+torch.compile(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), backend="tmmu")(torch.zeros(2, 4))
+"""
+
+
 def test_ls_names_traced_programs(net: Shell) -> None:
     """JSON has the whole hash; the table has its first digits."""
     assert net.tmmu("run", "net.py").code == 0
-    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
-    torch.compiler.reset()  # whatever ran in this process before
-    torch.compile(module, backend="tmmu")(torch.zeros(2, 4))
-    torch.compiler.reset()
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)  # Dynamo remembers what ran in this process
     lines = net.tmmu("cache", "ls").out.splitlines()[1:3]
     models = [row["parts"]["model"] for row in net.tmmu("cache", "ls", "--json").record["entries"]]
     for line, model, name in zip(lines, models, ("torch.compile", "net"), strict=True):
