@@ -11,32 +11,14 @@ import argparse
 import gc
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from tests.eager.interceptor import live_bytes
 from tests.eager.models import BODIES, model_text
-from tests.eager.test_lifetimes import loaded, traced
+from tests.eager.test_lifetimes import step_of, traced
 from tmmu.eager.peak import live_levels
-
-
-def step_of(path: Path, mode: str) -> tuple[Any, torch.nn.Module, torch.Tensor]:
-    """A step of the file's model on real tensors."""
-    file = loaded(path)
-    net, x = file.model, file.inputs()
-    net.train(mode != "inference")
-
-    def step() -> Any:
-        if mode == "inference":
-            with torch.no_grad():
-                return net(x)
-        value = file.loss(net, x)
-        value.backward()
-        return value.detach(), *(parameter.grad for parameter in net.parameters())
-
-    return step, net, x
 
 
 def peak_of_tracker(path: Path, mode: str) -> int | str:

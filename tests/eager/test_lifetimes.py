@@ -1,6 +1,7 @@
 """Eager's live bytes, call by call, as a trace tells them: equal to the byte to those of a run on real tensors."""
 
 import importlib.util
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ def loaded(path: Path) -> Any:
     return module
 
 
-def real_run(path: Path, mode: str) -> tuple[list[int], list[str]]:
-    """The same step on real tensors, in plain torch."""
+def step_of(path: Path, mode: str) -> tuple[Callable[[], Any], torch.nn.Module, torch.Tensor]:
+    """A step of the file's model on real tensors, in plain torch; the model and its input."""
     file = loaded(path)
     net, x = file.model, file.inputs()
     net.train(mode != "inference")
@@ -45,6 +46,12 @@ def real_run(path: Path, mode: str) -> tuple[list[int], list[str]]:
         value.backward()
         return value.detach(), *(parameter.grad for parameter in net.parameters())
 
+    return step, net, x
+
+
+def real_run(path: Path, mode: str) -> tuple[list[int], list[str]]:
+    """Live bytes after each call of that step, and the calls' names."""
+    step, net, x = step_of(path, mode)
     return live_bytes(step, [*net.parameters(), *net.buffers(), x])
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tmmu.api.memory_plan import MemoryPlan
-from tmmu.api.model_weights import ModelWeights, places_of, storage_bytes, storages_of
+from tmmu.api.model_weights import ModelWeights, places_of, storages_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.call_form import (
     INPUT,
@@ -29,6 +29,7 @@ from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.workload import Workload
 from tmmu.runtime.execute.bind import BindRequest, bind_executor
 from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.memory.tensor_views import storage_bytes
 from tmmu.runtime.weights.sources import ModelTensor
 from tmmu.torch_private import cpp_address
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -55,9 +54,3 @@ def places_of(weights: Mapping[str, torch.Tensor]) -> dict[str, Place]:
 def storages_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """By name, a number for its storage; names with one number share it."""
     return {name: cpp_address(tensor.untyped_storage()) for name, tensor in weights.items()}
-
-
-def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole storage as ``uint8[bytes]``."""
-    storage: Any = tensor.detach().untyped_storage()
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))

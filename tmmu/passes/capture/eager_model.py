@@ -23,14 +23,23 @@ from tmmu.passes.capture.workload import Workload, inputs_by_name
 from tmmu.torch_private import cpp_address
 
 
+@contextmanager
+def user_code(request: CaptureRequest, activity: Activity = Activity.FORWARD) -> Iterator[None]:
+    """Block in which the code of a request's target runs on real tensors: its imports are found, its lines named."""
+    with (
+        process_state_restored(),
+        translate_errors(targets.source_folder(request.model), activity),
+        importable_from(targets.import_folder(request.model)),
+    ):
+        yield
+
+
 class EagerModel:
     """The workload of a request, with memory of its own on the device."""
 
     def __init__(self, request: CaptureRequest) -> None:
         self._request = request
-        self._folder = targets.source_folder(request.model)
-        self._import_folder = targets.import_folder(request.model)
-        with self._user_code(Activity.BUILDING), torch.device(request.device):
+        with user_code(request, Activity.BUILDING), torch.device(request.device):
             self._workload = _load_workload(request)
             self._default_device = default_device_set()
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
@@ -65,7 +74,7 @@ class EagerModel:
 
     def run(self) -> list[torch.Tensor]:
         """What one step returns, windows that coincide once, as a graph lists them."""
-        with self._user_code():
+        with user_code(self._request):
             results = [tensor.detach() for _, tensor in named_tensors(self.step())]
         return list({_window(tensor): tensor for tensor in results}.values())
 
@@ -105,15 +114,6 @@ class EagerModel:
         twin = copy.copy(self)
         twin._workload = replace(self._workload, run=torch.compile(self._workload.run))
         return twin.step
-
-    @contextmanager
-    def _user_code(self, activity: Activity = Activity.FORWARD) -> Iterator[None]:
-        with (
-            process_state_restored(),
-            translate_errors(self._folder, activity),
-            importable_from(self._import_folder),
-        ):
-            yield
 
 
 class _StepKeeper:

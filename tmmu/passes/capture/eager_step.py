@@ -14,10 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
-from tmmu.passes.capture.eager_model import inputs_of
-from tmmu.passes.capture.failures.translate import translate_errors
-from tmmu.passes.capture.fake.process_state import default_device_set, process_state_restored
-from tmmu.passes.capture.imports import importable_from
+from tmmu.passes.capture.eager_model import inputs_of, user_code
+from tmmu.passes.capture.fake.process_state import default_device_set
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.training.reach import Reach, numbers_in, reach_of
 from tmmu.passes.capture.tree import named_tensors
@@ -31,10 +29,9 @@ class EagerStep:
     """
 
     def __init__(self, request: CaptureRequest, seed: int) -> None:
-        self._folder = targets.source_folder(request.model)
-        self._import_folder = targets.import_folder(request.model)
+        self._request = request
         self.updates = 0
-        with self._user_code(Activity.BUILDING), torch.device(request.device):
+        with user_code(request, Activity.BUILDING), torch.device(request.device):
             torch.manual_seed(seed)
             self._workload = targets.load(request, None)
             self._default_device = default_device_set()
@@ -49,7 +46,7 @@ class EagerStep:
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """One step on these values of its inputs; the tensors that it returns, by path."""
         self.load({}, inputs)
-        with self._user_code(), self._updates_counted():
+        with user_code(self._request), self._updates_counted():
             results = self.step()
         self._returned = numbers_in(results, "output")
         return {name: tensor.detach() for name, tensor in named_tensors(results)}
@@ -100,12 +97,3 @@ class EagerStep:
             yield
         finally:
             hook.remove()
-
-    @contextmanager
-    def _user_code(self, activity: Activity = Activity.FORWARD) -> Iterator[None]:
-        with (
-            process_state_restored(),
-            translate_errors(self._folder, activity),
-            importable_from(self._import_folder),
-        ):
-            yield

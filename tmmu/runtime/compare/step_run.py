@@ -37,7 +37,7 @@ from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.execute.inputs import input_specs
 from tmmu.runtime.memory.sizing import require_free
 from tmmu.runtime.memory.slab import Slab, with_lazy_bits
-from tmmu.runtime.memory.tensor_views import device_bytes
+from tmmu.runtime.memory.tensor_views import device_bytes, storage_bytes
 from tmmu.runtime.weights.load import Weight, load_into
 from tmmu.runtime.weights.sources import ModelTensor, tensor_source
 
@@ -178,13 +178,8 @@ def _weights_of(repeated: RepeatedStep, tensors: Tensors, options: RunOptions) -
                 fix="keep it in an attribute, a list or a dict that the step reaches, or plan it without running",
                 name=name,
             )
-        weights[name] = ModelTensor(_storage_bytes(tensors[name]))
+        weights[name] = ModelTensor(storage_bytes(tensors[name]))
     return weights
-
-
-def _storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    storage = tensor.detach().untyped_storage()
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def _sanitize(

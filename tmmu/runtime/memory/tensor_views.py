@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -97,3 +98,9 @@ def allocate_inputs(
             end = round_up(end + graph.buffers.bytes[buffer], alignment)
     slab = Slab(end, alignment, device)
     return {buffer: (slab, offset) for buffer, offset in offsets.items()}
+
+
+def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole storage as ``uint8[bytes]``."""
+    storage: Any = tensor.detach().untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
