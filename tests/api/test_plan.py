@@ -81,6 +81,21 @@ def test_figures_of_a_module() -> None:
     assert max(plan.timeline().eager) == plan.eager.stack_bytes
 
 
+def test_first_run_of_a_step_has_to_fit_too() -> None:
+    model, seen = nn.Linear(4, 4), []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if not seen:
+            seen.append(torch.zeros(1 << 20).sum().item())
+        return model(x).sum().detach()
+
+    plan = tmmu.plan(step, torch.zeros(2, 4), device="cpu")
+    assert plan.first_step is not None
+    assert plan.needed_bytes == plan.first_step.total_bytes > 4 << 20 > plan.eager.total_bytes
+    assert plan.fits(plan.needed_bytes, reserve=0)
+    assert not plan.fits(plan.needed_bytes - 1, reserve=0)
+
+
 def test_fits_is_said_of_each_run() -> None:
     plan = tmmu.plan(net(), X, device="cpu")
     between = (plan.total + plan.eager.total_bytes) // 2

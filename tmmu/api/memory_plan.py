@@ -68,13 +68,21 @@ class MemoryPlan:
             raise InvalidConfig("the graph does not say what eager holds in this run", fix="plan the model again")
         return self._eager
 
+    @property
+    def needed_bytes(self) -> int:
+        """What runs as it is need: of a step's first run and a later one, the larger. Errors as of ``eager``."""
+        return max(self.eager.total_bytes, 0 if self.first_step is None else self.first_step.total_bytes)
+
     def fits(
         self, size: str | int, *, run: Literal["eager", "planned"] = "eager", reserve: str | int = DEFAULT_RESERVE
     ) -> bool:
-        """Whether a device of ``size`` (``"24GB"``, ``"80GiB"``, bytes) holds a run and ``reserve``."""
+        """Whether a device of ``size`` (``"24GB"``, ``"80GiB"``, bytes) holds a run and ``reserve``.
+
+        As it is (``eager``), a step has to fit in its first run too.
+        """
         if run not in ("eager", "planned"):
             raise InvalidConfig(f"run={run!r} is neither eager nor planned", fix="name one of the two")
-        needed = self.eager.total_bytes if run == "eager" else self.total
+        needed = self.needed_bytes if run == "eager" else self.total
         return needed + _bytes_of(reserve) <= _bytes_of(size)
 
     def largest(self, count: int = 10) -> tuple[LiveBuffer, ...]:

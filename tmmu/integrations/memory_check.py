@@ -81,14 +81,8 @@ def step_figures(memory_plan: MemoryPlan) -> str:
     return text
 
 
-def needed_bytes(memory_plan: MemoryPlan) -> int:
-    """What a loop needs when it is run as it is: of its first step and the steady one, the larger."""
-    first = memory_plan.first_step
-    return max(memory_plan.eager.total_bytes, 0 if first is None else first.total_bytes)
-
-
 def _require_fit(memory_plan: MemoryPlan, limit: int, check: MemoryCheck, log: logging.Logger) -> None:
-    needed, reserve = needed_bytes(memory_plan), _size_in_bytes(check.reserve) or 0
+    needed, reserve = memory_plan.needed_bytes, _size_in_bytes(check.reserve) or 0
     if needed + reserve <= limit:
         return
     eager = memory_plan.eager

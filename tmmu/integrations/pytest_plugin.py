@@ -177,7 +177,7 @@ def _misfit_text(plan: "MemoryPlan", memory: str | int, run: str, reserve: str |
     """What is needed, and the largest that is live at the peak."""
     from tmmu.planner.arenas import readable_size  # noqa: PLC0415
 
-    needed = plan.eager.total_bytes if run == "eager" else plan.total
+    needed = plan.needed_bytes if run == "eager" else plan.total
     how = "as it is" if run == "eager" else "inside its plan"
     largest = "".join(
         f"\n  {readable_size(buffer.bytes)}: {buffer.op or buffer.name} {buffer.source}".rstrip()

@@ -164,10 +164,13 @@ class OperatorRow:
     known: bool
 
 
-def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | None = LISTED_BUFFERS) -> Summary:
+def summarize(
+    plan: Plan, graph: Graph | None, *, reserve: int, listed: int | None = LISTED_BUFFERS, first_bytes: int = 0
+) -> Summary:
     """The summary of ``plan``; without its ``graph``, names and the caller's inputs are left out.
 
-    ``listed`` buffers of the peak are named, or all of them for ``None``.
+    ``listed`` buffers of the peak are named, or all of them for ``None``. ``first_bytes``: what a step of the user's
+    takes in its first run as it is, which has to fit too.
     """
     memory = memory_of(plan, graph)
     eager = eager_figures(graph, plan.mode) if graph else None
@@ -193,7 +196,7 @@ def summarize(plan: Plan, graph: Graph | None, *, reserve: int, listed: int | No
         loss=(loss_text(graph) or None) if graph else None,
         planned=PlannedFigures(stack_bytes=memory.stack, total_bytes=memory.total),
         eager=eager,
-        eager_fits=tuple(fit(gb, eager.total_bytes + reserve) for gb in DEVICE_GB) if eager else (),
+        eager_fits=tuple(fit(gb, max(eager.total_bytes, first_bytes) + reserve) for gb in DEVICE_GB) if eager else (),
     )
 
 

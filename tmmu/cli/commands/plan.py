@@ -125,7 +125,8 @@ def run_plan(job: PlanJob) -> int:
 
 
 def _report(job: PlanJob, compiled: Compiled) -> None:
-    summary = summarize(compiled.plan, compiled.graph, reserve=job.reserve)
+    first_bytes = compiled.first_step.total_bytes if compiled.first_step else 0
+    summary = summarize(compiled.plan, compiled.graph, reserve=job.reserve, first_bytes=first_bytes)
     if job.json:
         model = job.request.model
         graph = job.ir or (model.path if model.kind == "ir" else None)
