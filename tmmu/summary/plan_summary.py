@@ -192,12 +192,17 @@ def summarize(
         ring=ring_line(plan),
         state=state_parts(plan, graph) if graph else (),
         reserve=reserve,
-        fits=tuple(fit(gb, memory.total + reserve) for gb in DEVICE_GB),
+        fits=_fits(memory.total + reserve),
         loss=(loss_text(graph) or None) if graph else None,
         planned=PlannedFigures(stack_bytes=memory.stack, total_bytes=memory.total),
         eager=eager,
-        eager_fits=tuple(fit(gb, max(eager.total_bytes, first_bytes) + reserve) for gb in DEVICE_GB) if eager else (),
+        eager_fits=_fits(max(eager.total_bytes, first_bytes) + reserve) if eager else (),
     )
+
+
+def _fits(needed: int) -> tuple[Fit, ...]:
+    """Of each device size that is listed, whether it holds so many bytes."""
+    return tuple(fit(gb, needed) for gb in DEVICE_GB)
 
 
 def fit(gb: int, needed: int) -> Fit:
