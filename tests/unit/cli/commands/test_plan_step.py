@@ -23,12 +23,19 @@ def test_function_that_takes_a_batch_and_trains_on_it_is_a_step(shell: Shell) ->
     assert record["eager"]["total_bytes"] - record["eager"]["stack_bytes"] == 3 * weights + steps + inputs
 
 
+ONCE = (
+    HEAD
+    + """seen = []
+def step(batch):
+    if not seen:
+        seen.append(torch.zeros(2_000_000_000).sum().item())
+    model(batch[0]).sum().backward()
+"""
+)
+
+
 def test_device_that_only_later_steps_fit_does_not_fit(shell: Shell) -> None:
-    text = (
-        HEAD
-        + "seen = []\ndef step(batch):\n    if not seen:\n        seen.append(torch.zeros(2_000_000_000).sum().item())\n"
-    )
-    record = shell.tmmu("plan", write(shell, text + "    model(batch[0]).sum().backward()\n"), "--json").record
+    record = shell.tmmu("plan", write(shell, ONCE), "--json").record
     assert record["eager"]["total_bytes"] < 10**9
     assert [row["fits"] for row in record["eager_fits"] if row["gb"] in (8, 12)] == [False, True]
 
