@@ -2,7 +2,7 @@
 
 An operator with a row computes its results, and changes those of its arguments that the graph says it writes, from its
 arguments alone: no random numbers, no state of its own, the same bits whenever it runs on the same bits. Rows are tried
-against torch by ``tests/unit/judge/rewrite/test_facts.py``.
+against torch by ``tests/unit/judge/rewrite/test_facts.py``, some where there is a GPU alone.
 """
 
 from collections.abc import Mapping

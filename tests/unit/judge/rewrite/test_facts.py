@@ -190,6 +190,17 @@ def test_all_operators_of_the_database_compute_alone() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_root_mean_square_norm_on_a_gpu_computes_alone() -> None:
+    x, weight = X.cuda(), W.cuda()
+    mode = Twice()
+    with mode, torch.no_grad():
+        _, deviation = aten._fused_rms_norm.default(x, [3], weight, 1e-5)
+        aten._fused_rms_norm_backward.default(x, x, [3], deviation, weight, [True, True])
+    assert set(mode.tried) == {"aten._fused_rms_norm.default", "aten._fused_rms_norm_backward.default"}
+    assert not mode.faults
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("kind", ["cudnn", "efficient", "flash"])
 def test_attention_on_a_gpu_computes_alone(kind: str) -> None:
     heads = [head.to("cuda", torch.bfloat16) for head in HEADS]
