@@ -66,9 +66,16 @@ def require_no_growth(before: MemoryPlan, after: MemoryPlan, limit: Limit, *, na
 
 
 def require_steady(plan: MemoryPlan, limit: Limit) -> None:
-    """``PEAK_OVER_LIMIT`` where each run of a step leaves more than it found; a model leaves nothing."""
+    """``PEAK_OVER_LIMIT`` where each run of a step leaves more than it found; a model leaves nothing.
+
+    ``INVALID_CONFIG`` for a percentage: a step that leaves nothing has none.
+    """
+    if limit.bytes is None:
+        raise InvalidConfig(
+            f"per_step={limit.text!r} is a share of nothing", fix='write bytes, or a size such as "64KiB"'
+        )
     growth = plan.first_step.growth if plan.first_step else 0
-    if growth > (limit.bytes or 0):
+    if growth > limit.bytes:
         raise PeakOverLimit(
             f"each step leaves {growth} bytes ({readable_size(growth)}) more than it found, allowed {limit.text}",
             fix="drop what a step keeps, such as losses that still hold their graph, or allow it: per_step=...",

@@ -49,6 +49,10 @@ class MemoryPlanCallback(TrainerCallback):
         """Wait for the first batch: a hook on the model, which goes when the batch has come."""
         self._remove_hook()
         model, optimizer = kwargs["model"], _torch_optimizer(kwargs["optimizer"])
+        if optimizer is None:
+            name = type(kwargs["optimizer"]).__name__
+            LOG.warning("tmmu: the training step is not planned: its optimizer is a %s, none of torch.optim", name)
+            return
 
         def plan_first_batch(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
             if module is not model or not module.training or not torch.is_grad_enabled():
@@ -105,8 +109,7 @@ def model_loss(outputs: Any) -> torch.Tensor:
     return loss
 
 
-def _torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """Without the wrapper of accelerate, which skips updates while gradients are accumulated."""
+def _torch_optimizer(optimizer: Any) -> torch.optim.Optimizer | None:
+    """Without the wrapper of accelerate, which skips updates while gradients are accumulated; none of another kind."""
     wrapped = getattr(optimizer, "optimizer", optimizer)
-    assert isinstance(wrapped, torch.optim.Optimizer)
-    return wrapped
+    return wrapped if isinstance(wrapped, torch.optim.Optimizer) else None

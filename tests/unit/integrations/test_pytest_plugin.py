@@ -170,6 +170,9 @@ def test_leaks(assert_no_growth):
 def test_allowed(assert_no_growth):
     assert_no_growth("1%", step, x, device="cpu", per_step="512B")
 
+def test_share(assert_no_growth):
+    assert_no_growth("1%", step, x, device="cpu", per_step="1%")
+
 def test_twice(assert_no_growth):
     assert_no_growth("1%", net, x)
     assert_no_growth("1%", net, x)
@@ -180,7 +183,8 @@ def test_named(assert_no_growth):
 """
     )
     done = project.runpytest_inprocess("--tmmu-update")
-    done.assert_outcomes(passed=2, failed=2)
+    done.assert_outcomes(passed=2, failed=3)
+    done.stdout.fnmatch_lines(["*per_step='1%' is a share of nothing*"])
     done.stdout.fnmatch_lines(["*each step leaves 4 bytes (4 B) more than it found, allowed 0*"])
     done.stdout.fnmatch_lines(["*is recorded twice in this test*"])
     assert (project.path / "memory_plans" / f"{project._name}.a-b.plan.cbor").exists()

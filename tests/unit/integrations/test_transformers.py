@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import tmmu
 from tests.unit.integrations.lazy import Lazy
@@ -25,6 +26,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _records_reach_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert transformers.logging  # loading it turns this off
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
 
 
@@ -156,6 +158,13 @@ def test_step_that_cannot_be_planned_is_told_and_trains(tmp_path: Path, caplog: 
     assert training.state.global_step == 2
     assert callback.memory_plan is None
     assert any("is not planned" in record.message for record in caplog.records)
+
+
+def test_optimizer_of_another_kind_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    callback = integration.MemoryPlanCallback("1KiB")
+    callback.on_train_begin(None, None, None, model=nn.Linear(2, 2), optimizer=object())
+    assert any("its optimizer is a object" in record.message for record in caplog.records)
+    assert callback.memory_plan is None
 
 
 @pytest.mark.parametrize("options", [{"memory": "many"}, {"memory": -1}, {"on_misfit": "ignore"}, {"reserve": 1.5}])
