@@ -236,11 +236,12 @@ def _pieces(pieces: Sequence[Argument], tensor: int = 0, number: int = 0) -> _Pi
 
 @dataclass(frozen=True, slots=True)
 class _CallPieces:
-    """A text in pieces: its arguments, by argument the entries of one that is a list, and its results."""
+    """A text in pieces: its arguments, by argument the entries of one that is a list, and the places of its results."""
 
     text: CallText
     arguments: _Pieces
     lists: dict[int, _Pieces]
+    results: range
 
     def cut(self, kind: str, part: Part) -> _PartialCall:
         """The call of an op that stands for one of this text."""
@@ -263,7 +264,7 @@ class _CallPieces:
             runs.append((self.arguments, place, place + 1) if entries is None else (entries, low, high))
             if entries is not None:
                 arguments[place] = [LIST, *entries.pieces[low:high]]
-        if any(self.text.results):
+        if all(self.text.results):
             return self._partial(
                 replace(self.text, arguments=tuple(arguments), results=self.text.results[low:high]), runs, low, high
             )
@@ -273,9 +274,7 @@ class _CallPieces:
         self, text: CallText, runs: Sequence[tuple[_Pieces, int, int]], low: int = 0, high: int | None = None
     ) -> _PartialCall:
         """The call ``text`` with the places of the runs of pieces, and those of results ``[low, high)``."""
-        first = self.arguments.tensors[-1]
-        has_place = self.text.results
-        results = [first + sum(has_place[:index]) for index, is_kept in enumerate(has_place[:high]) if is_kept][low:]
+        results = self.results[low:high]
         return _PartialCall(
             text=encode_call(text),
             results=len(results),
@@ -291,7 +290,8 @@ def _call_pieces(text: CallText) -> _CallPieces:
         for place, argument in enumerate(text.arguments)
         if isinstance(argument, list) and argument[:1] == [LIST] and len(argument) > 1
     }
-    return _CallPieces(text, arguments, lists)
+    first = arguments.tensors[-1]
+    return _CallPieces(text, arguments, lists, range(first, first + sum(text.results)))
 
 
 def _twin_arguments(text: CallText) -> tuple[int, ...]:

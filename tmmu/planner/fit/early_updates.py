@@ -9,6 +9,7 @@ look for infinities) the updates wait for it. O(size of the graph, times the log
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tmmu.ir.call_text import LIST, TENSOR, CallText, decode_call, tag_count
 from tmmu.ir.graph import Graph, OpCalls
@@ -17,9 +18,9 @@ from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import SAME, SUBLIST, Part, Rewrite
 from tmmu.planner.order import dependence_edges
 
-LIST_OPERATORS = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
-"""Prefixes of operators that do to each entry of their lists what they do to a list of it alone."""
-SMALLEST_GROUP = 1 << 20
+LIST_PREFIXES: Final = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
+"""Of operators that do to each entry of their lists what they do to a list of it alone."""
+SMALLEST_GROUP: Final = 1 << 20
 """Bytes of the largest tensors of a group's entries, below which the next entry joins it."""
 
 
@@ -62,7 +63,7 @@ def _entry_buffers(base: Graph, op: OpId) -> list[list[BufferId]]:
     """Per entry of the lists of an update, the buffers of its operands; empty for what cannot be cut."""
     calls, ops, buffer_of = base.calls, base.ops, base.values.buffer
     assert calls is not None
-    if ops.stage[op] != "update" or not ops.target[op].startswith(LIST_OPERATORS):
+    if ops.stage[op] != "update" or not ops.target[op].startswith(LIST_PREFIXES):
         return []
     text = decode_call(calls.texts[calls.call[op]])
     places = [] if text is None else _entry_places(text)
