@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.commands.test_diff import NET, WIDE, commit, git, write
+from tests.unit.cli.commands.test_diff import NET, WIDE, write
+from tests.unit.cli.commands.test_diff_commits import commit, git
 from tests.unit.cli.graphs import Shell
 from tmmu.cache import store
 from tmmu.driver import cache_folder

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.commands.test_cache import NET, fill, plan
+from tests.unit.cli.commands.test_cache import NET, plan
+from tests.unit.cli.commands.test_cache_commands import fill
 from tests.unit.cli.graphs import Shell, small
 from tmmu.cache import store
 from tmmu.cli.commands.cache import _format_time, _shorten_digests

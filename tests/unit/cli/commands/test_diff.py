@@ -1,8 +1,7 @@
-"""``tmmu diff`` of plans, models and commits: limits for CI, output and refusals."""
+"""``tmmu diff`` of plans and models: limits for CI, output and refusals."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,14 +11,11 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, leaving_its_buffer, small
 from tests.unit.ir.programs import plan_program, program
-from tests.unit.ir.samples import described_graph, edit
 from tmmu.cli import planning_process as child
 from tmmu.cli.output.diff_output import _escape
 from tmmu.compare.diff import Change
 from tmmu.compare.diff_side import Origin
 from tmmu.ir.graph import Graph, encode_graph
-from tmmu.ir.ids import Bytes
-from tmmu.ir.lifetimes import EagerRun, Lifetimes
 from tmmu.summary.diff_report import Limit, PeakCause, _causes, compare, largest_cause, parse_limit
 from tmmu.summary.diff_text import signed_text
 
@@ -229,53 +225,6 @@ def test_json_adds_up(shell: Shell) -> None:
     assert peak["changes"][0]["after"]["arena"] == "activations"
 
 
-def lived(name: str, storages: tuple[int, ...], *, python: str = "3.12", target: str = "cpu") -> Path:
-    """A graph of version 2, whose storages eager holds to the end."""
-    count = len(storages)
-    table = Lifetimes(
-        bytes=tuple(map(Bytes, storages)),
-        birth=tuple(range(count)),
-        death=(count,) * count,
-        last_use=tuple(range(count)),
-        **dict.fromkeys(("maker", "module", "source", "holder"), ("",) * count),
-    )
-    run = EagerRun(python=python, calls=count, persistent_bytes=Bytes(1 << 10), storages=table)
-    return write(name, edit(replace(described_graph(), target=target), "notes.eager", run))
-
-
-def test_runs_as_they_are_are_compared_and_limited(shell: Shell) -> None:
-    """The plans are one plan: what changed is how long Python holds what."""
-    pair = lived("old", (1 << 20, 1 << 20)), lived("new", (1 << 20, 2 << 20))
-    done = shell.tmmu("diff", *pair, "--fail-over", "40%")
-    assert done.code == 3
-    assert done.out.startswith("old.ir.cbor -> new.ir.cbor: backward on cpu, preset train_full: the same plan; run as ")
-    assert "run as it is 2.0 MiB 3.0 MiB +1.0 MiB +50.0 % its stack 2.0 MiB 3.0 MiB" in " ".join(done.out.split())
-    assert "eager total by 1048576 bytes (1.0 MiB) and eager stack by 1048576 bytes (1.0 MiB), limit 40%" in done.err
-    found = shell.tmmu("diff", *pair, "--fail-over", "40%", "--json").record
-    assert found["over"] == ["eager total", "eager stack"]
-    assert [found["eager"][side]["total_bytes"] for side in ("before", "after")] == [2098176, 3146752]
-    assert shell.tmmu("diff", *pair, "--fail-over", "50%").code == 0
-
-
-def test_no_limit_holds_for_runs_of_two_pythons(shell: Shell) -> None:
-    pair = lived("old", (1 << 20,), python="3.11"), lived("new", (4 << 20,))
-    done = shell.tmmu("diff", *pair, "--fail-over", "1%")
-    assert done.code == 0
-    assert "frames of CPython 3.11 before and 3.12 now" in done.out
-    assert "CPython" not in shell.tmmu("diff", pair[0], pair[0]).out
-
-
-def test_graph_without_lifetimes_has_no_run_as_it_is(shell: Shell) -> None:
-    done = shell.tmmu("diff", write("old", NET), lived("new", (4 << 20,)))
-    assert done.code == 0
-    assert "run as it is: 4.0 MiB now; the other graph does not say" in done.out
-    found = shell.tmmu("diff", "old.ir.cbor", "new.ir.cbor", "--json").record["eager"]
-    assert found["before"] is None
-    assert found["after"]["reserved_bytes"] is None
-    fields = shell.tmmu("diff", *[lived(name, (4 << 20,), target="cuda") for name in ("a", "b")], "--json").record
-    assert fields["eager"]["after"]["reserved_bytes"] == 22 << 20  # and a segment for weights
-
-
 def test_markdown_has_tables_and_nothing_that_a_name_could_open(shell: Shell) -> None:
     graph = program(WIDE)
     evil = ("a", "b|c", "<img src=x>`@octo_cat`", "d")
@@ -395,120 +344,6 @@ def test_side_that_cannot_be_planned_is_named_in_one_line(shell: Shell) -> None:
         assert (done.code, done.out) == (code, ""), done
         assert done.err.count("\n") == 1
         assert message in done.err, done.err
-
-
-def git(*arguments: str) -> str:
-    """git in the current folder, without configuration files."""
-    env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *who, *arguments], env=env, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def commit(message: str) -> None:
-    git("add", "--all", ".")
-    git("commit", "--quiet", "--message", message)
-
-
-@pytest.fixture
-def repository(shell: Shell) -> Shell:
-    """A repository whose second commit makes the example model hold a copy of its widest layer."""
-    git("init", "--quiet", ".")
-    Path("models").mkdir()
-    shutil.copy(EXAMPLE, Path("models") / "gpt2.py")
-    commit("the model")
-    path = Path("models/gpt2.py")
-    text = path.read_text()
-    changed = text.replace(
-        "        return x + self.mlp(self.norm_2(x))",
-        "        wide = torch.cat([x] * 16, dim=-1).tanh()\n"
-        "        return x + self.mlp(self.norm_2(x)) + wide[..., : x.shape[-1]]",
-    )
-    assert changed != text
-    path.write_text(changed)
-    commit("a wide copy")
-    return shell
-
-
-SETTINGS = ("--set", "layers=2", "--set", "vocab=512", "--set", "seq=256")
-
-
-def line_of(text: str) -> str:
-    lines = Path("models/gpt2.py").read_text().splitlines()
-    return f"gpt2.py:{next(number for number, line in enumerate(lines, 1) if text in line)}"
-
-
-@pytest.mark.parametrize("mode", ["inference", "backward"])
-def test_diff_of_two_commits_names_the_line_that_raised_the_peak(repository: Shell, mode: str) -> None:
-    before = git("status", "--porcelain"), git("rev-parse", "HEAD"), Path(".git/index").read_bytes()
-    target = "models/gpt2.py"
-    done = repository.tmmu(
-        "diff", f"git:HEAD~1:{target}", f"git:HEAD:{target}", *SETTINGS, "--mode", mode, "--fail-over", "1%"
-    )
-    assert done.code == 3, done.err
-    culprit = line_of("torch.cat([x] * 16")
-    assert f"most of it by {culprit} (aten." in done.out, done.out
-    assert f", most of it by {culprit} (make it smaller" in done.err
-    assert (git("status", "--porcelain"), git("rev-parse", "HEAD"), Path(".git/index").read_bytes()) == before
-    assert repository.files() == (".git", "models")
-
-
-@pytest.mark.slow
-def test_commit_is_compared_with_the_worktree_from_any_folder(
-    repository: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir("models")
-    Path("gpt2.py").write_text(Path("gpt2.py").read_text().replace("[x] * 16", "[x] * 32"))
-    done = repository.tmmu("diff", "git:HEAD:gpt2.py", "gpt2.py", *SETTINGS, "--json")
-    assert done.code == 0, done.err
-    (line,) = [row for row in done.record["lines"] if row["bytes"]]
-    wide = 256 * 768 * 4 * 16
-    assert (line["why"], line["bytes"], line["op"]) == ("grew", wide, "aten.tanh.default")
-    assert done.record["peak"]["bytes"] == wide
-
-
-def test_plan_of_a_commit_is_read_from_it(repository: Shell) -> None:
-    record(repository, "net", NET)
-    git("add", "--force", "net.plan.cbor", "net.ir.cbor")
-    commit("a recorded plan")
-    record(repository, "net", WIDE)
-    done = repository.tmmu("diff", "git:HEAD:net.plan.cbor", "net.plan.cbor")
-    assert done.out.startswith("git:HEAD:net.plan.cbor -> net.plan.cbor: inference on cpu")
-    assert "+28.0 KiB" in done.out
-
-
-def test_mismatched_plan_of_a_commit_is_named_as_on_the_command_line(repository: Shell) -> None:
-    record(repository, "net", NET)
-    write("net", WIDE)
-    git("add", "--force", "net.plan.cbor", "net.ir.cbor")
-    commit("a plan and another graph")
-    done = repository.tmmu("diff", "git:HEAD:net.plan.cbor", "net.ir.cbor")
-    assert done.code == 3
-    assert done.err.startswith("tmmu: PLAN_MISMATCH: git:HEAD:net.plan.cbor on git:HEAD:net.ir.cbor: [ir-hash] ")
-
-
-def test_unknown_commit_is_one_line(repository: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = write("old", NET)
-    for revision, message in (("nowhere", "git: no commit 'nowhere'"), ("--help", "git: ")):
-        done = repository.tmmu("diff", f"git:{revision}:models/gpt2.py", path)
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        assert message in done.err
-    done = repository.tmmu("diff", "git:HEAD:models/net.plan.cbor", path)
-    assert "cannot read git:HEAD:models/net.plan.cbor: there is no such file" in done.err
-    done = repository.tmmu("diff", "git:HEAD:models/other.py", path)
-    assert "git:HEAD:models/other.py: no file 'models/other.py'" in done.err
-    Path("fresh").mkdir()
-    monkeypatch.chdir("fresh")
-    assert "commit HEAD has no folder fresh/" in repository.tmmu("diff", "git:HEAD:gpt2.py", "gpt2.py").err
-    folder = tmp_path.parent / f"{tmp_path.name}-outside"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    write("old", NET)
-    done = repository.tmmu("diff", "git:HEAD:models/gpt2.py", path)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "git: fatal: not a git repository" in done.err
-    monkeypatch.setenv("PATH", str(folder))
-    assert "there is no git here" in repository.tmmu("diff", "git:HEAD:models/gpt2.py", path).err
 
 
 def test_diff_is_the_same_in_every_process_and_needs_no_torch_for_graphs(shell: Shell) -> None:

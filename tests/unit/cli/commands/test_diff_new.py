@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.commands.test_diff import NET, WIDE, commit, git, record, write
+from tests.unit.cli.commands.test_diff import NET, WIDE, record, write
+from tests.unit.cli.commands.test_diff_commits import commit, git
 from tests.unit.cli.graphs import Shell
 
 TEXT = """\
