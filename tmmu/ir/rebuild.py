@@ -17,8 +17,11 @@ from tmmu.ir.graph import ACTIVATION, PURE, STAGES, Buffers, Graph, Notes, OpCal
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.rewrite import RERUN, SUBLIST, TWIN, Part, Rewrite
 
-TWIN_ARGUMENTS: Final = {"aten.native_batch_norm.default": (3, 4)}
-"""The arguments by which an op changes statistics: ``None`` in its twin."""
+TWINS: Final = {
+    "aten.native_batch_norm.default": ("aten.native_batch_norm.default", (3, 4)),
+    "aten._native_batch_norm_legit.default": ("aten._native_batch_norm_legit.no_stats", (3, 4)),
+}
+"""By operator, that of its twin, and the arguments by which it changes statistics: ``None``, or left out, there."""
 _AGAIN: Final = (RERUN, TWIN)
 
 
@@ -36,6 +39,7 @@ def rebuild_graph(base: Graph, rewrite: Rewrite) -> Graph:
 class _PartialCall:
     """The call of an op, and which of its origin's operands and number inputs it has."""
 
+    operator: str
     text: bytes
     results: int
     operands: tuple[int, ...]
@@ -46,6 +50,7 @@ class _PartialCall:
 class _Row:
     """One op of the rewritten graph."""
 
+    target: str
     reads: tuple[ValueId, ...]
     writes: tuple[ValueId, ...]
     overwrites: tuple[tuple[ValueId, ValueId], ...]
@@ -93,6 +98,7 @@ class _Building:
         split = len(base_operands) - call.results
         self.rows.append(
             _Row(
+                target=call.operator if kind == TWIN else ops.target[op],
                 reads=tuple(read[value] for value in reads),
                 writes=tuple(written[value] for value in writes),
                 overwrites=tuple((written[w], read[r]) for w, r in ops.overwrites[op] if w in written and r in read),
@@ -166,7 +172,7 @@ class _Building:
         """What was added."""
         base, rows = self.base, self.rows
         again = [old for old, _ in self.fresh_values]
-        values, ops, notes = base.values, base.ops, base.notes
+        values, notes = base.values, base.notes
         return replace(
             base,
             buffers=Buffers(
@@ -181,7 +187,7 @@ class _Building:
                 dtype=(*values.dtype, *(values.dtype[old] for old in again)),
             ),
             ops=Ops(
-                target=tuple(ops.target[op] for op in origin),
+                target=tuple(row.target for row in rows),
                 reads=tuple(row.reads for row in rows),
                 writes=tuple(row.writes for row in rows),
                 overwrites=tuple(row.overwrites for row in rows),
@@ -246,15 +252,20 @@ class _CallPieces:
     def cut(self, kind: str, part: Part) -> _PartialCall:
         """The call of an op that stands for one of this text."""
         if kind == TWIN:
-            return self._without(_twin_arguments(self.text))
+            return self._twin()
         if kind == SUBLIST and part:
             return self._sublist(*part)
-        return self._without(())
+        return self._partial(self.text, [(self.arguments, 0, len(self.text.arguments))])
 
-    def _without(self, left_out: Sequence[int]) -> _PartialCall:
-        places = [place for place in range(len(self.text.arguments)) if place not in left_out]
-        arguments = tuple([] if place in left_out else each for place, each in enumerate(self.text.arguments))
-        return self._partial(replace(self.text, arguments=arguments), [(self.arguments, p, p + 1) for p in places])
+    def _twin(self) -> _PartialCall:
+        if self.text.operator not in TWINS:
+            raise InternalError(f"{self.text.operator} has no twin")
+        operator, effects = TWINS[self.text.operator]
+        arguments = list(self.text.arguments)
+        for place in reversed(effects):
+            arguments[place : place + 1] = [[]] if operator == self.text.operator else []
+        kept = [(self.arguments, p, p + 1) for p in range(len(self.text.arguments)) if p not in effects]
+        return self._partial(replace(self.text, operator=operator, arguments=tuple(arguments)), kept)
 
     def _sublist(self, low: int, high: int) -> _PartialCall:
         arguments = list(self.text.arguments)
@@ -276,6 +287,7 @@ class _CallPieces:
         """The call ``text`` with the places of the runs of pieces, and those of results ``[low, high)``."""
         results = self.results[low:high]
         return _PartialCall(
+            operator=text.operator,
             text=encode_call(text),
             results=len(results),
             operands=(*(place for pieces, *run in runs for place in pieces.operands(*run)), *results),
@@ -292,10 +304,3 @@ def _call_pieces(text: CallText) -> _CallPieces:
     }
     first = arguments.tensors[-1]
     return _CallPieces(text, arguments, lists, range(first, first + sum(text.results)))
-
-
-def _twin_arguments(text: CallText) -> tuple[int, ...]:
-    places = TWIN_ARGUMENTS.get(text.operator)
-    if places is None:
-        raise InternalError(f"{text.operator} has no twin")
-    return places

@@ -77,10 +77,15 @@ def _twin(call: CallPlaces) -> ExpectedCall | str:
     text = call.text
     if not has_twin(text):
         return f"{text.operator} has no twin without effects"
-    effects = TWINS[text.operator]
-    arguments = tuple([] if index in effects else argument for index, argument in enumerate(text.arguments))
-    chosen = [_NONE if index in effects else _ALL for index in range(len(arguments))]
-    return call.kept(replace(text, arguments=arguments), chosen, _ALL)
+    operator, effects = TWINS[text.operator]
+    chosen = [_NONE if index in effects else _ALL for index in range(len(text.arguments))]
+    in_place: tuple[Argument, ...] = ([],) if operator == text.operator else ()
+    arguments = [
+        each
+        for index, argument in enumerate(text.arguments)
+        for each in (in_place if index in effects else (argument,))
+    ]
+    return call.kept(replace(text, operator=operator, arguments=tuple(arguments)), chosen, _ALL)
 
 
 def _sublist(call: CallPlaces, part: Part) -> ExpectedCall | str:

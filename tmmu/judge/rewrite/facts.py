@@ -99,10 +99,14 @@ OPERATORS: Final = frozenset(map(_full, (*_ELEMENTWISE, *_OTHERS, *_CHANGING, *_
 )
 """Every operator with a row."""
 
-TWINS: Final[Mapping[str, tuple[int, ...]]] = {"aten.native_batch_norm.default": (3, 4)}
-"""Operators that have a twin without effects: the same call with ``None`` for these arguments.
+TWINS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
+    "aten.native_batch_norm.default": ("aten.native_batch_norm.default", (3, 4)),
+    "aten._native_batch_norm_legit.default": ("aten._native_batch_norm_legit.no_stats", (3, 4)),
+}
+"""Operators that have a twin without effects: its operator, and the arguments that it does without.
 
-A batch norm in training computes its result from the batch alone; running mean and variance are only written.
+A twin of the same operator has ``None`` in their places, a twin of another operator has no such arguments. A batch norm
+in training computes its result from the batch alone; running mean and variance are only written.
 """
 _TRAINING: Final = 5
 """Place of the argument of a batch norm by which its twin is one."""

@@ -26,6 +26,23 @@ class Block(nn.Module):
         return (x + self.down(wide)).square().mean()
 
 
+class Convolutions(nn.Module):
+    """Convolutions, batch norms, activations in place and dropout: what is saved is most of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential()
+        for channels in (4, 8, 8, 8, 8):
+            layers = nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout(0.1)
+            self.layers.append(nn.Sequential(*layers))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.mean((2, 3))).square().mean()
+
+
 class Deep(nn.Module):
     """Eight wide layers and a small batch: gradients are most of the step."""
 
@@ -66,6 +83,12 @@ def deep_step(optimizer: str) -> Graph:
     if optimizer == "clipped":
         return tmmu.plan(clipped_step, x, device="cpu").graph
     return tmmu.plan(Deep(), x, loss="sum", optimizer=optimizer, device="cpu").graph
+
+
+@cache
+def convolutions(optimizer: str) -> Graph:
+    """A training step of five convolutions."""
+    return tmmu.plan(Convolutions(), torch.zeros(4, 4, 12, 12), loss="sum", optimizer=optimizer, device="cpu").graph
 
 
 @cache

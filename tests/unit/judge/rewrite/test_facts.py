@@ -248,3 +248,5 @@ def test_twin_of_a_batch_norm_has_its_results(dtype: torch.dtype) -> None:
     whole = aten.native_batch_norm.default(batch, *sides, True, 0.1, 1e-5)
     twin = aten.native_batch_norm.default(batch, *sides[:2], None, None, True, 0.1, 1e-5)
     assert same(whole, twin)
+    functional = aten._native_batch_norm_legit.default(batch, *sides, True, 0.1, 1e-5)
+    assert same(functional, aten._native_batch_norm_legit.no_stats(batch, *sides[:2], True, 0.1, 1e-5))

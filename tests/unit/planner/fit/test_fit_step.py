@@ -1,0 +1,117 @@
+"""Fitted steps: within the limit, sound for both judges, as large as predicted; of captured steps, the bits."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from tests.runtime.harness import TOKEN, same_bits
+from tests.tagged import TaggedRun
+from tests.unit.judge.rewrite.programs import convolutions, deep_step, step
+from tests.unit.judge.rewrite.test_runs import run
+from tests.unit.planner.fit.random_steps import meaning_fault, random_step
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.ir.rewrite import RERUN, TWIN
+from tmmu.judge.check import judge
+from tmmu.judge.rewrite.check import require_meaning
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.fit.curve import LEVERS, StepCurve, step_curve
+from tmmu.planner.fit.fit_step import fit_point, fit_step
+from tmmu.planner.fit.floor import stack_floor
+from tmmu.planner.fit.step_table import step_table
+
+ALL = [name for name, _ in LEVERS]
+ARENAS = default_arenas()
+
+
+def curve_of(graph: Graph, levers: list[str] = ALL) -> StepCurve:
+    return step_curve(graph, ARENAS, levers)
+
+
+def live_bytes(plan: Plan) -> int:
+    """The bound of the stack: the bytes that are live at its fullest position."""
+    return int(plan.metrics["bound_bytes.stack"])
+
+
+@pytest.mark.parametrize(
+    "attempts", [60, pytest.param(1000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.long)]
+)
+def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> None:
+    again = 0
+    for seed in range(attempts):
+        base = random_step(seed)
+        curve = curve_of(base)
+        floor = stack_floor(step_table(base, ARENAS)).bytes
+        for point in (curve.points[0], curve.points[len(curve.points) // 2], curve.points[-1]):
+            fitted = fit_point(curve, point, 0, preset="train_full", token=TOKEN)
+            require_meaning(base, fitted.graph, fitted.rewrite)
+            judge(fitted.graph, fitted.plan, token=TOKEN)
+            assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
+            assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
+            assert floor <= live_bytes(fitted.plan) == fitted.live <= point.peak, f"seed {seed}"
+            again += fitted.reruns
+    assert again > attempts
+
+
+@pytest.mark.parametrize("name", ["adamw:foreach", "adamw:fused", "sgd"])
+def test_step_at_its_least_has_the_bits_of_the_step(name: str) -> None:
+    base = convolutions(name)
+    curve = curve_of(base)
+    fitted = fit_point(curve, curve.points[-1], 0, preset="train_full", token=TOKEN)
+    require_meaning(base, fitted.graph, fitted.rewrite)
+    assert {RERUN, TWIN} <= set(fitted.rewrite.kind)
+    expected, found = run(base), run(fitted.graph)
+    assert len(expected) == len(found) > 20
+    assert all(map(same_bits, expected, found))
+
+
+def test_less_room_never_takes_more_bytes_or_less_time() -> None:
+    curve = curve_of(deep_step("adamw:foreach"))
+    top, bottom = curve.points[0].peak, curve.points[-1].peak
+    limits = range(top, bottom - 1, -max(1, (top - bottom) // 40))
+    fitted = [fit_step(curve, limit, preset="train_full", token=TOKEN) for limit in limits]
+    steps = [each for each in fitted if each is not None]
+    assert len(steps) >= 20
+    assert all(each.stack_bytes <= limit for each, limit in zip(steps, limits, strict=False))
+    assert all(later.stack_bytes <= earlier.stack_bytes for earlier, later in pairwise(steps))
+    assert all(later.time >= earlier.time for earlier, later in pairwise(steps))
+
+
+def test_nothing_fits_below_the_least() -> None:
+    curve = curve_of(deep_step("adamw:foreach"))
+    assert fit_step(curve, curve.points[-1].peak - 1, preset="train_full", token=TOKEN) is None
+
+
+def test_levers_are_left_alone_where_they_are_not_named() -> None:
+    base = deep_step("adamw:foreach")
+    plain = curve_of(base, [])
+    assert len(plain.points) == 1
+    assert plain.frames[0].rewrite.origin == tuple(base.ops.ids)
+    assert curve_of(base, ["updates"]).points[-1].peak < plain.points[0].peak
+    without = curve_of(base, ["recompute"])
+    assert all(set(frame.rewrite.kind) == {"same"} for frame in without.frames)
+    fitted = fit_point(without, without.points[-1], 0, preset="train_full", token=TOKEN)
+    assert fitted.plan.preset == "train_full"
+
+
+def test_curve_is_one_and_the_same() -> None:
+    base = step("adamw:foreach")
+    assert curve_of(base).points == curve_of(base).points
+
+
+@pytest.mark.slow
+def test_curve_is_the_same_without_compiled_code() -> None:
+    code = (
+        "from tests.unit.planner.fit.test_fit_step import curve_of, random_step; from blake3 import blake3; "
+        "print(blake3(repr([curve_of(random_step(seed)).points for seed in range(40)]).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | extra, check=True, capture_output=True, text=True
+        ).stdout
+        for extra in ({}, {"NUMBA_DISABLE_JIT": "1"}, {"PYTHONHASHSEED": "7"})
+    }
+    assert len(digests) == 1

@@ -1,0 +1,169 @@
+"""The curve of a step: how few bytes its stack may take, by the time that it costs.
+
+A *frame* is the step in one form and one order, with nothing run again; what may be run again is searched for in each
+frame, and the points of all frames that no other one undercuts are the curve. It depends on the step and the levers
+alone, not on a budget, so that less budget never takes more bytes.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tmmu.ir.graph import GRADIENT, Graph
+from tmmu.ir.plan import ArenaSpec
+from tmmu.ir.rebuild import rebuild_graph
+from tmmu.ir.rewrite import SAME, Rewrite
+from tmmu.planner.fit.early_updates import SMALLEST_GROUP, early_updates
+from tmmu.planner.fit.orders import ORDERS, as_it_is, row_uses
+from tmmu.planner.fit.search import Point, Search, block_boundaries
+from tmmu.planner.fit.step_table import StepTable, step_table
+
+TAKEOVER: Final = "takeover"
+ORDER: Final = "order"
+UPDATES: Final = "updates"
+RECOMPUTE: Final = "recompute"
+LEVERS: Final[tuple[tuple[str, str], ...]] = (
+    (TAKEOVER, "results take over the bytes of operands that die"),
+    (ORDER, "ops run in another order"),
+    (UPDATES, "each weight is updated right after its gradient"),
+    (RECOMPUTE, "what is needed again is computed again"),
+)
+"""Least harm first: a name, and what it does. None of them changes a bit of what the step computes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The step as ``rewrite`` makes it; ``time`` and ``flops`` are what it takes more than the base."""
+
+    order: str
+    rewrite: Rewrite
+    graph: Graph
+    time: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """Bytes at the fullest position; extra picoseconds by the roofline, and FLOPs; how: a frame, a point of its search.
+
+    ``time`` may be negative where a frame does less than the base.
+    """
+
+    peak: int
+    time: int
+    flops: int
+    frame: int
+    point: Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCurve:
+    """``points`` rise in time and fall in bytes; ``time`` and ``flops`` are those of the base."""
+
+    base: Graph
+    arenas: tuple[ArenaSpec, ...]
+    levers: tuple[str, ...]
+    time: int
+    flops: int
+    frames: tuple[Frame, ...]
+    points: tuple[CurvePoint, ...]
+    work: int
+    """Rows of all schedules that were made."""
+
+
+def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str]) -> StepCurve:
+    """The curve of a legal graph with calls, with these levers alone. Deterministic; seconds for thousands of ops."""
+    plain = _table(base, arenas, levers, _untouched(base))
+    frames, points, work = list[Frame](), list[CurvePoint](), 0
+    for order, rewrite in _rewrites(base, levers):
+        graph = rebuild_graph(base, rewrite)
+        table = _table(graph, arenas, levers, rewrite)
+        frame = Frame(
+            order=order,
+            rewrite=rewrite,
+            graph=graph,
+            time=table.time - plain.time,
+            flops=table.flops - plain.flops,
+        )
+        search = Search(table=table)
+        for point in _points(search, levers):
+            time, flops = frame.time + point.time, frame.flops + point.flops
+            points.append(CurvePoint(peak=point.peak, time=time, flops=flops, frame=len(frames), point=point))
+        frames.append(frame)
+        work += search.work
+    return StepCurve(
+        base=base,
+        arenas=tuple(arenas),
+        levers=tuple(name for name, _ in LEVERS if name in levers),
+        time=plain.time,
+        flops=plain.flops,
+        frames=tuple(frames),
+        points=_undercut_by_none(points),
+        work=work,
+    )
+
+
+def frame_table(curve: StepCurve, frame: int) -> StepTable:
+    """The table in which a frame was searched."""
+    return _table(curve.frames[frame].graph, curve.arenas, curve.levers, curve.frames[frame].rewrite)
+
+
+def _table(graph: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str], rewrite: Rewrite) -> StepTable:
+    table = step_table(graph, arenas, may_rerun=[kind == SAME for kind in rewrite.kind])
+    if TAKEOVER in levers:
+        return table
+    return replace(table, cells=table.cells._replace(over_at=[0] * len(table.cells.over_at)))
+
+
+def _untouched(base: Graph) -> Rewrite:
+    """The rewrite that changes nothing."""
+    ops = base.ops.ids
+    return Rewrite(base_hash=base.ir_hash, origin=tuple(ops), kind=(SAME,) * len(ops), part=((),) * len(ops))
+
+
+def _rewrites(base: Graph, levers: Collection[str]) -> Iterator[tuple[str, Rewrite]]:
+    """By name of the order; each order once."""
+    rewrite = early_updates(base, smallest=_smallest_group(base)) if UPDATES in levers else _untouched(base)
+    uses = row_uses(rebuild_graph(base, rewrite))
+    seen = set[tuple[int, ...]]()
+    for name, order in ORDERS:
+        rows = order(uses)
+        if rows not in seen and (ORDER in levers or order is as_it_is):
+            seen.add(rows)
+            yield name, _permuted(rewrite, rows)
+
+
+def _smallest_group(base: Graph) -> int:
+    """Bytes of a group of parameters: a hundredth of all gradients, where that is less than usual."""
+    gradients = (b for b, role in zip(base.buffers.bytes, base.buffers.role, strict=True) if role == GRADIENT)
+    return min(SMALLEST_GROUP, max(1, sum(gradients) // 100))
+
+
+def _permuted(rewrite: Rewrite, rows: Sequence[int]) -> Rewrite:
+    return replace(
+        rewrite,
+        origin=tuple(rewrite.origin[row] for row in rows),
+        kind=tuple(rewrite.kind[row] for row in rows),
+        part=tuple(rewrite.part[row] for row in rows),
+    )
+
+
+def _points(search: Search, levers: Collection[str]) -> Iterator[Point]:
+    """What a frame's searches pass through; without recomputation the frame alone."""
+    start = search.start()
+    if RECOMPUTE not in levers:
+        search.schedule(start)
+        yield search.point(start)
+        return
+    yield from search.shave(start)
+    boundaries = block_boundaries(search.table)
+    if boundaries:
+        yield from search.shave(search.start(boundaries))
+
+
+def _undercut_by_none(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
+    best = list[CurvePoint]()
+    for point in sorted(points, key=lambda p: (p.time, p.peak, p.flops, p.frame, p.point.dropped)):
+        if not best or point.peak < best[-1].peak:
+            best.append(point)
+    return tuple(best)

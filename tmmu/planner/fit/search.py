@@ -1,0 +1,229 @@
+"""What to drop and make again: peak shaving, in which every step is a whole schedule.
+
+A state is the set of gaps that are dropped. The search takes the fullest position of its schedule; of the buffers that
+are not used across it, those that free the most bytes for the time of what has to run again are dropped, several at
+once as long as they are about as good and no more than a share of the peak; if the new schedule has a lower peak, it
+is the state, else the first of them alone is tried, and else it is left alone from then on. It ends when nothing is
+left to try. What the search passes through is a *frontier*: each point takes more time than the one before, and fewer
+bytes. Deterministic, without a seed; bounded by ``MOST_STEPS`` and by ``MOST_WORK`` rows.
+
+A search begins with nothing dropped; buffers may be available to what runs again after their last use, at no cost until
+something uses them so. Which ones, ``block_boundaries`` says.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tmmu.planner.fit import kernel
+from tmmu.planner.fit.cells import Cells, ScheduleCells
+from tmmu.planner.fit.step_table import StepTable
+from tmmu.planner.pack.exact.jit import make_cells, zero_cells
+
+MOST_STEPS: Final = 4_000
+MOST_WORK: Final = 12_000_000
+"""Rows of all schedules of one search; about a second when compiled."""
+ROOM: Final = 3
+"""A schedule has at most this many times the rows of the step."""
+SMALLEST: Final = 1 << 16
+"""Bytes below this part of the peak are not worth a schedule."""
+ALIKE: Final = 0.7
+"""What frees at least this share of the best one's bytes for its time is dropped together with it."""
+SHARE: Final = 0.003
+"""Of the peak, what is dropped at once."""
+SLACK: Final = 100_000
+"""Picoseconds added to the time of what runs again, so that nothing is free."""
+
+Gaps = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A schedule: bytes at its fullest position, picoseconds and FLOPs of what runs again, and the gaps it drops."""
+
+    peak: int
+    time: int
+    flops: int
+    dropped: bytes
+    """int8 per gap."""
+
+
+@dataclass(kw_only=True)
+class Search:
+    """The memory of searches of one step: schedules are made in it, one after another."""
+
+    table: StepTable
+    now: ScheduleCells = field(init=False)
+    columns: "_Columns" = field(init=False)
+    schedules: int = 0
+
+    def __post_init__(self) -> None:
+        self.now = _schedule_cells(self.table)
+        self.columns = _Columns.of(self.table)
+
+    @property
+    def work(self) -> int:
+        """Rows of all schedules so far."""
+        return int(self.now.totals[kernel.WORK])
+
+    def start(self, available: Iterable[int] = ()) -> Gaps:
+        """Nothing dropped; some buffers, by their cells, available after their last use."""
+        keeps = np.isin(self.columns.buffer, np.fromiter(available, dtype=np.int64))
+        result: Gaps = (self.columns.last & ~keeps).astype(np.int64)
+        return result
+
+    def schedule(self, dropped: Gaps) -> bool:
+        """Make the schedule of a state; False where it has none."""
+        self.schedules += 1
+        return kernel.schedule(self.table.cells, make_cells(dropped), self.now)
+
+    def point(self, dropped: Gaps) -> Point:
+        """The state whose schedule was made last."""
+        totals = self.now.totals
+        return Point(
+            peak=int(totals[kernel.PEAK]),
+            time=int(totals[kernel.TIME]),
+            flops=int(totals[kernel.FLOPS]),
+            dropped=dropped.astype(np.int8).tobytes(),
+        )
+
+    def rows(self, point: Point) -> Iterator[tuple[int, bool]]:
+        """The schedule of a point: rows, and whether they run again."""
+        self.schedule(np.frombuffer(point.dropped, dtype=np.int8).astype(np.int64))
+        for position in range(int(self.now.totals[kernel.ROWS])):
+            yield int(self.now.row[position]), bool(self.now.again[position])
+
+    def shave(self, start: Gaps) -> Iterator[Point]:
+        """States of falling peaks, the start first; nothing where the start has no schedule."""
+        state, limit = start, self.work + MOST_WORK
+        if not self.schedule(state):
+            return
+        yield (point := self.point(state))
+        left_alone = np.zeros(len(state), dtype=bool)
+        for _ in range(MOST_STEPS):
+            chosen = self._choose(state, point.peak, left_alone)
+            if not chosen or self.work > limit:
+                return
+            better = next((s for s in self._tries(state, chosen) if self._is_lower(s, point.peak)), None)
+            if better is None:
+                left_alone[chosen[0]] = True
+                self.schedule(state)
+            else:
+                state = better
+                yield (point := self.point(state))
+
+    def _is_lower(self, state: Gaps, peak: int) -> bool:
+        return self.schedule(state) and int(self.now.totals[kernel.PEAK]) < peak
+
+    @staticmethod
+    def _tries(state: Gaps, chosen: Sequence[int]) -> Iterator[Gaps]:
+        for some in (chosen, chosen[:1])[: min(len(chosen), 2)]:
+            result = state.copy()
+            result[list(some)] = 1
+            yield result
+
+    def _choose(self, state: Gaps, peak: int, left_alone: npt.NDArray[np.bool_]) -> list[int]:
+        """The best gaps across the fullest position, the best one first; none where none is left."""
+        gaps = np.flatnonzero(self._across(self._fullest()) & ~left_alone & (state == 0))
+        gaps = gaps[self.columns.size[gaps] * SMALLEST >= peak]
+        times = self._times(state, gaps)
+        gaps, times = gaps[times >= 0], times[times >= 0]
+        score = self.columns.size[gaps] / (times + SLACK)
+        chosen, freed, best = list[int](), 0, 0.0
+        for place in np.lexsort((gaps, self.columns.row[gaps] - self.columns.next[gaps], -score)):
+            if chosen and (score[place] < ALIKE * best or freed >= SHARE * peak):
+                break
+            best = max(best, float(score[place]))
+            chosen.append(int(gaps[place]))
+            freed += int(self.columns.size[gaps[place]])
+        return chosen
+
+    def _fullest(self) -> int:
+        return int(self.now.totals[kernel.FULLEST])
+
+    def _across(self, position: int) -> npt.NDArray[np.bool_]:
+        """The gaps that may be dropped, and whose buffer is then not live at a position."""
+        cells, columns, now = self.table.cells, self.columns, self.now
+        row, again, rows = int(now.row[position]), bool(now.again[position]), int(now.totals[kernel.ROWS])
+        while position < rows and now.again[position]:
+            position += 1
+        following = int(now.row[position]) if position < rows else len(cells.read_at) - 1
+        before: npt.NDArray[np.bool_] = columns.droppable & (columns.row < following)
+        if not again:
+            return before & (columns.next > following)
+        touched = cells.touch_of[cells.touch_at[row] : cells.touch_at[row + 1]]
+        return before & (columns.next >= following) & ~np.isin(columns.buffer, np.asarray(touched))
+
+    def _times(self, state: Gaps, gaps: Gaps) -> Gaps:
+        """Of each gap the time of what would run again beside what does; -1 where it cannot."""
+        times = zero_cells(len(gaps))
+        kernel.closure_times(self.table.cells, make_cells(state), self.now, make_cells(gaps), times)
+        return np.asarray(times, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """Per gap its buffer, that buffer's bytes, the rows before and after it, and whether it may be dropped."""
+
+    buffer: Gaps
+    size: Gaps
+    row: Gaps
+    next: Gaps
+    droppable: npt.NDArray[np.bool_]
+    last: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, table: StepTable) -> "_Columns":
+        buffer = np.asarray(table.cells.touch_of, dtype=np.int64)
+        last = np.array(table.last_use, dtype=bool)
+        return cls(
+            buffer=buffer,
+            size=np.asarray(table.cells.size, dtype=np.int64)[buffer] if len(buffer) else buffer,
+            row=np.asarray(table.cells.touch_row, dtype=np.int64),
+            next=np.asarray(table.cells.next_use, dtype=np.int64),
+            droppable=np.array(table.droppable, dtype=bool) & ~last,
+            last=last,
+        )
+
+
+def _schedule_cells(table: StepTable) -> ScheduleCells:
+    cells = table.cells
+    rows, copies, groups = (len(cells.read_at) - 1), len(cells.write_of) * ROOM, len(cells.group_at)
+
+    def zeros(count: int) -> Cells:
+        result: Cells = zero_cells(count)
+        return result
+
+    return ScheduleCells(
+        totals=zeros(kernel.TOTALS), row=zeros(rows * ROOM), again=zeros(rows * ROOM), now=zeros(len(cells.size)),
+        version=zeros(len(table.graph.buffers)), birth=zeros(copies), death=zeros(copies), copied=zeros(copies),
+        made_again=zeros(copies), profile=zeros(rows * ROOM + 1), took=zeros(3 * ROOM * len(cells.over_new)),
+        taken=zeros(copies), stack=zeros(groups), waiting=zeros(groups), reruns=zeros(rows), seen=zeros(groups),
+    )  # fmt: skip
+
+
+def block_boundaries(table: StepTable) -> list[int]:
+    """Cells of buffers that go from one numbered module (``layers.3``) into another in the forward pass."""
+    graph, cells = table.graph, table.cells
+    made_in: dict[int, str] = {}
+    crossing: dict[int, None] = {}
+    for row, (stage, module) in enumerate(zip(graph.ops.stage, graph.notes.ops.module, strict=True)):
+        if stage != "forward":
+            continue
+        block = _block(module)
+        for buffer in map(int, cells.read_of[cells.read_at[row] : cells.read_at[row + 1]]):
+            if made_in.get(buffer, block) != block:
+                crossing[buffer] = None
+        for buffer in map(int, cells.write_of[cells.write_at[row] : cells.write_at[row + 1]]):
+            made_in[buffer] = block
+    return list(crossing)
+
+
+def _block(module: str) -> str:
+    """A module's path up to its first number; empty without one."""
+    parts = module.split(".")
+    numbered = next((place for place, part in enumerate(parts) if part.isdigit()), -1)
+    return ".".join(parts[: numbered + 1])
