@@ -19,90 +19,6 @@ TOTALS: Final = 9
 
 
 @jit
-def emit(s: StepCells, w: ScheduleCells, row: int, again: int) -> bool:
-    """Append a row; False where it would find a persistent buffer changed, or no room is left."""
-    k = w.totals[ROWS]
-    if k >= len(w.row):
-        return False
-    w.row[k] = row
-    w.again[k] = again
-    w.totals[ROWS] = k + 1
-    if again:
-        for e in range(s.kept_read_at[row], s.kept_read_at[row + 1]):
-            if w.version[s.kept_read_of[e]] != s.kept_version[e]:
-                return False
-        w.totals[TIME] += s.row_time[row]
-        w.totals[FLOPS] += s.row_flops[row]
-        w.reruns[row] = 1
-    else:
-        for e in range(s.kept_write_at[row], s.kept_write_at[row + 1]):
-            w.version[s.kept_write_of[e]] += 1
-    for e in range(s.read_at[row], s.read_at[row + 1]):
-        w.death[w.now[s.read_of[e]]] = k + 1
-    first = w.totals[TAKEOVERS]
-    for e in range(s.over_at[row], s.over_at[row + 1]):
-        old = w.now[s.over_old[e]]
-        if old >= 0:
-            w.took[3 * w.totals[TAKEOVERS]] = s.over_new[e]
-            w.took[3 * w.totals[TAKEOVERS] + 1] = old
-            w.took[3 * w.totals[TAKEOVERS] + 2] = k
-            w.totals[TAKEOVERS] += 1
-    for e in range(s.write_at[row], s.write_at[row + 1]):
-        b = s.write_of[e]
-        if w.now[b] < 0:
-            c = w.totals[COPIES]
-            w.now[b] = c
-            w.birth[c] = k
-            w.copied[c] = b
-            w.made_again[c] = again
-            w.totals[COPIES] = c + 1
-        w.death[w.now[b]] = k + 1
-    for e in range(first, w.totals[TAKEOVERS]):
-        w.took[3 * e] = w.now[w.took[3 * e]]
-    return True
-
-
-@jit
-def make_again(s: StepCells, w: ScheduleCells, buffer: int) -> bool:
-    """Run again what makes a buffer; False where that cannot be."""
-    depth = 0
-    w.stack[0] = s.group_of[buffer]
-    if w.stack[0] < 0:
-        return False
-    w.waiting[w.stack[0]] = 1
-    while depth >= 0:
-        g = w.stack[depth]
-        missing = -1
-        for r in range(s.group_at[g], s.group_at[g + 1]):
-            row = s.group_rows[r]
-            for e in range(s.read_at[row], s.read_at[row + 1]):
-                b = s.read_of[e]
-                if s.group_of[b] != g and w.now[b] < 0:
-                    missing = b
-                    break
-            if missing >= 0:
-                break
-        if missing >= 0:
-            h = s.group_of[missing]
-            if h < 0 or w.waiting[h]:
-                return False
-            depth += 1
-            w.stack[depth] = h
-            w.waiting[h] = 1
-            continue
-        for r in range(s.group_at[g], s.group_at[g + 1]):
-            row = s.group_rows[r]
-            for e in range(s.write_at[row], s.write_at[row + 1]):
-                w.now[s.write_of[e]] = -1
-        for r in range(s.group_at[g], s.group_at[g + 1]):
-            if not emit(s, w, s.group_rows[r], 1):
-                return False
-        w.waiting[g] = 0
-        depth -= 1
-    return True
-
-
-@jit
 def clear(w: ScheduleCells) -> None:
     """Begin again; what is counted in all goes on."""
     for i in range(WORK):
@@ -118,24 +34,99 @@ def clear(w: ScheduleCells) -> None:
 
 
 @jit
-def schedule(s: StepCells, dropped: Cells, w: ScheduleCells) -> bool:
-    """Fill ``w``; False where something that was dropped cannot be made again."""
-    clear(w)
-    for row in range(len(s.read_at) - 1):
-        for e in range(s.read_at[row], s.read_at[row + 1]):
-            if w.now[s.read_of[e]] < 0 and not make_again(s, w, s.read_of[e]):
+def missing_read(read_at: Cells, read_of: Cells, group_of: Cells, now: Cells, row: int, group: int) -> int:
+    """A buffer without a copy that a row reads and its group does not make; -1 where there is none."""
+    for e in range(read_at[row], read_at[row + 1]):
+        if now[read_of[e]] < 0 and (group < 0 or group_of[read_of[e]] != group):
+            return read_of[e]
+    return -1
+
+
+@jit
+def finds_versions(s: StepCells, w: ScheduleCells, group: int) -> bool:
+    """Whether the rows of a group would read of what persists what they read at first."""
+    for r in range(s.group_at[group], s.group_at[group + 1]):
+        row = s.group_rows[r]
+        for e in range(s.kept_read_at[row], s.kept_read_at[row + 1]):
+            if w.version[s.kept_read_of[e]] != s.kept_version[e]:
                 return False
-        if not emit(s, w, row, 0):
+        w.totals[TIME] += s.row_time[row]
+        w.totals[FLOPS] += s.row_flops[row]
+        w.reruns[row] = 1
+        for e in range(s.write_at[row], s.write_at[row + 1]):
+            w.now[s.write_of[e]] = -1
+    return True
+
+
+@jit
+def wait_for(s: StepCells, w: ScheduleCells, buffer: int, depth: int) -> bool:
+    """Put the group that makes a buffer on the stack; False where there is none, or it waits for itself."""
+    group = s.group_of[buffer]
+    if group < 0 or w.waiting[group]:
+        return False
+    w.waiting[group] = 1
+    w.stack[depth] = group
+    return True
+
+
+@jit
+def schedule(s: StepCells, dropped: Cells, w: ScheduleCells) -> bool:
+    """Fill ``w``; False where something that was dropped cannot be made again.
+
+    The row that comes next, or the group on top of the stack, runs once it finds all that it reads.
+    """
+    clear(w)
+    read_at, read_of, write_at, write_of, now, death = s.read_at, s.read_of, s.write_at, s.write_of, w.now, w.death
+    row, depth, rows, k, copies, pairs = 0, -1, len(read_at) - 1, 0, 0, 0
+    while True:
+        group = w.stack[depth] if depth >= 0 else -1
+        first, last = (s.group_at[group], s.group_at[group + 1]) if depth >= 0 else (row, min(row + 1, rows))
+        missing = -1
+        for r in range(first, last):
+            if missing < 0:
+                missing = missing_read(read_at, read_of, s.group_of, now, s.group_rows[r] if depth >= 0 else r, group)
+        if depth < 0 and row == rows:
+            for b in s.outputs:
+                missing = b if now[b] < 0 else missing
+            if missing < 0:
+                break
+        if missing >= 0:
+            depth += 1
+            if not wait_for(s, w, missing, depth):
+                return False
+            continue
+        if depth >= 0 and not finds_versions(s, w, group):
             return False
+        for r in range(first, last):
+            t = s.group_rows[r] if depth >= 0 else r
+            new, over = write_at[t + 1] - write_at[t], s.over_at[t + 1] - s.over_at[t]
+            if k >= len(w.row) or copies + new > len(w.birth) or pairs + 3 * over > len(w.took):
+                return False
+            w.row[k], w.again[k] = t, int(depth >= 0)
+            k += 1
+            for e in range(read_at[t], read_at[t + 1]):
+                death[now[read_of[e]]] = k
+            for e in range(write_at[t], write_at[t + 1]):
+                b = write_of[e]
+                if now[b] < 0:
+                    now[b], w.birth[copies], w.copied[copies], w.made_again[copies] = copies, k - 1, b, int(depth >= 0)
+                    copies += 1
+                death[now[b]] = k
+            for e in range(s.over_at[t], s.over_at[t + 1]):
+                w.took[pairs], w.took[pairs + 1], w.took[pairs + 2] = now[s.over_new[e]], now[s.over_old[e]], k - 1
+                pairs += 3
+        if depth >= 0:
+            w.waiting[group] = 0
+            depth -= 1
+            continue
+        for e in range(s.kept_write_at[row], s.kept_write_at[row + 1]):
+            w.version[s.kept_write_of[e]] += 1
         for e in range(s.touch_at[row], s.touch_at[row + 1]):
             if dropped[e]:
-                w.now[s.touch_of[e]] = -1
-    for b in s.outputs:
-        if w.now[b] < 0 and not make_again(s, w, b):
-            return False
-    for b in s.outputs:
-        w.death[w.now[b]] = w.totals[ROWS]
-    w.totals[WORK] += w.totals[ROWS]
+                now[s.touch_of[e]] = -1
+        row += 1
+    w.totals[ROWS], w.totals[COPIES], w.totals[TAKEOVERS] = k, copies, pairs // 3
+    w.totals[WORK] += k
     sum_spans(s, w)
     return True
 
@@ -144,6 +135,8 @@ def schedule(s: StepCells, dropped: Cells, w: ScheduleCells) -> bool:
 def sum_spans(s: StepCells, w: ScheduleCells) -> None:
     """Bytes live at each position, and the fullest one."""
     rows = w.totals[ROWS]
+    for b in s.outputs:
+        w.death[w.now[b]] = rows
     for k in range(rows + 1):
         w.profile[k] = 0
     for c in range(w.totals[COPIES]):
@@ -151,6 +144,8 @@ def sum_spans(s: StepCells, w: ScheduleCells) -> None:
         w.profile[w.birth[c]] += size
         w.profile[w.death[c]] -= size
         w.taken[c] = 0
+    for b in s.outputs:
+        w.taken[w.now[b]] |= 2
     for k in range(1, rows):
         w.profile[k] += w.profile[k - 1]
     for e in range(w.totals[TAKEOVERS]):
@@ -170,16 +165,16 @@ def sum_spans(s: StepCells, w: ScheduleCells) -> None:
 
 
 @jit
-def latest_gap(s: StepCells, buffer: int, row: int) -> int:
+def latest_gap(use_at: Cells, use_of: Cells, touch_row: Cells, buffer: int, row: int) -> int:
     """The gap of a buffer that lies before a row; -1 where nothing has written it by then."""
-    low, high = s.use_at[buffer], s.use_at[buffer + 1]
+    low, high = use_at[buffer], use_at[buffer + 1]
     while low < high:
         middle = (low + high) // 2
-        if s.touch_row[s.use_of[middle]] < row:
+        if touch_row[use_of[middle]] < row:
             low = middle + 1
         else:
             high = middle
-    return -1 if low == s.use_at[buffer] else s.use_of[low - 1]
+    return -1 if low == use_at[buffer] else use_of[low - 1]
 
 
 @jit
@@ -201,7 +196,7 @@ def closure_time(s: StepCells, dropped: Cells, w: ScheduleCells, gap: int) -> in
                 h = s.group_of[b]
                 if h == g or (h >= 0 and w.seen[h] == stamp):
                     continue
-                before = latest_gap(s, b, row)
+                before = latest_gap(s.use_at, s.use_of, s.touch_row, b, row)
                 if before >= 0 and not dropped[before]:
                     continue
                 if h < 0:
