@@ -57,7 +57,7 @@ def draw(page: Path, browser: Any) -> None:
     tab = browser.new_page(viewport={"width": 1280, "height": 1000})
     began = time.perf_counter()
     tab.goto(page.as_uri())
-    tab.wait_for_selector("html[data-frames]", state="attached")
+    tab.wait_for_selector("html[data-drawn=true]", state="attached")
     print(f"first frame after {1000 * (time.perf_counter() - began):.0f} ms")
     for zoom in range(0, 13, 3):
         times = sorted(tab.evaluate(DRAW, REDRAWS))

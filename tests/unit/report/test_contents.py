@@ -151,6 +151,20 @@ def test_ring_is_bars_of_one_pass_and_a_copy_across_passes_is_two() -> None:
     assert (chart.bytes, chart.resident, chart.weights, chart.moved) == (192, 64, 192, 128)
 
 
+def contents_of_every_chart() -> ReportContents:
+    """The sample's whole step, so that there is a run of eager, with a ring."""
+    whole = plan(mode="backward", preset="train_full")
+    return report_contents("sample", replace(whole, ring=small_ring()), described())
+
+
+def test_whole_step_with_a_ring_has_every_chart() -> None:
+    """The pages that a browser opens are of these contents: without a browser a chart that went is seen here."""
+    shown = contents_of_every_chart()
+    assert shown.slabs
+    assert shown.eager is not None
+    assert shown.ring is not None
+
+
 def test_ring_takes_the_place_of_the_text_in_the_total() -> None:
     ringed = report_contents("ring", replace(plan(), ring=small_ring()), graph())
     assert (ringed.figures.text, ringed.figures.total) == (192, 928 - 128 + 192)

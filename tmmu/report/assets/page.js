@@ -5,11 +5,17 @@ const CONTENTS = JSON.parse(document.getElementById("contents").textContent);
 const PLANS = CONTENTS.plans.map(planCharts);
 const STATE = { chosen: null, opener: null };
 const PANEL = document.getElementById("panel"), TIP = document.getElementById("tip"), FOUND = document.getElementById("found");
-const MEASURED = { frames: 0, rectangles: 0, milliseconds: 0 };
+const MEASURED = { rectangles: 0, milliseconds: 0 };
 window.tmmuReport = { plans: PLANS, state: STATE, measured: MEASURED, openBuffer, drawAll };
+
+/** What is shown is `current` ("true"), or waits for the next frame ("false"): `data-drawn` of the root. */
+function tellDrawn(current) {
+  document.documentElement.dataset.drawn = String(current);
+}
 
 let pending = 0;
 function redraw() {
+  tellDrawn(false);
   if (pending === 0) pending = requestAnimationFrame(() => { pending = 0; drawAll(); });
 }
 
@@ -18,8 +24,7 @@ function drawAll() {
   MEASURED.rectangles = 0;
   for (const one of PLANS) one.draw();
   MEASURED.milliseconds = performance.now() - began;
-  MEASURED.frames += 1;
-  document.documentElement.dataset.frames = String(MEASURED.frames);
+  tellDrawn(true);
 }
 
 /** `draw`, run only when what `state` says of it has changed: the rest of the page is redrawn at every move. */
