@@ -13,7 +13,7 @@ import pytest
 
 from tests.fuzz.test_cache import damage_bytes
 from tests.unit.cache.cached import key, program
-from tests.unit.ir.samples import graph, plan
+from tests.unit.ir.samples import fitted, graph, plan
 from tmmu.cache.entry import EntryRefused, decode_entry, encode_entry, open_entry
 from tmmu.codec.json_text import decode_json
 from tmmu.codec.read import read_graph, read_plan
@@ -46,6 +46,10 @@ def judge_plan(path: Path) -> None:
     assert read_plan(path) == plan() or check_plan(graph(), read_plan(path))
 
 
+def judge_fitted_plan(path: Path) -> None:
+    assert read_plan(path) == fitted() or check_plan(graph(), read_plan(path))
+
+
 def safetensors_file() -> bytes:
     header = json.dumps({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
     return len(header).to_bytes(8, "little") + header + bytes(16)
@@ -54,6 +58,7 @@ def safetensors_file() -> bytes:
 FORMATS: dict[str, tuple[str, bytes, Read]] = {
     "graph": ("x.ir.cbor", encode_graph(graph()), judge_graph),
     "plan": ("x.plan.cbor", encode_plan(plan()), judge_plan),
+    "plan of a rewritten graph": ("x.fit.plan.cbor", encode_plan(fitted()), judge_fitted_plan),
     "cache entry": ("x.entry", encode_entry(key(), *program()), read_entry),
     "golden cases": (
         MANIFEST,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.unit.ir.samples import A0, A2, graph, plan
+from tests.unit.ir.samples import A0, A2, edit, fitted, graph, plan
 from tmmu.codec.text import print_plan
 from tmmu.golden.difference import first_difference
 from tmmu.ir.plan import Plan
@@ -50,6 +50,12 @@ def test_buffer_that_only_one_places_is_a_difference() -> None:
         f"buffer {last} (n{last}) is not placed, was live in"
     )
     assert first_difference(NAMED, "spans", less, plan()).endswith("), was not placed")
+
+
+def test_rewrite_is_a_difference() -> None:
+    assert first_difference(NAMED, "plan", plan(), fitted()).startswith("fit is {'version': 1, 'base_hash': b'")
+    other = edit(fitted(), "fit.budget_bytes", 7)
+    assert first_difference(NAMED, "plan", fitted(), other) == "fit.budget_bytes is 7, was 17179869184"
 
 
 def test_first_field_is_named_if_no_buffer_differs() -> None:

@@ -35,6 +35,7 @@ from tmmu.ir.lifetimes import LIFETIME_NUMBERS, EagerRun, Lifetimes
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 from tmmu.judge import schema
 from tmmu.judge.graph_schema import SCHEMA_CHECKS
+from tmmu.judge.rewrite.fit_schema import parse_fit
 from tmmu.judge.ring_schema import parse_ring
 
 GRAPH_KEYS: Final = ("format", "version", "target", "buffers", "values", "ops", "inputs", "outputs", "notes")
@@ -45,7 +46,7 @@ PLAN_KEYS: Final = (
     *("format", "version", "spec", "ir_hash", "mode", "preset", "token_prefix", "order"),
     *("arenas", "slots", "buffers", "metrics", "digest"),
 )
-PLAN_OPTIONAL: Final = ("ring",)
+PLAN_OPTIONAL: Final = ("ring", "fit")
 
 T = TypeVar("T")
 
@@ -178,6 +179,7 @@ def _plan(data: bytes) -> Plan:
         buffers=Placements(**uint_columns(top["buffers"], "buffers", Placements.__slots__)),
         metrics=_metrics(top["metrics"]),
         ring=parse_ring(top["ring"]) if "ring" in top else None,
+        fit=parse_fit(top["fit"]) if "fit" in top else None,
     )
     _refuse_faults(fault for check in schema.CHECKS for fault in check(parsed))
     if byte_string(top["digest"], "digest", 32) != parsed.digest:

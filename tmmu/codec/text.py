@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 
+from tmmu.ir.fit import FitRecord
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Ring
@@ -87,6 +88,19 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
         yield f"metric {_word(name)} {plan.metrics[name]}"
     if plan.ring:
         yield from _ring_lines(plan.ring)
+    if plan.fit:
+        yield from _fit_lines(plan.fit)
+
+
+def _fit_lines(fit: FitRecord) -> Iterator[str]:
+    rewrite, cost = fit.rewrite, fit.cost
+    budget = "" if fit.budget_bytes is None else f" budget {fit.budget_bytes}"
+    yield f"fit of {rewrite.base_hash.hex()}{budget} flops {cost.flops} bytes {cost.bytes} time_ppm {cost.time_ppm}"
+    for lever in fit.levers:
+        yield f"lever {_word(lever)}"
+    for op, (origin, kind, part) in enumerate(zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)):
+        entries = f" [{part[0]},{part[1]})" if part else ""
+        yield f"op{op} {_word(kind)} op{origin}{entries}"
 
 
 def _ring_lines(ring: Ring) -> Iterator[str]:

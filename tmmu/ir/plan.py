@@ -9,6 +9,7 @@ from blake3 import blake3
 
 from tmmu.ir.encoding import cbor
 from tmmu.ir.encoding.columns import column_map
+from tmmu.ir.fit import FitRecord, fit_map
 from tmmu.ir.ids import BufferId, OpId
 from tmmu.ir.ring import Ring, ring_map
 
@@ -109,6 +110,8 @@ class Plan:
     metrics: Mapping[str, int]
     ring: Ring | None = None
     """How the weights stream; ``None`` where all of them are resident."""
+    fit: FitRecord | None = None
+    """How the graph was made of its base; ``None`` for the graph of a model as it is."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -132,7 +135,9 @@ def segment_bytes(arenas: Arenas, segment: str) -> int:
 
 def plan_map(plan: Plan) -> dict[str, object]:
     """The map that ``digest`` covers: the file without that key."""
-    ring = {} if plan.ring is None else {"ring": ring_map(plan.ring)}
+    optional: dict[str, object] = {} if plan.ring is None else {"ring": ring_map(plan.ring)}
+    if plan.fit is not None:
+        optional["fit"] = fit_map(plan.fit)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -146,7 +151,7 @@ def plan_map(plan: Plan) -> dict[str, object]:
         "slots": column_map(plan.slots),
         "buffers": column_map(plan.buffers),
         "metrics": dict(plan.metrics),
-    } | ring
+    } | optional
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -16,6 +16,7 @@ RERUN: Final = "rerun"
 TWIN: Final = "twin"
 SUBLIST: Final = "sublist"
 KINDS: Final = (SAME, RERUN, TWIN, SUBLIST)
+"""Plan files name a kind by its place here: new ones come last."""
 
 Part: TypeAlias = "tuple[int, int] | tuple[()]"
 """``(low, high)`` of a sublist, empty for any other kind."""

@@ -12,6 +12,7 @@ from typing import Final
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, Arenas, Placements, Plan, Slots
 from tmmu.judge.context import ARENAS, NEVER_REUSED, CheckContext
+from tmmu.judge.rewrite.fit_schema import fit_form
 
 
 def columns(plan: Plan) -> Iterator[Fault]:
@@ -79,7 +80,7 @@ def cells(plan: Plan) -> Iterator[Fault]:
 
 
 def ids(context: CheckContext) -> Iterator[Fault]:
-    """Ops and buffers that the plan names exist in its graph."""
+    """Ops and buffers that the plan names exist in its graph, and each op has a row in what it was made of."""
     plan, ops, buffers = context.plan, len(context.graph.ops), len(context.graph.buffers)
     for op in plan.order:
         if not 0 <= op < ops:
@@ -87,11 +88,13 @@ def ids(context: CheckContext) -> Iterator[Fault]:
     for buffer in chain(plan.buffers.id, plan.buffers.takes_over):
         if buffer >= buffers:
             yield Fault(rule="ids", what=f"a row names buffer {buffer} of {buffers}", buffer=buffer)
+    if plan.fit is not None and len(plan.fit.rewrite) != ops:
+        yield Fault(rule="ids", what=f"the rewrite has {len(plan.fit.rewrite)} rows for {ops} ops")
 
 
-CHECKS: Final = (columns, words, arenas, cells)
+CHECKS: Final = (columns, words, arenas, cells, fit_form)
 """What needs no graph."""
-NAMES: Final = ("columns", "words", "arenas", "cells")
+NAMES: Final = ("columns", "words", "arenas", "cells", "fit-form")
 
 
 def schema_faults(plan: Plan) -> tuple[Fault, ...]:

@@ -7,8 +7,10 @@ from typing import Final
 
 from tmmu.compare.timeline import PlacedItem, live_buffers, peak_level, placed_items
 from tmmu.eager.peak import EagerFigures, eager_figures
+from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
+from tmmu.ir.rewrite import SUBLIST
 from tmmu.planner.metrics import arena_reuse
 from tmmu.summary.plan_contents import CallerInput, StatePart, caller_inputs, loss_text, state_parts
 
@@ -105,6 +107,24 @@ class RingLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FitLine:
+    """What a rewritten graph's plan says of it: of which base, ops that run again or are parts of lists, and the cost.
+
+    ``flops`` and ``bytes`` (written again) are exact, ``time_ppm`` of the base's is estimated; ``budget_bytes`` is
+    ``None`` where there was none.
+    """
+
+    base_hash: str
+    again: int
+    sublists: int
+    flops: int
+    bytes: int
+    time_ppm: int
+    budget_bytes: int | None
+    levers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """Whether a device of ``gb`` * 10**9 bytes holds total and reserve; ``left``: bytes that remain, < 0 if not."""
 
@@ -127,7 +147,8 @@ class Summary:
 
     ``peaks``: of the non-empty slabs of the stack, largest first. ``inputs`` and ``state`` (kinds in the data segment)
     are empty without a graph. ``loss``: the one that tmmu takes itself, ``None`` for the model's own. ``fits`` is said
-    of ``planned``, ``eager_fits`` of the model as it is, empty where that is not known.
+    of ``planned``, ``eager_fits`` of the model as it is, empty where that is not known. ``fit``: ``None`` for a
+    graph as it is.
     """
 
     model: str
@@ -152,6 +173,7 @@ class Summary:
     planned: PlannedFigures
     eager: EagerFigures | None
     eager_fits: tuple[Fit, ...]
+    fit: FitLine | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +219,7 @@ def summarize(
         planned=PlannedFigures(stack_bytes=memory.stack, total_bytes=memory.total),
         eager=eager,
         eager_fits=_fits(max(eager.total_bytes, first_bytes) + reserve) if eager else (),
+        fit=fit_line(plan),
     )
 
 
@@ -251,6 +274,24 @@ def ring_line(plan: Plan) -> RingLine | None:
         bytes=ring.bytes,
         resident=ring.resident_bytes,
         weights=ring.model_bytes,
+    )
+
+
+def fit_line(plan: Plan) -> FitLine | None:
+    """What the plan says of its rewritten graph; ``None`` for a graph as it is."""
+    fit = plan.fit
+    if fit is None:
+        return None
+    kinds = Counter(fit.rewrite.kind)
+    return FitLine(
+        base_hash=fit.rewrite.base_hash.hex(),
+        again=sum(kinds[kind] for kind in AGAIN),
+        sublists=kinds[SUBLIST],
+        flops=fit.cost.flops,
+        bytes=fit.cost.bytes,
+        time_ppm=fit.cost.time_ppm,
+        budget_bytes=fit.budget_bytes,
+        levers=fit.levers,
     )
 
 

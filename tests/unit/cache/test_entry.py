@@ -5,6 +5,7 @@ import pytest
 from blake3 import blake3
 
 from tests.unit.cache.cached import key, program
+from tests.unit.ir.samples import fitted, graph, plan
 from tmmu.cache.entry import HEADER_BYTES, EntryRefused, decode_entry, encode_entry, open_entry
 from tmmu.cache.miss import MissReason
 from tmmu.ir.encoding import cbor
@@ -31,6 +32,11 @@ def test_entry_round_trips() -> None:
     entry = decode_entry(DATA)
     assert entry.key == key()
     assert open_entry(entry) == program()
+
+
+def test_plan_of_a_rewritten_graph_round_trips() -> None:
+    planned = fitted(plan())
+    assert open_entry(decode_entry(encode_entry(key(), graph(), planned))) == (graph(), planned)
 
 
 def test_text_of_a_part_round_trips() -> None:

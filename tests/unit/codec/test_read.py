@@ -9,15 +9,18 @@ from blake3 import blake3
 from hypothesis import given, settings
 
 from tests.strategies import graphs
-from tests.unit.ir.samples import TOKEN, arenas, graph, plan
+from tests.unit.ir.samples import TOKEN, arenas, edit, fitted, graph, plan
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import Graph, encode_graph
+from tmmu.ir.ids import OpId
 from tmmu.ir.plan import encode_plan
+from tmmu.ir.rewrite import SAME, SUBLIST, Rewrite
 from tmmu.planner.prepare import prepare_memory
 
 GRAPH_FILE, PLAN_FILE = encode_graph(graph()), encode_plan(plan())
+FITTED_FILE = encode_plan(fitted())
 
 
 @settings(max_examples=40, deadline=None)
@@ -100,6 +103,68 @@ BAD_PLANS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("a metric that is text", put("metrics", "max_live", value="many"), "metrics"),
     ("a metric that is negative", put("metrics", "max_live", value=-1), "metrics"),
 )
+
+
+BAD_FITS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
+    ("a newer version", put("fit", "version", value=2), "newer"),
+    ("version 0", put("fit", "version", value=0), "version"),
+    ("a list", put("fit", value=[]), "map"),
+    ("null", put("fit", value=None), "map"),
+    ("an unknown key", put("fit", "colour", value=1), "unknown key"),
+    ("a key missing", drop("fit", "levers"), "lacks"),
+    ("a hash of 31 bytes", put("fit", "base_hash", value=bytes(31)), "base_hash"),
+    ("an unknown kind", put("fit", "kind", 0, value=4), "names kind 4"),
+    ("a kind of 64 bits", put("fit", "kind", 0, value=2**64 - 1), "kind"),
+    ("a kind that is text", put("fit", "kind", 0, value="same"), "kind"),
+    ("a kind that is a truth value", put("fit", "kind", 0, value=True), "kind"),
+    ("fewer kinds than origins", put("fit", "kind", value=[0]), "part"),
+    ("more kinds than origins", put("fit", "kind", value=[0] * 7 + [3, 3]), "9"),
+    ("a negative origin", put("fit", "origin", 0, value=-1), "origin"),
+    ("a part too few", put("fit", "part", value=[[0, 2]]), "1 rows for 2 sublists"),
+    ("a part too many", put("fit", "part", value=[[0, 1]] * 3), "3 rows for 2 sublists"),
+    ("a part of three", put("fit", "part", 0, value=[0, 1, 2]), "pair"),
+    ("a part of no entries", put("fit", "part", 0, value=[2, 2]), "no range"),
+    ("a part backwards", put("fit", "part", 0, value=[2, 1]), "no range"),
+    ("parts that are a number", put("fit", "part", value=3), "part"),
+    ("a cost missing", drop("fit", "cost", "bytes"), "lacks"),
+    ("a cost more", put("fit", "cost", "luck", value=1), "unknown key"),
+    ("a negative cost", put("fit", "cost", "flops", value=-1), "flops"),
+    ("a cost of text", put("fit", "cost", "time_ppm", value="3 %"), "time_ppm"),
+    ("a negative budget", put("fit", "budget_bytes", value=-1), "budget_bytes"),
+    ("a budget of text", put("fit", "budget_bytes", value="16GB"), "budget_bytes"),
+    ("a lever that is a number", put("fit", "levers", 0, value=1), "levers"),
+    ("a lever twice", put("fit", "levers", value=["order"] * 2), "levers"),
+    ("a lever without a name", put("fit", "levers", 0, value=""), "levers"),
+)
+
+
+@pytest.mark.parametrize(("change", "word"), [row[1:] for row in BAD_FITS], ids=[row[0] for row in BAD_FITS])
+def test_bad_rewrites_of_plans_are_refused_by_name(change: Callable[[Any], Any], word: str) -> None:
+    with pytest.raises(PlanCorrupt, match=word) as caught:
+        read_plan(damage(FITTED_FILE, change))
+    assert caught.value.fields["where"].startswith("fit")
+
+
+def test_plan_of_a_rewritten_graph_is_read_as_it_was_written() -> None:
+    again = read_plan(FITTED_FILE)
+    assert again == fitted()
+    assert again.digest == fitted().digest != plan().digest
+    without_budget = edit(fitted(), "fit.budget_bytes", None)
+    assert read_plan(encode_plan(without_budget)) == without_budget
+    changed = put("fit", "cost", "flops", value=7)
+    with pytest.raises(PlanCorrupt, match="digest"):
+        read_plan(damage(FITTED_FILE, changed, seal=False))
+
+
+def test_row_of_a_rewrite_takes_six_bytes_at_most() -> None:
+    """Sixty thousand ops and a fifth of them parts: an op's number, its kind, and what is there for a part."""
+    count = 60_000
+    kinds = tuple(SUBLIST if op % 5 == 0 else SAME for op in range(count))
+    parts = tuple((op % 700, op % 700 + 1) if kind == SUBLIST else () for op, kind in enumerate(kinds))
+    rewrite = Rewrite(base_hash=bytes(32), origin=tuple(map(OpId, range(count))), kind=kinds, part=parts)
+    long = edit(fitted(), "fit.rewrite", rewrite)
+    assert len(encode_plan(long)) - len(PLAN_FILE) < 6 * count
+    assert read_plan(encode_plan(long)) == long
 
 
 @pytest.mark.parametrize(("change", "word"), [row[1:] for row in BAD_PLANS], ids=[row[0] for row in BAD_PLANS])

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from tests.strategies import graphs
-from tests.unit.ir.samples import edit, graph, plan
+from tests.unit.ir.samples import edit, fitted, graph, plan
 from tmmu.codec.text import print_graph, print_plan
 from tmmu.ir.graph import Graph
 
@@ -37,6 +37,19 @@ def test_plan_prints_a_line_per_arena_slot_buffer_and_metric() -> None:
     assert "metric peak_bytes.stack 768" in joint
     assert "b5 activations.0 0+64 [1,4) over b4" in lines
     assert len(lines) == 3 + 4 + len(plan().slots) + len(plan().buffers) + len(plan().metrics)
+
+
+def test_rewritten_graph_prints_a_line_per_op_and_lever() -> None:
+    lines = print_plan(fitted()).splitlines()[len(print_plan(plan()).splitlines()) :]
+    about = f"fit of {bytes(range(32)).hex()} budget 17179869184 flops 1099511627776 bytes 96 time_ppm 12345"
+    assert lines[:4] == [about, "lever order", 'lever "early updates"', "op0 same op0"]
+    assert lines[6:] == [
+        "op3 rerun op0",
+        "op4 same op3",
+        "op5 twin op1",
+        "op6 sublist op4 [0,2)",
+        "op7 sublist op4 [2,5)",
+    ]
 
 
 def test_order_prints_as_runs() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 from tests.strategies import Builder
 from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, encode_call, encode_float, encode_number
+from tmmu.ir.fit import FitCost, FitRecord
 from tmmu.ir.graph import Graph, OpCalls
+from tmmu.ir.ids import OpId
 from tmmu.ir.lifetimes import CYCLE, EagerRun, Lifetimes
 from tmmu.ir.plan import ArenaSpec, Plan
+from tmmu.ir.rewrite import RERUN, SAME, SUBLIST, TWIN, Rewrite
 from tmmu.planner.prepare import prepare_memory
 
 TOKEN = bytes(range(64))
@@ -86,6 +89,24 @@ def arenas(layout: str = "packed", alignment: int = 64) -> tuple[ArenaSpec, ...]
 @cache
 def plan(mode: str = "inference", preset: str = "inference", layout: str = "packed") -> Plan:
     return prepare_memory(graph(), mode=mode, preset=preset, token=TOKEN, arenas=arenas(layout))
+
+
+@cache
+def fit_record() -> FitRecord:
+    """What a plan of eight ops says: one runs again, one without its effects, two are parts of lists."""
+    rewrite = Rewrite(
+        base_hash=bytes(range(32)),
+        origin=tuple(map(OpId, (0, 1, 2, 0, 3, 1, 4, 4))),
+        kind=(SAME, SAME, SAME, RERUN, SAME, TWIN, SUBLIST, SUBLIST),
+        part=((), (), (), (), (), (), (0, 2), (2, 5)),
+    )
+    cost = FitCost(flops=1 << 40, bytes=96, time_ppm=12_345)
+    return FitRecord(rewrite=rewrite, cost=cost, budget_bytes=1 << 34, levers=("order", "early updates"))
+
+
+def fitted(base: Plan | None = None, **columns: Any) -> Plan:
+    """The plan with the key ``fit``."""
+    return replace(base or plan(), fit=fit_record(), **columns)
 
 
 def edit(thing: Any, path: str, value: object, index: int | None = None) -> Any:

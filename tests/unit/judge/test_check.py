@@ -21,6 +21,7 @@ from tests.unit.ir.samples import (
     X,
     arenas,
     edit,
+    fitted,
     graph,
     move,
     plan,
@@ -39,6 +40,7 @@ from tmmu.planner.prepare import prepare_memory
 INFERENCE = plan()
 WHOLE = plan("backward", "inference")
 FORWARD = plan("forward", "train_full")
+FITTED = fitted()
 SLOTS = plan("inference", "inference", "slots")
 JOINT = plan("backward", "inference", "joint")
 ACTIVATIONS, GRADIENTS = 2, 3
@@ -82,6 +84,21 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("cells", "a slot that is none", lambda: edit(INFERENCE, "buffers.slot", 99, 0)),
     ("cells", "a buffer twice", lambda: edit(INFERENCE, "buffers.id", W, 1)),
     ("cells", "slots out of order", lambda: edit(INFERENCE, "slots.slot", 1, 0)),
+    ("fit-form", "a kind that is none", lambda: edit(FITTED, "fit.rewrite.kind", "slower", 3)),
+    ("fit-form", "a column too short", lambda: edit(FITTED, "fit.rewrite.kind", ("same",) * 7)),
+    ("fit-form", "a range for what is no list", lambda: edit(FITTED, "fit.rewrite.part", (0, 1), 0)),
+    ("fit-form", "a list's part without a range", lambda: edit(FITTED, "fit.rewrite.part", (), 6)),
+    ("fit-form", "a range of no entries", lambda: edit(FITTED, "fit.rewrite.part", (2, 2), 6)),
+    ("fit-form", "a range below zero", lambda: edit(FITTED, "fit.rewrite.part", (-1, 2), 6)),
+    ("fit-form", "an origin that is no number", lambda: edit(FITTED, "fit.rewrite.origin", "0", 0)),
+    ("fit-form", "an origin below zero", lambda: edit(FITTED, "fit.rewrite.origin", -1, 0)),
+    ("fit-form", "a base's hash of 31 bytes", lambda: edit(FITTED, "fit.rewrite.base_hash", bytes(31))),
+    ("fit-form", "a cost of 65 bits", lambda: edit(FITTED, "fit.cost.flops", 2**64)),
+    ("fit-form", "a cost that is a truth value", lambda: edit(FITTED, "fit.cost.time_ppm", True)),
+    ("fit-form", "a budget below zero", lambda: edit(FITTED, "fit.budget_bytes", -1)),
+    ("fit-form", "a lever twice", lambda: edit(FITTED, "fit.levers", ("order", "order"))),
+    ("fit-form", "a lever without a name", lambda: edit(FITTED, "fit.levers", ("",))),
+    ("ids", "a rewrite of fewer ops", lambda: shorter_rewrite(FITTED)),
     ("ids", "an op that is none", lambda: edit(INFERENCE, "order", 8, 0)),
     ("ids", "a buffer that is none", lambda: edit(INFERENCE, "buffers.id", 12, len(INFERENCE.buffers) - 1)),
     ("ids", "taking over a buffer that is none", lambda: edit(INFERENCE, "buffers.takes_over", 12, 3)),
@@ -181,6 +198,13 @@ def one_slot_more(base: Plan) -> Plan:
     return replace(more, slots=type(table)(**{name: (*getattr(table, name), cell) for name, cell in columns.items()}))
 
 
+def shorter_rewrite(base: Plan) -> Plan:
+    """One row fewer in each column of what the graph was made of."""
+    assert base.fit is not None
+    rows = {name: getattr(base.fit.rewrite, name)[:-1] for name in ("origin", "kind", "part")}
+    return edit(base, "fit.rewrite", replace(base.fit.rewrite, **rows))
+
+
 def rules_of(faults: tuple[Fault, ...]) -> set[str]:
     return {fault.rule for fault in faults}
 
@@ -193,6 +217,7 @@ def test_sound_plans_pass(mode: str, preset: str, layout: str) -> None:
     assert check_plan(graph(), base, token=TOKEN) == ()
     assert check_plan(graph(), base) == ()
     judge(graph(), base, token=TOKEN)
+    assert check_plan(graph(), fitted(base), token=TOKEN) == ()
 
 
 @pytest.mark.parametrize(("rule", "_text", "broken"), MUTATIONS, ids=[f"{rule}: {text}" for rule, text, _ in MUTATIONS])

@@ -55,7 +55,8 @@ def console(*, stderr: bool = False) -> Console:
 def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
     """Print the summary with the ``peaks`` largest of its peaks."""
     out.print(printable(headline(summary)), style="bold")
-    print_lines(out, [*inputs_line(summary), *loss_line(summary.loss), "", *figures_lines(summary), ""])
+    about = [*inputs_line(summary), *loss_line(summary.loss), *rewrite_line(summary)]
+    print_lines(out, [*about, "", *figures_lines(summary), ""])
     print_lines(out, [*arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
         print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
@@ -88,6 +89,18 @@ def loss_line(text: str | None) -> list[str]:
         return []
     name, _, dim = text.partition(":dim=")
     return [f"loss: {name} of the output" + (f", classes in dimension {dim}" if dim else "")]
+
+
+def rewrite_line(summary: Summary) -> list[str]:
+    """Of a rewritten graph: what runs again, at which cost, by which levers, of which base; empty for one as it is."""
+    fit = summary.fit
+    if fit is None:
+        return []
+    extra = f"{size(fit.bytes)} written again, {fit.flops} FLOPs more, about {fit.time_ppm / 10_000:.1f} % more time"
+    parts = f"rewritten: run again {fit.again} ({extra}), parts of lists {fit.sublists}"
+    levers = f"; levers: {', '.join(fit.levers)}" if fit.levers else ""
+    budget = "" if fit.budget_bytes is None else f"; for {size(fit.budget_bytes)}"
+    return [f"{parts}{levers}{budget}; of graph {fit.base_hash[:16]}"]
 
 
 def autocast_line(autocast: str | None, device: str) -> list[str]:

@@ -1,0 +1,76 @@
+"""What a plan of a rewritten graph says beside its places: the rewrite of its base, what it costs, and what it is for.
+
+With the base this is all that there is to the rewritten graph, so that a plan needs no second file to be run. The graph
+that the two make has the plan's ``ir_hash``.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tmmu.ir.encoding.columns import column_map
+from tmmu.ir.graph import Graph
+from tmmu.ir.rewrite import KINDS, RERUN, TWIN, Rewrite
+from tmmu.ir.windows import windows
+
+VERSION: Final = 1
+AGAIN: Final = (RERUN, TWIN)
+"""Kinds of ops that compute what was computed before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCost:
+    """What a step takes beyond its base: FLOPs and bytes written again, exact; time estimated, in ppm of the base's.
+
+    The field names are keys of the file: renaming one changes the format.
+    """
+
+    flops: int
+    bytes: int
+    time_ppm: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitRecord:
+    """``budget_bytes``: what was to be stayed below, ``None`` where nothing was. ``levers``: names, in their order."""
+
+    rewrite: Rewrite
+    cost: FitCost
+    budget_bytes: int | None = None
+    levers: tuple[str, ...] = ()
+
+
+def fit_cost(rewritten: Graph, rewrite: Rewrite, *, time_ppm: int) -> FitCost:
+    """The cost of what runs again in a rewritten graph: its FLOPs, and the bytes of the windows that it writes.
+
+    Of the windows that an op writes in one buffer, the bytes from the first to the last. O(size of the graph).
+    """
+    ranges, buffer_of = windows(rewritten), rewritten.values.buffer
+    flops = written = 0
+    for op in rewritten.ops.ids:
+        if rewrite.kind[op] not in AGAIN:
+            continue
+        flops += rewritten.notes.ops.flops[op]
+        ends: dict[int, tuple[int, int]] = {}
+        for value in rewritten.ops.writes[op]:
+            low, high = ends.get(buffer_of[value], ranges[value])
+            ends[buffer_of[value]] = min(low, ranges[value][0]), max(high, ranges[value][1])
+        written += sum(high - low for low, high in ends.values())
+    return FitCost(flops=flops, bytes=written, time_ppm=time_ppm)
+
+
+def fit_map(fit: FitRecord) -> dict[str, object]:
+    """The value of the key ``fit`` in a plan file (docs/spec/plan.cddl), by columns.
+
+    A kind is its place in ``KINDS``; only sublists have a row in ``part``.
+    """
+    rewrite = fit.rewrite
+    return {
+        "version": VERSION,
+        "base_hash": rewrite.base_hash,
+        "origin": rewrite.origin,
+        "kind": tuple(map(KINDS.index, rewrite.kind)),
+        "part": tuple(part for part in rewrite.part if part),
+        "cost": column_map(fit.cost),
+        "budget_bytes": fit.budget_bytes,
+        "levers": fit.levers,
+    }

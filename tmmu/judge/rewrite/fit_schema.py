@@ -1,0 +1,107 @@
+"""What the key ``fit`` of a plan looks like, whatever graph it is about; and the key of a plan file."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tmmu.ir.encoding.columns import byte_string, pairs, refuse, table, texts, uints
+from tmmu.ir.fault import U64_MAX, Fault
+from tmmu.ir.fit import VERSION, FitCost, FitRecord
+from tmmu.ir.plan import Plan
+from tmmu.ir.rewrite import KINDS, SUBLIST, Part, Rewrite
+
+KEYS: Final = ("version", "base_hash", "origin", "kind", "part", "cost", "budget_bytes", "levers")
+RULE: Final = "fit-form"
+
+
+def fit_form(plan: Plan) -> Iterator[Fault]:
+    """What a rewritten graph came from is said in equal columns, of known kinds, parts and numbers."""
+    fit = plan.fit
+    if fit is None:
+        return
+    rewrite, cost = fit.rewrite, fit.cost
+    if type(rewrite.base_hash) is not bytes or len(rewrite.base_hash) != 32:
+        yield _fault(f"the base's hash is {rewrite.base_hash!r:.80}, not 32 bytes")
+    columns = (("kind", rewrite.kind), ("part", rewrite.part))
+    for name, column in columns:
+        if len(column) != len(rewrite):
+            yield _fault(f"{name} has {len(column)} rows, and origin {len(rewrite)}")
+    numbers = {"flops": cost.flops, "bytes": cost.bytes, "time_ppm": cost.time_ppm, "budget_bytes": fit.budget_bytes}
+    for name, number in numbers.items():
+        if not _is_u64(number) and not (name == "budget_bytes" and number is None):
+            yield _fault(f"{name} is {number!r:.80}, no unsigned 64-bit number")
+    if not all(map(_is_u64, rewrite.origin)):
+        yield _fault("an op stands for what is no unsigned 64-bit number")
+    if not all(type(lever) is str and lever for lever in fit.levers) or len(set(fit.levers)) != len(fit.levers):
+        yield _fault("levers are no names, each once")
+    yield from _part_faults(rewrite)
+
+
+def _part_faults(rewrite: Rewrite) -> Iterator[Fault]:
+    for op, (kind, part) in enumerate(zip(rewrite.kind, rewrite.part, strict=False)):
+        if kind not in KINDS:
+            yield _fault(f"op {op} is of kind {kind!r:.20}, none of {', '.join(KINDS)}", op)
+        elif kind != SUBLIST and part != ():
+            yield _fault(f"op {op} is of kind {kind}, and has part {part!r:.40}", op)
+        elif kind == SUBLIST and not (len(part) == 2 and all(map(_is_u64, part)) and part[0] < part[1]):
+            yield _fault(f"op {op} has part {part!r:.40}, no range of entries", op)
+
+
+def _is_u64(number: object) -> bool:
+    return type(number) is int and 0 <= number <= U64_MAX
+
+
+def _fault(message: str, op: int | None = None) -> Fault:
+    return Fault(rule=RULE, what=message, op=op)
+
+
+def parse_fit(value: object) -> FitRecord:
+    """The record of the key ``fit``: as ``fit_form`` demands once the plan is whole; ``PlanCorrupt`` for what is none.
+
+    Whether its base has the ops that it names, only the base can say.
+    """
+    top = table(value, "fit", KEYS)
+    _require_version(top["version"])
+    costs = table(top["cost"], "fit.cost", FitCost.__slots__)
+    numbers: dict[str, int] = {name: _number(costs[name], f"fit.cost.{name}") for name in FitCost.__slots__}
+    budget = top["budget_bytes"]
+    return FitRecord(
+        rewrite=_rewrite(top["base_hash"], top["origin"], top["kind"], top["part"]),
+        cost=FitCost(**numbers),
+        budget_bytes=None if budget is None else _number(budget, "fit.budget_bytes"),
+        levers=texts(top["levers"], "fit.levers"),
+    )
+
+
+def _require_version(version: object) -> None:
+    if type(version) is not int or version < 1:
+        refuse("fit.version", f"is {version!r:.80}, not a version")
+    if version > VERSION:
+        refuse("fit.version", f"is {version}, newer than this program's {VERSION}")
+
+
+def _rewrite(base_hash: object, origin: object, kind: object, part: object) -> Rewrite:
+    codes: tuple[int, ...] = uints(kind, "fit.kind")
+    unknown = max(codes, default=0)
+    if unknown >= len(KINDS):
+        refuse("fit.kind", f"names kind {unknown}, of {len(KINDS)}")
+    kinds = tuple(KINDS[code] for code in codes)
+    return Rewrite(
+        base_hash=byte_string(base_hash, "fit.base_hash", 32),
+        origin=uints(origin, "fit.origin"),
+        kind=kinds,
+        part=_parts(kinds, part),
+    )
+
+
+def _parts(kinds: Sequence[str], value: object) -> tuple[Part, ...]:
+    """A row for each op: those of the file are of sublists, in their order."""
+    ranges: tuple[tuple[int, int], ...] = pairs([value], "fit.part")[0]
+    if len(ranges) != kinds.count(SUBLIST):
+        refuse("fit.part", f"has {len(ranges)} rows for {kinds.count(SUBLIST)} sublists")
+    remaining = iter(ranges)
+    return tuple(next(remaining) if kind == SUBLIST else () for kind in kinds)
+
+
+def _number(value: object, key: str) -> int:
+    numbers: tuple[int, ...] = uints([value], key)
+    return numbers[0]
