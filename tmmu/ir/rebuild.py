@@ -206,6 +206,7 @@ class _Building:
                     module=tuple(notes.ops.module[op] for op in origin),
                     source=tuple(notes.ops.source[op] for op in origin),
                 ),
+                eager=notes.eager,
             ),
             calls=OpCalls(
                 texts=tuple(self.texts),
