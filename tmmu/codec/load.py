@@ -26,25 +26,26 @@ def ir_path(ir: Path | None, plan: Path) -> Path:
 def load_plan(path: Path, *, name: str = "") -> Plan:
     """The plan of a file, well formed and with its digest checked, not judged. Errors call it ``name``."""
     data = read_file(path)
-    return _naming_file(name or str(path), lambda: read_plan(data))
+    return naming_file(name or str(path), lambda: read_plan(data))
 
 
 def load_graph(path: Path, *, name: str = "") -> Graph:
     """The graph of a file, well formed, its legality not checked. Errors call it ``name``."""
     data = read_file(path)
-    return _naming_file(name or str(path), lambda: read_graph(data))
+    return naming_file(name or str(path), lambda: read_graph(data))
 
 
 def load_judged(plan: Plan, ir: Path, token: bytes | None, *, plan_name: str, name: str = "") -> Graph:
     """The graph of ``ir``, legal, with ``plan`` sound for it. Errors use the names."""
     called = name or str(ir)
     graph = load_graph(ir, name=called)
-    _naming_file(called, lambda: require_legal(graph))
-    _naming_file(f"{plan_name} on {called}", lambda: judge(graph, plan, token=token))
+    naming_file(called, lambda: require_legal(graph))
+    naming_file(f"{plan_name} on {called}", lambda: judge(graph, plan, token=token))
     return graph
 
 
-def _naming_file(name: str, step: Callable[[], T]) -> T:
+def naming_file(name: str, step: Callable[[], T]) -> T:
+    """What ``step`` returns; its errors begin with the name."""
     try:
         return step()
     except TmmuError as error:

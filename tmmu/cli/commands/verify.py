@@ -1,7 +1,9 @@
-"""``tmmu verify``: judge a plan by executing it abstractly on its graph."""
+"""``tmmu verify``: judge a plan by executing it abstractly on its graph, and its graph by what it was made of."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,10 +12,24 @@ from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import expand_groups
 from tmmu.cli.options import TokenOptions
 from tmmu.cli.parsing import DEFAULT_SEED, parse_token
+from tmmu.codec.fitted import base_path, load_base
 from tmmu.codec.load import ir_path, load_judged, load_plan
 from tmmu.codec.printable import printable
+from tmmu.errors import InvalidConfig
+from tmmu.ir.fit import AGAIN
+from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.rewrite import SUBLIST
 from tmmu.planner.token import token_from_seed
+
+BaseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--base",
+        metavar="FILE",
+        help="Read here the graph that PLAN's was made of, and prove that both mean the same. Default: not proven.",
+    ),
+]
 
 app = typer.Typer(add_completion=False)
 
@@ -21,11 +37,18 @@ app = typer.Typer(add_completion=False)
 @app.command()
 @expand_groups
 def verify(
-    *, plan: options.PlanFile, ir: options.GraphFile = None, token: TokenOptions, as_json: options.Json = False
+    *,
+    plan: options.PlanFile,
+    ir: options.GraphFile = None,
+    base: BaseFile = None,
+    token: TokenOptions,
+    as_json: options.Json = False,
 ) -> options.Run:
     """Execute PLAN abstractly on its graph, and check every byte, span, slot and address."""
     return lambda: run_verify(
-        VerifyJob(plan=plan, ir=ir, token=parse_token(token.seed, token.token, token.token_file), json=as_json)
+        VerifyJob(
+            plan=plan, ir=ir, base=base, token=parse_token(token.seed, token.token, token.token_file), json=as_json
+        )
     )
 
 
@@ -35,23 +58,43 @@ class VerifyJob:
 
     plan: Path
     ir: Path | None
+    base: Path | None
     token: bytes | None
     json: bool
 
 
 def run_verify(job: VerifyJob) -> int:
-    """Print the verdict; returns 0 for a sound plan, else the judge's error is raised."""
+    """Print the verdicts; returns 0 for a sound plan, else the judge's error is raised."""
     plan = load_plan(job.plan)
     token = _token_of(plan, job.token)
-    load_judged(plan, ir_path(job.ir, job.plan), token, plan_name=str(job.plan))
+    if plan.fit is None and job.base is not None:
+        raise InvalidConfig(f"--base: {job.plan} is for a graph as it is, made of no other", fix="leave it out")
+    base = None if job.base is None else load_base(job.base, plan, token, plan_name=str(job.plan))
+    ir = ir_path(job.ir, job.plan)
+    if base is None or job.ir is not None or ir.exists():
+        load_judged(plan, ir, token, plan_name=str(job.plan))
     if job.json:
         counts = {"ops": len(plan.order), "buffers": len(plan.buffers)}
-        print_json({"sound": True, "addresses_checked": token is not None, "digest": plan.digest.hex()} | counts)
+        meaning = {"meaning_checked": None if plan.fit is None else base is not None}
+        record = {"sound": True, "addresses_checked": token is not None, "digest": plan.digest.hex()}
+        print_json(record | counts | meaning)
         return 0
     addresses = "" if token else "; addresses not checked: give --seed, --token or --token-file"
     verdict = f"sound: {job.plan}, {len(plan.order)} ops, {len(plan.buffers)} buffers{addresses}"
-    print(printable(verdict))  # noqa: T201
+    for line in (verdict, *_meaning_lines(job, plan, base)):
+        print(printable(line))  # noqa: T201
     return 0
+
+
+def _meaning_lines(job: VerifyJob, plan: Plan, base: Graph | None) -> list[str]:
+    """What was found of the rewrite; empty for a plan without one."""
+    if plan.fit is None:
+        return []
+    if base is None:
+        return [f"meaning not checked: give --base {base_path(job.plan)}, the graph that this one was made of"]
+    counts = Counter(plan.fit.rewrite.kind)
+    again = sum(counts[kind] for kind in AGAIN)
+    return [f"means its base: {job.base}, {len(base.ops)} ops; run again {again}, parts of lists {counts[SUBLIST]}"]
 
 
 def _token_of(plan: Plan, token: bytes | None) -> bytes | None:

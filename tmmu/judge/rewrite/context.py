@@ -4,7 +4,7 @@ A value has the *class* (base buffer, base op) and its window: the version of a 
 that its origin makes of the buffer at the same place.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -33,24 +33,12 @@ class RewriteContext:
     @cached_property
     def texts(self) -> tuple[CallText, ...]:
         """Per row of the base's texts, the call that it is."""
-        return tuple(text for text in map(decode_call, calls_of(self.base).texts) if text is not None)
+        return call_texts(self.base)
 
     @cached_property
     def expected(self) -> tuple[ExpectedCall | str, ...]:
         """Per op of the rewritten graph, what it has to call."""
-        row_of = calls_of(self.base).call
-        rows = zip(self.rewrite.origin, self.rewrite.kind, self.rewrite.part, strict=True)
-        distinct: dict[object, ExpectedCall | str] = {}
-        places: dict[int, CallPlaces] = {}
-        found = []
-        for origin, kind, part in rows:
-            row, key = row_of[origin], (row_of[origin], kind, part)
-            if key not in distinct:
-                if row not in places:
-                    places[row] = CallPlaces.of(self.texts[row])
-                distinct[key] = expected_call(places[row], kind, part)
-            found.append(distinct[key])
-        return tuple(found)
+        return expected_calls(self.base, self.texts, self.rewrite)
 
     @cached_property
     def base_writer(self) -> list[OpId]:
@@ -130,6 +118,27 @@ class RewriteContext:
     @cached_property
     def _by_buffer(self) -> tuple[dict[OpId, dict[BufferId, list[tuple[int, ValueId]]]], ...]:
         return {}, {}
+
+
+def call_texts(graph: Graph) -> tuple[CallText, ...]:
+    """Per row of the texts of a legal graph, the call that it is."""
+    return tuple(text for text in map(decode_call, calls_of(graph).texts) if text is not None)
+
+
+def expected_calls(base: Graph, texts: Sequence[CallText], rewrite: Rewrite) -> tuple[ExpectedCall | str, ...]:
+    """Per row of a rewrite whose origins exist, the call to be made, or why no op of its kind stands for its origin."""
+    row_of = calls_of(base).call
+    distinct: dict[object, ExpectedCall | str] = {}
+    places: dict[int, CallPlaces] = {}
+    found = []
+    for origin, kind, part in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
+        row, key = row_of[origin], (row_of[origin], kind, part)
+        if key not in distinct:
+            if row not in places:
+                places[row] = CallPlaces.of(texts[row])
+            distinct[key] = expected_call(places[row], kind, part)
+        found.append(distinct[key])
+    return tuple(found)
 
 
 def calls_of(graph: Graph) -> OpCalls:

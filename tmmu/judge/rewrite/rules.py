@@ -10,9 +10,9 @@ from typing import Final, TypeAlias
 
 from tmmu.ir.call_text import decode_call
 from tmmu.ir.fault import Fault
-from tmmu.ir.graph import PERSISTENT_ROLES, STAGES
+from tmmu.ir.graph import PERSISTENT_ROLES, STAGES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
-from tmmu.ir.rewrite import KINDS, RERUN, SAME, SUBLIST, TWIN
+from tmmu.ir.rewrite import KINDS, RERUN, SAME, SUBLIST, TWIN, Rewrite
 from tmmu.judge.rewrite.context import RewriteContext, calls_of, is_persistent, place, window
 from tmmu.judge.rewrite.expected import CallPlaces
 from tmmu.judge.versions import program_order, versions
@@ -28,8 +28,12 @@ def form(context: RewriteContext) -> Iterator[Fault]:
     for name in ("origin", "kind", "part"):
         if len(getattr(rewrite, name)) != len(rewritten.ops):
             yield Fault(rule="form", what=f"{name} has {len(getattr(rewrite, name))} rows, not {len(rewritten.ops)}")
-    for op, row in enumerate(zip(rewrite.origin, rewrite.kind, rewrite.part, strict=False)):
-        origin, kind, part = row
+    yield from row_faults(base, rewrite)
+
+
+def row_faults(base: Graph, rewrite: Rewrite) -> Iterator[Fault]:
+    """Rows that stand for no op of the base, or are of no kind."""
+    for op, (origin, kind, part) in enumerate(zip(rewrite.origin, rewrite.kind, rewrite.part, strict=False)):
         if type(origin) is not int or not 0 <= origin < len(base.ops):
             yield Fault(rule="form", what=f"op {op} stands for op {origin}, which the base has not", op=op)
         if kind not in KINDS or (kind != SUBLIST and part != ()):

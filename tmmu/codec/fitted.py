@@ -1,0 +1,93 @@
+"""Plans of rewritten graphs, and their three files: ``NAME.ir.cbor`` is the base, ``NAME.fit.*`` graph and plan.
+
+The plan alone says how its graph is made of the base, so that the graph's file is there for those who have no base.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from tmmu.codec.files import write_together
+from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path, load_graph, naming_file
+from tmmu.errors import InternalError, PlanUnsound
+from tmmu.ir.fit import FitRecord
+from tmmu.ir.graph import Graph, encode_graph
+from tmmu.ir.plan import Plan, encode_plan
+from tmmu.ir.rebuild import rebuild_graph
+from tmmu.judge.check import judge
+from tmmu.judge.rewrite.check import require_meaning, require_rows
+from tmmu.judge.rules import require_legal
+
+FIT_SUFFIX: Final = ".fit"
+
+
+def fitted_paths(folder: Path, name: str) -> tuple[Path, Path, Path]:
+    """Where the base's graph, the rewritten graph and its plan go."""
+    plan = folder / f"{name}{FIT_SUFFIX}{PLAN_SUFFIX}"
+    return folder / f"{name}{IR_SUFFIX}", ir_path(None, plan), plan
+
+
+def base_path(plan: Path) -> Path:
+    """Where the base of a plan's graph lies, if it lies beside the plan."""
+    return plan.with_name(plan.name.removesuffix(PLAN_SUFFIX).removesuffix(FIT_SUFFIX) + IR_SUFFIX)
+
+
+def rebuild_fitted(base: Graph, plan: Plan) -> Graph:
+    """The plan's graph, made of a legal base and the plan's key ``fit``; neither judge has seen it.
+
+    Errors: ``PLAN_MISMATCH`` for another base, ``REWRITE_UNSOUND`` for rows that stand for nothing of it,
+    ``PLAN_UNSOUND`` where another graph than the plan's comes of it.
+    """
+    fit = fit_of(plan)
+    require_rows(base, fit.rewrite)
+    graph = rebuild_graph(base, fit.rewrite)
+    require_graph(plan, graph)
+    return graph
+
+
+def fit_of(plan: Plan) -> FitRecord:
+    """The plan's key ``fit``; ``INTERNAL`` for a plan of a graph as it is."""
+    if plan.fit is None:
+        raise InternalError("a plan without the key fit was asked for its base")
+    return plan.fit
+
+
+def require_graph(plan: Plan, graph: Graph) -> None:
+    """``PLAN_UNSOUND`` unless a graph that was made of a plan's base and its key ``fit`` is the plan's."""
+    if graph.ir_hash != plan.ir_hash:
+        raise PlanUnsound(
+            f"its key fit makes graph {graph.ir_hash.hex()[:16]} of its base, not {plan.ir_hash.hex()[:16]}",
+            fix="do not run it; please report it",
+        )
+
+
+def judge_fitted(base: Graph, plan: Plan, *, token: bytes | None = None) -> Graph:
+    """The plan's graph, made of its base, once both judges have passed it.
+
+    Errors: those of ``rebuild_fitted``, of the judge of plans, and ``REWRITE_UNSOUND``; that of a broken rule where
+    the base is not legal.
+    """
+    require_legal(base)
+    graph = rebuild_fitted(base, plan)
+    judge(graph, plan, token=token)
+    require_meaning(base, graph, fit_of(plan).rewrite)
+    return graph
+
+
+def load_base(path: Path, plan: Plan, token: bytes | None, *, plan_name: str) -> Graph:
+    """The base's graph of a file, legal; both judges have passed what the plan makes of it. Errors name the files."""
+    base = load_graph(path)
+    naming_file(str(path), lambda: require_legal(base))
+    naming_file(f"{plan_name} on {path}", lambda: judge_fitted(base, plan, token=token))
+    return base
+
+
+def write_fitted(folder: Path, name: str, *, base: Graph, plan: Plan, token: bytes | None = None) -> tuple[Path, ...]:
+    """Base, rewritten graph and plan are in their files (``fitted_paths``), all or none, after both judges.
+
+    Errors: those of ``judge_fitted``, and ``INVALID_CONFIG`` where a file cannot be written.
+    """
+    graph = judge_fitted(base, plan, token=token)
+    paths = fitted_paths(folder, name)
+    contents = encode_graph(base), encode_graph(graph), encode_plan(plan)
+    write_together(list(zip(paths, contents, strict=True)))
+    return paths
