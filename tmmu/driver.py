@@ -21,6 +21,7 @@ from platformdirs import user_cache_path
 
 from tmmu.cache import CachedPlan, PlanCache
 from tmmu.cache.key_parts import program_parts, request_parts, traced_parts
+from tmmu.codec.fitted import require_graph
 from tmmu.eager.peak import live_levels
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
@@ -96,7 +97,7 @@ class Compiled:
 class RunRequest:
     """What a run depends on beside the plan: a seed for random tensors, a file of weights, what to compare and time.
 
-    ``plan`` is the plan to run in, for this very graph, where there is one already.
+    ``plan`` is the plan to run in, for this very graph or one made of it, where there is one already.
     """
 
     seed: int
@@ -194,7 +195,8 @@ def run_model(
     require_device(capture_request.device)
     watch = Stopwatch()
     with garbage_collection_off():
-        captured, program = _trace(capture_request, progress, watch)
+        captured, base = _trace(capture_request, progress, watch)
+        program = _rewrite_for_plan(base, run_request.plan, watch)
         compiled = _plan_for_run(program.graph, plan_request, run_request, watch, cache)
     progress("running", 0)
     options = RunOptions(
@@ -212,23 +214,47 @@ def run_model(
         compiled=run_request.compiled,
         prefetch=run_request.prefetch,
     )
-    report = watch.run("run", lambda: _run_in_plan(capture_request, captured, program, compiled.plan, options))
+    report = watch.run("run", lambda: _run_in_plan(capture_request, captured, (base, program), compiled.plan, options))
     return _with_findings(replace(compiled, seconds=watch.seconds), captured), report
 
 
+def _rewrite_for_plan(base: "Program", plan: Plan | None, watch: Stopwatch) -> "Program":
+    """The program that a plan is for: the one that was traced, or what its key ``fit`` makes of that."""
+    if plan is None or plan.fit is None:
+        return base
+    from tmmu.passes.lowering.rewrite_program import rewrite_program
+
+    rewrite = plan.fit.rewrite
+    program = watch.run("rewrite", lambda: rewrite_program(base, rewrite))
+    require_graph(plan, program.graph)
+    return program
+
+
 def _run_in_plan(
-    request: "CaptureRequest", captured: "CapturedProgram", program: "Program", plan: Plan, options: "RunOptions"
+    request: "CaptureRequest",
+    captured: "CapturedProgram",
+    programs: "tuple[Program, Program]",
+    plan: Plan,
+    options: "RunOptions",
 ) -> "RunReport":
-    """A run of a model, or of a step of the user's, which begins where its first step has ended."""
+    """A run of a model, or of a step of the user's, which begins where its first step has ended.
+
+    ``programs``: the one that was traced, and the one that the plan is for.
+    """
     from tmmu.passes.capture.eager_model import EagerModel
     from tmmu.passes.capture.eager_step import EagerStep
     from tmmu.passes.lowering.repeat_step import repeat_step
+    from tmmu.passes.lowering.rewrite_program import rewrite_repeated
     from tmmu.runtime.compare.run import run_planned
     from tmmu.runtime.compare.step_run import run_own_step
 
+    base, program = programs
     if request.mode != "step":
         return run_planned(program, plan, options, lambda: EagerModel(request))
-    return run_own_step(program, plan, repeat_step(captured, program), options, EagerStep(request, options.seed))
+    repeated = repeat_step(captured, base)
+    if program.base is not None:
+        repeated = rewrite_repeated(repeated, program)
+    return run_own_step(program, plan, repeated, options, EagerStep(request, options.seed))
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:

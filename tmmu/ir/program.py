@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from tmmu.errors import InternalError
 from tmmu.ir.graph import Graph
+from tmmu.ir.rewrite import Rewrite
 
 Switches: TypeAlias = tuple[tuple[str, Any], ...]
 """(name, value) of each switch of torch that chooses kernels and differs from its default."""
@@ -122,6 +123,14 @@ class JointGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramBase:
+    """What a program was rewritten from, and how: binding holds it against that."""
+
+    graph: Graph
+    rewrite: Rewrite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """All that an executor needs beside a plan and the weights."""
 
@@ -130,6 +139,8 @@ class Program:
     """One for each op of the graph, in its order."""
     joint: JointGraph | None = None
     """``None`` for a program that runs whole."""
+    base: ProgramBase | None = None
+    """``None`` for the program of a model as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,10 @@ def describe_calls(program: Program) -> Program:
     """The program whose graph has a row of calls for each op."""
     graph = program.graph
     texts: dict[bytes, int] = {}
-    rows = [_described(call, graph.ops.stage[op]) for op, call in enumerate(program.calls)]
+    rows = [
+        describe_call(call, has_inputs=graph.ops.stage[op] == "update" or call.numbers_vary)
+        for op, call in enumerate(program.calls)
+    ]
     table = OpCalls(
         call=tuple(texts.setdefault(row.text, len(texts)) for row in rows),
         texts=tuple(texts),
@@ -58,17 +61,17 @@ def describe_calls(program: Program) -> Program:
 
 
 @dataclass(slots=True)
-class _Description:
-    """One call being described: ``operands`` and ``numbers`` in the order of their places."""
+class CallDescription:
+    """One call in columns: ``operands`` and ``numbers`` in the order of their places, arguments before results."""
 
     text: bytes = b""
     operands: list[ValueId] = field(default_factory=list)
     numbers: list[bytes] = field(default_factory=list)
 
 
-def _described(call: Call, stage: str) -> _Description:
-    row = _Description()
-    has_inputs = stage == "update" or call.numbers_vary
+def describe_call(call: Call, *, has_inputs: bool) -> CallDescription:
+    """The row of a call; ``has_inputs``: whether its numbers are inputs of the step, and in no text."""
+    row = CallDescription()
     arguments: list[Argument] = [
         [DEFAULT] if is_default else _argument(value, row, is_input=has_inputs and kind not in _COUNTS)
         for value, kind, is_default in _schema_arguments(call)
@@ -101,7 +104,7 @@ def _schema_arguments(call: Call) -> Iterator[tuple[Any, str, bool]]:
         yield value, kind, value is _MISSING or (type(value) is type(default) and value == default)
 
 
-def _argument(value: Any, row: _Description, *, is_input: bool) -> Argument:
+def _argument(value: Any, row: CallDescription, *, is_input: bool) -> Argument:
     if isinstance(value, ValueRef):
         row.operands.append(ValueId(value.value))
         return [TENSOR, value.conj + 2 * value.neg]

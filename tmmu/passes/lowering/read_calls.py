@@ -39,7 +39,7 @@ def read_program(graph: Graph) -> Program:
 def _call(table: OpCalls, op: int) -> Call:
     text = decode_call(table.texts[table.call[op]])
     assert text is not None  # the graph is legal
-    operator = _operator(text.operator)
+    operator = find_operator(text.operator)
     operands = iter(table.operands[op])
     numbers = iter([decode_number(number) for number in table.numbers[op]])
     args, kwargs = _arguments(text, operator, operands, numbers)
@@ -48,8 +48,8 @@ def _call(table: OpCalls, op: int) -> Call:
     return Call(operator=operator, args=args, kwargs=kwargs, results=results, origin=op, switches=switches)
 
 
-def _operator(name: str) -> OpOverload:
-    """The overload of this name, as ``aten.add.Tensor``."""
+def find_operator(name: str) -> OpOverload:
+    """The overload of this name, as ``aten.add.Tensor``; ``UNSUPPORTED_OP`` where this torch has none."""
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.rpartition(".")
     try:

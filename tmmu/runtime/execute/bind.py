@@ -1,6 +1,7 @@
 """Binds a plan: its segments get memory, its weights are loaded, every call is compiled and validated.
 
-Order: match and judge (nothing is taken before the plan is found sound), reserve, load, compile, validate, clear.
+Order: match and judge (nothing is taken before the plan is found sound, and a rewritten program to mean its base),
+reserve, load, compile, validate, clear.
 Invariants: views are made once, here, and code is bound to them; a binding that fails gives back all that it reserved;
 afterwards stack, state and inputs are as at the start, the random state too, and what belongs to the caller (external
 inputs, adopted weights) has the bytes that it had.
@@ -22,6 +23,7 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.program import Call, Program, Switches
 from tmmu.ir.windows import writers
 from tmmu.judge.check import judge
+from tmmu.judge.rewrite.check import require_meaning
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import BoundProgram, CallerStorage, Executor, Reservation, outputs_of
 from tmmu.runtime.execute.inputs import external_buffers, input_specs
@@ -76,8 +78,8 @@ def bind(program: Program, plan: Plan, **options: Any) -> Executor:
 
     A weight is a tensor, or a tensor of a safetensors file (``stored_tensors``), which is read straight into its place;
     state that is not among the weights starts as zeros. Runs the program twice, to validate its steps.
-    Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``, ``DEVICE_MEMORY``,
-    ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
+    Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``REWRITE_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``,
+    ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
     """
     return bind_executor(BindRequest(program=program, plan=plan, **options))
 
@@ -98,6 +100,8 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
     _require_match(program, plan, device)
     _require_copyable(program.graph)
     judge(program.graph, plan, token=request.token)
+    if program.base is not None:
+        require_meaning(program.base.graph, program.graph, program.base.rewrite)
     stream = execution_stream_of(device, request.scratch)
     sources = check_weights(program.graph, request.weights, skip=weight_locations or ())
     layout = segment_layout(plan) if weight_locations is None else without_text(segment_layout(plan))
@@ -135,6 +139,11 @@ def most_common_switches(program: Program) -> Switches:
 
 def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
     graph = program.graph
+    if plan.fit is not None and (program.base is None or plan.fit.rewrite != program.base.rewrite):
+        raise PlanMismatch(
+            "the plan is for a graph that was rewritten, and the program does not say from what",
+            fix="bind what rewrite_program makes of the model's program and plan.fit.rewrite",
+        )
     if plan.ir_hash != graph.ir_hash:
         raise PlanMismatch(
             f"the plan is for graph {plan.ir_hash.hex()[:16]}, not {graph.ir_hash.hex()[:16]}",
