@@ -303,6 +303,13 @@ def test_sanitizer_finds_no_fault_in_a_step_that_replaces_its_state(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_sanitizer_draws_from_a_generator_of_the_steps_own_what_the_planned_op_draws(tmp_path: Path) -> None:
+    report = run(tmp_path, STEPS["a generator of its own"], sanitize=True)
+    assert report.sanitized > 10
+    require_eager_bits(report)
+
+
+@pytest.mark.slow
 def test_seed_decides_weights_and_batches(tmp_path: Path) -> None:
     text = HEAD.replace("torch.manual_seed(0)\n", "") + "def step(batch):\n    return model(batch[0])\n"
     for seed in (1, 2):

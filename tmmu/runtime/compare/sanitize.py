@@ -14,7 +14,8 @@ Nothing here trusts the plan's spans: what is read later is counted from the gra
 time, and per op a comparison of all live bytes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -23,7 +24,7 @@ import torch
 
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.graph import PERSISTENT_ROLES
-from tmmu.ir.program import Program
+from tmmu.ir.program import Call, Program
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
@@ -67,6 +68,18 @@ def run_sanitized(
     finally:
         executor.attach({})
     return SanitizerReport(outputs=outputs, ops=sanitizer.end, compared=sanitizer.compared)
+
+
+@contextmanager
+def _restored_generators(call: Call) -> Iterator[None]:
+    """Generators of a step's own that the call draws from are as before afterwards: the planned op draws the same."""
+    arguments = (*call.args, *(argument for _, argument in call.kwargs))
+    states = [(argument, argument.get_state()) for argument in arguments if isinstance(argument, torch.Generator)]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
 
 
 class _Sanitizer:
@@ -128,7 +141,7 @@ class _Sanitizer:
             self._check_reads(position)
             op = self.order[position]
             if not self._leaves_empty(op):
-                with torch.random.fork_rng(devices=self.generators):
+                with torch.random.fork_rng(devices=self.generators), _restored_generators(self.calls[op]):
                     self.reference.step(op)
 
     def _leaves_empty(self, op: int) -> bool:
