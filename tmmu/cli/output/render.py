@@ -11,7 +11,7 @@ from tmmu.ir.plan import JOINT
 from tmmu.ir.program import Switches
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries
 from tmmu.planner.arenas import readable_size
-from tmmu.summary.plan_summary import STACK, ArenaLine, LiveBuffer, OperatorRow, Peak, Summary
+from tmmu.summary.plan_summary import STACK, ArenaLine, FitLine, LiveBuffer, OperatorRow, Peak, Summary
 
 if TYPE_CHECKING:
     from tmmu.cache import CachedPlan
@@ -55,7 +55,7 @@ def console(*, stderr: bool = False) -> Console:
 def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
     """Print the summary with the ``peaks`` largest of its peaks."""
     out.print(printable(headline(summary)), style="bold")
-    about = [*inputs_line(summary), *loss_line(summary.loss), *rewrite_line(summary)]
+    about = [*inputs_line(summary), *loss_line(summary.loss), *rewrite_line(summary.fit)]
     print_lines(out, [*about, "", *figures_lines(summary), ""])
     print_lines(out, [*arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
@@ -91,9 +91,8 @@ def loss_line(text: str | None) -> list[str]:
     return [f"loss: {name} of the output" + (f", classes in dimension {dim}" if dim else "")]
 
 
-def rewrite_line(summary: Summary) -> list[str]:
+def rewrite_line(fit: FitLine | None) -> list[str]:
     """Of a rewritten graph: what runs again, at which cost, by which levers, of which base; empty for one as it is."""
-    fit = summary.fit
     if fit is None:
         return []
     extra = f"{size(fit.bytes)} written again, {fit.flops} FLOPs more, about {fit.time_ppm / 10_000:.1f} % more time"

@@ -9,6 +9,7 @@ from tmmu.codec.printable import align_columns
 from tmmu.driver import Compiled, RunRequest
 from tmmu.planner.arenas import readable_size
 from tmmu.summary.plan_contents import loss_text
+from tmmu.summary.plan_summary import fit_line
 
 if TYPE_CHECKING:
     from tmmu.runtime.compare.bench import Measurement
@@ -20,6 +21,7 @@ MAX_LISTED: Final = 8
 
 def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
     """The report as one JSON object."""
+    fit = fit_line(compiled.plan)
     return {
         "name": compiled.graph.notes.name,
         "device": compiled.graph.target,
@@ -35,6 +37,7 @@ def record(compiled: Compiled, ran: "RunReport") -> dict[str, Any]:
         "allocation_time_ns": compiled.allocation_time_ns,
         "loss": loss_text(compiled.graph) or None,
         "switches": [*map(dict, compiled.switches)],
+        "fit": fit and asdict(fit),
     }
 
 
@@ -49,6 +52,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     yield from render.survivors_line(compiled.survivors)
     yield from render.scaler_line(compiled.scaled_updates)
     yield from render.switches_line(compiled.switches)
+    yield from render.rewrite_line(fit_line(compiled.plan))
     yield ""
     rows = [(name, readable_size(size)) for name, size in ran.peak_bytes.items()]
     yield from align_columns("<>", ("segment", "peak"), [*rows, ("inputs", readable_size(ran.input_bytes))])

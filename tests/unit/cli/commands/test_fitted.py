@@ -139,6 +139,9 @@ def test_model_runs_in_the_plan_with_its_own_bits(fitted: Shell) -> None:
     assert record["checked"] == record["same"] + record["near"] > 20
     assert record["near"] == 0
     assert record["steps"] == len(load_plan(Path("net.fit.plan.cbor")).order)
+    assert (record["fit"]["again"], record["fit"]["levers"]) == (1, ["early updates"])
+    done = fitted.tmmu("run", "net.py", *ADAMW[2:], "--plan", "net.fit.plan.cbor", "--no-cache")
+    assert "\nrewritten: run again 1 (256 B written again, " in done.out
 
 
 def test_step_runs_twice_in_the_plan_with_its_own_bits(fitted: Shell) -> None:
