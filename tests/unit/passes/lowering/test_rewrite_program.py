@@ -8,15 +8,16 @@ import torch
 from torch import nn
 
 from tests.fits import unchanged, with_reruns, with_row
-from tests.runtime.harness import TOKEN, capture_program, plan_of
+from tests.runtime.harness import TOKEN, capture_program, plan_of, same_bits
 from tests.strategies import seeded
-from tests.unit.judge.rewrite.programs import deep_step, step
+from tests.unit.judge.rewrite.programs import convolutions, deep_step, step
 from tests.unit.judge.rewrite.rewriter import random_rewrite
 from tmmu.errors import InternalError, PlanMismatch, RewriteUnsound, UnsupportedOp
 from tmmu.ir.fit import FitRecord, fit_cost
 from tmmu.ir.ids import OpId
 from tmmu.ir.program import Call, Program, map_refs
-from tmmu.ir.rewrite import SUBLIST
+from tmmu.ir.rewrite import RERUN, SAME, SUBLIST, TWIN
+from tmmu.judge.rewrite.check import require_meaning
 from tmmu.passes.lowering import rewrite_program as rewritten
 from tmmu.passes.lowering.describe_calls import CallDescription, describe_call
 from tmmu.passes.lowering.read_calls import read_program
@@ -31,11 +32,19 @@ def form(call: Call) -> tuple[object, ...]:
     return str(call.operator), plain, dict(call.kwargs), call.results, call.switches
 
 
-@pytest.mark.parametrize("optimizer", ["adamw:foreach", "adamw:fused"])
+STEPS = {
+    "lists": lambda: step("adamw:foreach"),
+    "a fused update": lambda: step("adamw:fused"),
+    "twins": lambda: convolutions("sgd:foreach"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("seed", range(4))
-def test_calls_are_those_of_the_rewritten_graph(optimizer: str, seed: int) -> None:
-    base = step(optimizer)
+def test_calls_are_those_of_the_rewritten_graph(name: str, seed: int) -> None:
+    base = STEPS[name]()
     graph, rewrite = random_rewrite(base, seeded(seed), with_sublists=True)
+    assert {SAME, RERUN, TWIN, SUBLIST} == set(rewrite.kind)
     program = rewrite_program(read_program(base), rewrite)
     assert program.graph.ir_hash == graph.ir_hash
     assert list(map(form, program.calls)) == list(map(form, read_program(program.graph).calls))
@@ -79,6 +88,35 @@ def test_lists_are_looked_at_once_however_many_parts_they_are_cut_into(monkeypat
     rewrite_program(read_program(base), rewrite)
     assert base.calls is not None
     assert sum(looked_at) <= 2.5 * sum(map(len, base.calls.operands))
+
+
+class LegitNorm(nn.Module):
+    """The batch norm whose twin is another operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        norm = self.norm
+        sides = norm.weight, norm.bias, norm.running_mean, norm.running_var
+        wide, *_ = torch.ops.aten._native_batch_norm_legit(x, *sides, True, 0.1, 1e-5)
+        return wide.sin()
+
+
+def test_twin_that_is_another_operator_has_fewer_arguments() -> None:
+    base, _ = capture_program(LegitNorm, {"x": torch.zeros(4, 3)})
+    row = base.graph.ops.target.index("aten._native_batch_norm_legit.default")
+    rewrite = with_row(unchanged(base.graph), row + 1, OpId(row), TWIN)
+    program = rewrite_program(base, rewrite)
+    require_meaning(base.graph, program.graph, rewrite)
+    assert str(program.calls[row + 1].operator) == "aten._native_batch_norm_legit.no_stats"
+    assert form(program.calls[row + 1]) == form(read_program(program.graph).calls[row + 1])
+    weights = {f"norm.{name}": torch.rand(3) for name in ("weight", "bias", "running_mean", "running_var")}
+    executors = [bind(each, plan_of(each), token=TOKEN, weights=weights) for each in (base, program)]
+    x = torch.randn(4, 3)
+    assert same_bits(*(executor.run({"x": x.clone()})[0] for executor in executors))
+    assert same_bits(*(executor.state("norm.running_mean") for executor in executors))
 
 
 class OwnGenerator(nn.Module):
