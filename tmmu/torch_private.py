@@ -131,6 +131,8 @@ def call_composite(operator: Any, *arguments: Any) -> Any:
     return operator._op_dk(DispatchKey.CompositeImplicitAutograd, *arguments)
 
 
+BACKWARD_ENGINE: Final = "_engine_run_backward"
+"""The function of ``torch.autograd`` in which gradients, and the user's hooks, run. Holds: 2.11, 2.13."""
 attention_priority: Final[Callable[[], list[int]]] = torch._C._get_sdp_priority_order
 """Attention backends in the order in which torch tries them, as ``SDPBackend`` numbers. Holds: 2.11, 2.13."""
 has_mkl: Final[bool] = torch._C.has_mkl

@@ -31,7 +31,7 @@ from tmmu.ir.encoding.columns import (
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
 from tmmu.ir.ids import Bytes
-from tmmu.ir.lifetimes import LIFETIME_NUMBERS, EagerRun, Lifetimes
+from tmmu.ir.lifetimes import LIFETIME_NUMBERS, NO_LIFETIMES, EagerRun, Lifetimes
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 from tmmu.judge import schema
 from tmmu.judge.graph_schema import SCHEMA_CHECKS
@@ -142,20 +142,24 @@ def _notes(value: object, *, with_calls: bool) -> Notes:
 
 
 def _eager(value: object) -> EagerRun:
-    top = table(value, "notes.eager", EagerRun.__slots__)
-    storages = table(top["storages"], "notes.eager.storages", Lifetimes.__slots__)
-    numbers: dict[str, Any] = {key: uints(storages[key], f"notes.eager.storages.{key}") for key in LIFETIME_NUMBERS}
-    words: dict[str, Any] = {
-        key: texts(storages[key], f"notes.eager.storages.{key}")
-        for key in Lifetimes.__slots__
-        if key not in LIFETIME_NUMBERS
-    }
+    has_host = isinstance(value, dict) and "host" in value
+    top = table(value, "notes.eager", [key for key in EagerRun.__slots__ if key != "host" or has_host])
     return EagerRun(
         python=text(top["python"], "notes.eager.python"),
         calls=_number(top["calls"], "notes.eager.calls"),
         persistent_bytes=Bytes(_number(top["persistent_bytes"], "notes.eager.persistent_bytes")),
-        storages=Lifetimes(**numbers, **words),
+        storages=_lifetimes(top["storages"], "notes.eager.storages"),
+        host=_lifetimes(top["host"], "notes.eager.host") if has_host else NO_LIFETIMES,
     )
+
+
+def _lifetimes(value: object, key: str) -> Lifetimes:
+    columns = table(value, key, Lifetimes.__slots__)
+    numbers: dict[str, Any] = {name: uints(columns[name], f"{key}.{name}") for name in LIFETIME_NUMBERS}
+    words: dict[str, Any] = {
+        name: texts(columns[name], f"{key}.{name}") for name in Lifetimes.__slots__ if name not in LIFETIME_NUMBERS
+    }
+    return Lifetimes(**numbers, **words)
 
 
 def _number(value: object, key: str) -> int:

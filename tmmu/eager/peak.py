@@ -30,7 +30,8 @@ class EagerFigures:
     ``stack_bytes``: the most that the step's storages take during one call, at ``position``, unpadded. ``total_bytes``:
     with weights, state and inputs. ``reserved_bytes``: what torch's allocator takes of a GPU for all but the inputs,
     by a model of it; ``None`` on a CPU. ``holdings``: most bytes first. ``collected_bytes``: the stack had cycles been
-    collected after their last use; ``None`` where no cycle matters. ``python``: whose frames these are.
+    collected after their last use; ``None`` where no cycle matters. ``python``: whose frames these are. ``host_bytes``:
+    the most that the step takes of the host's memory at once, beside these; 0 on a CPU, which is the device.
     """
 
     stack_bytes: int
@@ -42,6 +43,7 @@ class EagerFigures:
     python: str
     collected_bytes: int | None
     holdings: tuple[Holding, ...]
+    host_bytes: int
 
 
 def eager_run(graph: Graph, mode: str) -> EagerRun | None:
@@ -72,6 +74,7 @@ def eager_figures(graph: Graph, mode: str = "backward") -> EagerFigures | None:
         python=eager.python,
         collected_bytes=_collected_bytes(eager, position),
         holdings=tuple(_holdings(eager.storages, position)),
+        host_bytes=max(live_levels(eager.host, eager.calls), default=0),
     )
 
 

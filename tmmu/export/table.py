@@ -127,6 +127,7 @@ def _eager_records(eager: EagerRun) -> Iterator[dict[str, object]]:
         "persistent_bytes": eager.persistent_bytes,
     }
     yield from _rows_as_records("storage", eager.storages)
+    yield from _rows_as_records("host_storage", eager.host)
 
 
 def _rows_as_records(kind: str, table: Arenas | Lifetimes) -> Iterator[dict[str, object]]:

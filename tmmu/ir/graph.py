@@ -245,8 +245,9 @@ def notes_map(graph: Graph) -> dict[str, object]:
 
 
 def eager_map(eager: EagerRun) -> dict[str, object]:
-    """The key ``notes.eager`` of an IR file."""
-    return column_map(eager) | {"storages": column_map(eager.storages)}
+    """The key ``notes.eager`` of an IR file; ``host`` only where there is something."""
+    columns = column_map(eager) | {"storages": column_map(eager.storages), "host": column_map(eager.host)}
+    return {key: column for key, column in columns.items() if key != "host" or len(eager.host)}
 
 
 def encode_graph(graph: Graph) -> bytes:

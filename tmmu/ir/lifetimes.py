@@ -39,14 +39,19 @@ class Lifetimes:
         return len(self.bytes)
 
 
+NO_LIFETIMES: Final = Lifetimes(bytes=(), birth=(), death=(), last_use=(), maker=(), module=(), source=(), holder=())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerRun:
     """A step of the model as eager runs it under one CPython, whose frames decide what is held for how long.
 
-    ``persistent_bytes``: weights, constants, state and inputs, which are there before the step.
+    ``persistent_bytes``: weights, constants, state and inputs, which are there before the step. ``storages`` are those
+    of the device; ``host`` those that a step on a GPU makes in the host's memory, by ``.cpu()`` above all.
     """
 
     python: str
     calls: int
     persistent_bytes: Bytes
     storages: Lifetimes
+    host: Lifetimes = NO_LIFETIMES

@@ -9,7 +9,7 @@ from itertools import pairwise
 from tmmu.ir.call_text import CallText, decode_call, decode_number
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import EFFECTS, Graph, OpCalls
-from tmmu.ir.lifetimes import EagerRun, Lifetimes
+from tmmu.ir.lifetimes import Lifetimes
 
 
 def calls(graph: Graph) -> Iterator[Fault]:
@@ -75,21 +75,24 @@ def lifetimes(graph: Graph) -> Iterator[Fault]:
     eager = graph.notes.eager
     if eager is None:
         return
-    table = eager.storages
+    for table in (eager.storages, eager.host):
+        yield from _table_faults(table, eager.calls)
+
+
+def _table_faults(table: Lifetimes, calls: int) -> Iterator[Fault]:
     uneven = [name for name in Lifetimes.__slots__ if len(getattr(table, name)) != len(table)]
     if uneven:
         yield Fault(rule="lifetimes", what=f"{uneven[0]} has {len(getattr(table, uneven[0]))} rows, not {len(table)}")
     elif any(later < earlier for earlier, later in pairwise(table.birth)):
         yield Fault(rule="lifetimes", what="rows are not in order of birth")
     else:
-        yield from _span_faults(eager)
+        yield from _span_faults(table, calls)
 
 
-def _span_faults(eager: EagerRun) -> Iterator[Fault]:
-    table = eager.storages
+def _span_faults(table: Lifetimes, calls: int) -> Iterator[Fault]:
     rows = zip(table.birth, table.last_use, table.death, table.source, strict=True)
     for row, (birth, use, death, source) in enumerate(rows):
-        if not birth <= use < death <= eager.calls:
+        if not birth <= use < death <= calls:
             yield Fault(rule="lifetimes", what=f"storage {row} is born at {birth}, used at {use}, gone at {death}")
         if is_absolute(source):
             yield Fault(rule="lifetimes", what=f"source {source!r} of storage {row} is absolute")

@@ -64,7 +64,7 @@ def described_graph() -> Graph:
 
 
 def eager_run() -> EagerRun:
-    """Three storages: one held by a function, one by a cycle, one that is used at once."""
+    """Three storages: one held by a function, one by a cycle, one that is used at once; and one on the host."""
     storages = Lifetimes(
         bytes=(64, 256, 16),
         birth=(0, 1, 4),
@@ -75,7 +75,17 @@ def eager_run() -> EagerRun:
         source=("net.py:3", "net.py:4", ""),
         holder=("forward of net.py:3 until it returns", CYCLE, ""),
     )
-    return EagerRun(python="3.12", calls=6, persistent_bytes=128, storages=storages)
+    host = Lifetimes(
+        bytes=(32,),
+        birth=(2,),
+        death=(4,),
+        last_use=(3,),
+        maker=("aten._to_copy.default",),
+        module=("",),
+        source=("net.py:5",),
+        holder=("",),
+    )
+    return EagerRun(python="3.12", calls=6, persistent_bytes=128, storages=storages, host=host)
 
 
 def arenas(layout: str = "packed", alignment: int = 64) -> tuple[ArenaSpec, ...]:

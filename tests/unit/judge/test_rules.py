@@ -144,6 +144,11 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Graph]], ...] = (
     ("lifetimes", "used before it is born", lambda: span("last_use", 3, 2)),
     ("lifetimes", "gone after the end", lambda: span("death", 7, 1)),
     ("lifetimes", "rows in another order", lambda: span("birth", 2, 0)),
+    (
+        "lifetimes",
+        "a storage of the host that is gone before its use",
+        lambda: described("notes.eager.host.death", 3, 0),
+    ),
     ("lifetimes", "a source from the root", lambda: described("notes.eager.storages.source", "/net.py:3", 0)),
 )
 

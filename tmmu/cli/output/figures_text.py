@@ -23,7 +23,12 @@ def figures_lines(summary: Summary) -> list[str]:
     )
     if summary.eager is None:
         return [f"run as it is: not known, {UNSAID}", inside]
-    return [eager_line(summary.eager, summary.eager_fits, summary.reserve), inside, *holding_lines(summary.eager)]
+    return [
+        eager_line(summary.eager, summary.eager_fits, summary.reserve),
+        *host_lines(summary.eager),
+        inside,
+        *holding_lines(summary.eager),
+    ]
 
 
 def eager_line(eager: EagerFigures, fits: Sequence[Fit], reserve: int) -> str:
@@ -32,6 +37,13 @@ def eager_line(eager: EagerFigures, fits: Sequence[Fit], reserve: int) -> str:
     if eager.reserved_bytes is not None:
         text += f"; torch's allocator reserves {readable_size(eager.reserved_bytes)} (by a model of it)"
     return f"{text}; with {readable_size(reserve)} in reserve it {fit_text(fits)}"
+
+
+def host_lines(eager: EagerFigures) -> list[str]:
+    """What the run takes of the host's memory, which is none of the device's."""
+    if not eager.host_bytes:
+        return []
+    return [f"  on the host, by .cpu() and its kind: {readable_size(eager.host_bytes)} at most, not counted here"]
 
 
 def fit_text(fits: Sequence[Fit]) -> str:

@@ -24,7 +24,7 @@ from tmmu.passes.capture.fake.autocast import autocast_for
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
-from tmmu.passes.capture.fake.devices import OneDevice
+from tmmu.passes.capture.fake.devices import one_device
 from tmmu.passes.capture.fake.foreach import foreach_as_on
 from tmmu.passes.capture.fake.fused_layers import fused_layers_noted
 from tmmu.passes.capture.fake.generators import generators_restored
@@ -119,7 +119,7 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
     with (
         warnings.catch_warnings(),
         fake,
-        OneDevice(),
+        one_device(device),
         composites_for(device),
         convertible_modules(),
         copyable_tensors(),

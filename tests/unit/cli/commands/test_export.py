@@ -152,7 +152,7 @@ def test_json_lines_are_records(shell: Shell) -> None:
     shell.tmmu("export", plan, "--to", "json")
     kinds = [json.loads(line)["record"] for line in Path("net.jsonl").read_text().splitlines()]
     assert kinds[0] == "plan"
-    assert set(kinds) == {"plan", "arena", "buffer", "eager", "storage"}
+    assert set(kinds) == {"plan", "arena", "buffer", "eager", "storage", "host_storage"}
 
 
 def test_export_needs_no_torch(shell: Shell) -> None:

@@ -11,7 +11,7 @@ counts; what a cycle holds dies at the end, as ``note_collection`` is told.
 
 import platform
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,8 @@ from torch import fx
 
 from tmmu.ir.ids import Bytes
 from tmmu.ir.lifetimes import CYCLE, EARLIER, EagerRun, Lifetimes
-from tmmu.passes.capture.program import Storage, Window
+from tmmu.passes.capture.program import Window
+from tmmu.passes.capture.record.places import is_host_storage
 from tmmu.passes.capture.record.storage_table import CALL, StorageTable
 from tmmu.passes.capture.sources import UserFrame, display_name, user_frames, user_instruction
 from tmmu.passes.operators.schema import signature
@@ -48,6 +49,7 @@ class _Earlier:
 
     nbytes: int
     reference: "weakref.ref[torch.UntypedStorage]"
+    on_host: bool
     death: int | None = None
 
 
@@ -72,7 +74,7 @@ class LifetimeLog:
             row = len(self._earlier)
             self._earlier_ids[address] = row
             reference = weakref.ref(storage, partial(self._lose_earlier, address))
-            self._earlier.append(_Earlier(storage.nbytes(), reference))
+            self._earlier.append(_Earlier(storage.nbytes(), reference, is_host_storage(storage)))
 
     def _lose_earlier(self, address: int, _: Any) -> None:
         self._earlier[self._earlier_ids.pop(address)].death = self.calls
@@ -119,40 +121,45 @@ class LifetimeLog:
             if CALL in (maker := storages.maker_of(storage)).meta
         }
         order = sorted(births, key=lambda storage: (births[storage], storage))
-        uses = [last_use.get(storage) for storage in order]
-        all_storages = storages.storages()
-        deaths = [self._death(storage) for storage in order]
-        gone = [entry for entry in self._earlier if entry.death]  # what goes before the first call is in none
-        blank = ("",) * len(gone)
-        makers = [storages.maker_of(storage) for storage in order]
-        holders = [self._holder(*row) for row in zip(order, makers, uses, strict=True)]
+        uses = {storage: (births[storage], last_use.get(storage)) for storage in order}
         return EagerRun(
             python=".".join(platform.python_version_tuple()[:2]),
             calls=self.calls,
-            persistent_bytes=Bytes(self._persistent_bytes(all_storages, births)),
-            storages=Lifetimes(
-                bytes=(*(Bytes(e.nbytes) for e in gone), *(Bytes(all_storages[storage].bytes) for storage in order)),
-                birth=(*(0,) * len(gone), *(births[storage] for storage in order)),
-                death=(*(entry.death or 0 for entry in gone), *deaths),
-                last_use=(
-                    *((entry.death or 1) - 1 for entry in gone),
-                    *(
-                        birth if node is None else min(node.meta[CALL], death - 1)
-                        for birth, node, death in zip(map(births.__getitem__, order), uses, deaths, strict=True)
-                    ),
-                ),
-                maker=(*(EARLIER,) * len(gone), *map(_maker, makers)),
-                module=(*blank, *(maker.meta.get("module", "") for maker in makers)),
-                source=(*blank, *(maker.meta.get("source", "") for maker in makers)),
-                holder=(*blank, *holders),
-            ),
+            persistent_bytes=Bytes(self._persistent_bytes(storages, births)),
+            storages=self._rows(uses, storages, on_host=False),
+            host=self._rows(uses, storages, on_host=True),
         )
 
-    def _persistent_bytes(self, storages: Sequence[Storage], births: Mapping[int, int]) -> int:
-        """What was there before the step and is there after it; of a step of the user's, all that was looked for."""
+    def _rows(
+        self, uses: Mapping[int, tuple[int, fx.Node | None]], storages: StorageTable, *, on_host: bool
+    ) -> Lifetimes:
+        """The rows of one place; ``uses``: birth and last use by storage, in order."""
+        ids = [storage for storage in uses if (storage in storages.on_host) == on_host]
+        gone = [entry for entry in self._earlier if entry.death and entry.on_host == on_host]
+        makers, deaths = [storages.maker_of(storage) for storage in ids], [self._death(storage) for storage in ids]
+        blank, all_storages = ("",) * len(gone), storages.storages()
+        last_uses = (
+            birth if node is None else min(node.meta[CALL], death - 1)
+            for (birth, node), death in zip(map(uses.__getitem__, ids), deaths, strict=True)
+        )
+        holders = (self._holder(storage, maker, uses[storage][1]) for storage, maker in zip(ids, makers, strict=True))
+        return Lifetimes(
+            bytes=(*(Bytes(e.nbytes) for e in gone), *(Bytes(all_storages[storage].bytes) for storage in ids)),
+            birth=(*(0,) * len(gone), *(uses[storage][0] for storage in ids)),
+            death=(*(entry.death or 0 for entry in gone), *deaths),  # what goes before the first call is in none
+            last_use=(*((entry.death or 1) - 1 for entry in gone), *last_uses),
+            maker=(*(EARLIER,) * len(gone), *map(_maker, makers)),
+            module=(*blank, *(maker.meta.get("module", "") for maker in makers)),
+            source=(*blank, *(maker.meta.get("source", "") for maker in makers)),
+            holder=(*blank, *holders),
+        )
+
+    def _persistent_bytes(self, storages: StorageTable, births: Mapping[int, int]) -> int:
+        """What of the device was there before the step and is after it; of a user's step, all that was looked for."""
         if self._earlier:
-            return self.earlier_bytes
-        return sum(s.bytes for i, s in enumerate(storages) if s.role is not None and i not in births)
+            return sum(entry.nbytes for entry in self._earlier if entry.death is None and not entry.on_host)
+        rows = enumerate(storages.storages())
+        return sum(s.bytes for i, s in rows if s.role is not None and i not in births and i not in storages.on_host)
 
     def _death(self, storage: int) -> int:
         release = self._releases.get(storage)

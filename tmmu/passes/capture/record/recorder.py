@@ -41,6 +41,7 @@ from tmmu.passes.capture.record.custom_operators import CustomOperators, is_cust
 from tmmu.passes.capture.record.determinism import require_deterministic_kernel
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
 from tmmu.passes.capture.record.known_shapes import answer_of_known_values, result_of_known_values
+from tmmu.passes.capture.record.places import HOST, ON_DEVICE, TRACED_DEVICE, mark_host, result_is_on_host
 from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.record.storage_changes import StorageChanges
 from tmmu.passes.capture.record.unseen_tensors import UnseenTensors, is_subclass
@@ -60,6 +61,7 @@ from tmmu.torch_private import (
 
 _SILENT_NAMESPACES = frozenset({"prim", "profiler"})
 _PROGRESS_EVERY = 64
+_PLACES = frozenset({HOST, ON_DEVICE})
 
 
 class Recorder(UncompiledDispatchMode):
@@ -102,6 +104,7 @@ class Recorder(UncompiledDispatchMode):
         self.supervision: list[Window] = []
         self._unwraps = False
         self._switches: dict[Switches, None] = {}
+        self._place_named: torch.device | None = None
 
     # -- what the program starts from and ends with
 
@@ -261,6 +264,12 @@ class Recorder(UncompiledDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if kwargs.get("device") in _PLACES:
+            self._place_named, kwargs = kwargs["device"], kwargs | {"device": TRACED_DEVICE}
+            try:
+                return self.__torch_dispatch__(func, types, args, kwargs)
+            finally:
+                self._place_named = None
         if any(map(is_subclass, types)):
             self._unwraps = True
             return NotImplemented  # its own dispatch calls operators on what it wraps, which come here then
@@ -319,6 +328,9 @@ class Recorder(UncompiledDispatchMode):
         if windows != [self.builder.table.window_of(tensor) for tensor in written]:  # an ``out=`` of another size
             node_args = self.builder.nodes_in(args)
             node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
+        if result_is_on_host((*flatten(args), *flatten(tuple(kwargs.values()))), self._place_named):
+            leaves = (leaf for leaf in flatten(result) if isinstance(leaf, torch.Tensor))
+            mark_host(leaf for leaf in leaves if self.builder.table.id_of(leaf) is None)
         self.builder.add_call(func, node_args, node_kwargs, result, written)
         if self._calls % _PROGRESS_EVERY == 0:
             self._progress("tracing", self._calls)

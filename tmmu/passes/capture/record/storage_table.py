@@ -23,6 +23,7 @@ from torch import fx
 from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import DTYPE_BYTES
 from tmmu.passes.capture.program import Storage, Window
+from tmmu.passes.capture.record.places import is_host_storage
 from tmmu.torch_private import cpp_address
 
 CALL: Final = "call"
@@ -50,7 +51,10 @@ class _Watched:
 
 
 class StorageTable:
-    """Storages by id and by identity. Every look-up is ``O(1)``. ``on_death`` must keep no reference to tensors."""
+    """Storages by id and by identity. Every look-up is ``O(1)``. ``on_death`` must keep no reference to tensors.
+
+    ``on_host``: the ids of those that are no memory of the device's.
+    """
 
     def __init__(self, on_death: Callable[[int], None] = lambda _: None) -> None:
         self._watched: dict[int, _Watched] = {}
@@ -58,6 +62,7 @@ class StorageTable:
         self._forms: list[int] = []
         self._shrunk: dict[int, int] = {}
         self._on_death = on_death
+        self.on_host: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -68,6 +73,8 @@ class StorageTable:
         self._entries.append(_Entry(Storage(bytes=handle.nbytes(), role=role, name=name), maker))
         self._forms.append(0)
         self._watch(handle, len(self._entries) - 1)
+        if is_host_storage(handle):
+            self.on_host.add(len(self._entries) - 1)
 
     def add_alias(self, tensor: torch.Tensor, storage: int) -> None:
         """Take the tensor's storage for the form that the program has of the one with this id."""
