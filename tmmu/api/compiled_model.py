@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tmmu.api.arguments import require_kind
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.model_weights import ModelWeights, places_of, storages_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
@@ -52,6 +53,7 @@ class CompiledModel:
         assumed: Mapping[str, torch.Tensor],
         autocast: bool,
     ) -> None:
+        require_kind(request, BindRequest, "model and inputs to tmmu.compile, which makes it")
         self.module, self.plan = module, plan
         self._request, self._form = request, form
         self._beside = {name: found for name, found in request.weights.items() if isinstance(found, torch.Tensor)}
@@ -99,6 +101,12 @@ class CompiledModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """``UNSUPPORTED_OP``: its memory and the code that is bound to it are neither copied nor stored."""
+        raise UnsupportedOp(
+            "a compiled model is not copied and not pickled", fix="copy or store its module, and compile that anew"
+        )
 
     def close(self) -> None:
         """Gives back the plan's memory; a later call is refused. Closing again does nothing."""

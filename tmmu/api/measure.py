@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from tmmu.api.measured_run import MeasuredRun
-from tmmu.api.memory_plan import MemoryPlan
+from tmmu.api.memory_plan import MemoryPlan, require_plan
 from tmmu.api.plan import device_of_call, step_or_module_mode
 from tmmu.api.plan import plan as plan_of
 from tmmu.eager.observed import BEFORE, observed_memory
@@ -56,9 +56,9 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
     device = device_of_call(model_or_step, inputs)
     options: dict[str, Any] = {"training": training, "loss": loss, "optimizer": optimizer, "autocast": autocast}
     mode = step_or_module_mode(model_or_step, **options)
-    planned = plan or plan_of(model_or_step, inputs, device=device.type, **options)  # type: ignore[arg-type]
-    if not isinstance(planned, MemoryPlan):
-        raise InvalidConfig(f"a {type(planned).__name__} is no plan", fix="give what tmmu.plan or tmmu.load returns")
+    if plan is None:
+        plan = plan_of(model_or_step, inputs, device=device.type, **options)  # type: ignore[arg-type]
+    planned = require_plan(plan)
     if planned.graph.target != device.type:
         raise InvalidConfig(
             f"the plan is for {planned.graph.target}, and the model on {device}",

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Final
 
+from tmmu.api.arguments import require_kind
 from tmmu.codec.printable import align_columns, printable
 from tmmu.planner.arenas import readable_size
 from tmmu.summary.measured_calls import MeasuredCall
@@ -29,6 +30,9 @@ class MeasuredRun:
     between_peak: int
     before: int
     eager_calls: int
+
+    def __post_init__(self) -> None:
+        require_kind(self.calls, tuple, "a step to tmmu.measure, which makes it")
 
     @property
     def measured_peak(self) -> int:

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from tmmu.api.arguments import bytes_of, count_of, path_of, require_kind, texts_of
 from tmmu.api.plan_diff import PlanDiff
 from tmmu.codec.files import write_atomic, write_together
 from tmmu.codec.load import PLAN_SUFFIX, ir_path, load_judged, load_plan
@@ -16,7 +17,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.export.live_curves import stack_curve
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
-from tmmu.planner.arenas import parse_size, readable_size
+from tmmu.planner.arenas import readable_size
 from tmmu.report.contents import report_contents
 from tmmu.report.page import page_html
 from tmmu.summary.diff_report import compare
@@ -47,6 +48,10 @@ class MemoryPlan:
     plan: Plan
     first_step: FirstStep | None = None
     assumed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_kind(self.graph, Graph, "a plan's own graph: tmmu.plan and tmmu.load make both")
+        require_kind(self.plan, Plan, "a plan of that graph: tmmu.plan and tmmu.load make both")
 
     @property
     def total(self) -> int:
@@ -83,11 +88,11 @@ class MemoryPlan:
         if run not in ("eager", "planned"):
             raise InvalidConfig(f"run={run!r} is neither eager nor planned", fix="name one of the two")
         needed = self.needed_bytes if run == "eager" else self.total
-        return needed + _bytes_of(reserve) <= _bytes_of(size)
+        return needed + bytes_of(reserve) <= bytes_of(size)
 
     def largest(self, count: int = 10) -> tuple[LiveBuffer, ...]:
         """The largest buffers that are live where the stack is fullest, without those of no bytes."""
-        return tuple(buffer for buffer in self._live[:count] if buffer.bytes)
+        return tuple(buffer for buffer in self._live[: count_of(count)] if buffer.bytes)
 
     def by_module(self) -> dict[str, int]:
         """Bytes that are live where the stack is fullest, by the module that makes them; most first."""
@@ -108,17 +113,20 @@ class MemoryPlan:
 
     def diff(self, other: "MemoryPlan", *, names: tuple[str, str] = ("before", "after")) -> PlanDiff:
         """What ``other`` needs more than this plan, and which line of the model makes the difference."""
-        before, after = (PlannedGraph(graph=side.graph, plan=side.plan) for side in (self, _plan_of(other)))
-        return PlanDiff(report=compare(before, after, names=names))
+        before, after = (PlannedGraph(graph=side.graph, plan=side.plan) for side in (self, require_plan(other)))
+        texts = texts_of(names, "names")
+        if len(texts) != 2:
+            raise InvalidConfig(f"{len(texts)} names for two plans", fix="name both")
+        return PlanDiff(report=compare(before, after, names=(texts[0], texts[1])))
 
     def report(self, path: str | Path | None = None, *, against: "MemoryPlan | None" = None) -> Path:
         """Write the plan as one HTML file that needs no network; ``against`` is shown beside it. The file's path.
 
         ``path``: a file, or a folder for ``NAME.html``; by default in the working folder.
         """
-        plans = (self,) if against is None else (self, _plan_of(against))
+        plans = (self,) if against is None else (self, require_plan(against))
         name = self.graph.notes.name or "plan"
-        file = Path(path or ".")
+        file = Path() if path is None else path_of(path, "the report's file")
         file = file / f"{_file_name(name)}.html" if file.is_dir() else file
         contents = [report_contents(side.graph.notes.name or name, side.plan, side.graph) for side in plans]
         write_atomic(file, page_html(contents))
@@ -126,7 +134,9 @@ class MemoryPlan:
 
     def save(self, path: str | Path) -> Path:
         """Write ``NAME.plan.cbor`` and its graph ``NAME.ir.cbor`` beside it, both or neither; the plan's path."""
-        plan_path = Path(path)
+        plan_path = path_of(path, "the plan's file")
+        if not plan_path.name:
+            raise InvalidConfig(f"{str(path)!r} is a folder", fix="name a file in it")
         if not plan_path.name.endswith(PLAN_SUFFIX):
             plan_path = plan_path.with_name(f"{plan_path.name}{PLAN_SUFFIX}")
         write_together([(plan_path, encode_plan(self.plan)), (ir_path(None, plan_path), encode_graph(self.graph))])
@@ -184,24 +194,18 @@ class MemoryPlan:
 
 def load(path: str | Path) -> MemoryPlan:
     """The plan of a file, judged against the graph beside it."""
-    plan = load_plan(Path(path))
-    return MemoryPlan(graph=load_judged(plan, ir_path(None, Path(path)), None, plan_name=str(path)), plan=plan)
+    file = path_of(path, "the plan's file")
+    plan = load_plan(file)
+    return MemoryPlan(graph=load_judged(plan, ir_path(None, file), None, plan_name=str(file)), plan=plan)
 
 
-def _plan_of(other: object) -> MemoryPlan:
-    if isinstance(other, MemoryPlan):
-        return other
-    raise InvalidConfig(f"a {type(other).__name__} is no plan", fix="give what tmmu.plan or tmmu.load returns")
+def require_plan(value: object) -> MemoryPlan:
+    """The plan itself; ``INVALID_CONFIG`` for anything else."""
+    if isinstance(value, MemoryPlan):
+        return value
+    raise InvalidConfig(f"a {type(value).__name__} is no plan", fix="give what tmmu.plan or tmmu.load returns")
 
 
 def _file_name(name: str) -> str:
     """A model's name as a file's: letters, digits and ``-_.`` alone."""
     return "".join(character if character.isalnum() or character in "-_." else "_" for character in name)[:100]
-
-
-def _bytes_of(size: object) -> int:
-    if isinstance(size, str):
-        return parse_size(size)
-    if type(size) is not int:
-        raise InvalidConfig(f"{size!r:.80} is not a size", fix='write bytes, or a text such as "24GB"')
-    return size

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from tmmu.api.arguments import texts_of
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.driver import PlanRequest, compile_live
 from tmmu.errors import InvalidConfig
@@ -49,9 +50,9 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     request = CaptureRequest(model="", mode=mode, device=device, loss=loss, optimizer=optimizer, autocast=autocast)
     plan_request = PlanRequest(
         mode="inference" if mode == "inference" else "backward",
-        preset=preset or ("inference" if mode == "inference" else "train_full"),
+        preset=("inference" if mode == "inference" else "train_full") if preset is None else preset,
         token=token_from_seed(seed),
-        arenas=parse_arenas(tuple(arenas)),
+        arenas=parse_arenas(texts_of(arenas, "arenas")),
     )
     with logs_off():
         compiled = compile_live(model_or_step, inputs, request, plan_request)
@@ -68,6 +69,8 @@ def step_or_module_mode(
         raise InvalidConfig(
             f"{model_or_step!r:.80} is neither a module nor a function", fix="make the model, and give that"
         )
+    if training is not None and not isinstance(training, bool):
+        raise InvalidConfig(f"training={training!r:.80} is neither True nor False", fix="write one of the two")
     if isinstance(model_or_step, nn.Module):
         trains = bool(loss or optimizer) if training is None else training
         return "backward" if trains else "inference"

@@ -4,6 +4,7 @@ import html
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
+from tmmu.api.arguments import require_kind
 from tmmu.codec.printable import printable
 from tmmu.compare.diff import Change
 from tmmu.errors import InvalidConfig
@@ -23,6 +24,9 @@ class PlanDiff:
     """A comparison of two plans. ``str`` is the text of ``tmmu diff``, ``to_dict`` its JSON."""
 
     report: DiffReport
+
+    def __post_init__(self) -> None:
+        require_kind(self.report, DiffReport, "two plans to MemoryPlan.diff, which makes it")
 
     @property
     def is_same(self) -> bool:

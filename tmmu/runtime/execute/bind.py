@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import torch
 from blake3 import blake3
@@ -73,6 +73,22 @@ class BindRequest:
     Each variant has the same ops, and these calls are never captured."""
 
 
+_OPTIONS: Final[Mapping[str, tuple[Any, Any, str]]] = {
+    "token": (bytes, object, "the token's bytes"),
+    "weights": (Mapping, get_args(Weight), "tensors by name"),
+    "device": ((str, torch.device), object, "a device, such as cpu"),
+    "segments": ((Segments, type(None)), object, "segments, or None"),
+    "session": (str, object, "a name as text"),
+    "replay": (bool, object, "True or False"),
+    "scratch": (int, object, "a number of bytes"),
+    "adopt": (bool, object, "True or False"),
+    "exact_strides": (bool, object, "True or False"),
+    "external": ((Mapping, type(None)), torch.Tensor, "tensors by name, or None"),
+    "variants": ((tuple, list), Mapping, "maps of calls by op"),
+}
+"""What ``bind`` takes by name: of which kind, of what in it, and how to say so."""
+
+
 def bind(program: Program, plan: Plan, **options: Any) -> Executor:
     """An executor of ``program`` inside ``plan``; ``options`` are the other fields of ``BindRequest``.
 
@@ -81,7 +97,25 @@ def bind(program: Program, plan: Plan, **options: Any) -> Executor:
     Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``REWRITE_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``,
     ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
     """
+    if not isinstance(program, Program) or not isinstance(plan, Plan):
+        names = f"a {type(program).__name__} and a {type(plan).__name__}"
+        raise InvalidConfig(f"{names} are no program and plan", fix="bind what a compile gave: program, then plan")
+    for name, value in options.items():
+        _require_option(name, value)
     return bind_executor(BindRequest(program=program, plan=plan, **options))
+
+
+def _require_option(name: str, value: Any) -> None:
+    """``INVALID_CONFIG`` for an option of another kind than its field's."""
+    kinds, content, description = _OPTIONS.get(name, (object, object, ""))
+    is_number = isinstance(value, bool) or (isinstance(value, int) and value < 0)
+    if not isinstance(value, kinds) or (kinds is int and is_number):
+        raise InvalidConfig(f"{name} is {value!r:.40}", fix=f"give {description}")
+    if content is object:
+        return
+    for part in value.values() if isinstance(value, Mapping) else value or ():
+        if not isinstance(part, content):
+            raise InvalidConfig(f"{name} has a {type(part).__name__} in it", fix=f"give {description}")
 
 
 def bind_executor(request: BindRequest) -> Executor:

@@ -7,10 +7,11 @@ bound; autograd, autocast and gradient tracking are off, because the graph says 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
-from tmmu.errors import InternalError, InvalidConfig
+from tmmu.errors import InternalError, InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Switches
@@ -119,6 +120,10 @@ class Executor:
                 tensors[position].copy_(self._input_views[position])
             self._lifetime.wait = bound.stream.record_event()
             return tuple(out.detach() if views else out.clone() for out in self._output_views)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """``UNSUPPORTED_OP``: its memory and the code that is bound to it are neither copied nor stored."""
+        raise UnsupportedOp("an executor is not copied and not pickled", fix="store the plan, and bind that anew")
 
     def commit(self) -> CommitState:
         """Waits for all runs and seals them (``UML_OS.TMMU.CommitExecution_v1``); the last seal if none ran since."""
