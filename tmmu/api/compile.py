@@ -49,9 +49,9 @@ def compile(  # noqa: A001 - the name that people look for
     with garbage_collection_off(), logs_off():
         captured = capture_live(model, inputs, request, note=note)
         program = lower_program(captured)
-    if captured.fused_layers:
+    if captured.eager is not None and captured.eager.in_parts:
         raise UnsupportedOp(
-            f"{captured.fused_layers[0]} runs as one kernel in evaluation, whose bits its parts have not",
+            f"{captured.eager.in_parts[0]} runs as one kernel in evaluation, whose bits its parts have not",
             fix="torch.backends.mha.set_fastpath_enabled(False), by which the model itself runs in parts",
         )
     form = note.form

@@ -91,6 +91,7 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
         between_peak=earlier_bytes(run) + memory.between,
         before=memory.before,
         eager_calls=run.calls,
+        in_parts=run.in_parts,
     )
 
 

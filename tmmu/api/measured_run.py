@@ -21,6 +21,7 @@ class MeasuredRun:
     ``calls``: live bytes call by call, above what was there before. ``eager_peak``: the plan's figure for that, its
     ``eager.stack_bytes``. ``planned_peak``: the stack of a run inside the plan. ``between_peak``: the most at a moment
     outside of all calls. ``before``: what weights, state, inputs and all else that is reached take, by the allocator.
+    ``in_parts``: layers that run as one kernel, and that the plan has in parts.
     """
 
     device: str
@@ -30,6 +31,7 @@ class MeasuredRun:
     between_peak: int
     before: int
     eager_calls: int
+    in_parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_kind(self.calls, tuple, "a step to tmmu.measure, which makes it")
@@ -73,6 +75,8 @@ class MeasuredRun:
             lines.append(f"the run makes {len(self.calls)} calls, and the trace {self.eager_calls}")
         if self._made_peak != self.eager_peak:
             lines.append(f"the peak is {self._made_peak - self.eager_peak:+d} bytes from eager's figure")
+        if self.in_parts:
+            lines.append(f"{', '.join(self.in_parts)}: one kernel in the run, traced in parts")
         if beside := max((call.beside for call in self.calls), default=0):
             lines.append(f"made by no call: {readable_size(beside)} of wrapped numbers and generators' states at most")
         if self.inside_peak > self.measured_peak:

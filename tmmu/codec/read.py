@@ -31,7 +31,7 @@ from tmmu.ir.encoding.columns import (
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
 from tmmu.ir.ids import Bytes
-from tmmu.ir.lifetimes import LIFETIME_NUMBERS, NO_LIFETIMES, EagerRun, Lifetimes
+from tmmu.ir.lifetimes import LIFETIME_NUMBERS, NO_LIFETIMES, OPTIONAL, EagerRun, Lifetimes
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 from tmmu.judge import schema
 from tmmu.judge.graph_schema import SCHEMA_CHECKS
@@ -142,14 +142,15 @@ def _notes(value: object, *, with_calls: bool) -> Notes:
 
 
 def _eager(value: object) -> EagerRun:
-    has_host = isinstance(value, dict) and "host" in value
-    top = table(value, "notes.eager", [key for key in EagerRun.__slots__ if key != "host" or has_host])
+    absent = {key for key in OPTIONAL if isinstance(value, dict) and key not in value}
+    top = table(value, "notes.eager", [key for key in EagerRun.__slots__ if key not in absent])
     return EagerRun(
         python=text(top["python"], "notes.eager.python"),
         calls=_number(top["calls"], "notes.eager.calls"),
         persistent_bytes=Bytes(_number(top["persistent_bytes"], "notes.eager.persistent_bytes")),
         storages=_lifetimes(top["storages"], "notes.eager.storages"),
-        host=_lifetimes(top["host"], "notes.eager.host") if has_host else NO_LIFETIMES,
+        host=_lifetimes(top["host"], "notes.eager.host") if "host" in top else NO_LIFETIMES,
+        in_parts=texts(top["in_parts"], "notes.eager.in_parts") if "in_parts" in top else (),
     )
 
 

@@ -32,6 +32,7 @@ class EagerFigures:
     by a model of it; ``None`` on a CPU. ``holdings``: most bytes first. ``collected_bytes``: the stack had cycles been
     collected after their last use; ``None`` where no cycle matters. ``python``: whose frames these are. ``host_bytes``:
     the most that the step takes of the host's memory at once, beside these; 0 on a CPU, which is the device.
+    ``in_parts``: layers that are one kernel in a run, and whose parts these figures are of.
     """
 
     stack_bytes: int
@@ -44,6 +45,7 @@ class EagerFigures:
     collected_bytes: int | None
     holdings: tuple[Holding, ...]
     host_bytes: int
+    in_parts: tuple[str, ...]
 
 
 def eager_run(graph: Graph, mode: str) -> EagerRun | None:
@@ -75,6 +77,7 @@ def eager_figures(graph: Graph, mode: str = "backward") -> EagerFigures | None:
         collected_bytes=_collected_bytes(eager, position),
         holdings=tuple(_holdings(eager.storages, position)),
         host_bytes=max(live_levels(eager.host, eager.calls), default=0),
+        in_parts=eager.in_parts,
     )
 
 

@@ -16,7 +16,7 @@ from blake3 import blake3
 from tmmu.ir.encoding import cbor
 from tmmu.ir.encoding.columns import column_map
 from tmmu.ir.ids import BufferId, Bytes, OpId, ValueId
-from tmmu.ir.lifetimes import EagerRun
+from tmmu.ir.lifetimes import OPTIONAL, EagerRun
 
 FORMAT: Final = "tmmu.ir"
 VERSION: Final = 2
@@ -245,9 +245,9 @@ def notes_map(graph: Graph) -> dict[str, object]:
 
 
 def eager_map(eager: EagerRun) -> dict[str, object]:
-    """The key ``notes.eager`` of an IR file; ``host`` only where there is something."""
+    """The key ``notes.eager`` of an IR file."""
     columns = column_map(eager) | {"storages": column_map(eager.storages), "host": column_map(eager.host)}
-    return {key: column for key, column in columns.items() if key != "host" or len(eager.host)}
+    return {key: column for key, column in columns.items() if key not in OPTIONAL or len(getattr(eager, key))}
 
 
 def encode_graph(graph: Graph) -> bytes:

@@ -14,6 +14,8 @@ CYCLE: Final = "a reference cycle, until it is collected"
 
 EARLIER: Final = "before the step"
 """The maker of a storage that is there when a step begins and goes in it, such as the gradients of the step before."""
+OPTIONAL: Final = ("host", "in_parts")
+"""Keys of a run that a file has only where there is something."""
 LIFETIME_NUMBERS: Final = ("bytes", "birth", "death", "last_use")
 """The columns of numbers; the others are texts."""
 
@@ -48,6 +50,7 @@ class EagerRun:
 
     ``persistent_bytes``: weights, constants, state and inputs, which are there before the step. ``storages`` are those
     of the device; ``host`` those that a step on a GPU makes in the host's memory, by ``.cpu()`` above all.
+    ``in_parts``: classes of torch's layers that are one kernel where the model runs as it is, and its parts here.
     """
 
     python: str
@@ -55,3 +58,4 @@ class EagerRun:
     persistent_bytes: Bytes
     storages: Lifetimes
     host: Lifetimes = NO_LIFETIMES
+    in_parts: tuple[str, ...] = ()

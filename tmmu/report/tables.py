@@ -1,7 +1,7 @@
 """The parts of a page that need no script: figures and tables as HTML, every value escaped."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
@@ -43,6 +43,7 @@ def figures_html(plans: Sequence[ReportContents]) -> str:
     rows: list[Row] = [
         ("model", *(text_html(f.model) for f in figures)),
         ("planned for", *(text_html(f"{f.mode} on {f.target or '?'}, preset {f.preset}") for f in figures)),
+        *_notes_of_eager(plans),
         ("ops, buffers", *(f"{f.ops}, {f.buffers}" for f in figures)),
     ]
     sizes = [_figure_sizes(plan) for plan in plans]
@@ -51,8 +52,21 @@ def figures_html(plans: Sequence[ReportContents]) -> str:
     if len(plans) == 1:
         return _table(heads, rows, "figures")
     growth = [_growth(*(size[label] for size in sizes)) for label in labels]
-    full = [(*row, more) for row, more in zip(rows, ("", "", "", *growth), strict=True)]
+    blank = ("",) * (len(rows) - len(labels))
+    full = [(*row, more) for row, more in zip(rows, (*blank, *growth), strict=True)]
     return _table((*heads, "difference"), full, "figures")
+
+
+def _notes_of_eager(plans: Sequence[ReportContents]) -> Iterator[tuple[str, ...]]:
+    """What is beside the figures of a run as it is, where any plan has it."""
+    runs = [plan.eager.figures if plan.eager else None for plan in plans]
+    if any(run and run.host_bytes for run in runs):
+        yield "run as it is, on the host", *(_size_html(run.host_bytes if run else None) for run in runs)
+    if any(run and run.in_parts for run in runs):
+        yield (
+            "one kernel in a run, traced in parts",
+            *(text_html(", ".join(run.in_parts) if run else "") for run in runs),
+        )
 
 
 def text_html(text: str) -> str:

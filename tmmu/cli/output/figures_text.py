@@ -26,6 +26,7 @@ def figures_lines(summary: Summary) -> list[str]:
     return [
         eager_line(summary.eager, summary.eager_fits, summary.reserve),
         *host_lines(summary.eager),
+        *parts_lines(summary.eager),
         inside,
         *holding_lines(summary.eager),
     ]
@@ -44,6 +45,15 @@ def host_lines(eager: EagerFigures) -> list[str]:
     if not eager.host_bytes:
         return []
     return [f"  on the host, by .cpu() and its kind: {readable_size(eager.host_bytes)} at most, not counted here"]
+
+
+def parts_lines(eager: EagerFigures) -> list[str]:
+    """Which layers the figure is not of as they run."""
+    if not eager.in_parts:
+        return []
+    names = ", ".join(eager.in_parts)
+    remedy = "torch.backends.mha.set_fastpath_enabled(False) makes a run take them too"
+    return [f"  {names}: one kernel in a run, whose parts these bytes are of; {remedy}"]
 
 
 def fit_text(fits: Sequence[Fit]) -> str:

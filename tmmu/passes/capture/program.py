@@ -93,8 +93,6 @@ class CapturedProgram:
     """What is made, is no output, and outlives the program: an optimizer's state in ``forward``, a list of results."""
     scaled_updates: int = 0
     """Updates behind a scaler of gradients, which are in the program as if none overflowed."""
-    fused_layers: tuple[str, ...] = ()
-    """Classes of torch's layers that are one kernel in evaluation where the model runs as it is, and parts here."""
     switches: tuple[Switches, ...] = ()
     """Kernel switches under which calls were made, torch's defaults left out, in the order in which they came."""
     eager: EagerRun | None = None

@@ -26,7 +26,7 @@ from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import one_device
 from tmmu.passes.capture.fake.foreach import foreach_as_on
-from tmmu.passes.capture.fake.fused_layers import fused_layers_noted
+from tmmu.passes.capture.fake.fused_layers import fused_layers_noted, with_parts
 from tmmu.passes.capture.fake.generators import generators_restored
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.fake.jagged import jagged_rows
@@ -155,7 +155,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
     program = recorder.finish(
         name=workload.name, device=request.device, inputs=inputs, outputs=outputs, survivors=survivors
     )
-    return replace(program, scaled_updates=scaled.count, fused_layers=tuple(fused))
+    return replace(program, scaled_updates=scaled.count, eager=with_parts(program.eager, fused))
 
 
 def _without_tensor(results: Any) -> CaptureFailed:

@@ -5,13 +5,15 @@ trace the answer is yes. Where it alone forbids the kernel, the model as it is h
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import nn
 
+from tmmu.ir.lifetimes import EagerRun
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.torch_private import FakeTensor
 
@@ -33,6 +35,11 @@ def fused_layers_noted() -> Iterator[dict[str, None]]:
 
     with replace_attribute(torch.overrides, "has_torch_function", has_torch_function):
         yield noted
+
+
+def with_parts(run: EagerRun | None, noted: Iterable[str]) -> EagerRun | None:
+    """The run with the names of the layers whose parts it is of."""
+    return None if run is None else replace(run, in_parts=tuple(noted))
 
 
 def _is_fused(arguments: Any) -> bool:

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import UPDATE_MODULE
+from tmmu.passes.capture.fake.fused_layers import fused_layers_noted, with_parts
 from tmmu.passes.capture.program import CapturedProgram, StepRemains, Window
 from tmmu.passes.capture.record.lifetimes import FUNCTIONS
 from tmmu.passes.capture.record.recorder import Recorder
@@ -62,7 +63,11 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
     inputs = _note_what_is_there(workload, recorder, recorders)
     recorders.append(recorder)
     found = recorder.builder.lifetimes.earlier_bytes
-    with recording(recorder, workload, request.device) as scaled, _update_stages(recorder) as updates:
+    with (
+        recording(recorder, workload, request.device) as scaled,
+        fused_layers_noted() as fused,
+        _update_stages(recorder) as updates,
+    ):
         results = workload.run(*workload.args, **workload.kwargs)
         _require_run(results)
         returned = {name: recorder.window_of(tensor) for name, tensor in named_tensors(results)}
@@ -74,7 +79,13 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
     kept = sum(program.storages[window.storage].bytes for window in outliving)
     growth = kept - (found - recorder.builder.lifetimes.earlier_bytes)
     remains = _remains_of(workload, recorder, returned, numbers, updates=len(updates))
-    return replace(program, scaled_updates=scaled.count, growth=max(growth, 0), remains=remains)
+    return replace(
+        program,
+        scaled_updates=scaled.count,
+        growth=max(growth, 0),
+        remains=remains,
+        eager=with_parts(program.eager, fused),
+    )
 
 
 def _require_run(results: Any) -> None:
