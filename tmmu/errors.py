@@ -118,6 +118,12 @@ class ArenaTooSmall(PlanError):
     code = "ARENA_TOO_SMALL"
 
 
+class BudgetTooSmall(PlanError):
+    """No form of a step that is known has a plan within a budget."""
+
+    code = "BUDGET_TOO_SMALL"
+
+
 class PlanCorrupt(PlanError):
     """A file is not a canonical, complete file of its format."""
 

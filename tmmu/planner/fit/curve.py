@@ -73,7 +73,7 @@ class StepCurve:
 
 def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str]) -> StepCurve:
     """The curve of a legal graph with calls, with these levers alone. Deterministic; seconds for thousands of ops."""
-    plain = _table(base, arenas, levers, _untouched(base))
+    plain = _table(base, arenas, levers, untouched(base))
     frames, points, work = list[Frame](), list[CurvePoint](), 0
     for order, rewrite in _rewrites(base, levers):
         graph = rebuild_graph(base, rewrite)
@@ -115,7 +115,7 @@ def _table(graph: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str], r
     return replace(table, cells=table.cells._replace(over_at=[0] * len(table.cells.over_at)))
 
 
-def _untouched(base: Graph) -> Rewrite:
+def untouched(base: Graph) -> Rewrite:
     """The rewrite that changes nothing."""
     ops = base.ops.ids
     return Rewrite(base_hash=base.ir_hash, origin=tuple(ops), kind=(SAME,) * len(ops), part=((),) * len(ops))
@@ -123,7 +123,7 @@ def _untouched(base: Graph) -> Rewrite:
 
 def _rewrites(base: Graph, levers: Collection[str]) -> Iterator[tuple[str, Rewrite]]:
     """By name of the order; each order once."""
-    rewrite = early_updates(base, smallest=_smallest_group(base)) if UPDATES in levers else _untouched(base)
+    rewrite = early_updates(base, smallest=_smallest_group(base)) if UPDATES in levers else untouched(base)
     uses = row_uses(rebuild_graph(base, rewrite))
     seen = set[tuple[int, ...]]()
     for name, order in ORDERS:

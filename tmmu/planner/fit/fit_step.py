@@ -5,19 +5,20 @@ rebuilt and planned; where packing needs more than was live, the next point has 
 returned. Less room never yields more bytes: points depend on no limit, and each has one plan.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from tmmu.ir.fit import AGAIN, FitRecord, fit_cost
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
-from tmmu.ir.rewrite import RERUN, TWIN, Rewrite
+from tmmu.ir.rewrite import Rewrite
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import require_meaning
 from tmmu.judge.rules import require_legal
-from tmmu.planner.fit.curve import TAKEOVER, CurvePoint, StepCurve, frame_table
+from tmmu.planner.fit.curve import RECOMPUTE, TAKEOVER, StepCurve, frame_table
 from tmmu.planner.fit.rematerialize import rematerialize
 from tmmu.planner.fit.search import Point, Search
 from tmmu.planner.prepare import prepare_memory
@@ -28,11 +29,15 @@ OVERWRITING: Final = {"train_full": "remat_enabled"}
 """By preset, the one that differs in takeovers alone."""
 
 
+PPM: Final = 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedStep:
-    """A judged plan of the graph that ``rewrite`` makes of the base; what it takes more: picoseconds, FLOPs, bytes.
+    """A plan, with its key ``fit``, of the graph that ``rewrite`` makes of the base.
 
-    ``rewritten_bytes``: what is written again.
+    ``live``: bytes at the fullest position; ``time`` and ``flops``: what it takes more, picoseconds by the roofline and
+    counted; ``reruns``: ops that run again.
     """
 
     rewrite: Rewrite
@@ -43,7 +48,6 @@ class FittedStep:
     time: int
     flops: int
     reruns: int
-    rewritten_bytes: int
 
     @property
     def stack_bytes(self) -> int:
@@ -51,50 +55,85 @@ class FittedStep:
         return segment_bytes(self.plan.arenas, "stack")
 
 
-def fit_step(curve: StepCurve, limit: int, *, preset: str, token: bytes) -> FittedStep | None:
-    """The step in at most ``limit`` bytes of stack; ``None`` where no point of the curve has a plan that small."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """What a plan depends on beside the graph; ``budget``: what it is said to be for."""
+
+    preset: str
+    token: bytes
+    budget: int | None = None
+    search_nodes: int = 0
+
+
+def fit_step(curve: StepCurve, limit: int, settings: PlanSettings) -> FittedStep | None:
+    """The step in at most ``limit`` bytes of stack; ``None`` where no point of the curve has a plan that small.
+
+    Both judges have passed it.
+    """
     tries = [place for place, point in enumerate(curve.points) if point.peak <= limit][:MOST_PLANS]
     for place in tries:
-        below = curve.points[place + 1].peak if place + 1 < len(curve.points) else 0
-        fitted = fit_point(curve, curve.points[place], below, preset=preset, token=token)
+        fitted = fit_point(curve, place, settings)
         if fitted.stack_bytes <= limit:
-            require_meaning(curve.base, fitted.graph, fitted.rewrite)
-            judge(fitted.graph, fitted.plan, token=token)
-            return fitted
+            return judged(curve, fitted, settings)
     return None
 
 
-def fit_point(curve: StepCurve, point: CurvePoint, below: int, *, preset: str, token: bytes) -> FittedStep:
-    """The plan of a point, which stays above ``below`` bytes; not judged yet."""
+def fit_within(curve: StepCurve, time: int, settings: PlanSettings) -> FittedStep | None:
+    """The step in the fewest bytes for at most ``time`` picoseconds more; ``None`` where every point takes longer."""
+    places = [place for place, point in enumerate(curve.points) if point.time <= time]
+    return judged(curve, fit_point(curve, places[-1], settings), settings) if places else None
+
+
+def judged(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> FittedStep:
+    """The same, once both judges have passed it."""
+    require_meaning(curve.base, fitted.graph, fitted.rewrite)
+    judge(fitted.graph, fitted.plan, token=settings.token)
+    return fitted
+
+
+def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedStep:
+    """The plan of a point of the curve, which stays above the next one; not judged yet."""
+    point = curve.points[place]
     frame = curve.frames[point.frame]
     search = Search(table=frame_table(curve, point.frame))
-    kept = keep_again(search, point.point, below)
+    kept = keep_again(search, point.point, curve.points[place + 1].peak if place + 1 < len(curve.points) else 0)
     rewrite = rematerialize(frame.rewrite, frame.graph, search.rows(kept))
     graph = rebuild_graph(curve.base, rewrite)
     require_legal(graph)
-    preset = OVERWRITING.get(preset, preset) if TAKEOVER in curve.levers else preset
-    again = [op for op, kind in enumerate(rewrite.kind) if kind in (RERUN, TWIN)]
+    time = frame.time + kept.time
+    record = FitRecord(
+        rewrite=rewrite,
+        cost=fit_cost(graph, rewrite, time_ppm=max(0, time * PPM // max(1, curve.time))),
+        budget_bytes=settings.budget,
+        levers=curve.levers if kept.flops or kept.time else tuple(name for name in curve.levers if name != RECOMPUTE),
+    )
     return FittedStep(
         rewrite=rewrite,
         graph=graph,
-        plan=prepare_memory(graph, mode=step_mode(graph), preset=preset, token=token, arenas=curve.arenas),
+        plan=replace(_planned(curve, graph, settings), fit=record),
         order=frame.order,
         live=kept.peak,
-        time=frame.time + kept.time,
+        time=time,
         flops=frame.flops + kept.flops,
-        reruns=len(again),
-        rewritten_bytes=sum(_written_bytes(graph, op) for op in again),
+        reruns=sum(kind in AGAIN for kind in rewrite.kind),
+    )
+
+
+def _planned(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
+    overwrites = TAKEOVER in curve.levers
+    return prepare_memory(
+        graph,
+        mode=step_mode(graph),
+        preset=OVERWRITING.get(settings.preset, settings.preset) if overwrites else settings.preset,
+        token=settings.token,
+        arenas=curve.arenas,
+        search_nodes=settings.search_nodes,
     )
 
 
 def step_mode(graph: Graph) -> str:
     """The mode that runs all ops of a graph whose training ops are traced, or that has none."""
     return "backward" if any(stage != "forward" for stage in graph.ops.stage) else "inference"
-
-
-def _written_bytes(graph: Graph, op: int) -> int:
-    buffers = {graph.values.buffer[value] for value in graph.ops.writes[op]}
-    return sum(graph.buffers.bytes[buffer] for buffer in buffers)
 
 
 def keep_again(search: Search, point: Point, below: int) -> Point:

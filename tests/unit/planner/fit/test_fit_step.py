@@ -15,16 +15,15 @@ from tests.unit.planner.fit.random_steps import meaning_fault, random_step
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import RERUN, TWIN
-from tmmu.judge.check import judge
-from tmmu.judge.rewrite.check import require_meaning
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit.curve import LEVERS, StepCurve, step_curve
-from tmmu.planner.fit.fit_step import fit_point, fit_step
+from tmmu.planner.fit.fit_step import PlanSettings, fit_point, fit_step, judged
 from tmmu.planner.fit.floor import stack_floor
 from tmmu.planner.fit.step_table import step_table
 
 ALL = [name for name, _ in LEVERS]
 ARENAS = default_arenas()
+SETTINGS = PlanSettings(preset="train_full", token=TOKEN)
 
 
 def curve_of(graph: Graph, levers: list[str] = ALL) -> StepCurve:
@@ -45,13 +44,11 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> No
         base = random_step(seed)
         curve = curve_of(base)
         floor = stack_floor(step_table(base, ARENAS)).bytes
-        for point in (curve.points[0], curve.points[len(curve.points) // 2], curve.points[-1]):
-            fitted = fit_point(curve, point, 0, preset="train_full", token=TOKEN)
-            require_meaning(base, fitted.graph, fitted.rewrite)
-            judge(fitted.graph, fitted.plan, token=TOKEN)
+        for place in {0, len(curve.points) // 2, len(curve.points) - 1}:
+            fitted = judged(curve, fit_point(curve, place, SETTINGS), SETTINGS)
             assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
             assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
-            assert floor <= live_bytes(fitted.plan) == fitted.live <= point.peak, f"seed {seed}"
+            assert floor <= live_bytes(fitted.plan) == fitted.live <= curve.points[place].peak, f"seed {seed}"
             again += fitted.reruns
     assert again > attempts
 
@@ -60,8 +57,7 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> No
 def test_step_at_its_least_has_the_bits_of_the_step(name: str) -> None:
     base = convolutions(name)
     curve = curve_of(base)
-    fitted = fit_point(curve, curve.points[-1], 0, preset="train_full", token=TOKEN)
-    require_meaning(base, fitted.graph, fitted.rewrite)
+    fitted = judged(curve, fit_point(curve, len(curve.points) - 1, SETTINGS), SETTINGS)
     assert {RERUN, TWIN} <= set(fitted.rewrite.kind)
     expected, found = run(base), run(fitted.graph)
     assert len(expected) == len(found) > 20
@@ -72,7 +68,7 @@ def test_less_room_never_takes_more_bytes_or_less_time() -> None:
     curve = curve_of(deep_step("adamw:foreach"))
     top, bottom = curve.points[0].peak, curve.points[-1].peak
     limits = range(top, bottom - 1, -max(1, (top - bottom) // 40))
-    fitted = [fit_step(curve, limit, preset="train_full", token=TOKEN) for limit in limits]
+    fitted = [fit_step(curve, limit, SETTINGS) for limit in limits]
     steps = [each for each in fitted if each is not None]
     assert len(steps) >= 20
     assert all(each.stack_bytes <= limit for each, limit in zip(steps, limits, strict=False))
@@ -82,7 +78,7 @@ def test_less_room_never_takes_more_bytes_or_less_time() -> None:
 
 def test_nothing_fits_below_the_least() -> None:
     curve = curve_of(deep_step("adamw:foreach"))
-    assert fit_step(curve, curve.points[-1].peak - 1, preset="train_full", token=TOKEN) is None
+    assert fit_step(curve, curve.points[-1].peak - 1, SETTINGS) is None
 
 
 def test_levers_are_left_alone_where_they_are_not_named() -> None:
@@ -93,7 +89,7 @@ def test_levers_are_left_alone_where_they_are_not_named() -> None:
     assert curve_of(base, ["updates"]).points[-1].peak < plain.points[0].peak
     without = curve_of(base, ["recompute"])
     assert all(set(frame.rewrite.kind) == {"same"} for frame in without.frames)
-    fitted = fit_point(without, without.points[-1], 0, preset="train_full", token=TOKEN)
+    fitted = fit_point(without, len(without.points) - 1, SETTINGS)
     assert fitted.plan.preset == "train_full"
 
 

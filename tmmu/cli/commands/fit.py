@@ -1,0 +1,231 @@
+"""``tmmu fit``: a budget in, a plan out that stays below it and computes the same."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tmmu.cli import options
+from tmmu.cli.error_boundary import print_json
+from tmmu.cli.option_groups import OptionGroup, expand_groups
+from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
+from tmmu.cli.output import render
+from tmmu.cli.output.fit_report import FitReport, lines, record
+from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve
+from tmmu.cli.planning import ModelRequest, compile_request, model_request
+from tmmu.codec.fitted import FIT_SUFFIX, write_fitted
+from tmmu.codec.load import PLAN_SUFFIX
+from tmmu.driver import Compiled
+from tmmu.errors import BudgetTooSmall, InvalidConfig
+from tmmu.planner.arenas import parse_size, readable_size
+from tmmu.planner.fit.curve import LEVERS
+from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
+from tmmu.planner.fit.fit_step import PPM, PlanSettings
+from tmmu.summary.plan_summary import memory_of
+
+app = typer.Typer(add_completion=False)
+LEVER_NAMES: Final = tuple(name for name, _ in LEVERS)
+MOST_PERCENT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCommandOptions(OptionGroup):
+    """Options of ``tmmu fit`` alone."""
+
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Stay below this much of a device with all of it: weights, state, inputs, the step and --reserve. "
+            "Default: no limit.",
+        ),
+    ] = None
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Stay below this with the stack alone: activations and gradients. Default: no limit."
+        ),
+    ] = None
+    at_most: Annotated[
+        str | None,
+        typer.Option(metavar="PERCENT", help="Take at most this much more time, as estimated. Default: no limit."),
+    ] = None
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="LEVERS", help=f"Use only these of {', '.join(LEVER_NAMES)}. Default: all of them."),
+    ] = None
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Print how few bytes the step takes, by the extra time. Default: no.")
+    ] = False
+    reserve: options.Reserve = None
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="NAME",
+            help="Write NAME.fit.plan.cbor, NAME.fit.ir.cbor and NAME.ir.cbor. Default: the model's name.",
+        ),
+    ] = None
+    as_json: options.Json = False
+
+
+@app.command()
+@expand_groups
+def fit(
+    *,
+    model: options.Model,
+    limits: FitCommandOptions,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+) -> options.Run:
+    """Make MODEL's step fit in a budget, bit for bit the same, and say what that costs."""
+    return lambda: run_fit(fit_job(model, capture, planning, token, limits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitJob:
+    """One run of ``tmmu fit``, every option checked; sizes in bytes, ``at_most`` in ppm."""
+
+    request: ModelRequest
+    budget: int | None
+    step: int | None
+    at_most: int | None
+    levers: tuple[str, ...]
+    reserve: int
+    folder: Path
+    name: str
+    curve: bool
+    json: bool
+
+    @property
+    def writes(self) -> bool:
+        """Whether a plan is asked for, and not the curve alone."""
+        return not (self.budget is None and self.step is None and self.at_most is None)
+
+
+def fit_job(
+    text: str, capture: CaptureOptions, planning: PlanningOptions, token: TokenOptions, limits: FitCommandOptions
+) -> FitJob:
+    """The job that the options ask for; refuses what makes no sense before anything slow starts."""
+    model = parse_model(text)
+    request = model_request(model, capture, planning, token)
+    if request.plan.mode == "forward":
+        raise InvalidConfig("--mode forward: half a step is not fitted", fix="use --mode backward, or inference")
+    if limits.budget is not None and limits.step is not None:
+        raise InvalidConfig("--budget and --step are two limits for one step", fix="give one of them")
+    if limits.budget is None and limits.step is None and limits.at_most is None and not limits.curve:
+        raise InvalidConfig(
+            "no limit is named", fix="give --budget SIZE, --step SIZE or --at-most PERCENT, or --curve to see them all"
+        )
+    path = Path(model.name) if limits.output is None else parse_file(limits.output, "--output")
+    path = path / model.name if path.is_dir() else path
+    if not path.parent.is_dir():
+        raise InvalidConfig(f"--output: no folder {path.parent}", fix="make it first, or name another")
+    return FitJob(
+        request=request,
+        budget=_size("--budget", limits.budget),
+        step=_size("--step", limits.step),
+        at_most=None if limits.at_most is None else _parse_percent(limits.at_most),
+        levers=LEVER_NAMES if limits.only is None else _parse_levers(limits.only),
+        reserve=parse_reserve(limits.reserve),
+        folder=path.parent.absolute(),
+        name=path.name.removesuffix(PLAN_SUFFIX).removesuffix(FIT_SUFFIX),
+        curve=limits.curve,
+        json=limits.as_json,
+    )
+
+
+def _size(option: str, text: str | None) -> int | None:
+    return None if text is None else parse_option(option, lambda: parse_size(text))
+
+
+def _parse_percent(text: str) -> int:
+    """``10%`` or ``2.5``, in ppm, rounded down."""
+    number = text.strip().removesuffix("%").strip()
+    whole, point, decimals = number.partition(".")
+    digits = (whole + decimals).isascii() and (whole + decimals).isdigit() and len(decimals) <= 6
+    if not digits or not whole or (point and not decimals) or int(whole) > MOST_PERCENT:
+        raise InvalidConfig(f"--at-most: {text!r:.40} is no share up to {MOST_PERCENT} %", fix="for example 10%")
+    return (int(whole) * 10**6 + int(decimals.ljust(6, "0"))) * PPM // 10**8
+
+
+def _parse_levers(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in LEVER_NAMES]
+    if unknown:
+        raise InvalidConfig(f"--only: no lever {unknown[0]!r:.40}", fix=f"use some of {', '.join(LEVER_NAMES)}")
+    return tuple(name for name in LEVER_NAMES if name in names)
+
+
+def run_fit(job: FitJob) -> int:
+    """Write the files if a limit is named, and print what was found; returns 0."""
+    compiled = compile_request(job.request)
+    _require_whole_step(compiled)
+    memory = memory_of(compiled.plan, compiled.graph)
+    beside = memory.total - memory.stack
+    plan = job.request.plan
+    fitting = fit_graph(
+        compiled.graph,
+        compiled.plan,
+        FitRequest(
+            limit=_limit(job, beside),
+            at_most=job.at_most,
+            levers=job.levers,
+            arenas=plan.arenas,
+            settings=PlanSettings(
+                preset=compiled.plan.preset,
+                token=plan.token,
+                budget=job.budget if job.budget is not None else job.step,
+                search_nodes=plan.search_nodes,
+            ),
+        ),
+        whole_curve=job.curve,
+    )
+    files: tuple[Path, ...] = ()
+    if job.writes:
+        files = write_fitted(job.folder, job.name, base=compiled.graph, plan=fitting.fitted.plan, token=plan.token)
+    report = FitReport(
+        compiled=compiled,
+        fitting=fitting,
+        beside=beside,
+        reserve=job.reserve,
+        budget=job.budget,
+        model=job.request.model.text,
+        files=files,
+        shows_curve=job.curve,
+    )
+    if job.json:
+        print_json(record(report))
+    else:
+        render.print_lines(render.console(), lines(report))
+    return 0
+
+
+def _require_whole_step(compiled: Compiled) -> None:
+    graph, plan = compiled.graph, compiled.plan
+    if graph.calls is None:
+        raise InvalidConfig("the graph does not say its calls", fix="plan the model again, or give the model")
+    if len(plan.order) != len(graph.ops) or (plan.mode == "backward" and "backward" not in graph.ops.stage):
+        raise InvalidConfig(
+            "the plan is not of a whole step", fix="use --mode backward for a training step, else --mode inference"
+        )
+
+
+def _limit(job: FitJob, beside: int) -> int | None:
+    """Bytes that are left for the stack; ``BUDGET_TOO_SMALL`` where none are."""
+    if job.budget is None:
+        return job.step
+    left = job.budget - job.reserve - beside
+    if left < 0:
+        raise BudgetTooSmall(
+            f"weights, state and inputs take {readable_size(beside)}, with the reserve of "
+            f"{readable_size(job.reserve)} more than the budget of {readable_size(job.budget)}: "
+            f"{readable_size(-left)} too few before the step begins",
+            fix="give a larger budget or a smaller --reserve; where weights are most of it, stream them: tmmu ring",
+            beside_bytes=beside,
+            short=-left,
+        )
+    return left

@@ -1,0 +1,217 @@
+"""The report of ``tmmu fit``: what each lever gives, what it costs, what runs again, and the floor."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tmmu.cli.output.render import size
+from tmmu.codec.printable import align_columns
+from tmmu.driver import Compiled
+from tmmu.eager.peak import eager_figures
+from tmmu.ir.fit import AGAIN
+from tmmu.ir.graph import Graph
+from tmmu.ir.rewrite import Rewrite
+from tmmu.planner.fit.curve import LEVERS, CurvePoint
+from tmmu.planner.fit.fit_graph import Fitting, Stage
+from tmmu.planner.fit.fit_step import PPM
+from tmmu.summary.plan_summary import memory_of, stack_peaks
+
+HEADING: Final = ("lever", "step", "extra time", "extra FLOPs", "bits")
+LISTED: Final = 3
+MILESTONES: Final = (0, 10_000, 30_000, 50_000, 100_000, 200_000)
+"""Extra time in ppm, at which the curve is printed."""
+WHAT: Final = dict(LEVERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitReport:
+    """What was found; ``beside``: bytes of weights, state and inputs."""
+
+    compiled: Compiled
+    fitting: Fitting
+    beside: int
+    reserve: int
+    budget: int | None
+    model: str
+    files: tuple[Path, ...]
+    shows_curve: bool
+
+    @property
+    def total(self) -> int:
+        """Bytes of a run inside the fitted plan, without the reserve."""
+        return self.beside + self.fitting.fitted.stack_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgainRow:
+    """What runs again: bytes that are written, by modules of one form and operator."""
+
+    module: str
+    op: str
+    source: str
+    ops: int
+    bytes: int
+
+
+def again_rows(graph: Graph, rewrite: Rewrite) -> list[AgainRow]:
+    """Most bytes first."""
+    rows: dict[tuple[str, str], AgainRow] = {}
+    for op, kind in enumerate(rewrite.kind):
+        if kind not in AGAIN:
+            continue
+        module = re.sub(r"\d+", "*", graph.notes.ops.module[op])
+        key = module, graph.ops.target[op]
+        buffers = {graph.values.buffer[value] for value in graph.ops.writes[op]}
+        before = rows.get(key)
+        rows[key] = AgainRow(
+            module=module,
+            op=graph.ops.target[op],
+            source=graph.notes.ops.source[op],
+            ops=1 + (before.ops if before else 0),
+            bytes=sum(graph.buffers.bytes[b] for b in buffers) + (before.bytes if before else 0),
+        )
+    return sorted(rows.values(), key=lambda row: (-row.bytes, row.module, row.op))
+
+
+def lines(report: FitReport) -> Iterator[str]:
+    """The report as text."""
+    fitting, graph = report.fitting, report.compiled.graph
+    yield (
+        f"{graph.notes.name}: {report.compiled.plan.mode} on {graph.target}: {size(report.beside)} of weights, state "
+        f"and inputs, and a step of {size(fitting.base_stack)}"
+    )
+    if report.budget is not None:
+        left = report.budget - report.reserve - report.beside
+        yield f"budget {size(report.budget)}, less {size(report.reserve)} kept free: {size(left)} for the step"
+    yield ""
+    yield from align_columns("<>>><", HEADING, [_stage_row(stage, report) for stage in fitting.stages])
+    yield ""
+    if report.shows_curve:
+        yield from _curve_lines(report)
+        yield ""
+    if report.files:
+        yield from _result_lines(report)
+    yield _floor_line(report)
+
+
+def _stage_row(stage: Stage, report: FitReport) -> tuple[str, ...]:
+    if not stage.lever:
+        return ("as it is", size(stage.live), "", "", "")
+    what = WHAT[stage.lever]
+    reruns = report.fitting.fitted.reruns
+    count = f": {reruns} ops" if stage.lever == LEVERS[-1][0] else ""
+    time, flops = _time_ppm(stage.time, report), _flops_ppm(stage.flops, report)
+    return (f"{stage.lever}: {what}{count}", size(stage.live), f"~{_signed(time)}", _signed(flops), "eager's")
+
+
+def _curve_lines(report: FitReport) -> Iterator[str]:
+    curve = report.fitting.curve
+    if curve is None:
+        return
+    rows = []
+    for limit in MILESTONES:
+        within = [point for point in curve.points if point.time * PPM <= limit * curve.time]
+        if within:
+            rows.append(_curve_row(f"+{limit / 10_000:g} %", within[-1], report))
+    rows.append(_curve_row("least", curve.points[-1], report))
+    yield from align_columns("<>>>", ("at most", "step", "extra time", "extra FLOPs"), rows)
+
+
+def _curve_row(name: str, point: CurvePoint, report: FitReport) -> tuple[str, ...]:
+    time = _time_ppm(point.time, report)
+    return (name, size(point.peak), f"~{_signed(time)}", _signed(_flops_ppm(point.flops, report)))
+
+
+def _result_lines(report: FitReport) -> Iterator[str]:
+    fitting, graph = report.fitting, report.compiled.graph
+    fitted = fitting.fitted
+    of = "" if report.budget is None else f" of {size(report.budget)}"
+    yield f"fits: {size(report.total + report.reserve)}{of}, with {size(report.reserve)} kept free"
+    eager = eager_figures(graph, report.compiled.plan.mode)
+    if eager is not None:
+        yield f"as it is, outside tmmu, the model takes {size(eager.total_bytes)}"
+    rows = again_rows(fitted.graph, fitted.rewrite)[:LISTED]
+    if rows:
+        yield f"computed again, most: {'; '.join(map(_again_text, rows))}"
+    peaks = stack_peaks(fitted.plan, fitted.graph, LISTED)
+    if peaks:
+        kept = (f"{size(b.bytes)} of {b.op}" + (f" ({b.source})" if b.source else "") for b in peaks[0].buffers)
+        yield f"fullest at {peaks[0].op}, most: {'; '.join(kept)}"
+    yield "judged: it computes what the step computes, and is sound in memory"
+    yield f"wrote {', '.join(path.name for path in reversed(report.files))}"
+    yield f"run it inside tmmu: tmmu run {report.model} --plan {report.files[-1].name} --check"
+
+
+def _again_text(row: AgainRow) -> str:
+    where = " of ".join(part for part in (row.op, row.module) if part)
+    return f"{size(row.bytes)} of {where}" + (f" ({row.source})" if row.source else "")
+
+
+def _floor_line(report: FitReport) -> str:
+    floor, graph = report.fitting.floor, report.fitting.floor_graph
+    if not len(graph.ops):
+        return "no order and no recomputation goes below 0 bytes"
+    source = graph.notes.ops.source[floor.op]
+    where = f" ({source})" if source else ""
+    return f"no order and no recomputation goes below {size(floor.bytes)}: {graph.ops.target[floor.op]}{where}"
+
+
+def _time_ppm(time: int, report: FitReport) -> int:
+    return time * PPM // max(1, report.fitting.base_time)
+
+
+def _flops_ppm(flops: int, report: FitReport) -> int:
+    return flops * PPM // max(1, report.fitting.base_flops)
+
+
+def _signed(ppm: int) -> str:
+    return "0" if not ppm else f"{ppm / 10_000:+.1f} %"
+
+
+def record(report: FitReport) -> dict[str, Any]:
+    """The report as one JSON object; bytes, and shares in parts per million."""
+    fitting, compiled = report.fitting, report.compiled
+    fitted = fitting.fitted
+    eager = eager_figures(compiled.graph, compiled.plan.mode)
+    curve = () if fitting.curve is None else fitting.curve.points
+    return {
+        "model": compiled.graph.notes.name,
+        "mode": compiled.plan.mode,
+        "device": compiled.graph.target,
+        "budget_bytes": report.budget,
+        "reserve_bytes": report.reserve,
+        "base_stack_bytes": fitting.base_stack,
+        "stack_bytes": fitted.stack_bytes,
+        "total_bytes": report.total,
+        "eager": None if eager is None else asdict(eager),
+        "extra_time_ppm": _time_ppm(fitted.time, report),
+        "extra_flops": fitted.flops,
+        "extra_flops_ppm": _flops_ppm(fitted.flops, report),
+        "reruns": fitted.reruns,
+        "order": fitted.order,
+        "near": [],
+        "floor_bytes": fitting.floor.bytes,
+        "levers": [
+            {
+                "lever": stage.lever,
+                "stack_bytes": stage.live,
+                "extra_time_ppm": _time_ppm(stage.time, report),
+                "extra_flops_ppm": _flops_ppm(stage.flops, report),
+            }
+            for stage in fitting.stages
+        ],
+        "again": [asdict(row) for row in again_rows(fitted.graph, fitted.rewrite)],
+        "curve": [
+            {
+                "stack_bytes": point.peak,
+                "extra_time_ppm": _time_ppm(point.time, report),
+                "extra_flops_ppm": _flops_ppm(point.flops, report),
+            }
+            for point in (curve if report.shows_curve else ())
+        ],
+        "digest": fitted.plan.digest.hex(),
+        "files": [str(path) for path in report.files],
+        "memory": asdict(memory_of(fitted.plan, fitted.graph)),
+    }

@@ -1,0 +1,169 @@
+"""What a step takes within a limit: levers are pulled one after another, least harm first, until it fits.
+
+The first levers cost nothing, so that each of them in turn is tried without anything that runs again; only where all of
+them do not suffice is the whole curve searched.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Never
+
+from tmmu.errors import BudgetTooSmall, InternalError
+from tmmu.ir.fit import FitRecord, fit_cost
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
+from tmmu.planner.arenas import readable_size
+from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, frame_table, step_curve, untouched
+from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_step, fit_within
+from tmmu.planner.fit.floor import Floor, stack_floor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitRequest:
+    """``limit``: bytes of stack; ``at_most``: extra time in ppm. One of the two, or both, or neither: the least."""
+
+    limit: int | None
+    at_most: int | None
+    levers: tuple[str, ...]
+    arenas: tuple[ArenaSpec, ...]
+    settings: PlanSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The step with the levers up to this one, and nothing after it: bytes live, extra FLOPs, extra time."""
+
+    lever: str
+    live: int
+    flops: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """``fitted``: what was found; ``curve``: ``None`` where it was not needed; ``floor``: an op of ``floor_graph``.
+
+    Of the base: bytes of its stack, picoseconds by the roofline, FLOPs.
+    """
+
+    base_stack: int
+    base_time: int
+    base_flops: int
+    fitted: FittedStep
+    stages: tuple[Stage, ...]
+    curve: StepCurve | None
+    floor: Floor
+    floor_graph: Graph
+
+
+def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve: bool = False) -> Fitting:
+    """The step within the request. ``base_plan`` is sound, and of the whole ``base``, which is legal and has calls.
+
+    ``whole_curve``: search it even where it is not needed. ``BUDGET_TOO_SMALL`` where nothing fits.
+    """
+    stages, fitted = _without_reruns(base, base_plan, request)
+    curve = step_curve(base, request.arenas, request.levers) if fitted is None or whole_curve else None
+    some_curve = curve or step_curve(base, request.arenas, _free(request.levers))
+    table = frame_table(some_curve, 0)
+    floor = stack_floor(table)
+    if fitted is None and curve is not None:
+        fitted = _on_curve(curve, request) or _refuse(curve, request, floor, table.graph)
+        stages.append(Stage(lever=RECOMPUTE, live=fitted.live, flops=fitted.flops, time=fitted.time))
+    if fitted is None:
+        raise InternalError("a curve was searched that is not there")
+    return Fitting(
+        base_stack=stages[0].live,
+        base_time=some_curve.time,
+        base_flops=some_curve.flops,
+        fitted=fitted,
+        stages=tuple(stages),
+        curve=curve,
+        floor=floor,
+        floor_graph=table.graph,
+    )
+
+
+def _free(levers: Collection[str]) -> list[str]:
+    """The levers that take no time."""
+    return [name for name, _ in LEVERS if name in levers and name != RECOMPUTE]
+
+
+def _without_reruns(base: Graph, base_plan: Plan, request: FitRequest) -> tuple[list[Stage], FittedStep | None]:
+    """The step as it is, and with one free lever after another; the first of them that fits."""
+    base_stack = segment_bytes(base_plan.arenas, "stack")
+    stages = [Stage(lever="", live=base_stack, flops=0, time=0)]
+    limit, free = request.limit, _free(request.levers)
+    if limit is not None and base_stack <= limit:
+        return stages, _as_it_is(base, base_plan, base_stack, request.settings)
+    for count, lever in enumerate(free, 1):
+        curve = step_curve(base, request.arenas, free[:count])
+        point = curve.points[-1]
+        stages.append(Stage(lever=lever, live=point.peak, flops=point.flops, time=point.time))
+        if limit is None or not _is_within(request, curve, point.time):
+            continue
+        fitted = fit_step(curve, limit, request.settings)
+        if fitted is not None:
+            return stages, fitted
+    return stages, None
+
+
+def _is_within(request: FitRequest, curve: StepCurve, time: int) -> bool:
+    return request.at_most is None or time * PPM <= request.at_most * curve.time
+
+
+def _on_curve(curve: StepCurve, request: FitRequest) -> FittedStep | None:
+    """Within the limit at the least time, or within the time at the fewest bytes, or the least of all."""
+    if request.limit is None:
+        time = curve.points[-1].time if request.at_most is None else request.at_most * curve.time // PPM
+        return fit_within(curve, time, request.settings)
+    fitted = fit_step(curve, request.limit, request.settings)
+    if fitted is not None and not _is_within(request, curve, fitted.time):
+        extra = fitted.time * PPM // max(1, curve.time)
+        raise BudgetTooSmall(
+            f"it takes about {_percent(extra)} more time to fit, not {_percent(request.at_most or 0)}",
+            fix="allow more time, or give more room",
+            extra_time_ppm=extra,
+        )
+    return fitted
+
+
+def _refuse(curve: StepCurve, request: FitRequest, floor: Floor, graph: Graph) -> Never:
+    """Says how much is missing, and what the least is that holds it."""
+    least, limit = curve.points[-1], request.limit
+    if limit is None:
+        raise BudgetTooSmall(
+            f"every form of the step takes more than {_percent(request.at_most or 0)} more time",
+            fix="allow more time",
+            extra_time_ppm=curve.points[0].time * PPM // max(1, curve.time),
+        )
+    op, where = graph.ops.target[floor.op], graph.notes.ops.source[floor.op]
+    raise BudgetTooSmall(
+        f"the stack takes {readable_size(least.peak)} at the least, for about "
+        f"{_percent(least.time * PPM // max(1, curve.time))} more time, and has room for {readable_size(limit)}: "
+        f"{readable_size(max(0, least.peak - limit))} too few; nothing goes below {readable_size(floor.bytes)}, which "
+        f"{op} takes" + (f" ({where})" if where else ""),
+        fix="give that much more, or a smaller batch or sequence",
+        least_bytes=least.peak,
+        limit_bytes=limit,
+        floor_bytes=floor.bytes,
+    )
+
+
+def _percent(ppm: int) -> str:
+    return f"{ppm / 10_000:.1f} %"
+
+
+def _as_it_is(base: Graph, plan: Plan, stack: int, settings: PlanSettings) -> FittedStep:
+    """The base itself, as a rewrite that changes nothing."""
+    rewrite = untouched(base)
+    record = FitRecord(rewrite=rewrite, cost=fit_cost(base, rewrite, time_ppm=0), budget_bytes=settings.budget)
+    return FittedStep(
+        rewrite=rewrite,
+        graph=base,
+        plan=replace(plan, fit=record),
+        order="as it is",
+        live=stack,
+        time=0,
+        flops=0,
+        reruns=0,
+    )
