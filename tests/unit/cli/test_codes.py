@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import pytest
 
 from tests.unit.cli.graphs import Shell, circular, leaving_its_buffer, small
+from tests.unit.judge.rewrite.programs import deep_step
 from tmmu.codec.load import load_plan
 from tmmu.errors import InternalError, TmmuError
 from tmmu.ir.graph import encode_graph
@@ -22,7 +23,7 @@ OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT"}
 """Codes of commands that print a report first; tested in ``tests/golden`` and ``test_diff``."""
 
 OF_REWRITES: Final = {"REWRITE_UNSOUND"}
-"""The code of the judge of rewrites, which no command makes yet; tested in ``tests/unit/judge/rewrite``."""
+"""The code of the judge of rewrites; tested in ``tests/unit/judge/rewrite`` and ``test_fitted``."""
 
 BY_NO_INPUT: Final = {InternalError.code}
 """The code of our own bugs, which no input reaches; tested in ``test_error_boundary``."""
@@ -95,6 +96,10 @@ def unsupported_op(shell: Shell) -> Arguments:
     return "plan", "nested.py", "--device", "cpu"
 
 
+def budget_too_small(shell: Shell) -> Arguments:
+    return "fit", shell.graph(deep_step("adamw:foreach")), "--step", "1KiB"
+
+
 def plan_corrupt(shell: Shell) -> Arguments:
     plan = shell.plan()
     plan.write_bytes(plan.read_bytes()[:-1])
@@ -126,6 +131,7 @@ CASES: Final[tuple[Callable[[Shell], Arguments], ...]] = (
     device_missing,
     capture_failed,
     unsupported_op,
+    budget_too_small,
     plan_corrupt,
     plan_mismatch,
     plan_unsound,

@@ -1,0 +1,121 @@
+"""``tmmu fit``: limits, files, figures, and every way to ask for what makes no sense."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.graphs import Shell, small
+from tests.unit.judge.rewrite.programs import convolutions
+from tmmu.codec.load import load_graph, load_plan
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import segment_bytes
+
+FILES = ("small.fit.ir.cbor", "small.fit.plan.cbor", "small.ir.cbor")
+
+
+@pytest.fixture
+def step(shell: Shell) -> Graph:
+    """A training step of five convolutions, as ``small.ir.cbor``."""
+    graph = convolutions("adamw:foreach")
+    shell.graph(graph)
+    return graph
+
+
+def test_step_that_fits_is_left_as_it_is(shell: Shell, step: Graph) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "--json")
+    assert done.code == 0, done.err
+    assert done.record["stack_bytes"] == done.record["base_stack_bytes"]
+    assert done.record["reruns"] == done.record["extra_flops"] == 0
+    assert load_plan(Path("small.fit.plan.cbor")).ir_hash == step.ir_hash
+
+
+def test_plan_stays_below_the_step_s_limit_and_is_what_the_report_says(shell: Shell, step: Graph) -> None:
+    base = shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "--json").record["base_stack_bytes"]
+    done = shell.tmmu("fit", "small.ir.cbor", "--step", base * 6 // 10, "--json")
+    assert done.code == 0, done.err
+    found, plan = done.record, load_plan(Path("small.fit.plan.cbor"))
+    assert found["stack_bytes"] == segment_bytes(plan.arenas, "stack") <= base * 6 // 10
+    assert found["floor_bytes"] <= found["stack_bytes"] < found["levers"][0]["stack_bytes"] == base
+    assert found["reruns"] > 0 < found["extra_flops"]
+    assert plan.fit is not None
+    assert plan.fit.budget_bytes == base * 6 // 10
+    assert plan.fit.cost.flops == found["extra_flops"]
+    assert found["digest"] == plan.digest.hex()
+    assert [Path(path).name for path in found["files"]] == ["small.ir.cbor", "small.fit.ir.cbor", "small.fit.plan.cbor"]
+    assert shell.tmmu("verify", "small.fit.plan.cbor", "--base", "small.ir.cbor").code == 0
+    assert load_graph(Path("small.ir.cbor")).ir_hash == step.ir_hash
+
+
+def test_budget_is_all_of_the_device(shell: Shell, step: Graph) -> None:
+    whole = shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "--json").record
+    beside = whole["total_bytes"] - whole["stack_bytes"]
+    budget = beside + whole["base_stack_bytes"] * 7 // 10 + (1 << 20)
+    done = shell.tmmu("fit", "small.ir.cbor", "--budget", budget, "--reserve", "1MiB", "--json")
+    assert done.code == 0, done.err
+    assert done.record["total_bytes"] + done.record["reserve_bytes"] <= budget
+    assert done.record["stack_bytes"] < whole["base_stack_bytes"]
+
+
+def test_report_says_what_each_lever_gives(shell: Shell, step: Graph) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", "--at-most", "15%", "--curve")
+    assert done.code == 0, done.err
+    for text in ("as it is", "updates: each weight", "recompute: what", "at most", "least", "judged: ", "goes below "):
+        assert text in done.out
+    assert shell.files() == FILES
+    record = shell.tmmu("fit", "small.ir.cbor", "--at-most", "15%", "--curve", "--json").record
+    assert 0 < record["extra_time_ppm"] <= 150_000
+    assert [row["stack_bytes"] for row in record["curve"]] == sorted(
+        (row["stack_bytes"] for row in record["curve"]), reverse=True
+    )
+
+
+def test_curve_alone_writes_nothing(shell: Shell, step: Graph) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", "--curve")
+    assert done.code == 0, done.err
+    assert "wrote" not in done.out
+    assert shell.files() == ("small.ir.cbor",)
+
+
+def test_levers_can_be_named(shell: Shell, step: Graph) -> None:
+    record = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--only", "order, updates", "--json").record
+    assert record["reruns"] == 0
+    assert [row["lever"] for row in record["levers"]][1:3] == ["order", "updates"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--step", "1"), 3, "BUDGET_TOO_SMALL: the stack takes "),
+        (("--step", "0"), 3, "BUDGET_TOO_SMALL: "),
+        (("--budget", "1KiB"), 3, "BUDGET_TOO_SMALL: weights, state and inputs take "),
+        (("--at-most", "0", "--only", "recompute"), 0, ""),
+        (("--step", "40KiB", "--at-most", "0.1%"), 3, "BUDGET_TOO_SMALL: "),
+        ((), 2, "no limit is named"),
+        (("--step", "1KiB", "--budget", "1GiB"), 2, "two limits"),
+        (("--step", "much"), 2, "--step: 'much' is not a size"),
+        (("--step", "-1"), 2, "--step: '-1' is not a size"),
+        (("--at-most", "ten"), 2, "--at-most: 'ten'"),
+        (("--at-most", "-1%"), 2, "--at-most: '-1%'"),
+        (("--at-most", "1e9"), 2, "--at-most: '1e9'"),
+        (("--at-most", "1.%"), 2, "--at-most"),
+        (("--step", "1KiB", "--only", "magic"), 2, "--only: no lever 'magic'"),
+        (("--step", "1KiB", "--only", ""), 2, "--only: no lever ''"),
+        (("--step", "1GiB", "-o", "nowhere/name"), 2, "--output: no folder nowhere"),
+        (("--step", "1GiB", "--mode", "forward"), 2, "--mode forward"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    shell: Shell, step: Graph, arguments: tuple[str, ...], code: int, text: str
+) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", *arguments)
+    assert (done.code, text in done.err) == (code, True), done.err
+    assert code == 0 or done.err.count("\n") <= 1
+    assert code == 0 or shell.files() == ("small.ir.cbor",)
+
+
+def test_graph_without_calls_is_refused(shell: Shell) -> None:
+    shell.graph(small(), "old")
+    done = shell.tmmu("fit", "old.ir.cbor", "--step", "1GiB")
+    assert done.code == 2
+    assert "does not say its calls" in done.err
+    assert shell.tmmu("fit", "old.ir.cbor", "--step", "1GiB", "--mode", "backward").code == 2
