@@ -1,33 +1,44 @@
 """``tmmu.compile``: a model that runs inside its plan."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from tmmu.api.arguments import bytes_of
 from tmmu.api.compiled_model import CompiledModel
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.plan import device_of_call, logs_off
-from tmmu.driver import PlanRequest, compile_graph
+from tmmu.driver import Compiled, PlanRequest, compile_graph
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
+from tmmu.ir.program import Program
 from tmmu.passes.capture.call_form import FormNote
 from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.passes.capture.constants import assumed_inputs, constant_values
 from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture_live
+from tmmu.passes.lowering.rewrite_program import rewrite_program
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
+from tmmu.planner.fit.curve import LEVER_NAMES
+from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
+from tmmu.planner.fit.fit_step import PlanSettings
 from tmmu.planner.token import token_from_seed
 from tmmu.runtime.execute.bind import BindRequest
+from tmmu.summary.budget import stack_room
+from tmmu.summary.plan_summary import DEFAULT_RESERVE
 
 
-def compile(  # noqa: A001 - the name that people look for
+def compile(  # noqa: A001, PLR0913 - the name that people look for, and the options of one plan
     model: nn.Module,
     inputs: Any = None,
     *,
     autocast: Literal["bf16", "fp16"] | None = None,
+    budget: str | int | None = None,
+    reserve: str | int = DEFAULT_RESERVE,
     seed: int = 0,
 ) -> CompiledModel:
     """The model as a callable that runs inside its plan, made for ``inputs`` (as of ``tmmu.plan``).
@@ -35,7 +46,10 @@ def compile(  # noqa: A001 - the name that people look for
     Results are those of the model in evaluation mode without gradients, bit for bit; a call with other shapes, dtypes
     or plain values is ``INVALID_CONFIG``. Parameters and buffers stay where the module has them; the plan's stack is
     allocated once, on the device on which they lie. Runs the program twice, to validate its steps.
-    Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode.
+    ``budget``: what weights, inputs, stack and ``reserve`` may take together, such as ``"16GB"``; a run that takes more
+    is rewritten, as by ``tmmu fit``.
+    Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
+    ``BUDGET_TOO_SMALL``.
     """
     if not isinstance(model, nn.Module):
         raise InvalidConfig(f"a {type(model).__name__} is no module", fix="compile the model of a step")
@@ -59,6 +73,8 @@ def compile(  # noqa: A001 - the name that people look for
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
     _require_kept(note.exchanged, program.graph)
     compiled = compile_graph(program.graph, _request_of(seed))
+    if budget is not None:
+        program, compiled = _fitted(program, compiled, bytes_of(budget), bytes_of(reserve), token_from_seed(seed))
     return CompiledModel(
         model,
         plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),
@@ -90,6 +106,17 @@ def _require_kept(exchanged: frozenset[str], graph: Graph) -> None:
 
 def _request_of(seed: int) -> PlanRequest:
     return PlanRequest(mode="inference", preset="inference", token=token_from_seed(seed), arenas=default_arenas())
+
+
+def _fitted(program: Program, compiled: Compiled, budget: int, reserve: int, token: bytes) -> tuple[Program, Compiled]:
+    """Program and plan of a run within a budget; both as they are where they fit."""
+    limit = stack_room(compiled.plan, compiled.graph, budget, reserve)
+    settings = PlanSettings(preset=compiled.plan.preset, token=token, budget=budget)
+    request = FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=default_arenas(), settings=settings)
+    fitted = fit_graph(compiled.graph, compiled.plan, request).fitted
+    if fitted.graph is compiled.graph:
+        return program, compiled
+    return rewrite_program(program, fitted.rewrite), replace(compiled, graph=fitted.graph, plan=fitted.plan)
 
 
 def _assumed_values(captured: CapturedProgram) -> dict[str, torch.Tensor]:

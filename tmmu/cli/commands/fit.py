@@ -17,15 +17,15 @@ from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.codec.fitted import FIT_SUFFIX, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX
 from tmmu.driver import Compiled
-from tmmu.errors import BudgetTooSmall, InvalidConfig
-from tmmu.planner.arenas import parse_size, readable_size
-from tmmu.planner.fit.curve import LEVERS
+from tmmu.errors import InvalidConfig
+from tmmu.planner.arenas import parse_size
+from tmmu.planner.fit.curve import LEVER_NAMES
 from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
 from tmmu.planner.fit.fit_step import PPM, PlanSettings
+from tmmu.summary.budget import stack_room
 from tmmu.summary.plan_summary import memory_of
 
 app = typer.Typer(add_completion=False)
-LEVER_NAMES: Final = tuple(name for name, _ in LEVERS)
 MOST_PERCENT: Final = 1_000
 
 
@@ -171,7 +171,9 @@ def run_fit(job: FitJob) -> int:
         compiled.graph,
         compiled.plan,
         FitRequest(
-            limit=_limit(job, beside),
+            limit=job.step
+            if job.budget is None
+            else stack_room(compiled.plan, compiled.graph, job.budget, job.reserve),
             at_most=job.at_most,
             levers=job.levers,
             arenas=plan.arenas,
@@ -212,20 +214,3 @@ def _require_whole_step(compiled: Compiled) -> None:
         raise InvalidConfig(
             "the plan is not of a whole step", fix="use --mode backward for a training step, else --mode inference"
         )
-
-
-def _limit(job: FitJob, beside: int) -> int | None:
-    """Bytes that are left for the stack; ``BUDGET_TOO_SMALL`` where none are."""
-    if job.budget is None:
-        return job.step
-    left = job.budget - job.reserve - beside
-    if left < 0:
-        raise BudgetTooSmall(
-            f"weights, state and inputs take {readable_size(beside)}, with the reserve of "
-            f"{readable_size(job.reserve)} more than the budget of {readable_size(job.budget)}: "
-            f"{readable_size(-left)} too few before the step begins",
-            fix="give a larger budget or a smaller --reserve; where weights are most of it, stream them: tmmu ring",
-            beside_bytes=beside,
-            short=-left,
-        )
-    return left

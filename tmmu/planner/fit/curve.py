@@ -29,6 +29,7 @@ LEVERS: Final[tuple[tuple[str, str], ...]] = (
     (RECOMPUTE, "what is needed again is computed again"),
 )
 """Least harm first: a name, and what it does. None of them changes a bit of what the step computes."""
+LEVER_NAMES: Final = tuple(name for name, _ in LEVERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
