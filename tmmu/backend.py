@@ -10,18 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cache import PlanCache
 from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, key_of_graph
-from tmmu.errors import DeviceMemory, InternalError, InvalidConfig, UnsupportedOp, UserError
+from tmmu.errors import BudgetTooSmall, DeviceMemory, InternalError, InvalidConfig, UnsupportedOp, UserError
 from tmmu.ir.graph import Graph
-from tmmu.ir.plan import Plan
+from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.ir.program import Switches
-from tmmu.planner.arenas import default_arenas
+from tmmu.planner.arenas import default_arenas, parse_size, readable_size
+from tmmu.planner.fit.curve import LEVER_NAMES
+from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
+from tmmu.planner.fit.fit_step import PlanSettings
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
@@ -58,19 +61,44 @@ def backend(
 ) -> Callable[..., Any]:
     """What ``torch.compile`` calls for each graph: a function that computes the same, bit for bit, inside a plan.
 
-    With ``options={"recompute": True}`` cheap residuals are computed again in the backward pass. ``INVALID_CONFIG`` for
-    any other option or mode.
+    With ``options={"recompute": True}`` cheap residuals are computed again in the backward pass. ``budget``, a size, is
+    what the stack of a graph may take, forward and backward together; a graph without a backward half is rewritten to
+    stay below it, as by ``tmmu fit``. Of one that does not, ``over_budget`` says whether it is planned as it is
+    (``"plan"``, with a warning) or ``BUDGET_TOO_SMALL`` (``"refuse"``). ``INVALID_CONFIG`` for other options or modes.
     """
     unknown = dict(options or {})
     recompute = unknown.pop("recompute", False)
+    budget = _budget_of(unknown.pop("budget", None), unknown.pop("over_budget", "plan"))
     if mode not in (None, "default") or unknown or not isinstance(recompute, bool):
         raise InvalidConfig(
-            "backend tmmu knows no mode, and one option: recompute, true or false",
+            "backend tmmu knows no mode, and three options: recompute, true or false; budget, a size; over_budget",
             fix='use torch.compile(model, backend="tmmu", options={"recompute": True})',
         )
     from tmmu.passes.autograd.split import split_by_autograd
 
-    return split_by_autograd(graph, example_inputs, CompiledGraph, recompute=recompute)
+    return split_by_autograd(graph, example_inputs, partial(CompiledGraph, budget=budget), recompute=recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Budget:
+    """Bytes of stack for one graph, and whether a graph that takes more is refused."""
+
+    bytes: int
+    refuses: bool
+
+
+def _budget_of(size: object, over_budget: object) -> _Budget | None:
+    if over_budget not in ("plan", "refuse"):
+        raise InvalidConfig(
+            f"option over_budget={over_budget!r:.80} is neither plan nor refuse", fix="name one of the two"
+        )
+    if size is None:
+        return None
+    if isinstance(size, str):
+        size = parse_size(size)
+    if type(size) is not int or size < 0:
+        raise InvalidConfig(f"option budget={size!r:.80} is not a size", fix='write bytes, or a text such as "8GB"')
+    return _Budget(bytes=size, refuses=over_budget == "refuse")
 
 
 def reports() -> tuple[GraphReport, ...]:
@@ -97,8 +125,8 @@ class CompiledGraph:
     read and changed under the lock, which is held while a new signature is planned, so that no other thread plans it.
     """
 
-    def __init__(self, step: "SplitStep", static: frozenset[int]) -> None:
-        self._step, self._static = step, static
+    def __init__(self, step: "SplitStep", static: frozenset[int], *, budget: _Budget | None = None) -> None:
+        self._step, self._static, self._budget = step, static, budget
         self._specializations: dict[tuple[Any, ...], _Specialization | str] = {}
         self._planned, self._plain, self._plans = 0, Counter[str](), Counter[str]()
         self._lock = Lock()
@@ -202,8 +230,29 @@ class CompiledGraph:
             return str(error)
         if compiled.cached is not None:
             self._plans[compiled.cached.origin] += 1
+        if self._budget is not None:
+            traced, compiled = self._within(self._budget, traced, compiled)
         memories = StepMemoryPool(traced.program)
         return _Specialization(traced=traced, plan=compiled.plan, memories=memories, switches=switches)
+
+    def _within(self, budget: _Budget, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
+        """The trace and its plan within a budget; as they are where they fit, or where nothing can be done."""
+        stack = segment_bytes(compiled.plan.arenas, "stack")
+        if stack <= budget.bytes:
+            return traced, compiled
+        try:
+            if self._step.backward is not None:
+                raise BudgetTooSmall(
+                    f"forward and backward of a graph take {readable_size(stack)}, more than the budget of "
+                    f"{readable_size(budget.bytes)}, and are not rewritten: autograd keeps what lies between them",
+                    fix='options={"recompute": True} saves less; tmmu fit rewrites a whole step',
+                )
+            return _fitted(budget.bytes, traced, compiled)
+        except BudgetTooSmall as error:
+            if budget.refuses:
+                raise
+            _LOG.warning("a compiled graph is planned as it is: %s", error)
+            return traced, compiled
 
     def _bind(self, specialization: "_Specialization", args: Sequence[Any]) -> "StepMemory":
         """New memory for a plan. A refusal is a reason to run without one, unless the plan itself is wrong."""
@@ -258,6 +307,16 @@ class _NotPlanned(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def _fitted(limit: int, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
+    from tmmu.passes.lowering.rewrite_program import rewrite_program
+
+    settings = PlanSettings(preset=compiled.plan.preset, token=_INFERENCE.token, budget=limit)
+    request = FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=_INFERENCE.arenas, settings=settings)
+    fitted = fit_graph(compiled.graph, compiled.plan, request).fitted
+    program = rewrite_program(traced.program, fitted.rewrite)
+    return replace(traced, program=program), replace(compiled, graph=fitted.graph, plan=fitted.plan)
 
 
 def _compile(graph: Graph, request: PlanRequest) -> Compiled:

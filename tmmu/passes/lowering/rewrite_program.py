@@ -7,14 +7,25 @@ says: what the judge of rewrites proves of the graph holds for what runs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from tmmu.errors import InternalError, UnsupportedOp
 from tmmu.ir.graph import Graph, OpCalls
 from tmmu.ir.ids import OpId, ValueId
-from tmmu.ir.program import Call, PlacedWindow, Program, ProgramBase, RepeatedStep, StepRun, ValueRef, map_refs
+from tmmu.ir.program import (
+    Call,
+    JointGraph,
+    PlacedWindow,
+    Program,
+    ProgramBase,
+    RepeatedStep,
+    StepRun,
+    ValueRef,
+    map_refs,
+)
 from tmmu.ir.rebuild import TWINS, rebuild_graph
-from tmmu.ir.rewrite import SUBLIST, TWIN, Part, Rewrite
+from tmmu.ir.rewrite import SAME, SUBLIST, TWIN, Part, Rewrite
 from tmmu.judge.rewrite.check import require_rows
 from tmmu.passes.lowering.describe_calls import describe_call
 from tmmu.passes.lowering.read_calls import find_operator
@@ -24,9 +35,10 @@ from tmmu.passes.operators.schema import argument_schema
 def rewrite_program(base: Program, rewrite: Rewrite) -> Program:
     """The program that runs what ``rewrite`` makes of a base that is described; what it means is for the judge to say.
 
-    Errors: those of ``require_rows``; ``UNSUPPORTED_OP`` for a program in two halves.
+    Errors: those of ``require_rows``; ``UNSUPPORTED_OP`` for a program in two halves, between which a caller has what
+    was saved.
     """
-    if base.joint is not None:
+    if base.joint is not None and base.joint.backward is not None:
         raise UnsupportedOp("a step that is cut in two halves is not rewritten", fix="plan it as it is")
     require_rows(base.graph, rewrite)
     graph = rebuild_graph(base.graph, rewrite)
@@ -34,8 +46,30 @@ def rewrite_program(base: Program, rewrite: Rewrite) -> Program:
     return Program(
         graph=graph,
         calls=tuple(calls.at(op, base.calls[origin], own=True) for op, origin in enumerate(rewrite.origin)),
+        joint=None if base.joint is None else _rewritten_joint(base.joint, base.graph, graph, rewrite),
         base=ProgramBase(graph=base.graph, rewrite=rewrite),
     )
+
+
+def _rewritten_joint(joint: JointGraph, base: Graph, rewritten: Graph, rewrite: Rewrite) -> JointGraph:
+    """Of a program without a backward half: each op that hands outputs out does so at its new place."""
+    place_of = {origin: op for op, origin in enumerate(rewrite.origin) if rewrite.kind[op] == SAME}
+    now: dict[int, ValueId] = {}
+    for delivery in joint.forward.deliveries:
+        origin = OpId(delivery.after - 1)
+        now |= dict(zip(base.ops.reads[origin], rewritten.ops.reads[place_of[origin]], strict=True))
+    deliveries = [
+        replace(delivery, after=place_of[OpId(delivery.after - 1)] + 1) for delivery in joint.forward.deliveries
+    ]
+    forward = replace(
+        joint.forward,
+        outputs=tuple(
+            replace(output, value=now.get(output.value, output.value)) if isinstance(output, ValueRef) else output
+            for output in joint.forward.outputs
+        ),
+        deliveries=tuple(sorted(deliveries, key=attrgetter("after"))),
+    )
+    return replace(joint, forward_ops=len(rewritten.ops), forward=forward)
 
 
 def rewrite_repeated(repeated: RepeatedStep, program: Program) -> RepeatedStep:
