@@ -1,6 +1,7 @@
 """Calls of a rewritten program are those that its graph says, and nothing of the traced calls is lost."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -148,7 +149,7 @@ def test_generator_of_a_traced_call_stays() -> None:
 def test_program_in_two_halves_is_not_rewritten() -> None:
     base = read_program(step("draws"))
     with pytest.raises(UnsupportedOp, match="two halves"):
-        rewrite_program(replace(base, joint=cast("Any", object())), unchanged(base.graph))
+        rewrite_program(replace(base, joint=cast("Any", SimpleNamespace(backward=object()))), unchanged(base.graph))
     with pytest.raises(InternalError, match="not rewritten"):
         rewrite_repeated(cast("Any", object()), base)
 
