@@ -8,6 +8,7 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.lifetimes import Lifetimes
 from tmmu.ir.plan import Arenas, Plan, Slots
 from tmmu.report.buffers import MapBuffer, map_buffers
+from tmmu.report.curve_figure import CurveFigure
 from tmmu.report.ring_bars import RingChart, ring_chart
 from tmmu.report.slabs import MapSlab, map_slabs
 from tmmu.summary.plan_summary import memory_of
@@ -84,9 +85,11 @@ class ReportContents:
     positions: PositionNotes
     eager: EagerTimeline | None
     ring: RingChart | None
+    curve: CurveFigure | None = None
+    """Of a fitted step, whose curve was searched."""
 
 
-def report_contents(title: str, plan: Plan, graph: Graph | None) -> ReportContents:
+def report_contents(title: str, plan: Plan, graph: Graph | None, *, curve: CurveFigure | None = None) -> ReportContents:
     """The contents for a plan, which is sound for its ``graph``. Sorts what is live at a peak, else linear."""
     slabs = map_slabs(plan)
     return ReportContents(
@@ -99,6 +102,7 @@ def report_contents(title: str, plan: Plan, graph: Graph | None) -> ReportConten
         positions=_positions(plan, graph),
         eager=_eager(graph, plan.mode) if graph else None,
         ring=ring_chart(plan.ring, len(plan.order)) if plan.ring else None,
+        curve=curve,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from tmmu.planner.arenas import readable_size
 from tmmu.report.buffers import MapBuffer
 from tmmu.report.contents import ReportContents, ReportFigures
+from tmmu.report.curve_figure import curve_html
 
 LISTED_BUFFERS: Final = 100
 LISTED_SLOTS: Final = 200
@@ -26,6 +27,7 @@ def plan_html(index: int, plan: ReportContents) -> str:
             f"<h2>{text_html(plan.title)}</h2>",
             f'<p class="summary">{_summary(plan)}</p>',
             '<div class="charts"></div>',
+            "" if plan.curve is None else curve_html(plan.curve),
             _details("Arenas", _arena_table(plan), shown=True),
             _details("Held at eager's peak beyond the last use", _holding_table(plan), shown=True),
             _details(f"The largest buffers (of {len(plan.buffers)})", _buffer_table(plan), shown=True),

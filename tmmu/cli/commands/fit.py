@@ -12,16 +12,20 @@ from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.fit_report import FitReport, lines, record
-from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve
+from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, require_writable
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
-from tmmu.codec.fitted import FIT_SUFFIX, write_fitted
+from tmmu.codec.files import write_atomic
+from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX
 from tmmu.driver import Compiled
 from tmmu.errors import InvalidConfig
 from tmmu.planner.arenas import parse_size
 from tmmu.planner.fit.curve import LEVER_NAMES
-from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
+from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 from tmmu.planner.fit.fit_step import PPM, PlanSettings
+from tmmu.report.contents import report_contents
+from tmmu.report.curve_figure import CurveFigure
+from tmmu.report.page import page_html
 from tmmu.summary.budget import stack_room
 from tmmu.summary.plan_summary import memory_of
 
@@ -68,6 +72,13 @@ class FitCommandOptions(OptionGroup):
             help="Write NAME.fit.plan.cbor, NAME.fit.ir.cbor and NAME.ir.cbor. Default: the model's name.",
         ),
     ] = None
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the fitted plan as an HTML file to look at too, with its curve as a picture. Default: none.",
+        ),
+    ] = None
     as_json: options.Json = False
 
 
@@ -98,6 +109,7 @@ class FitJob:
     folder: Path
     name: str
     curve: bool
+    page: Path | None
     json: bool
 
     @property
@@ -134,8 +146,19 @@ def fit_job(
         folder=path.parent.absolute(),
         name=path.name.removesuffix(PLAN_SUFFIX).removesuffix(FIT_SUFFIX),
         curve=limits.curve,
+        page=_page(limits.report, path, model.path),
         json=limits.as_json,
     )
+
+
+def _page(text: str | None, output: Path, model: Path) -> Path | None:
+    """Where the HTML file goes; ``INVALID_CONFIG`` for a file that another one has."""
+    if text is None:
+        return None
+    page = require_writable(parse_file(text, "--report"), "--report", never=model)
+    if page.absolute() in {path.absolute() for path in fitted_paths(output.parent, output.name)}:
+        raise InvalidConfig(f"--report names {page}, which the plan or a graph has", fix="name another file")
+    return page.absolute()
 
 
 def _size(option: str, text: str | None) -> int | None:
@@ -184,19 +207,24 @@ def run_fit(job: FitJob) -> int:
                 search_nodes=plan.search_nodes,
             ),
         ),
-        whole_curve=job.curve,
+        whole_curve=job.curve or job.page is not None,
     )
     files: tuple[Path, ...] = ()
     if job.writes:
         files = write_fitted(job.folder, job.name, base=compiled.graph, plan=fitting.fitted.plan, token=plan.token)
+    if job.page is not None:
+        fitted = fitting.fitted
+        contents = report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting))
+        write_atomic(job.page, page_html([contents]))
     report = FitReport(
         compiled=compiled,
         fitting=fitting,
         beside=beside,
         reserve=job.reserve,
         budget=job.budget,
-        model=job.request.model.text,
+        model="MODEL" if job.request.model.kind == "ir" else job.request.model.text,
         files=files,
+        page=job.page,
         shows_curve=job.curve,
     )
     if job.json:
@@ -204,6 +232,19 @@ def run_fit(job: FitJob) -> int:
     else:
         render.print_lines(render.console(), lines(report))
     return 0
+
+
+def curve_figure(fitting: Fitting) -> CurveFigure | None:
+    """The curve as it is drawn; ``None`` where it was not searched."""
+    curve, fitted, base_time = fitting.curve, fitting.fitted, max(1, fitting.base_time)
+    if curve is None:
+        return None
+    return CurveFigure(
+        points=tuple((point.time * PPM // base_time, point.peak) for point in curve.points),
+        taken=(fitted.time * PPM // base_time, fitted.stack_bytes),
+        base=fitting.base_stack,
+        floor=fitting.floor.bytes,
+    )
 
 
 def _require_whole_step(compiled: Compiled) -> None:

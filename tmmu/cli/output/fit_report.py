@@ -36,6 +36,7 @@ class FitReport:
     budget: int | None
     model: str
     files: tuple[Path, ...]
+    page: Path | None
     shows_curve: bool
 
     @property
@@ -93,6 +94,8 @@ def lines(report: FitReport) -> Iterator[str]:
         yield ""
     if report.files:
         yield from _result_lines(report)
+    if report.page is not None:
+        yield f"wrote {report.page.name}: the plan as a page, with the curve"
     yield _floor_line(report)
 
 
@@ -141,7 +144,7 @@ def _result_lines(report: FitReport) -> Iterator[str]:
         yield f"fullest at {peaks[0].op}, most: {'; '.join(kept)}"
     yield "judged: it computes what the step computes, and is sound in memory"
     yield f"wrote {', '.join(path.name for path in reversed(report.files))}"
-    yield f"run it inside tmmu: tmmu run {report.model} --plan {report.files[-1].name} --check"
+    yield f"run it, with the options of the model here: tmmu run {report.model} --plan {report.files[-1].name} --check"
 
 
 def _again_text(row: AgainRow) -> str:
@@ -167,7 +170,7 @@ def _flops_ppm(flops: int, report: FitReport) -> int:
 
 
 def _signed(ppm: int) -> str:
-    return "0" if not ppm else f"{ppm / 10_000:+.1f} %"
+    return "0" if abs(ppm) < 500 else f"{ppm / 10_000:+.1f} %"
 
 
 def record(report: FitReport) -> dict[str, Any]:
@@ -213,5 +216,6 @@ def record(report: FitReport) -> dict[str, Any]:
         ],
         "digest": fitted.plan.digest.hex(),
         "files": [str(path) for path in report.files],
+        "report": None if report.page is None else str(report.page),
         "memory": asdict(memory_of(fitted.plan, fitted.graph)),
     }

@@ -76,6 +76,18 @@ def test_curve_alone_writes_nothing(shell: Shell, step: Graph) -> None:
     assert shell.files() == ("small.ir.cbor",)
 
 
+def test_page_shows_the_curve(shell: Shell, step: Graph) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", "--at-most", "10", "--report", "small.html", "-o", "out")
+    assert done.code == 0, done.err
+    text = Path("small.html").read_text()
+    assert text.count('<svg class="curve"') == text.count('<circle class="taken"') == 1
+    assert "extra time" in text
+    again = shell.tmmu("fit", "small.ir.cbor", "--at-most", "10", "--report", "small2.html", "-o", "out2", "--json")
+    assert Path(again.record["report"]).name == "small2.html"
+    assert shell.tmmu("fit", "small.ir.cbor", "--step", "1", "--report", "out.fit.ir.cbor", "-o", "out").code == 2
+    assert shell.tmmu("fit", "small.ir.cbor", "--step", "1", "--report", "nowhere/x").code == 2
+
+
 def test_levers_can_be_named(shell: Shell, step: Graph) -> None:
     record = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--only", "order, updates", "--json").record
     assert record["reruns"] == 0
