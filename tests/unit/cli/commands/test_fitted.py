@@ -16,7 +16,7 @@ from tmmu.codec.fitted import write_fitted
 from tmmu.codec.load import load_graph, load_plan
 from tmmu.ir.plan import encode_plan
 
-NET = """
+CLASS = """
 import torch
 from torch import nn
 class Net(nn.Module):
@@ -26,14 +26,19 @@ class Net(nn.Module):
     def forward(self, x):
         wide = nn.functional.gelu(self.up(self.norm(x)))
         return x + self.down(nn.functional.dropout(wide, 0.5))
+"""
+NET = (
+    CLASS
+    + """
 def loss(model, x):
     return model(x).square().mean()
 model = Net
 inputs = (torch.zeros(4, 8),)
 """
-TRAIN = """
-import torch
-from net import Net
+)
+TRAIN = (
+    CLASS
+    + """
 net = Net()
 optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -49,6 +54,7 @@ def step(batch):
     schedule.step()
     return loss
 """
+)
 ADAMW = ("--mode", "backward", "--optimizer", "adamw:foreach")
 GELU = {"gelu.default": "gelu_backward.default"}
 
