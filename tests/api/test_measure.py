@@ -169,3 +169,38 @@ def test_what_cannot_be_measured_is_refused_with_a_code() -> None:
     with pytest.raises(InvalidConfig, match="are for a module"):
         tmmu.measure(lambda x: x, X, optimizer="adamw")
     gc.collect()
+
+
+class Last(nn.Module):
+    """The sequence of a recurrent layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[0]
+
+
+KERNELS: dict[str, Any] = {
+    "recurrent, batch first": lambda: (Last(nn.GRU(8, 4, batch_first=True)), torch.ones(2, 3, 8)),
+    "bags": lambda: (nn.EmbeddingBag(20, 4, mode="mean"), torch.zeros(2, 3, dtype=torch.int64)),
+    "batch norm": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), torch.ones(2, 3, 5, 5)),
+    "group norm": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4)), torch.ones(2, 3, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_real_kernels_keep_what_the_plan_says(name: str) -> None:
+    """Moves in place, tables with an element more, statistics in single precision."""
+    model, x = KERNELS[name]()
+
+    def step(x: torch.Tensor) -> None:
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+
+    measured = tmmu.measure(step, x)
+    assert measured.agrees, measured.differences
+    assert len(measured.calls) == measured.eager_calls

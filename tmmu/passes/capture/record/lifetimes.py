@@ -100,6 +100,10 @@ class LifetimeLog:
         self._births.setdefault(storage, self.calls)
         self.calls += 1
 
+    def note_placing(self) -> None:
+        """A call that is no node of the graph: it only moves a tensor on its storage."""
+        self.calls += 1
+
     def note_death(self, storage: int) -> None:
         """The storage is gone; the first time counts, since one that is freed may die later as an object."""
         if self._follows and storage not in self._releases:

@@ -357,6 +357,7 @@ class Recorder(UncompiledDispatchMode):
         before = self.storage_changes.observe(args[:1])
         result = func(*args, **kwargs)
         self.storage_changes.follow(str(func), before, keep=True)
+        self.builder.lifetimes.note_placing()
         return result
 
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -6,13 +6,14 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
+from tmmu.passes.capture.record.corrections.bags import BAG_RULES
 from tmmu.passes.capture.record.corrections.elementwise import FOLLOWS, following, is_elementwise, iterated
-from tmmu.passes.capture.record.corrections.layouts import LAYOUT_RULES, NEAREST, Rule, contiguous
+from tmmu.passes.capture.record.corrections.layouts import LAYOUT_RULES, NEAREST, Rule
 from tmmu.passes.capture.record.corrections.lstm import recurrent, recurrent_gradients
+from tmmu.passes.capture.record.corrections.norms import NORM_RULES
 from tmmu.torch_private import OpOverload
 
 _aten: Final = torch.ops.aten
-_HALF: Final = (torch.float16, torch.bfloat16)
 
 _ONE_DTYPE: Final = frozenset(
     {
@@ -26,8 +27,6 @@ _ONE_DTYPE: Final = frozenset(
     }
 )
 """Operators whose real kernels want all their tensors in one dtype."""
-
-_BAGS: Final = frozenset({_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default})
 
 _MEAN_GRADIENTS: Final = frozenset(
     {_aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default}
@@ -104,41 +103,11 @@ def correct_result(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
     return iterated(func, args, result) if func not in LAYOUT_RULES and is_elementwise(func) else result
 
 
-def _bag_sums(func: OpOverload) -> Rule:
-    """Bags of bfloat16 are summed like those of float16: by a kernel that needs no table of bags."""
-
-    def correct(args: tuple[Any, ...], result: Any, device: str) -> Any:
-        if device != "cpu" or args[0].dtype is not torch.bfloat16:
-            return result
-        sums, *tables = func(*(arg.to(torch.float16) if _is_brief(arg) else arg for arg in args))
-        del sums
-        return result[0], *tables
-
-    return correct
-
-
-def _is_brief(arg: Any) -> bool:
-    return isinstance(arg, torch.Tensor) and arg.dtype is torch.bfloat16
-
-
-def _normalized(args: tuple[Any, ...], result: Any, device: str) -> Any:
-    """Statistics are in single precision on a GPU, and on a CPU where the weight is in single precision."""
-    result = contiguous(args, result, device)
-    if args[0].dtype not in _HALF:
-        return result
-    weight = args[2]
-    single = device == "cuda" or (isinstance(weight, torch.Tensor) and weight.dtype is torch.float32)
-    if not single:
-        return result
-    out, mean, deviation = result
-    return out, *(torch.empty_strided(t.shape, t.stride(), dtype=torch.float32) for t in (mean, deviation))
-
-
 _RULES: Final[Mapping[OpOverload, Rule]] = {
     **LAYOUT_RULES,
     **dict.fromkeys(FOLLOWS, following),
-    **{func: _bag_sums(func) for func in _BAGS},
-    _aten.native_layer_norm.default: _normalized,
+    **BAG_RULES,
+    **NORM_RULES,
     _aten.mkldnn_rnn_layer.default: recurrent,
     _aten.mkldnn_rnn_layer_backward.default: recurrent_gradients,
 }
