@@ -2,8 +2,10 @@
 
 Ops that are as they are keep their buffers and values. A rerun writes fresh buffers, or changes those of the values
 that its origin changes, in the stage of the op before it; what reads a value later reads the latest one that stands for
-it. Deterministic: fresh buffers and values are numbered as rows write them, so that base and rewrite say all. Whether
-the graph means its base is for the judge of rewrites to say, of which nothing here is used. O(size of the graphs).
+it. A part lies in a buffer of its own, or at its place in the whole; windows that parts read are written with the
+whole. Values that parts alone stand for are left out. Deterministic: fresh buffers and values are numbered as rows
+write them, so that base and rewrite say all. Whether the graph means its base is for the judge of rewrites to say, of
+which nothing here is used. O(size of the graphs).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,9 +15,13 @@ from typing import Final
 
 from tmmu.errors import InternalError
 from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, decode_call, encode_call, tag_count
-from tmmu.ir.graph import ACTIVATION, PURE, STAGES, Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
+from tmmu.ir.graph import PURE, STAGES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
-from tmmu.ir.rewrite import RERUN, SUBLIST, TWIN, Part, Rewrite
+from tmmu.ir.parts.assemble import assembled_graph
+from tmmu.ir.parts.boxes import window_of
+from tmmu.ir.parts.rows import add_part
+from tmmu.ir.parts.tables import Row, Tables
+from tmmu.ir.rewrite import PARTIAL_KINDS, RERUN, SUBLIST, TWIN, Part, Rewrite
 
 TWINS: Final = {
     "aten.native_batch_norm.default": ("aten.native_batch_norm.default", (3, 4)),
@@ -26,13 +32,13 @@ _AGAIN: Final = (RERUN, TWIN)
 
 
 def rebuild_graph(base: Graph, rewrite: Rewrite) -> Graph:
-    """The rewritten graph. ``base`` has calls; ``INTERNAL`` for a twin or sublist of an op that has none."""
+    """The rewritten graph. ``base`` has calls; ``INTERNAL`` for what an op cannot be: a twin, a sublist, a part."""
     if base.calls is None:
         raise InternalError("a graph without calls was rewritten")
-    building = _Building(base=base, calls=base.calls)
+    building = _Building(tables=Tables(base=base, calls=base.calls))
     for origin, kind, part in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
         building.add(origin, kind, part)
-    return building.graph(rewrite.origin)
+    return assembled_graph(building.tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +52,11 @@ class _PartialCall:
     numbers: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class _Row:
-    """One op of the rewritten graph."""
-
-    target: str
-    reads: tuple[ValueId, ...]
-    writes: tuple[ValueId, ...]
-    overwrites: tuple[tuple[ValueId, ValueId], ...]
-    saves: tuple[ValueId, ...]
-    recompute: bool
-    stage: str
-    call: int
-    operands: tuple[ValueId, ...]
-    effect: str
-    numbers: tuple[bytes, ...]
-
-
 @dataclass(kw_only=True)
 class _Building:
-    """``latest``: by base buffer and value, the value that stands for it, where it is not itself."""
+    """What is worked out once for many ops."""
 
-    base: Graph
-    calls: OpCalls
-    latest: dict[BufferId, dict[ValueId, ValueId]] = field(default_factory=dict)
-    rows: list[_Row] = field(default_factory=list)
-    fresh_buffers: list[BufferId] = field(default_factory=list)
-    """The base buffer of each new one."""
-    fresh_values: list[tuple[ValueId, BufferId]] = field(default_factory=list)
-    """The base value of each new one, and its buffer."""
-    texts: dict[bytes, int] = field(default_factory=dict)
+    tables: Tables
     partial_calls: dict[tuple[int, str, Part], _PartialCall] = field(default_factory=dict)
     pieces: dict[int, "_CallPieces"] = field(default_factory=dict)
     by_buffer: dict[tuple[OpId, str], dict[BufferId, list[int]]] = field(default_factory=dict)
@@ -83,21 +64,28 @@ class _Building:
 
     def add(self, op: OpId, kind: str, part: Part) -> None:
         """The next op."""
-        ops, buffer_of = self.base.ops, self.base.values.buffer
+        if kind in PARTIAL_KINDS:
+            add_part(self.tables, op, kind, part)
+        else:
+            self._add_whole(op, kind, part)
+
+    def _add_whole(self, op: OpId, kind: str, part: Part) -> None:
+        tables = self.tables
+        ops, buffer_of, calls = tables.base.ops, tables.base.values.buffer, tables.calls
         call = self._partial_call(op, kind, part)
-        base_operands = [self.calls.operands[op][place] for place in call.operands]
+        base_operands = [calls.operands[op][place] for place in call.operands]
         reads, writes = ops.reads[op], ops.writes[op]
         if kind in (TWIN, SUBLIST):
             concerned = dict.fromkeys(buffer_of[value] for value in base_operands)
             reads, writes = self._concerned(op, "reads", concerned), self._concerned(op, "writes", concerned)
-        if kind not in _AGAIN:
-            for value in writes:  # the base's own buffer is changed: it is what stands for its values again
-                self.latest.pop(buffer_of[value], None)
-        read = {value: self._now(value) for value in (*reads, *base_operands)}
+        changed = [] if kind in _AGAIN else [buffer_of[value] for value in writes]
+        tables.take_base_buffers(changed)
+        read = {value: tables.current(value) for value in (*reads, *base_operands)}
         written = self._fresh(reads, writes, read) if kind in _AGAIN else {value: value for value in writes}
         split = len(base_operands) - call.results
-        self.rows.append(
-            _Row(
+        tables.append(
+            Row(
+                origin=op,
                 target=call.operator if kind == TWIN else ops.target[op],
                 reads=tuple(read[value] for value in reads),
                 writes=tuple(written[value] for value in writes),
@@ -105,53 +93,47 @@ class _Building:
                 saves=() if kind in _AGAIN else tuple(written.get(v, read.get(v, v)) for v in ops.saves[op]),
                 recompute=ops.recompute[op] and kind not in _AGAIN,
                 stage=self._stage(op) if kind in _AGAIN else ops.stage[op],
-                call=self.texts.setdefault(call.text, len(self.texts)),
+                call=tables.texts.setdefault(call.text, len(tables.texts)),
                 operands=(
                     *(read[value] for value in base_operands[:split]),
                     *(written.get(value, read[value]) for value in base_operands[split:]),
                 ),
-                effect=PURE if kind == TWIN else self.calls.effect[op],
-                numbers=tuple(self.calls.numbers[op][place] for place in call.numbers),
+                effect=PURE if kind == TWIN else calls.effect[op],
+                numbers=tuple(calls.numbers[op][place] for place in call.numbers),
             )
         )
+        tables.forget_parts(changed)
         if kind in _AGAIN:
             for value, new in written.items():
-                self.latest.setdefault(buffer_of[value], {})[value] = new
+                tables.latest.setdefault(buffer_of[value], {})[value] = new
 
     def _stage(self, op: OpId) -> str:
         """Of a rerun: that of the op before it, but not before its origin's, so that no shorter mode runs it."""
-        before = self.rows[-1].stage if self.rows else STAGES[0]
-        return max(before, self.base.ops.stage[op], key=STAGES.index)
-
-    def _now(self, value: ValueId) -> ValueId:
-        of_buffer = self.latest.get(self.base.values.buffer[value])
-        return value if of_buffer is None else of_buffer.get(value, value)
+        rows = self.tables.rows
+        before = rows[-1].stage if rows else STAGES[0]
+        return max(before, self.tables.base.ops.stage[op], key=STAGES.index)
 
     def _fresh(
         self, reads: Sequence[ValueId], writes: Sequence[ValueId], read: dict[ValueId, ValueId]
     ) -> dict[ValueId, ValueId]:
         """New values for what an op writes again: on new buffers, or on those of the values that it changes."""
-        buffer_of = self.base.values.buffer
-        place = {buffer_of[value]: self._buffer(read[value]) for value in reads}
+        tables, base = self.tables, self.tables.base
+        buffer_of = base.values.buffer
+        place = {buffer_of[value]: tables.place_of(read[value])[0] for value in reads}
         written = {}
         for value in writes:
             buffer = buffer_of[value]
             if buffer not in place:
-                self.fresh_buffers.append(buffer)
-                place[buffer] = BufferId(len(self.base.buffers) + len(self.fresh_buffers) - 1)
-            self.fresh_values.append((value, place[buffer]))
-            written[value] = ValueId(len(self.base.values) + len(self.fresh_values) - 1)
+                place[buffer] = tables.fresh_buffer(base.buffers.bytes[buffer], buffer)
+            written[value] = tables.fresh_value(place[buffer], window_of(base, value))
         return written
 
-    def _buffer(self, value: ValueId) -> BufferId:
-        known = len(self.base.values)
-        return self.base.values.buffer[value] if value < known else self.fresh_values[value - known][1]
-
     def _partial_call(self, op: OpId, kind: str, part: Part) -> _PartialCall:
-        key = (self.calls.call[op], kind, part)
+        calls = self.tables.calls
+        key = (calls.call[op], kind, part)
         if key not in self.partial_calls:
             if key[0] not in self.pieces:
-                text = decode_call(self.calls.texts[key[0]])
+                text = decode_call(calls.texts[key[0]])
                 assert text is not None  # the graph is legal
                 self.pieces[key[0]] = _call_pieces(text)
             self.partial_calls[key] = self.pieces[key[0]].cut(kind, part)
@@ -159,63 +141,15 @@ class _Building:
 
     def _concerned(self, op: OpId, side: str, buffers: Iterable[BufferId]) -> tuple[ValueId, ...]:
         """Those of the values that an op ``reads`` or ``writes`` which lie in the buffers, in their order."""
-        key, values = (op, side), (self.base.ops.reads if side == "reads" else self.base.ops.writes)[op]
+        base = self.tables.base
+        key, values = (op, side), (base.ops.reads if side == "reads" else base.ops.writes)[op]
         if key not in self.by_buffer:
             found: dict[BufferId, list[int]] = {}
             for place, value in enumerate(values):
-                found.setdefault(self.base.values.buffer[value], []).append(place)
+                found.setdefault(base.values.buffer[value], []).append(place)
             self.by_buffer[key] = found
         places = sorted(place for buffer in buffers for place in self.by_buffer[key].get(buffer, ()))
         return tuple(values[place] for place in places)
-
-    def graph(self, origin: Sequence[OpId]) -> Graph:
-        """What was added."""
-        base, rows = self.base, self.rows
-        again = [old for old, _ in self.fresh_values]
-        values, notes = base.values, base.notes
-        return replace(
-            base,
-            buffers=Buffers(
-                bytes=(*base.buffers.bytes, *(base.buffers.bytes[old] for old in self.fresh_buffers)),
-                role=(*base.buffers.role, *(ACTIVATION for _ in self.fresh_buffers)),
-            ),
-            values=Values(
-                buffer=(*values.buffer, *(buffer for _, buffer in self.fresh_values)),
-                offset=(*values.offset, *(values.offset[old] for old in again)),
-                shape=(*values.shape, *(values.shape[old] for old in again)),
-                stride=(*values.stride, *(values.stride[old] for old in again)),
-                dtype=(*values.dtype, *(values.dtype[old] for old in again)),
-            ),
-            ops=Ops(
-                target=tuple(row.target for row in rows),
-                reads=tuple(row.reads for row in rows),
-                writes=tuple(row.writes for row in rows),
-                overwrites=tuple(row.overwrites for row in rows),
-                saves=tuple(row.saves for row in rows),
-                recompute=tuple(row.recompute for row in rows),
-                stage=tuple(row.stage for row in rows),
-            ),
-            outputs=tuple(map(self._now, base.outputs)),
-            notes=Notes(
-                name=notes.name,
-                buffers=(*notes.buffers, *(notes.buffers[old] for old in self.fresh_buffers)),
-                ops=OpNotes(
-                    phase=tuple(notes.ops.phase[op] for op in origin),
-                    modality=tuple(notes.ops.modality[op] for op in origin),
-                    flops=tuple(notes.ops.flops[op] for op in origin),
-                    module=tuple(notes.ops.module[op] for op in origin),
-                    source=tuple(notes.ops.source[op] for op in origin),
-                ),
-                eager=notes.eager,
-            ),
-            calls=OpCalls(
-                texts=tuple(self.texts),
-                call=tuple(row.call for row in rows),
-                operands=tuple(row.operands for row in rows),
-                effect=tuple(row.effect for row in rows),
-                numbers=tuple(row.numbers for row in rows),
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,11 @@ same    the op itself
 rerun   the op again, on fresh buffers: what it made was dropped
 twin    the op again without its effects: a batch norm that leaves its running statistics alone
 sublist the op on entries ``[low, high)`` of its lists of tensors, such as one parameter of an optimizer's step
+part    the op on a box of its result, in a buffer of its own: ``(axis, low, high)`` for each axis that is cut
+placed  the op on a box of its result, at its place in the whole, after the boxes before it
+summand a product over ``[low, high)`` of the axis that it sums over, added to those before it; only near
+like    an op that asks its operand for no more than its form, on another one: ``(value,)`` of the base
+picked  a loss by class as the loss of one column: ``(step,)`` of ``PICKED_STEPS``, ``(ROWS, low, high)`` for rows
 """
 
 from dataclasses import dataclass
@@ -15,11 +20,27 @@ SAME: Final = "same"
 RERUN: Final = "rerun"
 TWIN: Final = "twin"
 SUBLIST: Final = "sublist"
-KINDS: Final = (SAME, RERUN, TWIN, SUBLIST)
+PART: Final = "part"
+PLACED: Final = "placed"
+SUMMAND: Final = "summand"
+LIKE: Final = "like"
+PICKED: Final = "picked"
+KINDS: Final = (SAME, RERUN, TWIN, SUBLIST, PART, PLACED, SUMMAND, LIKE, PICKED)
 """Plan files name a kind by its place here: new ones come last."""
+PARTIAL_KINDS: Final = (PART, PLACED, SUMMAND, LIKE, PICKED)
+"""Kinds that read other windows than their origins."""
 
-Part: TypeAlias = "tuple[int, int] | tuple[()]"
-"""``(low, high)`` of a sublist, empty for any other kind."""
+CLASSES, COLUMNS, NUMBERS, WEIGHT, ROWS, LOSS = range(6)
+PICKED_STEPS: Final = (CLASSES, COLUMNS, NUMBERS, WEIGHT, ROWS, LOSS)
+"""The ops that stand for a loss by class, of ``N`` rows (docs/spec/rewrites.md):
+
+classes ``int64[N]``: 0 where a row counts, its target where it is ignored; columns ``int64[N]``: the targets, 0 where
+a row is ignored; numbers ``[N]``: the classes as numbers; weight: the loss of the numbers, for its total weight; rows
+``[N, 1]``: what stands at the columns; loss: the loss of the rows.
+"""
+
+Part: TypeAlias = "tuple[int, ...]"
+"""Empty for what is whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from tmmu.ir.fault import MAX_LISTED_FAULTS, Fault, faults_field, headline
 from tmmu.ir.graph import Graph
 from tmmu.ir.rewrite import SUBLIST, Rewrite
 from tmmu.judge.rewrite.context import RewriteContext, call_texts, calls_of, expected_calls
+from tmmu.judge.rewrite.parts import NEAR_RULES
 from tmmu.judge.rewrite.rules import RULES, row_faults
 
 GROWTH_MAX: Final = 16
@@ -21,10 +22,31 @@ GROWTH_BASE: Final = 1 << 16
 """Values that a rewritten graph may name in any case."""
 
 
-def check_rewrite(base: Graph, rewritten: Graph, rewrite: Rewrite) -> tuple[Fault, ...]:
-    """The faults of the first rule that fails. Both graphs are legal. O(size of the graphs)."""
-    context = RewriteContext(base=base, rewritten=rewritten, rewrite=rewrite)
+def check_rewrite(
+    base: Graph, rewritten: Graph, rewrite: Rewrite, *, near: frozenset[str] = frozenset()
+) -> tuple[Fault, ...]:
+    """The faults of the first rule that fails. Both graphs are legal. O(size of the graphs).
+
+    ``near``: names of the rules by which the rewrite may be only near (``near_rules``); without them it has the bits of
+    its base, but for what kernels do to products of another size.
+    """
+    context = RewriteContext(base=base, rewritten=rewritten, rewrite=rewrite, near=near)
     return next((faults for faults in (tuple(rule(context)) for rule in RULES) if faults), ())
+
+
+def near_rules(rewrite: Rewrite) -> frozenset[str]:
+    """Names of the rules by which a rewrite is only near; empty where it has the bits of its base."""
+    return frozenset(name for kind, name in NEAR_RULES.items() if kind in rewrite.kind)
+
+
+def require_meaning(
+    base: Graph, rewritten: Graph, rewrite: Rewrite, *, near: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Raise ``REWRITE_UNSOUND`` unless the rewritten graph means its base; by which near rules it does."""
+    faults = check_rewrite(base, rewritten, rewrite, near=near)
+    if faults:
+        raise _unsound(faults)
+    return near_rules(rewrite)
 
 
 def require_rows(base: Graph, rewrite: Rewrite) -> None:
@@ -68,13 +90,6 @@ def _growth(base: Graph, rewrite: Rewrite) -> int:
         for origin, kind, part in rows
     )
     return sum(named) - GROWTH_MAX * sum(sizes)
-
-
-def require_meaning(base: Graph, rewritten: Graph, rewrite: Rewrite) -> None:
-    """Raise ``REWRITE_UNSOUND`` unless the rewritten graph means its base."""
-    faults = check_rewrite(base, rewritten, rewrite)
-    if faults:
-        raise _unsound(faults)
 
 
 def _unsound(faults: tuple[Fault, ...]) -> RewriteUnsound:

@@ -1,25 +1,23 @@
 """The context of one check of a rewrite: both graphs, the rewrite, and what follows from them, worked out once.
 
 A value has the *class* (base buffer, base op) and its window: the version of a buffer that an op makes is the version
-that its origin makes of the buffer at the same place.
+that its origin makes of the buffer at the same place, or bytes of it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TypeAlias
 
 from tmmu.ir.call_text import CallText, decode_call
 from tmmu.ir.graph import PERSISTENT_ROLES, Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId, ValueId
-from tmmu.ir.rewrite import SUBLIST, TWIN, Rewrite
+from tmmu.ir.parts.boxes import TensorWindow, window_of
+from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST, TWIN, Rewrite
 from tmmu.ir.windows import writers
 from tmmu.judge.rewrite.expected import CallPlaces, ExpectedCall, expected_call
 from tmmu.judge.rewrite.facts import computes_alone, has_same_bits
-
-VersionClass: TypeAlias = tuple[BufferId, OpId]
-"""A base buffer, and the base op that made this version of it; -1: there from the start."""
+from tmmu.judge.rewrite.parts import BaseOp, Claim, ExpectedPart, expected_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +27,8 @@ class RewriteContext:
     base: Graph
     rewritten: Graph
     rewrite: Rewrite
+    near: frozenset[str] = frozenset()
+    """The rules by which it may be only near."""
 
     @cached_property
     def texts(self) -> tuple[CallText, ...]:
@@ -36,7 +36,12 @@ class RewriteContext:
         return call_texts(self.base)
 
     @cached_property
-    def expected(self) -> tuple[ExpectedCall | str, ...]:
+    def rewritten_texts(self) -> tuple[CallText, ...]:
+        """Per row of the rewritten graph's texts, the call that it is."""
+        return tuple(text for text in map(decode_call, calls_of(self.rewritten).texts) if text is not None)
+
+    @cached_property
+    def expected(self) -> tuple[ExpectedCall | ExpectedPart | str, ...]:
         """Per op of the rewritten graph, what it has to call."""
         return expected_calls(self.base, self.texts, self.rewrite)
 
@@ -51,17 +56,45 @@ class RewriteContext:
         return writers(self.rewritten)
 
     @cached_property
-    def classes(self) -> dict[tuple[BufferId, OpId], VersionClass]:
-        """The class of each version of the rewritten graph: by (buffer, op that makes it)."""
+    def claims(self) -> dict[tuple[BufferId, OpId], Claim]:
+        """What each version of the rewritten graph is: by (buffer, op that makes it; -1: there from the start)."""
         base, rewritten = self.base, self.rewritten
-        found: dict[tuple[BufferId, OpId], VersionClass] = {
-            (buffer, OpId(-1)): (buffer, OpId(-1)) for buffer in base.buffers.ids if is_persistent(base, buffer)
+        found = {
+            (buffer, OpId(-1)): Claim(buffer, OpId(-1)) for buffer in base.buffers.ids if is_persistent(base, buffer)
         }
         for op, origin in enumerate(self.rewrite.origin):
             for value, base_value in zip(rewritten.ops.writes[op], self.written(OpId(op)), strict=False):
                 version = rewritten.values.buffer[value], OpId(op)
-                found.setdefault(version, (base.values.buffer[base_value], origin))
+                found.setdefault(version, Claim(base.values.buffer[base_value], origin))
+            found |= self._claims_of_part(OpId(op))
         return found
+
+    def _claims_of_part(self, op: OpId) -> dict[tuple[BufferId, OpId], Claim]:
+        """Of an op of a partial kind, by the places of its results."""
+        expected, found = self.expected[op], {}
+        if isinstance(expected, ExpectedPart):
+            for value, outcome in zip(self.results(op), expected.outcomes, strict=False):
+                shift = outcome.window.offset - self.rewritten.values.offset[value]
+                found[self.rewritten.values.buffer[value], op] = outcome.claim._replace(shift=shift)
+        return found
+
+    def results(self, op: OpId) -> tuple[ValueId, ...]:
+        """The tensors that the call of an op of the rewritten graph returns."""
+        calls = calls_of(self.rewritten)
+        count = sum(self.rewritten_texts[calls.call[op]].results)
+        return calls.operands[op][len(calls.operands[op]) - count :]
+
+    def is_value_of(self, value: ValueId, base_value: ValueId) -> bool:
+        """Whether a value has the class and window of a value of the base."""
+        base = self.base
+        return self.holds(
+            value, base.values.buffer[base_value], self.base_writer[base_value], window_of(base, base_value)
+        )
+
+    def holds(self, value: ValueId, buffer: BufferId, op: OpId, window: TensorWindow) -> bool:
+        """Whether a value is this window of the version that an op of the base makes of a buffer."""
+        claim = self.claims.get((self.rewritten.values.buffer[value], self.writer[value]))
+        return claim is not None and claim.holds(buffer, op, window_of(self.rewritten, value), window)
 
     @cached_property
     def runs_once(self) -> tuple[bool, ...]:
@@ -97,7 +130,9 @@ class RewriteContext:
         found = []
         for origin, kind, expected in zip(self.rewrite.origin, self.rewrite.kind, self.expected, strict=True):
             rows = base.ops.reads[origin], base.ops.writes[origin]
-            if kind in (TWIN, SUBLIST):
+            if isinstance(expected, ExpectedPart) or kind in PARTIAL_KINDS:
+                rows = (), ()
+            elif kind in (TWIN, SUBLIST):
                 places = () if isinstance(expected, str) else expected.operands
                 concerned = dict.fromkeys(buffer_of[operands[origin][place]] for place in places)
                 rows = self._part_of(origin, 0, concerned), self._part_of(origin, 1, concerned)
@@ -125,14 +160,20 @@ def call_texts(graph: Graph) -> tuple[CallText, ...]:
     return tuple(text for text in map(decode_call, calls_of(graph).texts) if text is not None)
 
 
-def expected_calls(base: Graph, texts: Sequence[CallText], rewrite: Rewrite) -> tuple[ExpectedCall | str, ...]:
+def expected_calls(
+    base: Graph, texts: Sequence[CallText], rewrite: Rewrite
+) -> tuple[ExpectedCall | ExpectedPart | str, ...]:
     """Per row of a rewrite whose origins exist, the call to be made, or why no op of its kind stands for its origin."""
-    row_of = calls_of(base).call
+    calls, base_writer = calls_of(base), writers(base)
     distinct: dict[object, ExpectedCall | str] = {}
     places: dict[int, CallPlaces] = {}
-    found = []
+    found: list[ExpectedCall | ExpectedPart | str] = []
     for origin, kind, part in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
-        row, key = row_of[origin], (row_of[origin], kind, part)
+        row = calls.call[origin]
+        if kind in PARTIAL_KINDS:
+            found.append(expected_part(BaseOp(base, calls, base_writer, origin, texts[row]), kind, part))
+            continue
+        key = (row, kind, part)
         if key not in distinct:
             if row not in places:
                 places[row] = CallPlaces.of(texts[row])
@@ -152,12 +193,6 @@ def is_persistent(graph: Graph, buffer: BufferId) -> bool:
     return graph.buffers.role[buffer] in PERSISTENT_ROLES
 
 
-def place(graph: Graph, value: ValueId) -> tuple[object, ...]:
+def place(graph: Graph, value: ValueId) -> tuple[BufferId, TensorWindow]:
     """Buffer and window of a value."""
-    return graph.values.buffer[value], *window(graph, value)
-
-
-def window(graph: Graph, value: ValueId) -> tuple[object, ...]:
-    """Offset, shape, stride and dtype of a value."""
-    values = graph.values
-    return values.offset[value], values.shape[value], values.stride[value], values.dtype[value]
+    return graph.values.buffer[value], window_of(graph, value)

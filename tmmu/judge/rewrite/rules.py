@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from tmmu.ir.call_text import decode_call
 from tmmu.ir.fault import Fault
-from tmmu.ir.graph import PERSISTENT_ROLES, STAGES, Graph
+from tmmu.ir.graph import PERSISTENT_ROLES, PURE, STAGES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
-from tmmu.ir.rewrite import KINDS, RERUN, SAME, SUBLIST, TWIN, Rewrite
-from tmmu.judge.rewrite.context import RewriteContext, calls_of, is_persistent, place, window
+from tmmu.ir.rewrite import KINDS, PARTIAL_KINDS, RERUN, SAME, SUBLIST, TWIN, Rewrite
+from tmmu.judge.rewrite.context import RewriteContext, calls_of, is_persistent, place
 from tmmu.judge.rewrite.expected import CallPlaces
+from tmmu.judge.rewrite.part_rules import part_objection
+from tmmu.judge.rewrite.parts import NEAR_RULES, ExpectedPart
 from tmmu.judge.versions import program_order, versions
 
 
@@ -36,8 +37,22 @@ def row_faults(base: Graph, rewrite: Rewrite) -> Iterator[Fault]:
     for op, (origin, kind, part) in enumerate(zip(rewrite.origin, rewrite.kind, rewrite.part, strict=False)):
         if type(origin) is not int or not 0 <= origin < len(base.ops):
             yield Fault(rule="form", what=f"op {op} stands for op {origin}, which the base has not", op=op)
-        if kind not in KINDS or (kind != SUBLIST and part != ()):
+        is_whole = kind not in (SUBLIST, *PARTIAL_KINDS)
+        if kind not in KINDS or not _is_part(part) or (is_whole and part != ()):
             yield Fault(rule="form", what=f"op {op} is of kind {kind!r:.20}, part {part!r:.40}", op=op)
+
+
+def _is_part(part: object) -> bool:
+    return isinstance(part, tuple) and all(type(number) is int for number in part)
+
+
+def nearness(context: RewriteContext) -> Iterator[Fault]:
+    """What has other bits than the base is so by a rule that is asked for."""
+    for op, kind in enumerate(context.rewrite.kind):
+        name = NEAR_RULES.get(kind)
+        if name is not None and name not in context.near:
+            target = context.base.ops.target[context.rewrite.origin[op]]
+            yield Fault(rule="nearness", what=f"op {op}, of {target}, is only near: {name}", op=op)
 
 
 def frame(context: RewriteContext) -> Iterator[Fault]:
@@ -58,16 +73,15 @@ def frame(context: RewriteContext) -> Iterator[Fault]:
 def call(context: RewriteContext) -> Iterator[Fault]:
     """An op makes the call of its origin, in its stage: the same text and numbers, or the twin's or sublist's of it."""
     base, found = calls_of(context.base), calls_of(context.rewritten)
-    decoded = [decode_call(text) for text in found.texts]
     for op, expected in zip(context.rewritten.ops.ids, context.expected, strict=True):
         origin = context.rewrite.origin[op]
         if isinstance(expected, str):
             yield Fault(rule="call", what=f"op {op}: {expected}", op=op)
-        elif decoded[found.call[op]] != expected.text:
+        elif context.rewritten_texts[found.call[op]] != expected.text:
             yield Fault(rule="call", what=f"op {op} does not make the call of op {origin} of the base", op=op)
         elif found.numbers[op] != tuple(base.numbers[origin][place] for place in expected.numbers):
             yield Fault(rule="call", what=f"op {op} has other numbers than op {origin} of the base", op=op)
-        elif found.effect[op] != base.effect[origin] and context.rewrite.kind[op] != TWIN:
+        elif found.effect[op] != (PURE if context.rewrite.kind[op] == TWIN else base.effect[origin]):
             yield Fault(rule="call", what=f"op {op} has another effect than op {origin} of the base", op=op)
         elif not _is_in_stage(context, op):
             yield Fault(rule="call", what=f"op {op} is not in the stage of op {origin} of the base", op=op)
@@ -91,35 +105,30 @@ def _operand_objection(context: RewriteContext, op: OpId) -> str:
     base, rewritten, origin = context.base, context.rewritten, context.rewrite.origin[op]
     expected = context.expected[op]
     assert not isinstance(expected, str)  # rule ``call`` came first
+    if isinstance(expected, ExpectedPart):
+        return part_objection(context, op, expected)
     base_operands = [calls_of(base).operands[origin][place] for place in expected.operands]
+    written = rewritten.ops.writes[op][: len(context.written(op))]
     rows = (
         ("has other operands than", calls_of(rewritten).operands[op], base_operands),
         ("reads other values than", rewritten.ops.reads[op], context.reads(op)),
-        ("writes other values than", rewritten.ops.writes[op], context.written(op)),
+        ("writes other values than", written, context.written(op)),
     )
     for objection, values, base_values in rows:
-        if len(values) != len(base_values) or not all(map(_is_value_of(context), values, base_values)):
+        if len(values) != len(base_values) or not all(map(context.is_value_of, values, base_values)):
             return objection
     touched = [*zip(rewritten.ops.reads[op], context.reads(op), strict=True)]
-    touched += zip(rewritten.ops.writes[op], context.written(op), strict=True)
+    touched += zip(written, context.written(op), strict=True)
+    buffer_of = rewritten.values.buffer
+    if not {buffer_of[value] for value in rewritten.ops.writes[op]} <= {buffer_of[value] for value in written}:
+        return "writes other buffers than"
     if not _same_aliases(context, op, touched):
         return "aliases its operands otherwise than"
     stands_for = set(touched)
-    for written, taken in rewritten.ops.overwrites[op]:
-        if not any({(written, w), (taken, r)} <= stands_for for w, r in base.ops.overwrites[origin]):
+    for overwriting, taken in rewritten.ops.overwrites[op]:
+        if not any({(overwriting, w), (taken, r)} <= stands_for for w, r in base.ops.overwrites[origin]):
             return "overwrites what is not overwritten by"
     return ""
-
-
-def _is_value_of(context: RewriteContext) -> Callable[[ValueId, ValueId], bool]:
-    base, rewritten, classes = context.base, context.rewritten, context.classes
-
-    def check(value: ValueId, base_value: ValueId) -> bool:
-        version = classes.get((rewritten.values.buffer[value], context.writer[value]))
-        expected = base.values.buffer[base_value], context.base_writer[base_value]
-        return version == expected and window(rewritten, value) == window(base, base_value)
-
-    return check
 
 
 def _same_aliases(context: RewriteContext, op: OpId, touched: Sequence[tuple[ValueId, ValueId]]) -> bool:
@@ -138,9 +147,9 @@ def effects(context: RewriteContext) -> Iterator[Fault]:
     runs: dict[int, list[int]] = {}
     for op, origin in enumerate(context.rewrite.origin):
         runs.setdefault(origin, []).append(op)
-        if context.rewrite.kind[op] == RERUN and context.runs_once[origin]:
+        if context.rewrite.kind[op] in (RERUN, *PARTIAL_KINDS) and context.runs_once[origin]:
             target = context.base.ops.target[origin]
-            yield Fault(rule="effects", what=f"op {op} reruns {target}, which runs once", op=op)
+            yield Fault(rule="effects", what=f"op {op} reruns or cuts {target}, which runs once", op=op)
     for origin, runs_once in zip(context.base.ops.ids, context.runs_once, strict=True):
         if runs_once:
             objection = _coverage(context, origin, runs.get(origin, []))
@@ -189,11 +198,10 @@ def outputs(context: RewriteContext) -> Iterator[Fault]:
     if len(base.outputs) != len(rewritten.outputs):
         yield Fault(rule="outputs", what=f"there are {len(rewritten.outputs)} outputs, not {len(base.outputs)}")
         return
-    is_value_of = _is_value_of(context)
     buffers: set[tuple[BufferId, BufferId]] = set()
     for index, (value, base_value) in enumerate(zip(rewritten.outputs, base.outputs, strict=True)):
         new, old = rewritten.values.buffer[value], base.values.buffer[base_value]
-        if not is_value_of(value, base_value) or (is_persistent(base, old) and new != old):
+        if not context.is_value_of(value, base_value) or (is_persistent(base, old) and new != old):
             yield Fault(rule="outputs", what=f"output {index} is not the base's", value=value)
         buffers.add((new, old))
     if len(buffers) != len({new for new, _ in buffers}) or len(buffers) != len({old for _, old in buffers}):
@@ -201,5 +209,5 @@ def outputs(context: RewriteContext) -> Iterator[Fault]:
 
 
 RewriteRule: TypeAlias = Callable[[RewriteContext], Iterator[Fault]]
-RULES: Final[tuple[RewriteRule, ...]] = (form, frame, call, operands, effects, sequence, outputs)
+RULES: Final[tuple[RewriteRule, ...]] = (form, nearness, frame, call, operands, effects, sequence, outputs)
 """Where a row fails no later row is checked: later rows trust what earlier ones say."""

@@ -12,7 +12,7 @@ from tests.unit.judge.rewrite.rewriter import Rewriter, edited, random_rewrite
 from tmmu.errors import RewriteUnsound
 from tmmu.ir.call_text import decode_call, encode_call, encode_float
 from tmmu.ir.graph import Graph
-from tmmu.ir.rewrite import RERUN, SUBLIST, TWIN, Rewrite
+from tmmu.ir.rewrite import RERUN, SUBLIST, SUMMAND, TWIN, Rewrite
 from tmmu.judge.rewrite.check import check_rewrite, require_meaning
 from tmmu.judge.rewrite.rules import RULES
 from tmmu.judge.rules import check_graph
@@ -227,6 +227,7 @@ BROKEN: dict[str, tuple[str, Callable[[], Pair]]] = {
     "an unknown kind": ("form", lambda: (whole().graph()[0], edited(whole().graph()[1], "kind", 3, "copy"))),
     "a part of a whole op": ("form", lambda: (whole().graph()[0], edited(whole().graph()[1], "part", 3, (0, 1)))),
     "a row too few": ("form", lambda: (whole().graph()[0], replace(whole().graph()[1], part=()))),
+    "a sum of parts": ("nearness", lambda: edited_kind(with_rerun("gelu.default"), SUMMAND, (0, 1))),
     "new state": ("frame", new_state),
     "another target": ("frame", lambda: (edit(whole().graph()[0], "target", "cuda"), whole().graph()[1])),
     "another op": ("call", lambda: (whole().graph()[0], edited(whole().graph()[1], "origin", 3, 4))),

@@ -1,0 +1,311 @@
+"""Rows of the cuts, tried against torch: parts that are joined are the whole, bit for bit, or near where said."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.harness import same_bits
+from tests.strategies import seeded
+from tmmu.ir.call_text import DEFAULT, LIST, TENSOR, Argument, CallText, encode_call
+from tmmu.ir.graph import OpCalls
+from tmmu.ir.parts.boxes import Box, TensorWindow, whole
+from tmmu.ir.parts.cut_call import cut_call, cut_sum
+from tmmu.ir.program import ValueRef
+from tmmu.ir.rewrite import CLASSES, COLUMNS, LOSS, NUMBERS, ROWS, WEIGHT
+from tmmu.judge.rewrite.cuts import CUTS, EXACT, FORM_ALONE, PRODUCTS, SUMS, ExpectedCut, expected_cut
+from tmmu.judge.rewrite.picked import picked_step
+from tmmu.passes.lowering.read_calls import _call
+
+T: list[Argument] = [TENSOR, 0]
+D: list[Argument] = [DEFAULT]
+THREADS = (1, 2)
+
+
+@pytest.fixture(params=THREADS)
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call; its result may be cut along ``axes``, in parts of at least ``least``."""
+
+    text: CallText
+    tensors: tuple[torch.Tensor, ...]
+    axes: tuple[int, ...]
+    least: int = 1
+
+
+def call(name: str, *arguments: Argument) -> CallText:
+    return CallText(operator=f"aten.{name}", arguments=arguments, results=(True,))
+
+
+def evaluate(text: CallText, tensors: Sequence[torch.Tensor]) -> Any:
+    """What torch makes of the call."""
+    count = len(tensors)
+    operands = tuple(range(count + sum(text.results)))
+    table = OpCalls(
+        texts=(encode_call(text),),
+        call=(0,),
+        operands=(operands,),  # type: ignore[arg-type]
+        effect=("pure",),
+        numbers=((),),
+    )
+    made = _call(table, 0)
+
+    def bound(argument: Any) -> Any:
+        return tensors[argument.value] if isinstance(argument, ValueRef) else argument
+
+    return made.operator(*map(bound, made.args), **{name: bound(argument) for name, argument in made.kwargs})
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def targets(rows: int, classes: int) -> torch.Tensor:
+    found = torch.randint(classes, (rows,), generator=torch.Generator().manual_seed(2))
+    found[::5] = -100
+    return found
+
+
+def cases(name: str, dtype: torch.dtype, width: int) -> list[Case]:
+    """Calls of one operator on rows of ``width``: whole vectors, or a few elements more."""
+    short = name.removeprefix("aten.")
+    return CASES[short](short, numbers(5, 70, width, dtype=dtype))
+
+
+def products_of_elements(name: str, x: torch.Tensor) -> list[Case]:
+    width = x.shape[-1]
+    others = (numbers(*x.shape, seed=1), numbers(width, seed=1), numbers(5, 1, 1))
+    tensors = [(x, other.to(x.dtype)) for other in others]
+    return [*(Case(call(name, T, T), each, (0, 1, 2)) for each in tensors), Case(call(name, T, 3), (x,), (0, 1, 2))]
+
+
+def sums_of_elements(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, T, D), (x, numbers(x.shape[-1], seed=1, dtype=x.dtype)), (0, 1, 2))]
+
+
+def copies(name: str, x: torch.Tensor) -> list[Case]:
+    text = call(name, T, ["memory_format", "contiguous_format"])
+    return [Case(text, (each,), (0, 1, 2)) for each in (x, x.transpose(1, 2))]
+
+
+def casts(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, ["dtype", other], D, D, D, D, D), (x,), (0, 1, 2)) for other in ("float32", "bfloat16")]
+
+
+def softmaxes(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, axis, False), (x,), (0, 1)) for axis in (-1, 2)]
+
+
+def softmax_gradients(name: str, x: torch.Tensor) -> list[Case]:
+    text = call(name, T, T, 2, ["dtype", str(x.dtype)[6:]])
+    return [Case(text, (numbers(*x.shape, seed=1, dtype=x.dtype), torch.log_softmax(x, -1)), (0, 1))]
+
+
+def class_gradients(name: str, x: torch.Tensor) -> list[Case]:
+    log = torch.log_softmax(x[0], -1)
+    tensors = (torch.tensor(0.7, dtype=x.dtype), log, targets(*log.shape), torch.tensor(56.0, dtype=x.dtype))
+    return [Case(call(name, T, T, T, [], reduction, -100, T), tensors, (0,)) for reduction in (1, 2)]
+
+
+def slice_gradients(name: str, x: torch.Tensor) -> list[Case]:
+    lengths: list[Argument] = [LIST, *x.shape]
+    places = ((0, -1), (1, 70), (-60, 65), (3, 9223372036854775807))
+    return [
+        Case(call(name, T, lengths, 1, low, high, 1), (x[:, low:high].contiguous(),), (0, 1, 2), least=12)
+        for low, high in places
+    ]
+
+
+def factors(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return numbers(96, 24, seed=3, dtype=x.dtype), numbers(24, x.shape[-1], seed=1, dtype=x.dtype)
+
+
+def products(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, T), factors(x), (0,), least=32)]
+
+
+def added_products(name: str, x: torch.Tensor) -> list[Case]:
+    biases = [numbers(*shape, seed=4, dtype=x.dtype) for shape in ((x.shape[-1],), (96, x.shape[-1]))]
+    return [Case(call(name, T, T, T, D, D), (bias, *factors(x)), (0,), least=32) for bias in biases]
+
+
+CASES: dict[str, Callable[[str, torch.Tensor], list[Case]]] = {
+    "mul.Tensor": products_of_elements,
+    "div.Tensor": products_of_elements,
+    "add.Tensor": sums_of_elements,
+    "sub.Tensor": sums_of_elements,
+    "clone.default": copies,
+    "_to_copy.default": casts,
+    "_log_softmax.default": softmaxes,
+    "_log_softmax_backward_data.default": softmax_gradients,
+    "nll_loss_backward.default": class_gradients,
+    "slice_backward.default": slice_gradients,
+    "mm.default": products,
+    "addmm.default": added_products,
+}
+
+
+def parts(shape: Sequence[int], axis: int, least: int, seed: int) -> list[Box]:
+    """Boxes that cover a shape, cut along one axis."""
+    pick, bounds = seeded(seed), [0]
+    while bounds[-1] < shape[axis]:
+        step = least + pick(max(1, shape[axis] // 2 - least + 1))
+        bounds.append(shape[axis] if shape[axis] - bounds[-1] - step < least else bounds[-1] + step)
+    return [tuple(each if index == axis else (0, n) for index, n in enumerate(shape)) for each in pairwise(bounds)]
+
+
+def narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    return tensor[tuple(slice(*each) for each in box)]
+
+
+def in_parts(case: Case, result: torch.Tensor, axis: int, seed: int) -> torch.Tensor:
+    """The result, of parts that lie one after the other as rows of a buffer do."""
+    joined = torch.empty_like(result)
+    shapes = [tuple(tensor.shape) for tensor in case.tensors]
+    for box in parts(result.shape, axis, case.least, seed):
+        cut = expected_cut(case.text, shapes, box)
+        assert isinstance(cut, ExpectedCut), cut
+        taken = [narrowed(tensor, each) for tensor, each in zip(case.tensors, cut.boxes, strict=True)]
+        narrowed(joined, box).copy_(evaluate(cut.text, taken))
+    return joined
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [64, 131])
+@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.usefixtures("threads")
+def test_parts_are_the_whole(name: str, width: int, dtype: torch.dtype) -> None:
+    for case in cases(name, dtype, width):
+        result = evaluate(case.text, case.tensors)
+        for seed, axis in enumerate(case.axes):
+            assert same_bits(in_parts(case, result, axis, seed), result), (case.text, axis)
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_what_rebuilds_cuts_as_the_judge_does(name: str) -> None:
+    for case in cases(name, torch.float32, 40):
+        result, shapes = evaluate(case.text, case.tensors), [tuple(tensor.shape) for tensor in case.tensors]
+        for axis in case.axes:
+            for box in parts(result.shape, axis, case.least, axis):
+                cut, expected = cut_call(case.text, shapes, box), expected_cut(case.text, shapes, box)
+                assert cut is not None
+                assert isinstance(expected, ExpectedCut)
+                assert (cut.text, cut.boxes) == (expected.text, expected.boxes)
+
+
+REFUSED = {
+    "no row": (call("tanh.default", T), [(4, 4)], ((0, 2), (0, 4))),
+    "the axis of a softmax": (call("_log_softmax.default", T, 1, False), [(4, 4)], ((0, 4), (0, 2))),
+    "a softmax along another axis": (call("_log_softmax.default", T, 0, False), [(4, 4)], ((0, 4), (0, 2))),
+    "no such axis": (call("_log_softmax.default", T, 2, False), [(4, 4)], ((0, 2), (0, 4))),
+    "a factor of a sum": (call("add.Tensor", T, T, 2), [(4, 4), (4, 4)], ((0, 2), (0, 4))),
+    "classes": (call("nll_loss_backward.default", T, T, T, [], 1, -100, T), [(), (4, 4), (4,), ()], ((0, 4), (0, 2))),
+    "a loss for each row": (
+        call("nll_loss_backward.default", T, T, T, [], 0, -100, T),
+        [(4,), (4, 4), (4,), ()],
+        ((0, 2), (0, 4)),
+    ),
+    "weights of classes": (
+        call("nll_loss_backward.default", T, T, T, T, 1, -100, T),
+        [(), (4, 4), (4,), (4,), ()],
+        ((0, 2), (0, 4)),
+    ),
+    "zeros alone": (call("slice_backward.default", T, [LIST, 4, 4], 0, 0, -1, 1), [(3, 4)], ((3, 4), (0, 4))),
+    "a step of a slice": (call("slice_backward.default", T, [LIST, 4, 4], 0, 0, 4, 2), [(2, 4)], ((0, 2), (0, 4))),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_cuts_are_refused(name: str) -> None:
+    text, shapes, box = REFUSED[name]
+    assert isinstance(expected_cut(text, shapes, box), str)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_of_parts_are_near(dtype: torch.dtype) -> None:
+    first, second = numbers(31, 96, dtype=dtype), numbers(96, 17, seed=1, dtype=dtype)
+    for operator, rule in SUMS.items():
+        text = call(operator.removeprefix("aten."), T, T)
+        total = torch.empty(0)
+        for low, high in ((0, 40), (40, 41), (41, 96)):
+            cut = rule(text, [(31, 96), (96, 17)], low, high)
+            assert (cut.text, cut.boxes) == (
+                (again := cut_sum(text, [(31, 96), (96, 17)], low, high)).text,
+                again.boxes,
+            )
+            pieces = [narrowed(tensor, box) for tensor, box in zip((first, second), cut.boxes[-2:], strict=True)]
+            total = evaluate(cut.text, pieces if low == 0 else [total, *pieces])
+        result = evaluate(text, (first, second))
+        assert (total - result).abs().max() <= 4 * torch.finfo(dtype).eps * result.abs().max()
+
+
+@pytest.mark.parametrize("reduction", [1, 2])
+@pytest.mark.parametrize("ignored", [-100, -1])
+@pytest.mark.parametrize(("rows", "classes"), [(3, 7), (70, 131), (4099, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.usefixtures("threads")
+def test_loss_by_class_is_that_of_one_column(
+    dtype: torch.dtype, rows: int, classes: int, ignored: int, reduction: int
+) -> None:
+    log = torch.log_softmax(numbers(rows, classes, dtype=dtype), -1)
+    wanted = targets(rows, classes)
+    wanted[wanted < 0] = ignored
+    text = CallText(
+        operator="aten.nll_loss_forward.default", arguments=(T, T, [], reduction, ignored), results=(True, True)
+    )
+    loss, weight = evaluate(text, (log, wanted))
+    made: dict[int, torch.Tensor] = {ROWS: torch.empty(rows, 1, dtype=dtype)}
+    windows = [TensorWindow(0, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:]) for tensor in (log, wanted)]
+    cut = rows // 2
+    for part in ((CLASSES,), (COLUMNS,), (NUMBERS,), (WEIGHT,), (ROWS, 0, cut), (ROWS, cut, rows), (LOSS,)):
+        step = picked_step(text, windows[0], windows[1], part)
+        assert not isinstance(step, str)
+        taken = [
+            (made[maker] if maker >= 0 else (log, wanted)[-1 - maker])
+            .view(-1)
+            .as_strided(window.shape, window.stride, window.offset // (made | {-1: log, -2: wanted})[maker].itemsize)
+            for maker, window in step.takes
+        ]
+        result = evaluate(step.text, taken)
+        if part[0] == ROWS:
+            made[ROWS][part[1] : part[2]] = result
+        elif part[0] in (WEIGHT, LOSS):
+            assert same_bits(result[part[0] == WEIGHT], weight if part[0] == WEIGHT else loss)
+        else:
+            made[part[0]] = result
+
+
+def test_losses_that_are_of_no_column_are_refused() -> None:
+    window = TensorWindow(0, (4, 3), (3, 1), "float32")
+    columns = TensorWindow(0, (4,), (1,), "int64")
+    good: tuple[Argument, ...] = (T, T, [], 1, -100)
+    for arguments in ((T, T, T, 1, -100), (T, T, [], 0, -100), (T, T, [], 1, 0), (T, T, [], 1, 2)):
+        text = CallText(operator="aten.nll_loss_forward.default", arguments=arguments, results=(True, True))
+        assert isinstance(picked_step(text, window, columns, (CLASSES,)), str)
+    text = CallText(operator="aten.nll_loss_forward.default", arguments=good, results=(True, True))
+    assert isinstance(picked_step(text, window, columns._replace(dtype="uint8"), (CLASSES,)), str)
+    for part in ((), (6,), (ROWS,), (ROWS, 0, 5), (ROWS, 2, 2), (LOSS, 0, 1)):
+        assert isinstance(picked_step(text, window, columns, part), str)
+
+
+@pytest.mark.parametrize("name", sorted(FORM_ALONE))
+def test_operators_that_ask_for_form_alone(name: str) -> None:
+    first, second = numbers(3, 4), numbers(3, 4, seed=1)
+    value = (b"?\xf0\x00\x00\x00\x00\x00\x00",) if "full" in name else ()
+    text = CallText(operator=name, arguments=(T, *value, D, D, D, D, D), results=(True,))
+    assert same_bits(evaluate(text, [first]), evaluate(text, [second]))
+
+
+def test_tables_are_apart() -> None:
+    assert not set(EXACT) & set(PRODUCTS)
+    assert whole((2, 3)) == ((0, 2), (0, 3))
