@@ -247,7 +247,7 @@ class CompiledGraph:
                     f"{readable_size(budget.bytes)}, and are not rewritten: autograd keeps what lies between them",
                     fix='options={"recompute": True} saves less; tmmu fit rewrites a whole step',
                 )
-            return _fitted(budget.bytes, traced, compiled)
+            return _fit_trace(budget.bytes, traced, compiled)
         except BudgetTooSmall as error:
             if budget.refuses:
                 raise
@@ -309,7 +309,7 @@ class _NotPlanned(Exception):
         self.reason = reason
 
 
-def _fitted(limit: int, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
+def _fit_trace(limit: int, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
     from tmmu.passes.lowering.rewrite_program import rewrite_program
 
     settings = PlanSettings(preset=compiled.plan.preset, token=_INFERENCE.token, budget=limit)

@@ -74,7 +74,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     _require_kept(note.exchanged, program.graph)
     compiled = compile_graph(program.graph, _request_of(seed))
     if budget is not None:
-        program, compiled = _fitted(program, compiled, bytes_of(budget), bytes_of(reserve), token_from_seed(seed))
+        program, compiled = _fit_program(program, compiled, bytes_of(budget), bytes_of(reserve), token_from_seed(seed))
     return CompiledModel(
         model,
         plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),
@@ -108,7 +108,9 @@ def _request_of(seed: int) -> PlanRequest:
     return PlanRequest(mode="inference", preset="inference", token=token_from_seed(seed), arenas=default_arenas())
 
 
-def _fitted(program: Program, compiled: Compiled, budget: int, reserve: int, token: bytes) -> tuple[Program, Compiled]:
+def _fit_program(
+    program: Program, compiled: Compiled, budget: int, reserve: int, token: bytes
+) -> tuple[Program, Compiled]:
     """Program and plan of a run within a budget; both as they are where they fit."""
     limit = stack_room(compiled.plan, compiled.graph, budget, reserve)
     settings = PlanSettings(preset=compiled.plan.preset, token=token, budget=budget)

@@ -9,7 +9,7 @@ from typing import Final
 
 from tmmu.ir.encoding.columns import column_map
 from tmmu.ir.graph import Graph
-from tmmu.ir.rewrite import KINDS, RERUN, TWIN, Rewrite
+from tmmu.ir.rewrite import KINDS, RERUN, TWIN, WITH_PART, Rewrite
 
 VERSION: Final = 1
 AGAIN: Final = (RERUN, TWIN)
@@ -53,7 +53,7 @@ def fit_cost(rewritten: Graph, rewrite: Rewrite, *, time_ppm: int) -> FitCost:
 def fit_map(fit: FitRecord) -> dict[str, object]:
     """The value of the key ``fit`` in a plan file (docs/spec/plan.cddl), by columns.
 
-    A kind is its place in ``KINDS``; only sublists have a row in ``part``.
+    A kind is its place in ``KINDS``; only kinds with a part have a row in ``part``.
     """
     rewrite = fit.rewrite
     return {
@@ -61,7 +61,7 @@ def fit_map(fit: FitRecord) -> dict[str, object]:
         "base_hash": rewrite.base_hash,
         "origin": rewrite.origin,
         "kind": tuple(map(KINDS.index, rewrite.kind)),
-        "part": tuple(part for part in rewrite.part if part),
+        "part": tuple(part for kind, part in zip(rewrite.kind, rewrite.part, strict=True) if kind in WITH_PART),
         "cost": column_map(fit.cost),
         "budget_bytes": fit.budget_bytes,
         "levers": fit.levers,

@@ -29,6 +29,8 @@ KINDS: Final = (SAME, RERUN, TWIN, SUBLIST, PART, PLACED, SUMMAND, LIKE, PICKED)
 """Plan files name a kind by its place here: new ones come last."""
 PARTIAL_KINDS: Final = (PART, PLACED, SUMMAND, LIKE, PICKED)
 """Kinds that read other windows than their origins."""
+WITH_PART: Final = (SUBLIST, *PARTIAL_KINDS)
+"""Kinds whose ops have a row in the column ``part`` of a file."""
 
 CLASSES, COLUMNS, NUMBERS, WEIGHT, ROWS, LOSS = range(6)
 PICKED_STEPS: Final = (CLASSES, COLUMNS, NUMBERS, WEIGHT, ROWS, LOSS)

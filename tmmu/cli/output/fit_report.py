@@ -106,7 +106,7 @@ def _stage_row(stage: Stage, report: FitReport) -> tuple[str, ...]:
     reruns = report.fitting.fitted.reruns
     count = f": {reruns} ops" if stage.lever == LEVERS[-1][0] else ""
     time, flops = _time_ppm(stage.time, report), _flops_ppm(stage.flops, report)
-    return (f"{stage.lever}: {what}{count}", size(stage.live), f"~{_signed(time)}", _signed(flops), "eager's")
+    return (f"{stage.lever}: {what}{count}", size(stage.live), f"~{_with_sign(time)}", _with_sign(flops), "eager's")
 
 
 def _curve_lines(report: FitReport) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _curve_lines(report: FitReport) -> Iterator[str]:
 
 def _curve_row(name: str, point: CurvePoint, report: FitReport) -> tuple[str, ...]:
     time = _time_ppm(point.time, report)
-    return (name, size(point.peak), f"~{_signed(time)}", _signed(_flops_ppm(point.flops, report)))
+    return (name, size(point.peak), f"~{_with_sign(time)}", _with_sign(_flops_ppm(point.flops, report)))
 
 
 def _result_lines(report: FitReport) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _flops_ppm(flops: int, report: FitReport) -> int:
     return flops * PPM // max(1, report.fitting.base_flops)
 
 
-def _signed(ppm: int) -> str:
+def _with_sign(ppm: int) -> str:
     return "0" if abs(ppm) < 500 else f"{ppm / 10_000:+.1f} %"
 
 

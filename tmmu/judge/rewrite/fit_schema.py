@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tmmu.ir.encoding.columns import byte_string, pairs, refuse, table, texts, uints
+from tmmu.ir.encoding.columns import byte_string, refuse, rows, table, texts, uints
 from tmmu.ir.fault import U64_MAX, Fault
 from tmmu.ir.fit import VERSION, FitCost, FitRecord
 from tmmu.ir.plan import Plan
-from tmmu.ir.rewrite import KINDS, SUBLIST, Part, Rewrite
+from tmmu.ir.rewrite import KINDS, SUBLIST, WITH_PART, Part, Rewrite
 
 KEYS: Final = ("version", "base_hash", "origin", "kind", "part", "cost", "budget_bytes", "levers")
 RULE: Final = "fit-form"
+PART_MAX: Final = 3 * 64
+"""Numbers of a part: three for each axis that is cut."""
 
 
 def fit_form(plan: Plan) -> Iterator[Fault]:
@@ -40,9 +42,11 @@ def _part_faults(rewrite: Rewrite) -> Iterator[Fault]:
     for op, (kind, part) in enumerate(zip(rewrite.kind, rewrite.part, strict=False)):
         if kind not in KINDS:
             yield _fault(f"op {op} is of kind {kind!r:.20}, none of {', '.join(KINDS)}", op)
-        elif kind != SUBLIST and part != ():
+        elif kind not in WITH_PART and part != ():
             yield _fault(f"op {op} is of kind {kind}, and has part {part!r:.40}", op)
-        elif kind == SUBLIST and not (len(part) == 2 and all(map(_is_u64, part)) and part[0] < part[1]):
+        elif len(part) > PART_MAX or not all(map(_is_u64, part)):
+            yield _fault(f"op {op} has part {part!r:.40}, not at most {PART_MAX} numbers", op)
+        elif kind == SUBLIST and not (len(part) == 2 and part[0] < part[1]):
             yield _fault(f"op {op} has part {part!r:.40}, no range of entries", op)
 
 
@@ -94,12 +98,15 @@ def _rewrite(base_hash: object, origin: object, kind: object, part: object) -> R
 
 
 def _parts(kinds: Sequence[str], value: object) -> tuple[Part, ...]:
-    """A row for each op: those of the file are of sublists, in their order."""
-    ranges: tuple[tuple[int, int], ...] = pairs([value], "fit.part")[0]
-    if len(ranges) != kinds.count(SUBLIST):
-        refuse("fit.part", f"has {len(ranges)} rows for {kinds.count(SUBLIST)} sublists")
-    remaining = iter(ranges)
-    return tuple(next(remaining) if kind == SUBLIST else () for kind in kinds)
+    """A row for each op: those of the file are of kinds that have a part, in their order."""
+    parts: tuple[Part, ...] = rows(value, "fit.part")
+    count = sum(kind in WITH_PART for kind in kinds)
+    if len(parts) != count:
+        refuse("fit.part", f"has {len(parts)} rows for {count} ops with a part")
+    if max(map(len, parts), default=0) > PART_MAX:
+        refuse("fit.part", f"has a row of more than {PART_MAX} numbers")
+    remaining = iter(parts)
+    return tuple(next(remaining) if kind in WITH_PART else () for kind in kinds)
 
 
 def _number(value: object, key: str) -> int:

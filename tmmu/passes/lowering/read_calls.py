@@ -33,10 +33,11 @@ def read_program(graph: Graph) -> Program:
     """
     if graph.calls is None:
         raise UnsupportedOp("the graph does not say its calls (version 1)", fix="trace the model again")
-    return Program(graph=graph, calls=tuple(_call(graph.calls, op) for op in graph.ops.ids))
+    return Program(graph=graph, calls=tuple(read_call(graph.calls, op) for op in graph.ops.ids))
 
 
-def _call(table: OpCalls, op: int) -> Call:
+def read_call(table: OpCalls, op: int) -> Call:
+    """The call of one op; errors as of ``read_program``."""
     text = decode_call(table.texts[table.call[op]])
     assert text is not None  # the graph is legal
     operator = find_operator(text.operator)

@@ -25,10 +25,10 @@ from tmmu.ir.program import (
     map_refs,
 )
 from tmmu.ir.rebuild import TWINS, rebuild_graph
-from tmmu.ir.rewrite import SAME, SUBLIST, TWIN, Part, Rewrite
+from tmmu.ir.rewrite import PARTIAL_KINDS, SAME, SUBLIST, TWIN, Part, Rewrite
 from tmmu.judge.rewrite.check import require_rows
 from tmmu.passes.lowering.describe_calls import describe_call
-from tmmu.passes.lowering.read_calls import find_operator
+from tmmu.passes.lowering.read_calls import find_operator, read_call
 from tmmu.passes.operators.schema import argument_schema
 
 
@@ -45,10 +45,18 @@ def rewrite_program(base: Program, rewrite: Rewrite) -> Program:
     calls = _Calls.of(base.graph, graph, rewrite)
     return Program(
         graph=graph,
-        calls=tuple(calls.at(op, base.calls[origin], own=True) for op, origin in enumerate(rewrite.origin)),
+        calls=tuple(
+            _part_call(calls, op) if rewrite.kind[op] in PARTIAL_KINDS else calls.at(op, base.calls[origin], own=True)
+            for op, origin in enumerate(rewrite.origin)
+        ),
         joint=None if base.joint is None else _rewritten_joint(base.joint, base.graph, graph, rewrite),
         base=ProgramBase(graph=base.graph, rewrite=rewrite),
     )
+
+
+def _part_call(calls: "_Calls", op: int) -> Call:
+    """The call of a part, which is made of what its graph says: its origin's has other arguments."""
+    return read_call(calls.after, op)
 
 
 def _rewritten_joint(joint: JointGraph, base: Graph, rewritten: Graph, rewrite: Rewrite) -> JointGraph:

@@ -74,7 +74,7 @@ class StepCurve:
 
 def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str]) -> StepCurve:
     """The curve of a legal graph with calls, with these levers alone. Deterministic; seconds for thousands of ops."""
-    plain = _table(base, arenas, levers, untouched(base))
+    plain = _table(base, arenas, levers, identity_rewrite(base))
     frames, points, work = list[Frame](), list[CurvePoint](), 0
     for order, rewrite in _rewrites(base, levers):
         graph = rebuild_graph(base, rewrite)
@@ -116,7 +116,7 @@ def _table(graph: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str], r
     return replace(table, cells=table.cells._replace(over_at=[0] * len(table.cells.over_at)))
 
 
-def untouched(base: Graph) -> Rewrite:
+def identity_rewrite(base: Graph) -> Rewrite:
     """The rewrite that changes nothing."""
     ops = base.ops.ids
     return Rewrite(base_hash=base.ir_hash, origin=tuple(ops), kind=(SAME,) * len(ops), part=((),) * len(ops))
@@ -124,7 +124,7 @@ def untouched(base: Graph) -> Rewrite:
 
 def _rewrites(base: Graph, levers: Collection[str]) -> Iterator[tuple[str, Rewrite]]:
     """By name of the order; each order once."""
-    rewrite = early_updates(base, smallest=_smallest_group(base)) if UPDATES in levers else untouched(base)
+    rewrite = early_updates(base, smallest=_smallest_group(base)) if UPDATES in levers else identity_rewrite(base)
     uses = row_uses(rebuild_graph(base, rewrite))
     seen = set[tuple[int, ...]]()
     for name, order in ORDERS:

@@ -13,7 +13,7 @@ from tmmu.ir.fit import FitRecord, fit_cost
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
 from tmmu.planner.arenas import readable_size
-from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, frame_table, step_curve, untouched
+from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, frame_table, identity_rewrite, step_curve
 from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_step, fit_within
 from tmmu.planner.fit.floor import Floor, stack_floor
 
@@ -155,7 +155,7 @@ def _percent(ppm: int) -> str:
 
 def _as_it_is(base: Graph, plan: Plan, stack: int, settings: PlanSettings) -> FittedStep:
     """The base itself, as a rewrite that changes nothing."""
-    rewrite = untouched(base)
+    rewrite = identity_rewrite(base)
     record = FitRecord(rewrite=rewrite, cost=fit_cost(base, rewrite, time_ppm=0), budget_bytes=settings.budget)
     return FittedStep(
         rewrite=rewrite,

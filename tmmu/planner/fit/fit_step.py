@@ -74,17 +74,17 @@ def fit_step(curve: StepCurve, limit: int, settings: PlanSettings) -> FittedStep
     for place in tries:
         fitted = fit_point(curve, place, settings)
         if fitted.stack_bytes <= limit:
-            return judged(curve, fitted, settings)
+            return judge_step(curve, fitted, settings)
     return None
 
 
 def fit_within(curve: StepCurve, time: int, settings: PlanSettings) -> FittedStep | None:
     """The step in the fewest bytes for at most ``time`` picoseconds more; ``None`` where every point takes longer."""
     places = [place for place, point in enumerate(curve.points) if point.time <= time]
-    return judged(curve, fit_point(curve, places[-1], settings), settings) if places else None
+    return judge_step(curve, fit_point(curve, places[-1], settings), settings) if places else None
 
 
-def judged(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> FittedStep:
+def judge_step(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> FittedStep:
     """The same, once both judges have passed it."""
     require_meaning(curve.base, fitted.graph, fitted.rewrite)
     judge(fitted.graph, fitted.plan, token=settings.token)
@@ -110,7 +110,7 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
     return FittedStep(
         rewrite=rewrite,
         graph=graph,
-        plan=replace(_planned(curve, graph, settings), fit=record),
+        plan=replace(_plan(curve, graph, settings), fit=record),
         order=frame.order,
         live=kept.peak,
         time=time,
@@ -119,7 +119,7 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
     )
 
 
-def _planned(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
+def _plan(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
     overwrites = TAKEOVER in curve.levers
     return prepare_memory(
         graph,

@@ -18,7 +18,7 @@ from tmmu.ir.program import ValueRef
 from tmmu.ir.rewrite import CLASSES, COLUMNS, LOSS, NUMBERS, ROWS, WEIGHT
 from tmmu.judge.rewrite.cuts import CUTS, EXACT, FORM_ALONE, PRODUCTS, SUMS, ExpectedCut, expected_cut
 from tmmu.judge.rewrite.picked import picked_step
-from tmmu.passes.lowering.read_calls import _call
+from tmmu.passes.lowering.read_calls import read_call
 
 T: list[Argument] = [TENSOR, 0]
 D: list[Argument] = [DEFAULT]
@@ -58,7 +58,7 @@ def evaluate(text: CallText, tensors: Sequence[torch.Tensor]) -> Any:
         effect=("pure",),
         numbers=((),),
     )
-    made = _call(table, 0)
+    made = read_call(table, 0)
 
     def bound(argument: Any) -> Any:
         return tensors[argument.value] if isinstance(argument, ValueRef) else argument

@@ -17,7 +17,7 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import RERUN, TWIN
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit.curve import LEVERS, StepCurve, step_curve
-from tmmu.planner.fit.fit_step import PlanSettings, fit_point, fit_step, judged
+from tmmu.planner.fit.fit_step import PlanSettings, fit_point, fit_step, judge_step
 from tmmu.planner.fit.floor import stack_floor
 from tmmu.planner.fit.step_table import step_table
 
@@ -45,7 +45,7 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> No
         curve = curve_of(base)
         floor = stack_floor(step_table(base, ARENAS)).bytes
         for place in {0, len(curve.points) // 2, len(curve.points) - 1}:
-            fitted = judged(curve, fit_point(curve, place, SETTINGS), SETTINGS)
+            fitted = judge_step(curve, fit_point(curve, place, SETTINGS), SETTINGS)
             assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
             assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
             assert floor <= live_bytes(fitted.plan) == fitted.live <= curve.points[place].peak, f"seed {seed}"
@@ -57,7 +57,7 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> No
 def test_step_at_its_least_has_the_bits_of_the_step(name: str) -> None:
     base = convolutions(name)
     curve = curve_of(base)
-    fitted = judged(curve, fit_point(curve, len(curve.points) - 1, SETTINGS), SETTINGS)
+    fitted = judge_step(curve, fit_point(curve, len(curve.points) - 1, SETTINGS), SETTINGS)
     assert {RERUN, TWIN} <= set(fitted.rewrite.kind)
     expected, found = run(base), run(fitted.graph)
     assert len(expected) == len(found) > 20
