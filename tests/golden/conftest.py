@@ -4,7 +4,16 @@ from pathlib import Path
 import pytest
 
 from tests.golden.graphs import FOLDER, SMALL
-from tests.unit.cli.graphs import Shell
+from tests.unit.cli.graphs import Done, Shell
+from tmmu.cli.app import run
+
+
+class OneProcessShell(Shell):
+    """Plans golden cases in this process where the command does not say in how many: a new one costs a second."""
+
+    def tmmu(self, *arguments: object) -> Done:
+        plans = arguments[:2] in {("golden", "check"), ("golden", "update")}
+        return super().tmmu(*arguments, *(("--jobs", 1) if plans and "--jobs" not in arguments else ()))
 
 
 @pytest.fixture
@@ -15,14 +24,23 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Shell(tmp_path, capsys)
 
 
-@pytest.fixture
-def little(shell: Shell) -> Shell:
-    """The program in a new folder with two recorded golden cases, one of them with ``keep``."""
-    shutil.rmtree("golden")
-    folder = Path("golden")
+@pytest.fixture(scope="session")
+def little_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two recorded golden cases, one of them with ``keep``; only to be copied."""
+    folder = tmp_path_factory.mktemp("little") / "golden"
     folder.mkdir()
     (folder / "cases.toml").write_text(SMALL)
     for name in ("diamond", "mixed-roles"):
         shutil.copy(FOLDER / f"{name}.ir.cbor", folder)
-    assert shell.tmmu("golden", "update").code == 0
-    return shell
+    assert run(["golden", "update", "--jobs", "1", "--dir", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def little(
+    little_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    """The program in a new folder with a copy of ``little_files``."""
+    shutil.copytree(little_files, tmp_path / "golden")
+    monkeypatch.chdir(tmp_path)
+    return OneProcessShell(tmp_path, capsys)

@@ -36,8 +36,9 @@ def test_plans_are_as_recorded(shell: Shell) -> None:
     assert done.out == f"golden: {len(QUICK)} cases, {len(QUICK) * 90} plans as recorded\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plans_of_large_cases_are_as_recorded(shell: Shell) -> None:
+    """CI runs ``tmmu golden check``, of all cases, itself."""
     done = shell.tmmu("golden", "check", *LARGE, "--jobs", 1)
     assert (done.code, done.err, done.out) == (0, "", "golden: 1 cases, 90 plans as recorded\n")
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.golden.graphs import FOLDER, LAYERS
 from tests.unit.cli.graphs import Shell
+from tmmu.cli.app import run
 from tmmu.codec.read import read_graph
 from tmmu.errors import ArenaTooSmall
 from tmmu.golden import replay, store
@@ -31,15 +32,25 @@ BACKWARD = PlanConfig(preset="train_full", mode="backward")
 CASE = '[weight-ring]\nreason = "streams"\nring = "150KiB"\nseeds = [0, 7]\n'
 
 
+@pytest.fixture(scope="module")
+def ring_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of golden files with this case alone, recorded; only to be copied."""
+    folder = tmp_path_factory.mktemp("ring") / "golden"
+    folder.mkdir()
+    (folder / "cases.toml").write_text(CASE)
+    shutil.copy(FOLDER / "weight-ring.ir.cbor", folder)
+    assert run(["golden", "update", "--jobs", "1", "--dir", str(folder)]) == 0
+    return folder
+
+
 @pytest.fixture
-def ring_folder(shell: Shell) -> Shell:
-    """A folder with this case alone, recorded."""
-    shutil.rmtree("golden")
-    Path("golden").mkdir()
-    Path("golden/cases.toml").write_text(CASE)
-    shutil.copy(FOLDER / "weight-ring.ir.cbor", "golden")
-    assert shell.tmmu("golden", "update", "--jobs", 1).code == 0
-    return shell
+def ring_folder(
+    ring_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    """The program in a folder with a copy of ``ring_files``."""
+    shutil.copytree(ring_files, tmp_path / "golden")
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path, capsys)
 
 
 def check(shell: Shell) -> Any:
