@@ -1,5 +1,7 @@
 """The corpus at its published sizes: captured, planned and judged, for inference and for a training step."""
 
+from typing import Any
+
 import pytest
 
 from benchmarks.architectures import ARCHITECTURES, Architecture
@@ -9,10 +11,25 @@ DATA_DEPENDENT = {("DETR ResNet-50", "backward")}
 """Matching predictions to targets is control flow on data: it cannot be planned, and must say so."""
 
 
-@pytest.mark.slow
+TRAINED = 5
+"""Of so many architectures the training step of one is slow, as is inference of all; the other steps are long."""
+
+
+def mark_of(row: int, mode: str) -> pytest.MarkDecorator:
+    often = mode == "inference" or row % TRAINED == 0 or (ARCHITECTURES[row].name, mode) in DATA_DEPENDENT
+    return pytest.mark.slow if often else pytest.mark.long
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(architecture, mode, id=f"{architecture.name}-{mode}", marks=mark_of(row, mode))
+        for row, architecture in enumerate(ARCHITECTURES)
+        for mode in ("inference", "backward")
+    ]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("mode", ["inference", "backward"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+@pytest.mark.parametrize(("architecture", "mode"), cases())
 def test_every_architecture_is_captured_and_packs_to_the_bound(architecture: Architecture, mode: str) -> None:
     row = plan(architecture, mode, "cuda")
     if (architecture.name, mode) in DATA_DEPENDENT:

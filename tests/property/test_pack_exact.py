@@ -1,6 +1,7 @@
 """The exact search against brute force: its packings are sound, and what it calls impossible is."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -129,10 +130,20 @@ def test_alignments_that_do_not_divide_each_other_are_packed_as_low(items: list)
     check_exact(problem_of(items))
 
 
+SEVEN = rows(st.integers(1, 9), 7, fixed=True, alignments=(1, 1, 2, 4))
+
+
 @pytest.mark.slow
-@settings(max_examples=3_000, deadline=None, derandomize=True)
-@given(rows(st.integers(1, 9), 7, fixed=True, alignments=(1, 1, 2, 4)))
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(SEVEN)
 def test_seven_items_are_packed_as_low_as_any_placement(items: list) -> None:
+    check_exact(problem_of(items))
+
+
+@pytest.mark.long
+@settings(max_examples=50_000, deadline=None, derandomize=True)
+@given(SEVEN)
+def test_many_sets_of_seven_items_are_packed_as_low_as_any_placement(items: list) -> None:
     check_exact(problem_of(items))
 
 
@@ -196,7 +207,12 @@ def assert_every_order_agrees(p: PackProblem, least: int) -> None:
             assert run_search(workspace, least - 1, config, PLENTY).status == "impossible"
 
 
-@pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.slow) for block in range(2, 10))])
+def block_of(number: int) -> Any:
+    """Two blocks by default, two slow ones, and the others long."""
+    return pytest.param(number, marks=() if number < 2 else pytest.mark.slow if number < 4 else pytest.mark.long)
+
+
+@pytest.mark.parametrize("block", [block_of(number) for number in range(10)])
 def test_minimum_above_the_bound_is_proven(block: int) -> None:
     gaps = 0
     for seed in range(block * 300, block * 300 + 300):

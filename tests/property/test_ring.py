@@ -23,7 +23,7 @@ from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
 from tmmu.planner.ring.residency import residency_candidates
 
-FEW, MANY = 200, 10_000
+FEW, MORE, MANY = 200, 1_000, 10_000
 BASELINES = tuple(policy for policy in POLICIES if policy != "cyclic")
 
 
@@ -77,9 +77,12 @@ def test_cyclic_is_never_worse_than_another_policy_or_with_more_room() -> None:
         require_best(seed, forward_backward_layers(seed))
 
 
-@pytest.mark.slow
-def test_cyclic_is_never_worse_over_many_sequences() -> None:
-    for seed in range(FEW, MANY):
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [pytest.param(FEW, MORE, marks=pytest.mark.slow), pytest.param(MORE, MANY, marks=pytest.mark.long)],
+)
+def test_cyclic_is_never_worse_over_many_sequences(low: int, high: int) -> None:
+    for seed in range(low, high):
         require_best(seed, random_layers(seed))
         require_best(seed, forward_backward_layers(seed))
 

@@ -115,10 +115,13 @@ def test_both_oracles_notice_each_single_fence_removed() -> None:
     assert require_detected(slot_rings(range(1, 6))) > 3_000
 
 
-@pytest.mark.slow
+def test_both_oracles_notice_each_single_fence_removed_between_blocks_of_any_sizes() -> None:
+    assert require_detected(interval_rings(3, 4)) > 10_000
+
+
+@pytest.mark.long
 def test_both_oracles_notice_each_single_fence_removed_in_larger_schedules() -> None:
     assert require_detected(slot_rings((5, 6))) > 10_000
-    assert require_detected(interval_rings(3, 4)) > 10_000
 
 
 THREE = ring_at(slot_spans((0, 1, 0)))
