@@ -22,6 +22,7 @@ from benchmarks.subject import Subject, Tensors, Workload
 from benchmarks.wide import WIDE, wide_workload
 from tests.kernels import plain_kernels
 from tmmu.errors import TmmuError
+from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.tensor_views import segment_layout
 from tmmu.runtime.steps.unplanned import count_allocations
 
@@ -42,16 +43,20 @@ class Peak:
         return (self.plan + self.beside) / self.eager
 
 
-def peak_of(name: str, work: Workload) -> Peak:
+def peak_of(name: str, subject: Subject) -> Peak:
     """Both sides of one workload. Eager goes first, without gradients, as an optimizer leaves them."""
-    subject = Subject(work)
-    inputs = subject.inputs(0)
+    return peak_and_executor(name, subject, subject.inputs(0))[0]
+
+
+def peak_and_executor(name: str, subject: Subject, inputs: Tensors) -> tuple[Peak, Executor]:
+    """The same for these inputs, and the executor that is bound to them."""
     eager = eager_peak(subject, inputs)
     executor = subject.executor(external=inputs)
     need = segment_layout(subject.plan).bytes
     beside = max((operator.peak for operator in executor.unplanned_allocations), default=0)
     plan = sum(need.values()) + storage_bytes([*inputs.values()])
-    return Peak(name=name, training=work.training, eager=eager, plan=plan, stack=need["stack"], beside=beside)
+    training, stack = subject.work.training, need["stack"]
+    return Peak(name=name, training=training, eager=eager, plan=plan, stack=stack, beside=beside), executor
 
 
 def eager_peak(subject: Subject, inputs: Tensors) -> int:
@@ -99,7 +104,7 @@ def main() -> int:
         for name, work in workloads(small=options.small):
             if options.only.lower() in name.lower():
                 try:
-                    peak = peak_of(name, work)
+                    peak = peak_of(name, Subject(work))
                 except TmmuError as error:
                     print(f"{name:20} {error}"[:110])
                     continue
