@@ -1,5 +1,6 @@
 """Each row of the operator table is true: the operator exists, is elementwise, and survives being computed in place."""
 
+import math
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from tmmu.passes.operators import table
 from tmmu.passes.operators.table import TABLE, UNKNOWN, facts_of
 
 BOOLEAN = frozenset({"bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor", "bitwise_not"})
+SHAPE = (8, 16)
+"""Whole vectors of every processor: a rest is done by code of its own, which for some functions has other bits."""
 ELEMENTWISE = sorted(name for name, facts in TABLE.items() if facts.elementwise and not facts.random)
 
 
@@ -25,8 +28,8 @@ def overload(name: str) -> OpOverload:
 def tensor(name: str, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     if name.startswith(("aten.bitwise", "aten.logical")):
-        return torch.randint(1, 9, (5, 4), generator=generator)
-    return torch.rand(5, 4, generator=generator) * 0.8 + 0.1
+        return torch.randint(1, 9, SHAPE, generator=generator)
+    return torch.rand(SHAPE, generator=generator) * 0.8 + 0.1
 
 
 def arguments(op: OpOverload) -> tuple[list[Any], dict[str, Any]]:
@@ -84,7 +87,7 @@ def test_rows_name_operators(name: str) -> None:
 def test_elementwise_results_move_with_the_elements_of_their_arguments(name: str) -> None:
     op = overload(name)
     args, kwargs = arguments(op)
-    order = torch.randperm(20, generator=torch.Generator().manual_seed(7))
+    order = torch.randperm(math.prod(SHAPE), generator=torch.Generator().manual_seed(7))
     moved = first_result(op, [permute(a, order) for a in args], kwargs)
     assert same(moved, permute(first_result(op, args, kwargs), order))
 
