@@ -57,7 +57,6 @@ class Interceptor(TorchDispatchMode):
 def live_bytes(run: Callable[[], Any], before: Iterable[torch.Tensor]) -> tuple[list[int], list[str]]:
     """Live bytes during each call of ``run`` and the calls' names."""
     interceptor = Interceptor(before)
-    gc.collect()
     gc.disable()
     try:
         with interceptor:

@@ -2,6 +2,8 @@
 
 import gc
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +36,30 @@ def total_levels(run: EagerRun | None) -> list[int]:
 
 def real_levels(path: Path) -> list[list[int]]:
     """The same of three runs of the step on real tensors: of what the file made, and what the runs make."""
-    others = tensors()  # alive, so that no id of theirs is given again
-    known = {id(tensor) for tensor in others}
-    file = loaded(path)
-    batch = file.inputs()
-    step = file.step
-    takes_parts = step.__code__.co_varnames[: step.__code__.co_argcount][-1] == "y"
-    levels = []
-    for _ in range(3):
-        gc.collect()
-        before = [tensor for tensor in tensors() if id(tensor) not in known]
-        interceptor = Interceptor(before, count=True)
-        del before
-        gc.disable()
-        try:
-            with interceptor:
-                result = step(*batch) if takes_parts else step(batch)
-            del result
-        finally:
-            gc.enable()
-        levels.append(interceptor.live)
-    return levels
+    gc.collect()
+    gc.freeze()  # what was there before is neither collected again nor among the objects
+    try:
+        file = loaded(path)
+        batch = file.inputs()
+        takes_parts = file.step.__code__.co_varnames[: file.step.__code__.co_argcount][-1] == "y"
+        return [levels_of_run(file.step, batch if takes_parts else (batch,)) for _ in range(3)]
+    finally:
+        gc.unfreeze()
 
 
-def tensors() -> list[torch.Tensor]:
-    return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+def levels_of_run(step: Callable[..., Any], arguments: tuple[Any, ...]) -> list[int]:
+    gc.collect()
+    before = [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+    interceptor = Interceptor(before, count=True)
+    del before
+    gc.disable()
+    try:
+        with interceptor:
+            result = step(*arguments)
+        del result
+    finally:
+        gc.enable()
+    return interceptor.live
 
 
 QUICK = frozenset({"accumulation and clipping", "mixed precision with a scaler", "two optimizers", "checkpointing"})
@@ -67,10 +68,25 @@ BY_LOOP = pytest.mark.parametrize(
 )
 
 
+TracedLoop = Callable[[str], tuple[CapturedProgram, Path]]
+
+
+@pytest.fixture(scope="module")
+def traced_loop(tmp_path_factory: pytest.TempPathFactory) -> TracedLoop:
+    """The program of a loop, traced once for the tests of this file, and its file."""
+
+    @cache
+    def trace_loop(name: str) -> tuple[CapturedProgram, Path]:
+        folder = tmp_path_factory.mktemp("loop")
+        return traced(folder, loop_text(name)), folder / "train.py"
+
+    return trace_loop
+
+
 @BY_LOOP
-def test_first_and_steady_step_hold_what_real_ones_hold(tmp_path: Path, name: str) -> None:
-    program = traced(tmp_path, loop_text(name))
-    first, steady, again = real_levels(tmp_path / "train.py")
+def test_first_and_steady_step_hold_what_real_ones_hold(traced_loop: TracedLoop, name: str) -> None:
+    program, path = traced_loop(name)
+    first, steady, again = real_levels(path)
     assert max(steady) == max(again)
     assert max(total_levels(program.first)) == max(first)
     assert max(total_levels(program.eager)) == max(steady)
@@ -78,8 +94,8 @@ def test_first_and_steady_step_hold_what_real_ones_hold(tmp_path: Path, name: st
 
 
 @BY_LOOP
-def test_steady_step_is_a_legal_graph_whose_state_has_names(tmp_path: Path, name: str) -> None:
-    graph = lower_program(traced(tmp_path, loop_text(name))).graph
+def test_steady_step_is_a_legal_graph_whose_state_has_names(traced_loop: TracedLoop, name: str) -> None:
+    graph = lower_program(traced_loop(name)[0]).graph
     assert check_graph(graph) == ()
     states = [n for n, role in zip(graph.notes.buffers, graph.buffers.role, strict=True) if role == "state"]
     assert states
