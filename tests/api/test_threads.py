@@ -32,3 +32,4 @@ def test_threads_wait_and_leave_torch_as_it_was(name: str) -> None:
     assert [dict(vars(owner)) for owner in PATCHED] == before
     assert logging.root.manager.disable == disabled
     assert torch.equal(torch.get_rng_state(), generator)
+    assert torch._dynamo.eval_frame._stance.stance == "default"

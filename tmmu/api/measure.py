@@ -118,7 +118,6 @@ def _step_of(workload: Workload, request: CaptureRequest) -> Callable[[], Any]:
 @contextmanager
 def _user_code(folder: str, device: torch.device) -> Iterator[None]:
     """Block of one thread, whose errors name the user's line; generators and the process are as before afterwards."""
-    stance = torch.compiler.set_stance("force_eager")
     on_device = torch.random.fork_rng([device]) if device.type == "cuda" else nullcontext()
     with (
         TRACE_LOCK,
@@ -126,7 +125,7 @@ def _user_code(folder: str, device: torch.device) -> Iterator[None]:
         generators_restored(),
         on_device,
         translate_errors(folder),
-        stance,
+        torch.compiler.set_stance("force_eager"),  # read and set as it is made, so under the lock
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # about a run that is thrown away
