@@ -69,7 +69,7 @@ def judge_fitted(base: Graph, plan: Plan, *, token: bytes | None = None) -> Grap
     require_legal(base)
     graph = rebuild_fitted(base, plan)
     judge(graph, plan, token=token)
-    require_meaning(base, graph, fit_of(plan).rewrite)
+    require_meaning(base, graph, fit_of(plan).rewrite, near=frozenset(fit_of(plan).near))
     return graph
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from tmmu.ir.fit import FitRecord
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.rewrite import SUBLIST
 from tmmu.ir.ring import Ring
 
 
@@ -98,8 +99,10 @@ def _fit_lines(fit: FitRecord) -> Iterator[str]:
     yield f"fit of {rewrite.base_hash.hex()}{budget} flops {cost.flops} bytes {cost.bytes} time_ppm {cost.time_ppm}"
     for lever in fit.levers:
         yield f"lever {_word(lever)}"
+    for rule in fit.near:
+        yield f"near {_word(rule)}"
     for op, (origin, kind, part) in enumerate(zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)):
-        entries = f" [{part[0]},{part[1]})" if part else ""
+        entries = f" [{part[0]},{part[1]})" if kind == SUBLIST else "".join(f" {number}" for number in part)
         yield f"op{op} {_word(kind)} op{origin}{entries}"
 
 

@@ -36,6 +36,8 @@ class FitRecord:
     cost: FitCost
     budget_bytes: int | None = None
     levers: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    """Names of the rules by which it is only near, each once; without any it has the bits of its base."""
 
 
 def fit_cost(rewritten: Graph, rewrite: Rewrite, *, time_ppm: int) -> FitCost:
@@ -65,4 +67,5 @@ def fit_map(fit: FitRecord) -> dict[str, object]:
         "cost": column_map(fit.cost),
         "budget_bytes": fit.budget_bytes,
         "levers": fit.levers,
+        "near": fit.near,
     }

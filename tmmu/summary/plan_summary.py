@@ -122,6 +122,7 @@ class FitLine:
     time_ppm: int
     budget_bytes: int | None
     levers: tuple[str, ...]
+    near: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +293,7 @@ def fit_line(plan: Plan) -> FitLine | None:
         time_ppm=fit.cost.time_ppm,
         budget_bytes=fit.budget_bytes,
         levers=fit.levers,
+        near=fit.near,
     )
 
 

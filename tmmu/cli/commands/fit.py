@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -59,6 +59,12 @@ class FitCommandOptions(OptionGroup):
         str | None,
         typer.Option(metavar="LEVERS", help=f"Use only these of {', '.join(LEVER_NAMES)}. Default: all of them."),
     ] = None
+    allow: Annotated[
+        Literal["near"] | None,
+        typer.Option(
+            help="Allow rewrites whose results are near those of the step, not equal: sums over parts. Default: none."
+        ),
+    ] = None
     curve: Annotated[
         bool, typer.Option("--curve", help="Print how few bytes the step takes, by the extra time. Default: no.")
     ] = False
@@ -105,6 +111,7 @@ class FitJob:
     step: int | None
     at_most: int | None
     levers: tuple[str, ...]
+    near: bool
     reserve: int
     folder: Path
     name: str
@@ -142,6 +149,7 @@ def fit_job(
         step=_size("--step", limits.step),
         at_most=None if limits.at_most is None else _parse_percent(limits.at_most),
         levers=LEVER_NAMES if limits.only is None else _parse_levers(limits.only),
+        near=limits.allow == "near",
         reserve=parse_reserve(limits.reserve),
         folder=path.parent.absolute(),
         name=path.name.removesuffix(PLAN_SUFFIX).removesuffix(FIT_SUFFIX),
@@ -199,6 +207,7 @@ def run_fit(job: FitJob) -> int:
             else stack_room(compiled.plan, compiled.graph, job.budget, job.reserve),
             at_most=job.at_most,
             levers=job.levers,
+            near=job.near,
             arenas=plan.arenas,
             settings=PlanSettings(
                 preset=compiled.plan.preset,

@@ -19,7 +19,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.rewrite import SUBLIST
+from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST
 from tmmu.planner.token import token_from_seed
 
 BaseFile = Annotated[
@@ -94,7 +94,10 @@ def _meaning_lines(job: VerifyJob, plan: Plan, base: Graph | None) -> list[str]:
         return [f"meaning not checked: give --base {base_path(job.plan)}, the graph that this one was made of"]
     counts = Counter(plan.fit.rewrite.kind)
     again = sum(counts[kind] for kind in AGAIN)
-    return [f"means its base: {job.base}, {len(base.ops)} ops; run again {again}, parts of lists {counts[SUBLIST]}"]
+    pieces = sum(counts[kind] for kind in PARTIAL_KINDS)
+    parts = f"parts of lists {counts[SUBLIST]}" + (f", other parts {pieces}" if pieces else "")
+    near = f"; near, not equal: {', '.join(plan.fit.near)}" if plan.fit.near else ""
+    return [f"means its base: {job.base}, {len(base.ops)} ops; run again {again}, {parts}{near}"]
 
 
 def _token_of(plan: Plan, token: bytes | None) -> bytes | None:

@@ -20,7 +20,7 @@ from tmmu.summary.plan_summary import memory_of, stack_peaks
 
 HEADING: Final = ("lever", "step", "extra time", "extra FLOPs", "bits")
 LISTED: Final = 3
-MILESTONES: Final = (0, 10_000, 30_000, 50_000, 100_000, 200_000)
+MILESTONES: Final = (1_000, 10_000, 30_000, 50_000, 100_000, 200_000)
 """Extra time in ppm, at which the curve is printed."""
 WHAT: Final = dict(LEVERS)
 
@@ -106,7 +106,7 @@ def _stage_row(stage: Stage, report: FitReport) -> tuple[str, ...]:
     reruns = report.fitting.fitted.reruns
     count = f": {reruns} ops" if stage.lever == LEVERS[-1][0] else ""
     time, flops = _time_ppm(stage.time, report), _flops_ppm(stage.flops, report)
-    return (f"{stage.lever}: {what}{count}", size(stage.live), f"~{_with_sign(time)}", _with_sign(flops), "eager's")
+    return (f"{stage.lever}: {what}{count}", size(stage.live), f"~{_with_sign(time)}", _with_sign(flops), stage.bits)
 
 
 def _curve_lines(report: FitReport) -> Iterator[str]:
@@ -142,7 +142,9 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     if peaks:
         kept = (f"{size(b.bytes)} of {b.op}" + (f" ({b.source})" if b.source else "") for b in peaks[0].buffers)
         yield f"fullest at {peaks[0].op}, most: {'; '.join(kept)}"
-    yield "judged: it computes what the step computes, and is sound in memory"
+    near = fitted.plan.fit.near if fitted.plan.fit else ()
+    equal = f"near what the step computes ({', '.join(near)})" if near else "what the step computes"
+    yield f"judged: it computes {equal}, and is sound in memory"
     yield f"wrote {', '.join(path.name for path in reversed(report.files))}"
     yield f"run it, with the options of the model here: tmmu run {report.model} --plan {report.files[-1].name} --check"
 
@@ -179,6 +181,7 @@ def record(report: FitReport) -> dict[str, Any]:
     fitted = fitting.fitted
     eager = eager_figures(compiled.graph, compiled.plan.mode)
     curve = () if fitting.curve is None else fitting.curve.points
+    plan_fit = fitted.plan.fit
     return {
         "model": compiled.graph.notes.name,
         "mode": compiled.plan.mode,
@@ -194,7 +197,7 @@ def record(report: FitReport) -> dict[str, Any]:
         "extra_flops_ppm": _flops_ppm(fitted.flops, report),
         "reruns": fitted.reruns,
         "order": fitted.order,
-        "near": [],
+        "near": list(plan_fit.near) if plan_fit else [],
         "floor_bytes": fitting.floor.bytes,
         "levers": [
             {
@@ -202,6 +205,7 @@ def record(report: FitReport) -> dict[str, Any]:
                 "stack_bytes": stage.live,
                 "extra_time_ppm": _time_ppm(stage.time, report),
                 "extra_flops_ppm": _flops_ppm(stage.flops, report),
+                "bits": stage.bits,
             }
             for stage in fitting.stages
         ],

@@ -99,7 +99,8 @@ def rewrite_line(fit: FitLine | None) -> list[str]:
     parts = f"rewritten: run again {fit.again} ({extra}), parts of lists {fit.sublists}"
     levers = f"; levers: {', '.join(fit.levers)}" if fit.levers else ""
     budget = "" if fit.budget_bytes is None else f"; for {size(fit.budget_bytes)}"
-    return [f"{parts}{levers}{budget}; of graph {fit.base_hash[:16]}"]
+    near = f"; near, not equal: {', '.join(fit.near)}" if fit.near else ""
+    return [f"{parts}{levers}{near}{budget}; of graph {fit.base_hash[:16]}"]
 
 
 def autocast_line(autocast: str | None, device: str) -> list[str]:

@@ -9,7 +9,7 @@ from tmmu.ir.fit import VERSION, FitCost, FitRecord
 from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import KINDS, SUBLIST, WITH_PART, Part, Rewrite
 
-KEYS: Final = ("version", "base_hash", "origin", "kind", "part", "cost", "budget_bytes", "levers")
+KEYS: Final = ("version", "base_hash", "origin", "kind", "part", "cost", "budget_bytes", "levers", "near")
 RULE: Final = "fit-form"
 PART_MAX: Final = 3 * 64
 """Numbers of a part: three for each axis that is cut."""
@@ -33,8 +33,9 @@ def fit_form(plan: Plan) -> Iterator[Fault]:
             yield _fault(f"{name} is {number!r:.80}, no unsigned 64-bit number")
     if not all(map(_is_u64, rewrite.origin)):
         yield _fault("an op stands for what is no unsigned 64-bit number")
-    if not all(type(lever) is str and lever for lever in fit.levers) or len(set(fit.levers)) != len(fit.levers):
-        yield _fault("levers are no names, each once")
+    for name, names in (("levers", fit.levers), ("near", fit.near)):
+        if not all(type(each) is str and each for each in names) or len(set(names)) != len(names):
+            yield _fault(f"{name} are no names, each once")
     yield from _part_faults(rewrite)
 
 
@@ -73,6 +74,7 @@ def parse_fit(value: object) -> FitRecord:
         cost=FitCost(**numbers),
         budget_bytes=None if budget is None else _number(budget, "fit.budget_bytes"),
         levers=texts(top["levers"], "fit.levers"),
+        near=texts(top["near"], "fit.near"),
     )
 
 

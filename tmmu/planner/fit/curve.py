@@ -13,7 +13,9 @@ from tmmu.ir.graph import GRADIENT, Graph
 from tmmu.ir.plan import ArenaSpec
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import SAME, Rewrite
+from tmmu.planner.fit.compose import compose
 from tmmu.planner.fit.early_updates import SMALLEST_GROUP, early_updates
+from tmmu.planner.fit.head_parts import head_parts
 from tmmu.planner.fit.orders import ORDERS, as_it_is, row_uses
 from tmmu.planner.fit.search import Point, Search, block_boundaries
 from tmmu.planner.fit.step_table import StepTable, step_table
@@ -21,14 +23,25 @@ from tmmu.planner.fit.step_table import StepTable, step_table
 TAKEOVER: Final = "takeover"
 ORDER: Final = "order"
 UPDATES: Final = "updates"
+PARTS: Final = "parts"
 RECOMPUTE: Final = "recompute"
 LEVERS: Final[tuple[tuple[str, str], ...]] = (
     (TAKEOVER, "results take over the bytes of operands that die"),
     (ORDER, "ops run in another order"),
     (UPDATES, "each weight is updated right after its gradient"),
+    (PARTS, "head and loss run on some rows at a time"),
     (RECOMPUTE, "what is needed again is computed again"),
 )
-"""Least harm first: a name, and what it does. None of them changes a bit of what the step computes."""
+"""Least harm first: a name, and what it does. None changes a bit of what the step computes, unless what is only near is
+allowed: then the gradient of the head's weights is summed over parts.
+"""
+HEAD_PARTS: Final = 16
+"""Parts that a head is cut in, at least."""
+MUCH_LESS: Final = 0.95
+LITTLE_TIME: Final = 1 / 500
+"""A form of the step that takes this share of another's bytes, for no more than this share of its time more, is the one
+that is searched.
+"""
 LEVER_NAMES: Final = tuple(name for name, _ in LEVERS)
 
 
@@ -64,6 +77,7 @@ class StepCurve:
     base: Graph
     arenas: tuple[ArenaSpec, ...]
     levers: tuple[str, ...]
+    near: bool
     time: int
     flops: int
     frames: tuple[Frame, ...]
@@ -72,36 +86,65 @@ class StepCurve:
     """Rows of all schedules that were made."""
 
 
-def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str]) -> StepCurve:
-    """The curve of a legal graph with calls, with these levers alone. Deterministic; seconds for thousands of ops."""
+def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str], *, near: bool = False) -> StepCurve:
+    """The curve of a legal graph with calls, with these levers alone. Deterministic; seconds for thousands of ops.
+
+    ``near``: rewrites that have other bits than the step are allowed.
+    """
     plain = _table(base, arenas, levers, identity_rewrite(base))
     frames, points, work = list[Frame](), list[CurvePoint](), 0
-    for order, rewrite in _rewrites(base, levers):
-        graph = rebuild_graph(base, rewrite)
-        table = _table(graph, arenas, levers, rewrite)
+    starts = [_Start.of(base, arenas, levers, *named) for named in _rewrites(base, levers, near=near)]
+    for start in starts:
+        table = start.search.table
         frame = Frame(
-            order=order,
-            rewrite=rewrite,
-            graph=graph,
+            order=start.order,
+            rewrite=start.rewrite,
+            graph=table.graph,
             time=table.time - plain.time,
             flops=table.flops - plain.flops,
         )
-        search = Search(table=table)
-        for point in _points(search, levers):
+        is_searched = RECOMPUTE in levers and not any(start.is_beaten_by(other, plain.time) for other in starts)
+        for point in _searched(start.search) if is_searched else (start.point,):
             time, flops = frame.time + point.time, frame.flops + point.flops
             points.append(CurvePoint(peak=point.peak, time=time, flops=flops, frame=len(frames), point=point))
         frames.append(frame)
-        work += search.work
+        work += start.search.work
     return StepCurve(
         base=base,
         arenas=tuple(arenas),
         levers=tuple(name for name, _ in LEVERS if name in levers),
+        near=near,
         time=plain.time,
         flops=plain.flops,
         frames=tuple(frames),
         points=_undercut_by_none(points),
         work=work,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """A frame before anything runs again."""
+
+    order: str
+    rewrite: Rewrite
+    search: Search
+    point: Point
+
+    @classmethod
+    def of(
+        cls, base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str], order: str, rewrite: Rewrite
+    ) -> "_Start":
+        """Rebuilds it, and makes its one schedule."""
+        search = Search(table=_table(rebuild_graph(base, rewrite), arenas, levers, rewrite))
+        state = search.start()
+        search.schedule(state)
+        return cls(order=order, rewrite=rewrite, search=search, point=search.point(state))
+
+    def is_beaten_by(self, other: "_Start", base_time: int) -> bool:
+        """Whether another frame takes much less bytes for hardly more time."""
+        more_time = other.search.table.time - self.search.table.time
+        return other.point.peak < MUCH_LESS * self.point.peak and more_time <= LITTLE_TIME * base_time
 
 
 def frame_table(curve: StepCurve, frame: int) -> StepTable:
@@ -122,16 +165,29 @@ def identity_rewrite(base: Graph) -> Rewrite:
     return Rewrite(base_hash=base.ir_hash, origin=tuple(ops), kind=(SAME,) * len(ops), part=((),) * len(ops))
 
 
-def _rewrites(base: Graph, levers: Collection[str]) -> Iterator[tuple[str, Rewrite]]:
-    """By name of the order; each order once."""
-    rewrite = early_updates(base, smallest=_smallest_group(base)) if UPDATES in levers else identity_rewrite(base)
-    uses = row_uses(rebuild_graph(base, rewrite))
-    seen = set[tuple[int, ...]]()
-    for name, order in ORDERS:
-        rows = order(uses)
-        if rows not in seen and (ORDER in levers or order is as_it_is):
-            seen.add(rows)
-            yield name, _permuted(rewrite, rows)
+def _rewrites(base: Graph, levers: Collection[str], *, near: bool) -> Iterator[tuple[str, Rewrite]]:
+    """By name of the order; of each form of the step each order once."""
+    for form in _forms(base, levers, near=near):
+        graph = rebuild_graph(base, form)
+        updated = early_updates(graph, smallest=_smallest_group(base)) if UPDATES in levers else identity_rewrite(graph)
+        rewrite = compose(base, form, updated)
+        uses = row_uses(rebuild_graph(base, rewrite))
+        seen = set[tuple[int, ...]]()
+        for name, order in ORDERS:
+            rows = order(uses)
+            if rows not in seen and (ORDER in levers or order is as_it_is):
+                seen.add(rows)
+                yield name, _permuted(rewrite, rows)
+
+
+def _forms(base: Graph, levers: Collection[str], *, near: bool) -> Iterator[Rewrite]:
+    """The step as it is, and with its head in parts."""
+    whole = identity_rewrite(base)
+    yield whole
+    if PARTS in levers:
+        parts = head_parts(base, HEAD_PARTS, near=near)
+        if parts != whole:
+            yield parts
 
 
 def _smallest_group(base: Graph) -> int:
@@ -149,14 +205,9 @@ def _permuted(rewrite: Rewrite, rows: Sequence[int]) -> Rewrite:
     )
 
 
-def _points(search: Search, levers: Collection[str]) -> Iterator[Point]:
-    """What a frame's searches pass through; without recomputation the frame alone."""
-    start = search.start()
-    if RECOMPUTE not in levers:
-        search.schedule(start)
-        yield search.point(start)
-        return
-    yield from search.shave(start)
+def _searched(search: Search) -> Iterator[Point]:
+    """What a frame's searches pass through."""
+    yield from search.shave(search.start())
     boundaries = block_boundaries(search.table)
     if boundaries:
         yield from search.shave(search.start(boundaries))

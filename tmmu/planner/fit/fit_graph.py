@@ -12,6 +12,7 @@ from tmmu.errors import BudgetTooSmall, InternalError
 from tmmu.ir.fit import FitRecord, fit_cost
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
+from tmmu.judge.rewrite.check import near_rules
 from tmmu.planner.arenas import readable_size
 from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, frame_table, identity_rewrite, step_curve
 from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_step, fit_within
@@ -27,6 +28,8 @@ class FitRequest:
     levers: tuple[str, ...]
     arenas: tuple[ArenaSpec, ...]
     settings: PlanSettings
+    near: bool = False
+    """Whether rewrites that have other bits than the step are allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,13 @@ class Stage:
     live: int
     flops: int
     time: int
+    near: tuple[str, ...] = ()
+    """The rules by which it is only near."""
+
+    @property
+    def bits(self) -> str:
+        """Whose bits its results have."""
+        return f"near: {', '.join(self.near)}" if self.near else "eager's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +72,16 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
     ``whole_curve``: search it even where it is not needed. ``BUDGET_TOO_SMALL`` where nothing fits.
     """
     stages, fitted = _without_reruns(base, base_plan, request)
-    curve = step_curve(base, request.arenas, request.levers) if fitted is None or whole_curve else None
-    some_curve = curve or step_curve(base, request.arenas, _free(request.levers))
+    curve = (
+        step_curve(base, request.arenas, request.levers, near=request.near) if fitted is None or whole_curve else None
+    )
+    some_curve = curve or step_curve(base, request.arenas, _free(request.levers), near=request.near)
     table = frame_table(some_curve, 0)
     floor = stack_floor(table)
     if fitted is None and curve is not None:
         fitted = _on_curve(curve, request) or _refuse(curve, request, floor, table.graph)
-        stages.append(Stage(lever=RECOMPUTE, live=fitted.live, flops=fitted.flops, time=fitted.time))
+        near = tuple(sorted(near_rules(fitted.rewrite)))
+        stages.append(Stage(lever=RECOMPUTE, live=fitted.live, flops=fitted.flops, time=fitted.time, near=near))
     if fitted is None:
         raise InternalError("a curve was searched that is not there")
     return Fitting(
@@ -84,7 +97,7 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
 
 
 def _free(levers: Collection[str]) -> list[str]:
-    """The levers that take no time."""
+    """The levers without which nothing runs again."""
     return [name for name, _ in LEVERS if name in levers and name != RECOMPUTE]
 
 
@@ -96,9 +109,10 @@ def _without_reruns(base: Graph, base_plan: Plan, request: FitRequest) -> tuple[
     if limit is not None and base_stack <= limit:
         return stages, _as_it_is(base, base_plan, base_stack, request.settings)
     for count, lever in enumerate(free, 1):
-        curve = step_curve(base, request.arenas, free[:count])
+        curve = step_curve(base, request.arenas, free[:count], near=request.near)
         point = curve.points[-1]
-        stages.append(Stage(lever=lever, live=point.peak, flops=point.flops, time=point.time))
+        near = tuple(sorted(near_rules(curve.frames[point.frame].rewrite)))
+        stages.append(Stage(lever=lever, live=point.peak, flops=point.flops, time=point.time, near=near))
         if limit is None or not _is_within(request, curve, point.time):
             continue
         fitted = fit_step(curve, limit, request.settings)

@@ -14,11 +14,11 @@ from tmmu.ir.fit import AGAIN, FitRecord, fit_cost
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
-from tmmu.ir.rewrite import Rewrite
+from tmmu.ir.rewrite import PARTIAL_KINDS, Rewrite
 from tmmu.judge.check import judge
-from tmmu.judge.rewrite.check import require_meaning
+from tmmu.judge.rewrite.check import near_rules, require_meaning
 from tmmu.judge.rules import require_legal
-from tmmu.planner.fit.curve import RECOMPUTE, TAKEOVER, StepCurve, frame_table
+from tmmu.planner.fit.curve import PARTS, RECOMPUTE, TAKEOVER, StepCurve, frame_table
 from tmmu.planner.fit.rematerialize import rematerialize
 from tmmu.planner.fit.search import Point, Search
 from tmmu.planner.prepare import prepare_memory
@@ -86,7 +86,8 @@ def fit_within(curve: StepCurve, time: int, settings: PlanSettings) -> FittedSte
 
 def judge_step(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> FittedStep:
     """The same, once both judges have passed it."""
-    require_meaning(curve.base, fitted.graph, fitted.rewrite)
+    allowed = near_rules(fitted.rewrite) if curve.near else frozenset[str]()
+    require_meaning(curve.base, fitted.graph, fitted.rewrite, near=allowed)
     judge(fitted.graph, fitted.plan, token=settings.token)
     return fitted
 
@@ -105,7 +106,8 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
         rewrite=rewrite,
         cost=fit_cost(graph, rewrite, time_ppm=max(0, time * PPM // max(1, curve.time))),
         budget_bytes=settings.budget,
-        levers=curve.levers if kept.flops or kept.time else tuple(name for name in curve.levers if name != RECOMPUTE),
+        levers=_levers(curve, rewrite, kept),
+        near=tuple(sorted(near_rules(rewrite))),
     )
     return FittedStep(
         rewrite=rewrite,
@@ -117,6 +119,12 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
         flops=frame.flops + kept.flops,
         reruns=sum(kind in AGAIN for kind in rewrite.kind),
     )
+
+
+def _levers(curve: StepCurve, rewrite: Rewrite, point: Point) -> tuple[str, ...]:
+    """Those that the step shows: nothing runs again without time, nothing is in parts without a part."""
+    shown = {RECOMPUTE: point.time > 0, PARTS: not set(PARTIAL_KINDS).isdisjoint(rewrite.kind)}
+    return tuple(name for name in curve.levers if shown.get(name, True))
 
 
 def _plan(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:

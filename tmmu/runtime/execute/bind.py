@@ -135,7 +135,8 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
     _require_copyable(program.graph)
     judge(program.graph, plan, token=request.token)
     if program.base is not None:
-        require_meaning(program.base.graph, program.graph, program.base.rewrite)
+        near = frozenset(plan.fit.near) if plan.fit else frozenset[str]()
+        require_meaning(program.base.graph, program.graph, program.base.rewrite, near=near)
     stream = execution_stream_of(device, request.scratch)
     sources = check_weights(program.graph, request.weights, skip=weight_locations or ())
     layout = segment_layout(plan) if weight_locations is None else without_text(segment_layout(plan))
