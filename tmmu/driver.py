@@ -59,12 +59,14 @@ class PlanRequest:
 class FirstStep:
     """The first run of a step of the user's, which makes optimizer state, as eager runs it, in bytes.
 
-    ``growth``: by how much each later run leaves more than it found.
+    ``growth``: by how much each later run leaves more than it found. ``skips_update``: the run that is planned calls
+    no ``step`` of an optimizer that it reaches, and leaves gradients to it, as accumulation by a counter mostly does.
     """
 
     stack_bytes: int
     total_bytes: int
     growth: int
+    skips_update: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +341,13 @@ def _first_step(captured: "CapturedProgram") -> FirstStep | None:
     if first is None:
         return None
     stack = max(live_levels(first.storages, first.calls), default=0)
-    return FirstStep(stack_bytes=stack, total_bytes=first.persistent_bytes + stack, growth=captured.growth)
+    remains = captured.remains
+    return FirstStep(
+        stack_bytes=stack,
+        total_bytes=first.persistent_bytes + stack,
+        growth=captured.growth,
+        skips_update=remains is not None and remains.has_optimizer and not remains.updates,
+    )
 
 
 def _plan_for_run(

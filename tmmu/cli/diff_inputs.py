@@ -161,12 +161,17 @@ def _options_like(model: PlannedGraph) -> Options:
     texts = [f"{name}=layout:{layout},alignment:{alignment},page:{page}" for name, layout, alignment, page in columns]
     return {
         "--device": [model.graph.target],
-        "--mode": [plan.mode],
+        "--mode": ["step" if _is_own_step(model) else plan.mode],
         "--preset": [plan.preset],
         "--optimizer": _optimizer(model),
         "--loss": [name] if (name := loss_text(model.graph).partition(":")[0]) else [],
         "--arena": texts,
     }
+
+
+def _is_own_step(model: PlannedGraph) -> bool:
+    """Whether the graph says that it was made of a function that takes a step."""
+    return model.graph.notes.eager is not None and model.graph.notes.eager.own_step
 
 
 def _optimizer(model: PlannedGraph) -> list[str]:
@@ -189,13 +194,16 @@ def _options_of(location: SideLocation, base: Options | None, options: Options) 
         return options
     merged = _merge_options(base, options)
     model = location.side.model
-    is_training = not options.get("--mode") and base["--mode"] == [PLAN_MODES["step"]]
-    if not is_training or model is None or model.kind != "class" or merged.get("--input"):
+    is_step = not options.get("--mode") and base["--mode"] == ["step"]
+    may_be_step = is_step or (not options.get("--mode") and base["--mode"] == [PLAN_MODES["step"]])
+    own = {option: options.get(option, ()) for option in ("--optimizer", "--loss")}
+    if is_step and model is not None:
+        return {**merged, **own, "--mode": ["step" if model.kind == "class" else PLAN_MODES["step"]]}
+    if not may_be_step or model is None or model.kind != "class" or merged.get("--input"):
         return merged
     settings = {text.partition("=")[0] for text in merged.get("--set", ())}
     if not trains_on_batch(location.path, model.text.rpartition(":")[2], settings):
         return merged
-    own = {option: options.get(option, ()) for option in ("--optimizer", "--loss")}
     return {**merged, **own, "--mode": ["step"]}
 
 

@@ -150,6 +150,7 @@ def _eager(value: object) -> EagerRun:
         persistent_bytes=Bytes(_number(top["persistent_bytes"], "notes.eager.persistent_bytes")),
         storages=_lifetimes(top["storages"], "notes.eager.storages"),
         host=_lifetimes(top["host"], "notes.eager.host") if "host" in top else NO_LIFETIMES,
+        own_step="own_step" in top and bools([top["own_step"]], "notes.eager.own_step")[0],
         in_parts=texts(top["in_parts"], "notes.eager.in_parts") if "in_parts" in top else (),
     )
 

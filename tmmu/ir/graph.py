@@ -247,7 +247,7 @@ def notes_map(graph: Graph) -> dict[str, object]:
 def eager_map(eager: EagerRun) -> dict[str, object]:
     """The key ``notes.eager`` of an IR file."""
     columns = column_map(eager) | {"storages": column_map(eager.storages), "host": column_map(eager.host)}
-    return {key: column for key, column in columns.items() if key not in OPTIONAL or len(getattr(eager, key))}
+    return {key: column for key, column in columns.items() if key not in OPTIONAL or getattr(eager, key)}
 
 
 def encode_graph(graph: Graph) -> bytes:

@@ -14,7 +14,7 @@ CYCLE: Final = "a reference cycle, until it is collected"
 
 EARLIER: Final = "before the step"
 """The maker of a storage that is there when a step begins and goes in it, such as the gradients of the step before."""
-OPTIONAL: Final = ("host", "in_parts")
+OPTIONAL: Final = ("host", "in_parts", "own_step")
 """Keys of a run that a file has only where there is something."""
 LIFETIME_NUMBERS: Final = ("bytes", "birth", "death", "last_use")
 """The columns of numbers; the others are texts."""
@@ -51,6 +51,7 @@ class EagerRun:
     ``persistent_bytes``: weights, constants, state and inputs, which are there before the step. ``storages`` are those
     of the device; ``host`` those that a step on a GPU makes in the host's memory, by ``.cpu()`` above all.
     ``in_parts``: classes of torch's layers that are one kernel where the model runs as it is, and its parts here.
+    ``own_step``: whether it is a function of the user's that takes a step, and no step of a model.
     """
 
     python: str
@@ -59,3 +60,4 @@ class EagerRun:
     storages: Lifetimes
     host: Lifetimes = NO_LIFETIMES
     in_parts: tuple[str, ...] = ()
+    own_step: bool = False

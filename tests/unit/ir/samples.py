@@ -85,7 +85,9 @@ def eager_run() -> EagerRun:
         source=("net.py:5",),
         holder=("",),
     )
-    return EagerRun(python="3.12", calls=6, persistent_bytes=128, storages=storages, host=host, in_parts=("Block",))
+    return EagerRun(
+        python="3.12", calls=6, persistent_bytes=128, storages=storages, host=host, in_parts=("Block",), own_step=True
+    )
 
 
 def arenas(layout: str = "packed", alignment: int = 64) -> tuple[ArenaSpec, ...]:

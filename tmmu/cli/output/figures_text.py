@@ -94,4 +94,9 @@ def first_step_lines(first: "FirstStep | None") -> list[str]:
     lines = [f"the first step, which makes what later ones find, takes {sizes}"]
     if first.growth:
         lines.append(f"each step leaves {readable_size(first.growth)} more than it found")
+    if first.skips_update:
+        lines.append(
+            "no update is in it: it called no optimizer's step, and left gradients to one; where a counter decides, "
+            "plan one function that takes all batches of an update"
+        )
     return lines

@@ -67,7 +67,8 @@ class StepRemains:
 
     ``tensors``: the window of each that it reaches then, ``None`` on a storage that the run did not touch. ``results``:
     of the tensors that it returned, by path. ``numbers`` are Python's, without those that depend on what tensors hold.
-    ``updates``: how many times it called ``step`` of an optimizer.
+    ``updates``: how many times it called ``step`` of an optimizer; ``has_optimizer``: whether it reaches one that has
+    parameters with a gradient then.
     """
 
     tensors: Mapping[str, Window | None]
@@ -75,6 +76,7 @@ class StepRemains:
     numbers: Mapping[str, Any]
     generators: Mapping[str, torch.Generator]
     updates: int
+    has_optimizer: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

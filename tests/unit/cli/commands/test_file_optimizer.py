@@ -49,10 +49,39 @@ def test_no_optimizer_is_the_default_of_a_file_without_one(shell: Shell) -> None
     assert optimizer_bytes(shell) == optimizer_bytes(shell, "--optimizer", "none") == 0
 
 
-@pytest.mark.parametrize("text", ["optimizer = torch.optim.SGD(model.parameters())\n", "def optimizer():\n    pass\n"])
+@pytest.mark.parametrize("text", ["optimizer = 3\n", "def optimizer():\n    pass\n"])
 def test_what_takes_no_parameters_is_not_looked_at(shell: Shell, text: str) -> None:
     write(shell, text)
     assert optimizer_bytes(shell) == 0
+
+
+INSTANCE = GROUPS.replace("def optimizer(params)", "def make(params)") + "optimizer = make(list(model.parameters()))\n"
+
+
+def test_optimizer_that_the_file_has_made_is_part_of_the_step(shell: Shell) -> None:
+    write(shell, INSTANCE)
+    by_instance = optimizer_bytes(shell)
+    write(shell, GROUPS)
+    assert by_instance == optimizer_bytes(shell) > 0
+
+
+def test_step_with_the_optimizer_that_the_file_has_made_has_eagers_bits(shell: Shell) -> None:
+    result = shell.tmmu("run", write(shell, INSTANCE), *STEP, "--check")
+    assert result.out.rstrip().endswith("25 outputs and states have the bits of the model itself")
+
+
+def test_optimizer_of_another_model_is_not_looked_at(shell: Shell) -> None:
+    write(shell, "optimizer = torch.optim.Adam(nn.Linear(2, 2).parameters())\n")
+    assert optimizer_bytes(shell) == 0
+
+
+def test_optimizer_of_a_part_of_the_model_is_refused_in_one_line(shell: Shell) -> None:
+    result = shell.tmmu("plan", write(shell, "optimizer = torch.optim.Adam(model[0].parameters())\n"), *STEP)
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert "CAPTURE_FAILED: `optimizer` has other parameters than those of the model" in result.err
+    frozen = "model[1:].requires_grad_(False)\noptimizer = torch.optim.Adam(model[0].parameters())\n"
+    write(shell, frozen)
+    assert optimizer_bytes(shell) > 0
 
 
 MAKERS = {

@@ -116,5 +116,45 @@ def test_function_that_lacks_its_batch_is_told_of_mode_step(
 ) -> None:
     write(shell, HEAD + "def step(batch):\n" + body)
     err = shell.tmmu(*arguments).err
-    assert "step needs batch (use --mode step if it is a training step" in err
+    assert "step needs batch (use --mode step if it takes a step" in err
+    assert "if it is the program, give --input batch=dtype[shape]" in err
     assert "--set batch=VALUE" in err
+
+
+COUNTED = (
+    HEAD
+    + """optimizer = torch.optim.SGD(model.parameters(), 0.1)
+count = 0
+def step(batch):
+    global count
+    model(batch[0]).sum().backward()
+    count += 1
+    if count % EVERY == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+)
+UNUPDATED = "no update is in it: it called no optimizer's step"
+
+
+def test_accumulation_that_a_counter_ends_later_is_said_to_have_no_update(shell: Shell) -> None:
+    result = shell.tmmu("plan", write(shell, COUNTED.replace("EVERY", "8")), "--device", "cpu")
+    assert UNUPDATED in result.out
+    assert shell.tmmu("plan", "train.py:step", "--json").record["first_step"]["skips_update"] is True
+
+
+def test_step_that_updates_or_leaves_no_gradient_is_not_said_to_lack_an_update(shell: Shell) -> None:
+    assert UNUPDATED not in shell.tmmu("plan", write(shell, COUNTED.replace("EVERY", "1")), "--device", "cpu").out
+    text = HEAD + "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+    evaluation = "def step(batch):\n    optimizer.zero_grad()\n    with torch.no_grad():\n        model(batch[0])\n"
+    result = shell.tmmu("plan", write(shell, text + evaluation), "--mode", "step", "--device", "cpu", "--json")
+    assert result.record["first_step"]["skips_update"] is False
+
+
+@pytest.mark.parametrize("body", ["def step():\n    train(inputs()[0])\n", "def step(batch):\n    train(batch[0])\n"])
+def test_plan_of_a_step_is_compared_with_a_step_whatever_it_calls(shell: Shell, body: str) -> None:
+    step = write(shell, HEAD + "def train(x):\n    model(x).sum().backward()\n" + body)
+    assert shell.tmmu("plan", step, "--mode", "step", "--device", "cpu").code == 0
+    done = shell.tmmu("diff", "train.step.plan.cbor", step, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert not any(figure["change"] for figure in done.record["figures"])

@@ -16,6 +16,7 @@ from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.failures.causes import BATCH_IN_PLACE_OF_LOADER
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.dtypes import with_dtype
+from tmmu.passes.capture.targets.file_optimizer import FileInstance
 from tmmu.passes.capture.targets.settings import setting_of
 from tmmu.passes.capture.workload import Workload, module_of
 from tmmu.torch_private import UNCOMPILED_MODULE
@@ -58,7 +59,7 @@ def workload_of_module(module: ModuleType, request: CaptureRequest, folder: str)
         args=args,
         kwargs=kwargs,
         loss=getattr(module, "loss", None),
-        optimizer=_optimizer_maker(module),
+        optimizer=_optimizer_maker(module, module_of(run)),
         gives_values=not request.symbolic_inputs,
     )
     return with_dtype(workload, request)
@@ -91,15 +92,21 @@ def workload_of_object(module: ModuleType, name: str, request: CaptureRequest, f
         args=args,
         kwargs={**kwargs, **extra},
         loss=getattr(module, "loss", None),
-        optimizer=_optimizer_maker(module),
+        optimizer=_optimizer_maker(module, module_of(run)),
         gives_values=not request.symbolic_inputs,
     )
     return with_dtype(workload, request)
 
 
-def _optimizer_maker(module: ModuleType) -> Callable[..., Any] | None:
-    """The file's ``optimizer(params)``: a function, a class, a partial call; what takes no parameters is not one."""
+def _optimizer_maker(module: ModuleType, model: torch.nn.Module | None) -> Callable[..., Any] | None:
+    """The file's ``optimizer(params)``: a function, a class, a partial call; what takes no parameters is not one.
+
+    Or an optimizer that the file has made of this model's parameters, as a function that makes it of others.
+    """
     maker = getattr(module, "optimizer", None)
+    if isinstance(maker, torch.optim.Optimizer):
+        instance = FileInstance(maker)
+        return instance if model is not None and instance.has_any(model.parameters()) else None
     return (
         maker
         if callable(maker) and not isinstance(maker, torch.nn.Module) and len(required_parameters(maker)) == 1
@@ -241,7 +248,10 @@ def _call_maker(
     missing = [name for name in required_parameters(maker) if name not in taken]
     if missing:
         setting = f"give --set {missing[0]}=VALUE"
-        step = f"use --mode step if it is a training step of its own; if it makes the model, {setting}"
+        step = (
+            "use --mode step if it takes a step of its own (with or without gradients); "
+            f"if it is the program, give --input {missing[0]}=dtype[shape]; if it makes the model, {setting}"
+        )
         raise InvalidConfig(
             f"{getattr(maker, '__name__', 'model')} needs {', '.join(missing)}",
             fix=step if may_be_step else f"{setting}, or name a function of the file that makes the model",

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import UPDATE_MODULE
+from tmmu.ir.lifetimes import EagerRun
 from tmmu.passes.capture.fake.fused_layers import fused_layers_noted, with_parts
 from tmmu.passes.capture.program import CapturedProgram, StepRemains, Window
 from tmmu.passes.capture.record.lifetimes import FUNCTIONS
@@ -84,8 +85,12 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
         scaled_updates=scaled.count,
         growth=max(growth, 0),
         remains=remains,
-        eager=with_parts(program.eager, fused),
+        eager=_as_own_step(with_parts(program.eager, fused)),
     )
+
+
+def _as_own_step(run: EagerRun | None) -> EagerRun | None:
+    return None if run is None else replace(run, own_step=True)
 
 
 def _require_run(results: Any) -> None:
@@ -110,7 +115,12 @@ def _remains_of(
         numbers=reach.numbers | numbers,
         generators=reach.generators,
         updates=updates,
+        has_optimizer=any(_has_gradient(optimizer) for optimizer in reach.optimizers.values()),
     )
+
+
+def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _note_what_is_there(workload: Workload, recorder: Recorder, earlier: list[Recorder]) -> tuple[Any, ...]:

@@ -43,6 +43,7 @@ class Reach:
     """Strided ones, each object once."""
     numbers: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, torch.Generator] = field(default_factory=dict)
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
 
     def storage_names(self) -> dict[int, str]:
         """By address of its storage, the first name of a tensor on it."""
@@ -89,7 +90,6 @@ class _Walk:
 
     def __init__(self) -> None:
         self.reach = Reach()
-        self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._plain: list[tuple[str, torch.Tensor]] = []
         self._seen: dict[int, Any] = {}
         self._names: dict[int, str] = {}
@@ -127,7 +127,7 @@ class _Walk:
             for key, parameter in value.named_parameters(recurse=False):
                 self._push_hooks(f"{path}.{key}", parameter)
         elif isinstance(value, torch.optim.Optimizer):
-            self._optimizers[path] = value
+            self.reach.optimizers[path] = value
             self._push(path, [item for item in vars(value).items() if item[0] not in ("state", "param_groups")])
             groups = [{key: item for key, item in group.items() if key != "params"} for group in value.param_groups]
             self._push(f"{path}.param_groups", _items(groups))
@@ -172,7 +172,7 @@ class _Walk:
         for name, tensor in list(self.reach.tensors.items()):
             if tensor.is_leaf and tensor.grad is not None:
                 self._note(f"grad.{name}", tensor.grad)
-        for path, optimizer in self._optimizers.items():
+        for path, optimizer in self.reach.optimizers.items():
             self._name_state(path, optimizer, weights)
 
     def _name_state(self, path: str, optimizer: torch.optim.Optimizer, weights: Mapping[int, str]) -> None:
