@@ -30,6 +30,7 @@ from tmmu.passes.capture.fake.fused_layers import fused_layers_noted, with_parts
 from tmmu.passes.capture.fake.generators import generators_restored
 from tmmu.passes.capture.fake.initialization import quick_initialization
 from tmmu.passes.capture.fake.jagged import jagged_rows
+from tmmu.passes.capture.fake.loaders import loaders_in_order
 from tmmu.passes.capture.fake.process_state import process_state_restored
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
@@ -90,7 +91,7 @@ def _capture(
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
         building = Recorder(folder=folder)
-        with translate_errors(folder, Activity.BUILDING), building, quick_initialization():
+        with translate_errors(folder, Activity.BUILDING), building, quick_initialization(), loaders_in_order():
             workload = load(fake)
         with translate_errors(folder), real_looking_fakes():
             if request.mode == "step":

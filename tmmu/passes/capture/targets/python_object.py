@@ -135,8 +135,7 @@ def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, fo
     else:
         maker = getattr(module, source)
         with in_activity(Activity.INPUTS):
-            value = _call_maker(maker, settings, used) if callable(maker) else maker
-        _refuse_loader(source, value)
+            value = _batch_of(source, _call_maker(maker, settings, used) if callable(maker) else maker)
         args, kwargs = spread_batch(value, takes)
     _refuse_unknown(settings, used, getattr(module, source, None))
     return Workload(
@@ -177,8 +176,7 @@ def _inputs(
         )
     inputs = module.inputs
     with in_activity(Activity.INPUTS):
-        value = _call_maker(inputs, settings, used) if callable(inputs) else inputs
-    _refuse_loader("inputs", value)
+        value = _batch_of("inputs", _call_maker(inputs, settings, used) if callable(inputs) else inputs)
     if isinstance(value, torch.Tensor):
         return (value,), {}
     if isinstance(value, Mapping):
@@ -193,10 +191,14 @@ def _step_hint(module: ModuleType) -> str:
     return "to plan its step, name it: FILE.py:step; or " if inspect.isfunction(getattr(module, "step", None)) else ""
 
 
-def _refuse_loader(name: str, value: object) -> None:
-    """``CAPTURE_FAILED`` for a loader in place of one of its batches."""
-    if isinstance(value, DataLoader):
-        raise CaptureFailed(f"`{name}` is a DataLoader", fix=BATCH_IN_PLACE_OF_LOADER)
+def _batch_of(name: str, value: Any) -> Any:
+    """The value itself; of a loader its first batch. ``CAPTURE_FAILED`` for a loader without any."""
+    if not isinstance(value, DataLoader):
+        return value
+    batch = next(iter(value), None)
+    if batch is None:
+        raise CaptureFailed(f"`{name}` is a DataLoader without a batch", fix=BATCH_IN_PLACE_OF_LOADER)
+    return batch
 
 
 def _inputs_of_options(request: CaptureRequest, run: Any) -> dict[str, Any]:

@@ -99,7 +99,7 @@ ROWS = (
     Row("inputs_look_at_random_numbers", "model = nn.Linear(4, 4)\ndef inputs():\n    torch.rand(1).item()\n",
         ("makes the inputs",), ("forward", "torch.where", "the model")),
     Row("inputs_of_a_loader", "model = nn.Linear(4, 4)\nfrom torch.utils.data import DataLoader\n"
-        "inputs = next(iter(DataLoader([torch.zeros(4)] * 4, batch_size=2, shuffle=True)))\n",
+        "inputs = DataLoader([], batch_size=2)\n",
         ("write one batch as the loader makes it",), ("Python numbers",)),
     Row("optimizer_of_the_file_raises", "model = nn.Linear(4, 1)\n" + INPUTS
         + "def optimizer(params):\n    raise ValueError('no')\n",

@@ -8,6 +8,7 @@ import torch
 from tmmu.codec.value_text import parse_value
 from tmmu.errors import CaptureFailed, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.ir.graph import Graph
+from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.python_object import parse_input
 from tmmu.passes.capture.trace import capture
@@ -423,25 +424,68 @@ def test_a_model_is_asked_for_no_attribute_that_it_may_refuse(tmp_path: Path) ->
 
 
 LOADER = """
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 loader = DataLoader(TensorDataset(torch.zeros(8, 4)), batch_size=2, shuffle=True)
 def step(batch):
     return batch[0] * 2
 """
 
 
+def shapes_of_inputs(program: CapturedProgram) -> list[tuple[int, ...]]:
+    return [tuple(window.shape) for window in program.inputs]
+
+
 @pytest.mark.parametrize(
-    ("lines", "mode", "says"),
+    ("lines", "mode"),
     [
-        ("inputs = next(iter(loader))", "inference", "DataDependent"),
-        ("def inputs():\n    return next(iter(loader))", "inference", "DataDependent"),
-        ("inputs = loader", "inference", "`inputs` is a DataLoader"),
-        ("def inputs():\n    return loader", "inference", "`inputs` is a DataLoader"),
-        ("batch = loader", "step", "`batch` is a DataLoader"),
+        ("inputs = next(iter(loader))[0]", "inference"),
+        ("def inputs():\n    return next(iter(loader))[0]", "inference"),
+        ("inputs = loader", "inference"),
+        ("def inputs():\n    return loader", "inference"),
+        ("batch = loader", "step"),
+        ("for batch in loader:\n    pass", "step"),
+        ("loader = DataLoader(loader.dataset, batch_size=2, shuffle=True, num_workers=2)\nbatch = loader", "step"),
+        ("batch = DataLoader(loader.dataset, sampler=RandomSampler(loader.dataset), batch_size=2)", "step"),
+        ("batch = DataLoader(loader.dataset, batch_sampler=BatchSampler(loader.sampler, 2, False))", "step"),
+        ("batch = next(iter(DataLoader([[torch.zeros(2, 4)]], batch_size=None)))", "step"),
     ],
 )
-def test_loader_in_place_of_a_batch_is_told_what_to_write(tmp_path: Path, lines: str, mode: str, says: str) -> None:
-    error = refusal_of(tmp_path, LINEAR + LOADER + lines, "step" if mode == "step" else "Net", mode=mode)
+def test_batch_of_a_loader_has_its_shapes(tmp_path: Path, lines: str, mode: str) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(LINEAR + LOADER + lines + "\n")
+    target = f"{path}:{'step' if mode == 'step' else 'Net'}"
+    program = capture(CaptureRequest(model=target, mode=mode, device="cpu"))
+    assert shapes_of_inputs(program) == [(2, 4)]
+
+
+STREAM = """
+from torch.utils.data import DataLoader, IterableDataset
+class Stream(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield {"x": torch.zeros(4), "y": 1}
+batch = DataLoader(Stream(), batch_size=3)
+def step(batch):
+    return batch["x"] * batch["y"][:, None]
+"""
+
+
+def test_endless_stream_gives_a_batch_too(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text("import torch\n" + STREAM)
+    program = capture(CaptureRequest(model=f"{path}:step", mode="step", device="cpu"))
+    assert shapes_of_inputs(program) == [(3, 4), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("batch = DataLoader(TensorDataset(torch.zeros(1, 4)), batch_size=2, drop_last=True)", "without a batch"),
+        ("def step():\n    return next(iter(loader))[0] * 2", "DataDependent"),
+    ],
+)
+def test_loader_that_gives_none_is_told_what_to_write(tmp_path: Path, lines: str, says: str) -> None:
+    error = refusal_of(tmp_path, LINEAR + LOADER + lines, "step", mode="step")
     assert isinstance(error, CaptureFailed)
     assert says in error.what
     assert "write one batch as the loader makes it" in error.fix
