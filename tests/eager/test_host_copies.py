@@ -213,3 +213,22 @@ def test_figures_and_file_name_the_host(tmp_path: Path) -> None:
     assert figures.host_bytes == COUNT
     assert read_graph(encode_graph(graph)) == graph
     assert list(lifetimes(graph)) == []
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_data_that_a_loader_draws_from_is_no_memory_of_a_gpu(tmp_path: Path, device: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "net = torch.nn.Linear(64, 64)\n"
+        "loader = DataLoader(TensorDataset(torch.zeros(1000, 64)), batch_size=8, shuffle=True)\n"
+        "batch = next(iter(loader))\n"
+        "def step(batch):\n"
+        "    net.zero_grad(); net(batch[0]).square().mean().backward()\n"
+    )
+    run = capture(CaptureRequest(model=f"{path}:step", mode="step", device=device)).eager
+    assert run is not None
+    data = 1000 * 64 * 4 if device == "cpu" else 0
+    assert run.persistent_bytes == (COUNT + 64 * 4) + 8 * 64 * 4 + data
+    assert run.host.bytes == ()

@@ -91,7 +91,12 @@ def _capture(
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
         building = Recorder(folder=folder)
-        with translate_errors(folder, Activity.BUILDING), building, quick_initialization(), loaders_in_order():
+        with (
+            translate_errors(folder, Activity.BUILDING),
+            building,
+            quick_initialization(),
+            loaders_in_order(request.device),
+        ):
             workload = load(fake)
         with translate_errors(folder), real_looking_fakes():
             if request.mode == "step":
