@@ -188,7 +188,11 @@ class _CallPieces:
         """The call of an op that stands for one of this text."""
         if kind == TWIN:
             return self._twin()
-        if kind == SUBLIST and part:
+        if kind == SUBLIST:
+            entries = [len(each.pieces) for each in self.lists.values()]
+            entries += [len(self.results)] if all(self.text.results) and len(self.text.results) else []
+            if len(part) != 2 or not 0 <= part[0] < part[1] <= min(entries, default=0):
+                raise InternalError(f"{self.text.operator} has no sublist {part}")
             return self._sublist(*part)
         return self._partial(self.text, [(self.arguments, 0, len(self.text.arguments))])
 

@@ -200,7 +200,10 @@ class _Picked:
         return BufferId(-1 - len(PICKED_STEPS) * self.op - step)
 
     def _of_step(self, step: int, window: TensorWindow) -> ValueId:
-        piece = self.tables.pieces[self._named(step)][-1]
+        pieces = self.tables.pieces.get(self._named(step))
+        if not pieces or pieces[-1].row < 0:
+            raise InternalError(f"op {self.op} has a step of a loss before step {step}")
+        piece = pieces[-1]
         return self.tables.window_at(piece.buffer, piece.row, window)
 
     def _fresh(self, step: int, window: TensorWindow) -> ValueId:

@@ -136,6 +136,8 @@ def _box(base: BaseOp, part: Part, *, is_placed: bool) -> ExpectedPart | str:
     box = box_of(part, result.window.shape)
     if box is None or others:
         return f"has no part {part}"
+    if any(source.window.dtype.startswith("complex") for source in (*arguments, result)):
+        return "has complex numbers, whose products are contracted where vectors end or not"
     cut = expected_cut(base.text, [source.window.shape for source in arguments], box)
     if isinstance(cut, str):
         return cut

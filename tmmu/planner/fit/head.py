@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tmmu.ir.call_text import CallText, decode_call
-from tmmu.ir.graph import Graph, OpCalls
+from tmmu.ir.graph import DTYPE_BYTES, Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import TensorWindow, window_of
 
@@ -82,7 +82,7 @@ class Steps:
 class Head:
     """``row_ops``: what is cut by rows, in order, the product first; ``products``: what reads the gradients of logits.
 
-    ``rows`` and ``classes`` of the logits.
+    ``rows`` and ``classes`` of the logits, as the product makes them.
     """
 
     loss: OpId
@@ -90,12 +90,13 @@ class Head:
     products: tuple[OpId, ...]
     rows: int
     classes: int
+    logits_bytes: int
 
 
 def heads(steps: Steps) -> list[Head]:
     """Every head that may be cut, that of the largest logits first."""
     found = [head for op in steps.graph.ops.ids if (head := _head_of(steps, op)) is not None]
-    return sorted(found, key=lambda head: (-head.rows * head.classes, head.loss))
+    return sorted(found, key=lambda head: (-head.logits_bytes, head.loss))
 
 
 def _head_of(steps: Steps, loss: OpId) -> Head | None:
@@ -108,9 +109,11 @@ def _head_of(steps: Steps, loss: OpId) -> Head | None:
     chain = _back_to_product(steps, softmax)
     if not chain:
         return None
-    rows, classes = steps.window(steps.result(chain[0])).shape
+    logits = steps.window(steps.result(chain[0]))
+    rows, classes = logits.shape
+    size = rows * classes * DTYPE_BYTES[logits.dtype]
     row_ops, products = _forward(steps, chain)
-    return Head(loss=loss, row_ops=row_ops, products=products, rows=rows, classes=classes)
+    return Head(loss=loss, row_ops=row_ops, products=products, rows=rows, classes=classes, logits_bytes=size)
 
 
 def _is_loss_of_one_column(steps: Steps, loss: OpId) -> bool:

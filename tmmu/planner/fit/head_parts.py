@@ -52,13 +52,19 @@ class _Row:
     part: Part
 
 
-def head_parts(base: Graph, parts: int, *, near: bool = False) -> Rewrite:
+SMALLEST_LOGITS: Final = 1 << 24
+"""Bytes of logits below which a head stays whole."""
+
+
+def head_parts(base: Graph, parts: int, *, near: bool = False, smallest: int = SMALLEST_LOGITS) -> Rewrite:
     """The rewrite in at least so many parts, fewer where they would have few rows; one that changes nothing where no
-    head can be cut. ``base`` has calls. ``near``: the gradient of the weights may be summed over parts.
+    head of at least ``smallest`` bytes of logits can be cut. ``base`` has calls. ``near``: the gradient of the weights
+    may be summed over parts.
     """
     steps = Steps.of(base)
-    candidates = (_rows(steps, head, parts, near=near) for head in heads(steps)) if parts > 1 else iter(())
-    rows = next(filter(None, candidates), None) or [_Row(op, SAME, ()) for op in base.ops.ids]
+    candidates = [head for head in heads(steps) if head.logits_bytes >= smallest] if parts > 1 else []
+    cut = (_rows(steps, head, parts, near=near) for head in candidates)
+    rows = next(filter(None, cut), None) or [_Row(op, SAME, ()) for op in base.ops.ids]
     return Rewrite(
         base_hash=base.ir_hash,
         origin=tuple(row.origin for row in rows),

@@ -31,7 +31,7 @@ def base() -> Graph:
 @cache
 def cut(*, near: bool = True, model: str = "short floats") -> Pair:
     """The head of the base in parts."""
-    rewrite = head_parts(head_step(model), 6, near=near)
+    rewrite = head_parts(head_step(model), 6, near=near, smallest=1)
     return rebuild_graph(head_step(model), rewrite), rewrite
 
 
@@ -228,10 +228,22 @@ def test_parts_of_what_persists_are_refused() -> None:
     """A result that is there after the step is made once, whole."""
     clone = base().ops.target.index("aten.clone.default")
     kept = edit(base(), "buffers.role", "state", base().values.buffer[base().ops.writes[clone][0]])
-    rewrite = head_parts(kept, 6)
+    rewrite = head_parts(kept, 6, smallest=1)
     assert PART in rewrite.kind
     faults = check_rewrite(kept, rebuild_graph(kept, rewrite), rewrite)
     assert {fault.rule for fault in faults} == {"effects"}
+
+
+def test_parts_of_complex_numbers_are_refused() -> None:
+    """A product of them is contracted or not, by where it stands."""
+    clone = base().ops.target.index("aten.clone.default")
+    value = base().ops.reads[clone][0]
+    changed = edit(base(), "values.dtype", "complex32", value)
+    rewrite = head_parts(changed, 6, smallest=1)
+    assert PART in rewrite.kind
+    faults = check_rewrite(changed, rebuild_graph(changed, rewrite), rewrite)
+    assert {fault.rule for fault in faults} == {"call"}
+    assert "complex" in faults[0].what
 
 
 def test_total_weight_of_another_loss_is_not_the_total_weight() -> None:

@@ -35,7 +35,7 @@ def results_of(name: str) -> dict[str, torch.Tensor]:
 
 
 def rewritten(base: Graph, parts: int = 6, *, near: bool = False) -> tuple[Graph, Rewrite]:
-    rewrite = head_parts(base, parts, near=near)
+    rewrite = head_parts(base, parts, near=near, smallest=1)
     graph = rebuild_graph(base, rewrite)
     require_legal(graph)
     require_meaning(base, graph, rewrite, near=NEAR if near else frozenset())
@@ -81,14 +81,21 @@ def test_near_parts_differ_by_the_sums_of_the_weights_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_CUT)
 def test_what_cannot_be_cut_stays_as_it_is(name: str) -> None:
-    rewrite = head_parts(head_step(name), 6, near=True)
+    rewrite = head_parts(head_step(name), 6, near=True, smallest=1)
     assert set(rewrite.kind) == {SAME}
     assert list(rewrite.origin) == [*range(len(head_step(name).ops))]
 
 
 @pytest.mark.parametrize("parts", [0, 1])
 def test_one_part_is_the_whole(parts: int) -> None:
-    assert set(head_parts(head_step("tied"), parts).kind) == {SAME}
+    assert set(head_parts(head_step("tied"), parts, smallest=1).kind) == {SAME}
+
+
+def test_small_heads_stay_whole() -> None:
+    base = head_step("tied")
+    assert set(head_parts(base, 6).kind) == {SAME}
+    assert set(head_parts(base, 6, smallest=LOGITS + 1).kind) == {SAME}
+    assert PART in head_parts(base, 6, smallest=LOGITS).kind
 
 
 @pytest.mark.parametrize("name", ["tied", "frozen", "frozen in short floats", "of all rows", "a share of a sum"])
@@ -121,7 +128,7 @@ def test_parts_and_early_updates_are_one_rewrite() -> None:
 
 def test_rewrite_is_deterministic() -> None:
     base = head_step("tied")
-    assert head_parts(base, 6) == head_parts(base, 6)
+    assert head_parts(base, 6, smallest=1) == head_parts(base, 6, smallest=1)
     assert rewritten(base)[0].ir_hash == rewritten(base)[0].ir_hash
 
 
