@@ -1,0 +1,111 @@
+"""Whether parts of products have the bits of the whole on a device: kernels may add in another order for another size.
+
+For each distinct product of a rewrite the whole is computed once on normal numbers, and one part of each size and
+alignment beside it. What rows take by themselves is not tried: the judge's table has it as exact. Takes the memory of
+one whole product and its factors at a time, so that it comes before the slabs of a plan. State: none; the caller's
+random numbers are not touched.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tmmu.ir.call_text import CallText, decode_call, encode_call
+from tmmu.ir.graph import Graph
+from tmmu.ir.ids import OpId
+from tmmu.ir.parts.boxes import Box, TensorWindow, box_of, window_of
+from tmmu.ir.parts.cut_call import cut_call
+from tmmu.ir.parts.tables import ALIGNMENT
+from tmmu.ir.program import Program, ValueRef
+from tmmu.ir.rewrite import PART, PLACED, Rewrite
+from tmmu.judge.rewrite.cuts import PRODUCTS
+from tmmu.runtime.kernels.code import call_results, make_instruction
+from tmmu.runtime.memory.slab import Slab, has_same_bits
+from tmmu.runtime.steps.trial_values import NORMAL, fill_arguments
+
+
+def differing_parts(base: Program, rewrite: Rewrite, device: torch.device) -> list[OpId]:
+    """The products of the base that have a part with other bits than the whole on this device; empty where none has."""
+    verdicts: dict[object, bool] = {}
+    differing = []
+    for op, boxes in _boxes_by_product(base.graph, rewrite).items():
+        key = (encode_call(_text(base.graph, op)), tuple(_windows(base.graph, op)), tuple(boxes.values()))
+        if key not in verdicts:
+            verdicts[key] = _has_bits_of_whole(base, op, list(boxes.values()), device)
+        if not verdicts[key]:
+            differing.append(op)
+    return differing
+
+
+def _boxes_by_product(graph: Graph, rewrite: Rewrite) -> dict[OpId, dict[object, Box]]:
+    """Of each product that is cut, a box of each size and alignment of its operands."""
+    found: dict[OpId, dict[object, Box]] = {}
+    for op, kind, part in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
+        if kind not in (PART, PLACED) or graph.ops.target[op] not in PRODUCTS:
+            continue
+        *operands, result = _windows(graph, op)
+        box = box_of(part, result.shape)
+        cut = None if box is None else cut_call(_text(graph, op), [window.shape for window in operands], box)
+        if box is not None and cut is not None:
+            taken = [window.narrowed(each) for window, each in zip(operands, cut.boxes, strict=True)]
+            size = tuple((window.shape, window.offset % ALIGNMENT) for window in taken)
+            found.setdefault(op, {}).setdefault(size, box)
+    return found
+
+
+def _text(graph: Graph, op: OpId) -> CallText:
+    assert graph.calls is not None
+    text = decode_call(graph.calls.texts[graph.calls.call[op]])
+    assert text is not None  # the graph is legal
+    return text
+
+
+def _windows(graph: Graph, op: OpId) -> list[TensorWindow]:
+    """Of its operands, the result last."""
+    assert graph.calls is not None
+    return [window_of(graph, value) for value in graph.calls.operands[op]]
+
+
+def _has_bits_of_whole(base: Program, op: OpId, boxes: Sequence[Box], device: torch.device) -> bool:
+    """Whether each part is what the whole has in its box."""
+    windows = _windows(base.graph, op)[:-1]
+    tensors = list(_drawn(windows, device))
+    whole = _result(base, op, tensors)
+    for box in boxes:
+        cut = cut_call(_text(base.graph, op), [window.shape for window in windows], box)
+        assert cut is not None  # it was cut before
+        parts = [_narrowed(tensor, each) for tensor, each in zip(tensors, cut.boxes, strict=True)]
+        if not has_same_bits(_result(base, op, parts), _narrowed(whole, box)):
+            return False
+    return True
+
+
+def _drawn(windows: Sequence[TensorWindow], device: torch.device) -> Iterator[torch.Tensor]:
+    """Tensors of these forms, aligned as in their buffers."""
+    for position, window in enumerate(windows):
+        low, high = window.span
+        start = low % ALIGNMENT
+        slab = Slab(start + high - low, ALIGNMENT, device)
+        tensor = slab.view(start, window.shape, window.stride, getattr(torch, window.dtype))
+        fill_arguments([tensor], NORMAL, position, integers=False)
+        yield tensor
+
+
+def _narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    return tensor[tuple(slice(low, high) for low, high in box)]
+
+
+def _result(base: Program, op: OpId, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The call of a product on other tensors."""
+    call, remaining = base.calls[op], iter(tensors)
+
+    def bound(argument: Any) -> Any:
+        return next(remaining) if isinstance(argument, ValueRef) else argument
+
+    keywords: Mapping[str, Any] = {name: bound(argument) for name, argument in call.kwargs}
+    instr = make_instruction(call.operator, tuple(map(bound, call.args)), keywords)
+    (result,) = call_results(replace(instr, switches=call.switches))
+    assert isinstance(result, torch.Tensor)
+    return result
