@@ -57,14 +57,16 @@ SMALLEST_LOGITS: Final = 1 << 24
 
 
 def head_parts(base: Graph, parts: int, *, near: bool = False, smallest: int = SMALLEST_LOGITS) -> Rewrite:
-    """The rewrite in at least so many parts, fewer where they would have few rows; one that changes nothing where no
-    head of at least ``smallest`` bytes of logits can be cut. ``base`` has calls. ``near``: the gradient of the weights
-    may be summed over parts.
+    """The rewrite with each head of at least ``smallest`` bytes of logits in at least so many parts, fewer where they
+    would have few rows; one that changes nothing where none can be cut. ``base`` has calls. ``near``: gradients of
+    weights may be summed over parts.
     """
     steps = Steps.of(base)
-    candidates = [head for head in heads(steps) if head.logits_bytes >= smallest] if parts > 1 else []
-    cut = (_rows(steps, head, parts, near=near) for head in candidates)
-    rows = next(filter(None, cut), None) or [_Row(op, SAME, ()) for op in base.ops.ids]
+    groups: list[list[_Row]] = [[_Row(op, SAME, ())] for op in base.ops.ids]
+    for head in heads(steps) if parts > 1 else ():
+        if head.logits_bytes >= smallest:
+            groups = _with_head(steps, head, groups, parts, near=near) or groups
+    rows = [row for group in groups for row in group]
     return Rewrite(
         base_hash=base.ir_hash,
         origin=tuple(row.origin for row in rows),
@@ -73,22 +75,23 @@ def head_parts(base: Graph, parts: int, *, near: bool = False, smallest: int = S
     )
 
 
-def _rows(steps: Steps, head: Head, parts: int, *, near: bool) -> list[_Row] | None:
-    """The ops with this head in parts; ``None`` where it cannot be."""
+def _with_head(
+    steps: Steps, head: Head, groups: Sequence[list[_Row]], parts: int, *, near: bool
+) -> list[list[_Row]] | None:
+    """The groups of ops that stay together, with this head in parts; ``None`` where it cannot be."""
     ranges = row_ranges(head.rows, _period(steps, head), parts)
     cut = None if ranges is None or len(ranges) < 2 else _cut(steps, head, ranges, near=near)
-    order = None if cut is None else _order(steps, head, cut)
+    order = None if cut is None else _order(steps, head, cut, groups)
     if cut is None or order is None:
         return None
     before, likes, after = order
-    first_like = min(likes, default=None, key=before.index)
-    rows: list[_Row] = []
-    for op in before:
-        if op == first_like:
-            rows += _weight_rows(head)
-        rows.append(_Row(op, LIKE, (steps.calls.operands[head.loss][-1],)) if op in likes else _Row(op, SAME, ()))
-    rows += _weight_rows(head) if first_like is None else []
-    return [*rows, *cut.rows, _Row(head.loss, PICKED, (LOSS,)), *(_Row(op, SAME, ()) for op in after)]
+    place = next((index for index, group in enumerate(before) if group[0].origin in likes), len(before))
+    like = (steps.calls.operands[head.loss][-1],)
+    asking = [
+        [_Row(group[0].origin, LIKE, like)] if group[0].origin in likes and group[0].kind == SAME else group
+        for group in before[place:]
+    ]
+    return [*before[:place], _weight_rows(head), *asking, [*cut.rows, _Row(head.loss, PICKED, (LOSS,))], *after]
 
 
 def _weight_rows(head: Head) -> list[_Row]:
@@ -268,28 +271,39 @@ def rows_box(shape: Sequence[int], low: int, high: int) -> Box | None:
     return None if rest is None else ((first, first + 1), *rest)
 
 
-def _order(steps: Steps, head: Head, cut: _Cut) -> tuple[list[OpId], set[OpId], list[OpId]] | None:
-    """(ops before the parts, of those the ones that have to ask another tensor for its form, ops after the parts).
+def _order(
+    steps: Steps, head: Head, cut: _Cut, groups: Sequence[list[_Row]]
+) -> tuple[list[list[_Row]], set[OpId], list[list[_Row]]] | None:
+    """(groups before the parts, the ops that may ask another tensor for its form, groups after the parts).
 
-    ``None`` where a part hangs on what hangs on a part of another op: on the value of the loss.
+    ``None`` where a part hangs on what hangs on a part of another op, such as the value of the loss, or where an op is
+    of another head.
     """
-    graph = steps.graph
-    successors = dependence_edges(graph, graph.ops.ids)
+    group_of = {row.origin: index for index, group in enumerate(groups) if _is_whole(group) for row in group}
+    if any(len(groups[group_of[op]]) > 1 for op in cut.ops):
+        return None
+    successors = dependence_edges(steps.graph, steps.graph.ops.ids)
     likes, behind, pending = set[OpId](), set[OpId](), [*cut.ops]
     while pending:
         for op in map(OpId, successors[pending.pop()]):
             if _asks_form_of_weight(steps, head, op):
                 likes.add(op)
             elif op not in behind and op not in cut.ops:
-                behind.add(op)
-                pending.append(op)
+                together = {row.origin for row in groups[group_of[op]]}
+                behind |= together
+                pending += together
     if any(not cut.ops.keys().isdisjoint(map(OpId, successors[op])) for op in behind):
         return None
-    last = max(cut.ops)
-    others = [op for op in graph.ops.ids if op not in cut.ops]
-    before = [op for op in others if op < last and op not in behind]
-    after = [op for op in others if op > last or op in behind]
-    return before, likes.intersection(before), after
+    last = max(group_of[op] for op in cut.ops)
+    others = [(index, group) for index, group in enumerate(groups) if group[0].origin not in cut.ops]
+    before = [group for index, group in others if index < last and not (_is_whole(group) and group[0].origin in behind)]
+    after = [group for index, group in others if index > last or (_is_whole(group) and group[0].origin in behind)]
+    return before, likes, after
+
+
+def _is_whole(group: Sequence[_Row]) -> bool:
+    """Whether a group is all that stands for its ops, and not what makes a total weight before them."""
+    return group[-1].part != (WEIGHT,) or group[-1].kind != PICKED
 
 
 def _asks_form_of_weight(steps: Steps, head: Head, op: OpId) -> bool:

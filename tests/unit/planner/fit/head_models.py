@@ -51,6 +51,13 @@ class Accumulated(Head):
         return nn.functional.cross_entropy(logits.view(-1, CLASSES), labels.view(-1), reduction="sum") / 8
 
 
+class Twice(Head):
+    """Two batches, one after the other."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids, labels) + super().forward(labels.clamp_min(0), ids)
+
+
 class OfItsValue(Head):
     """A loss whose gradient hangs on its value."""
 
@@ -89,6 +96,7 @@ MODELS: dict[str, Any] = {
     "of all rows": lambda: Head(shifted=False),
     "with a bias": lambda: Head(bias=True),
     "a share of a sum": lambda: Accumulated(tied=True),
+    "two of them": lambda: Twice(tied=True),
     "of its value": OfItsValue,
     "weighted": Weighted,
     "ignores a class": IgnoresAClass,

@@ -22,7 +22,7 @@ from tmmu.planner.fit.head_parts import head_parts, row_ranges, rows_box
 NEAR = frozenset(NEAR_RULES.values())
 NOT_CUT = ("of its value", "weighted", "ignores a class")
 CUT = [name for name in MODELS if name not in NOT_CUT]
-QUICK = ("short floats", "a share of a sum", "frozen in short floats")
+QUICK = ("short floats", "a share of a sum", "frozen in short floats", "two of them")
 EACH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CUT]
 WITHOUT_WEIGHT_GRADIENT = ("frozen", "frozen in short floats")
 LOGITS = BATCH * LENGTH * CLASSES * 4
@@ -98,7 +98,9 @@ def test_small_heads_stay_whole() -> None:
     assert PART in head_parts(base, 6, smallest=LOGITS).kind
 
 
-@pytest.mark.parametrize("name", ["tied", "frozen", "frozen in short floats", "of all rows", "a share of a sum"])
+@pytest.mark.parametrize(
+    "name", ["tied", "frozen", "frozen in short floats", "of all rows", "a share of a sum", "two of them"]
+)
 def test_logits_are_never_whole(name: str) -> None:
     base = head_step(name)
     graph, rewrite = rewritten(base, near=True)
