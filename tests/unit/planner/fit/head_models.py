@@ -11,7 +11,9 @@ from tests.runtime.harness import TOKEN, plan_of, same_bits
 from tmmu.ir.graph import Graph
 from tmmu.judge.check import judge
 from tmmu.passes.lowering.read_calls import read_program
+from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.executor import Executor
 
 BATCH, LENGTH, WIDTH, CLASSES = 3, 72, 24, 131
 
@@ -128,20 +130,26 @@ def weights(graph: Graph) -> dict[str, torch.Tensor]:
     return found
 
 
-def run_twice(graph: Graph) -> dict[str, torch.Tensor]:
-    """Outputs of two steps, and all that persists after them, by name."""
+def inputs_of(graph: Graph) -> dict[str, torch.Tensor]:
+    """Random classes; some labels are ignored."""
+    generator = torch.Generator().manual_seed(5)
+    names = [graph.notes.buffers[graph.values.buffer[value]] for value in graph.inputs]
+    inputs = {name: torch.randint(CLASSES, (BATCH, LENGTH), generator=generator) for name in names}
+    inputs["labels"][:, ::7] = -100
+    return inputs
+
+
+def bound(graph: Graph) -> Executor:
+    """The graph, planned, judged and bound."""
     program = read_program(graph)
     plan = plan_of(program, mode="backward", preset="train_full")
     judge(graph, plan, token=TOKEN)
-    executor = bind(program, plan, token=TOKEN, weights=weights(graph), device="cpu")
-    generator = torch.Generator().manual_seed(5)
-    shape = (BATCH, LENGTH)
-    inputs = {
-        graph.notes.buffers[graph.values.buffer[value]]: torch.randint(CLASSES, shape, generator=generator)
-        for value in graph.inputs
-    }
-    if "ignores" not in graph.notes.name:
-        inputs["labels"][:, ::7] = -100
+    return bind(program, plan, token=TOKEN, weights=weights(graph), device="cpu")
+
+
+def run_twice(graph: Graph) -> dict[str, torch.Tensor]:
+    """Outputs of two steps, and the bytes of all that persists after them, by name."""
+    executor, inputs = bound(graph), inputs_of(graph)
     results = {}
     for step in range(2):
         outputs = executor.run(inputs)
@@ -149,6 +157,14 @@ def run_twice(graph: Graph) -> dict[str, torch.Tensor]:
     results |= {name: executor.state(name).clone() for name in executor.states}
     executor.close()
     return results
+
+
+def run_with_sanitizer(graph: Graph) -> int:
+    """How many times a buffer was compared with the reference's; raises at the first that differs."""
+    executor = bound(graph)
+    report = run_sanitized(read_program(graph), executor, weights(graph), inputs_of(graph), token=TOKEN)
+    executor.close()
+    return report.compared
 
 
 def same_results(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from tests.runtime.harness import plan_of
-from tests.unit.planner.fit.head_models import BATCH, CLASSES, LENGTH, MODELS, head_step, run_twice, same_results
+from tests.unit.planner.fit.head_models import (
+    BATCH,
+    CLASSES,
+    LENGTH,
+    MODELS,
+    head_step,
+    run_twice,
+    run_with_sanitizer,
+    same_results,
+)
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
@@ -77,6 +86,12 @@ def test_near_parts_differ_by_the_sums_of_the_weights_alone(name: str) -> None:
         if "step" not in state and expected[state].dtype == torch.uint8:
             pair = expected[state].view(dtype).float(), found[state].view(dtype).float()
             assert torch.allclose(*pair, atol=torch.finfo(dtype).eps * 4, rtol=0.01)
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_parts_are_clean_under_the_sanitizer(near: bool) -> None:
+    graph, _ = rewritten(head_step("short floats"), near=near)
+    assert run_with_sanitizer(graph) > len(graph.ops)
 
 
 @pytest.mark.parametrize("name", NOT_CUT)
