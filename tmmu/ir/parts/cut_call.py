@@ -91,7 +91,7 @@ _CUTS: Final[Mapping[str, _Cut]] = {
         [
             *("aten.clone.default", "aten._to_copy.default", "aten._log_softmax.default"),
             *("aten._log_softmax_backward_data.default", "aten.add.Tensor", "aten.sub.Tensor"),
-            *("aten.mul.Tensor", "aten.div.Tensor"),
+            *("aten.mul.Tensor", "aten.div.Tensor", "aten.tanh.default", "aten.tanh_backward.default"),
         ],
         _elementwise,
     ),

@@ -2,8 +2,9 @@
 
 A row says, of a box of the only result, which boxes of its operands an op takes for it and how its other arguments
 change; then each element is computed from the same numbers by the same operations. ``EXACT`` rows have the bits of the
-whole however they are cut; of ``PRODUCTS``, kernels may add in another order for another size, so that parts of them
-are tried against the whole on each device. ``SUMS`` are only near: sums over ranges, added up. Rows are tried against
+whole however they are cut. Those of ``TRIED`` do where the kernels do not add in another order for another size, nor
+compute another approximation where vectors end: parts of them are tried against the whole on each device
+(``runtime/steps/part_trial.py``). ``SUMS`` are only near: sums over ranges, added up. Rows are tried against
 torch by ``tests/unit/judge/rewrite/test_cuts.py``.
 """
 
@@ -107,8 +108,13 @@ EXACT: Final[Mapping[str, CutRule]] = {
     "aten.slice_backward.default": _slice_gradient,
 }
 """Copies and casts, what IEEE 754 rounds in one way, and kernels that take rows by themselves."""
-PRODUCTS: Final[Mapping[str, CutRule]] = {"aten.mm.default": _product, "aten.addmm.default": _product}
-CUTS: Final[Mapping[str, CutRule]] = {**EXACT, **PRODUCTS}
+TRIED: Final[Mapping[str, CutRule]] = {
+    "aten.mm.default": _product,
+    "aten.addmm.default": _product,
+    "aten.tanh.default": _of_each_element,
+    "aten.tanh_backward.default": _of_each_element,
+}
+CUTS: Final[Mapping[str, CutRule]] = {**EXACT, **TRIED}
 
 
 def expected_cut(text: CallText, shapes: Shapes, box: Box) -> Cut:

@@ -21,6 +21,7 @@ ROW_BY_ROW: Final = frozenset(
         *("aten.clone.default", "aten._to_copy.default", "aten.mul.Tensor", "aten.div.Tensor"),
         *(LOG_SOFTMAX, "aten._log_softmax_backward_data.default"),
         *("aten.nll_loss_backward.default", "aten.slice_backward.default"),
+        *("aten.tanh.default", "aten.tanh_backward.default"),
     }
 )
 """Operators on logits that take rows by themselves; their last axis is that of the classes."""

@@ -1,9 +1,9 @@
-"""Whether parts of products have the bits of the whole on a device: kernels may add in another order for another size.
+"""Whether parts have the bits of the whole on a device: kernels may add in another order for another size.
 
-For each distinct product of a rewrite the whole is computed once on normal numbers, and one part of each size and
-alignment beside it. What rows take by themselves is not tried: the judge's table has it as exact. Takes the memory of
-one whole product and its factors at a time, so that it comes before the slabs of a plan. State: none; the caller's
-random numbers are not touched.
+For each distinct op of ``TRIED`` that a rewrite cuts, the whole is computed once on normal numbers, and one part of
+each size and alignment beside it. What the judge's table has as exact is not tried. Takes the memory of one whole
+result and its operands at a time, so that it comes before the slabs of a plan. State: none; the caller's random numbers
+are not touched.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,17 +20,17 @@ from tmmu.ir.parts.cut_call import cut_call
 from tmmu.ir.parts.tables import ALIGNMENT
 from tmmu.ir.program import Program, ValueRef
 from tmmu.ir.rewrite import PART, PLACED, Rewrite
-from tmmu.judge.rewrite.cuts import PRODUCTS
+from tmmu.judge.rewrite.cuts import TRIED
 from tmmu.runtime.kernels.code import call_results, make_instruction
 from tmmu.runtime.memory.slab import Slab, has_same_bits
 from tmmu.runtime.steps.trial_values import NORMAL, fill_arguments
 
 
 def differing_parts(base: Program, rewrite: Rewrite, device: torch.device) -> list[OpId]:
-    """The products of the base that have a part with other bits than the whole on this device; empty where none has."""
+    """The ops of the base that have a part with other bits than the whole on this device; empty where none has."""
     verdicts: dict[object, bool] = {}
     differing = []
-    for op, boxes in _boxes_by_product(base.graph, rewrite).items():
+    for op, boxes in _boxes_by_op(base.graph, rewrite).items():
         key = (encode_call(_text(base.graph, op)), tuple(_windows(base.graph, op)), tuple(boxes.values()))
         if key not in verdicts:
             verdicts[key] = _has_bits_of_whole(base, op, list(boxes.values()), device)
@@ -39,11 +39,11 @@ def differing_parts(base: Program, rewrite: Rewrite, device: torch.device) -> li
     return differing
 
 
-def _boxes_by_product(graph: Graph, rewrite: Rewrite) -> dict[OpId, dict[object, Box]]:
-    """Of each product that is cut, a box of each size and alignment of its operands."""
+def _boxes_by_op(graph: Graph, rewrite: Rewrite) -> dict[OpId, dict[object, Box]]:
+    """Of each op that is cut and tried, a box of each size and alignment of its operands."""
     found: dict[OpId, dict[object, Box]] = {}
     for op, kind, part in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
-        if kind not in (PART, PLACED) or graph.ops.target[op] not in PRODUCTS:
+        if kind not in (PART, PLACED) or graph.ops.target[op] not in TRIED:
             continue
         *operands, result = _windows(graph, op)
         box = box_of(part, result.shape)
@@ -98,7 +98,7 @@ def _narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
 
 
 def _result(base: Program, op: OpId, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The call of a product on other tensors."""
+    """The call of an op on other tensors."""
     call, remaining = base.calls[op], iter(tensors)
 
     def bound(argument: Any) -> Any:

@@ -53,6 +53,13 @@ class Accumulated(Head):
         return nn.functional.cross_entropy(logits.view(-1, CLASSES), labels.view(-1), reduction="sum") / 8
 
 
+class Capped(Head):
+    """Logits of at most 30."""
+
+    def logits(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(super().logits(ids) / 30) * 30
+
+
 class Twice(Head):
     """Two batches, one after the other."""
 
@@ -98,6 +105,7 @@ MODELS: dict[str, Any] = {
     "of all rows": lambda: Head(shifted=False),
     "with a bias": lambda: Head(bias=True),
     "a share of a sum": lambda: Accumulated(tied=True),
+    "capped": Capped,
     "two of them": lambda: Twice(tied=True),
     "of its value": OfItsValue,
     "weighted": Weighted,

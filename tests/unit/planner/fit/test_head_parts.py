@@ -114,7 +114,7 @@ def test_small_heads_stay_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tied", "frozen", "frozen in short floats", "of all rows", "a share of a sum", "two of them"]
+    "name", ["tied", "frozen", "frozen in short floats", "of all rows", "a share of a sum", "two of them", "capped"]
 )
 def test_logits_are_never_whole(name: str) -> None:
     base = head_step(name)

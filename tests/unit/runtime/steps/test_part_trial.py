@@ -38,7 +38,7 @@ def counted(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], l
     return results
 
 
-@pytest.mark.parametrize("name", ["tied", "short floats", "with a bias"])
+@pytest.mark.parametrize("name", ["tied", "short floats", "with a bias", "capped"])
 def test_parts_of_this_device_have_the_bits_of_the_whole(name: str) -> None:
     base = head_step(name)
     state = torch.get_rng_state()
