@@ -4,6 +4,7 @@ Found by operators and dataflow: from a loss by class back over what is done ele
 there to all that reads what is as large as the logits.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -131,8 +132,8 @@ def _back_to_product(steps: Steps, op: OpId) -> list[OpId]:
     """From the product of the logits to ``op``; empty where something else is between."""
     chain = [op]
     while steps.graph.ops.target[chain[0]] not in PRODUCTS:
-        value = steps.arguments(chain[0])[0]
-        writer = steps.only_writer(value)
+        value = max(steps.arguments(chain[0]), key=lambda value: math.prod(steps.window(value).shape), default=None)
+        writer = None if value is None else steps.only_writer(value)
         if steps.graph.ops.target[chain[0]] not in ROW_BY_ROW or writer is None:
             return []
         chain.insert(0, writer)

@@ -60,6 +60,17 @@ class Capped(Head):
         return torch.tanh(super().logits(ids) / 30) * 30
 
 
+class Scaled(Head):
+    """Logits times a number that is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def logits(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.scale * super().logits(ids)
+
+
 class Twice(Head):
     """Two batches, one after the other."""
 
@@ -106,6 +117,7 @@ MODELS: dict[str, Any] = {
     "with a bias": lambda: Head(bias=True),
     "a share of a sum": lambda: Accumulated(tied=True),
     "capped": Capped,
+    "scaled": Scaled,
     "two of them": lambda: Twice(tied=True),
     "of its value": OfItsValue,
     "weighted": Weighted,
