@@ -44,6 +44,8 @@ ACCEPTED = {
     "measure training": (None,),
     "compile autocast": (None,),
     "compile seed": (3,),
+    "compile budget": (None,),
+    "compile reserve": (3,),
     **{f"bind {option}": (True,) for option in ("replay", "adopt", "exact_strides")},
 }
 

@@ -28,11 +28,11 @@ threshold_backward trunc where.self xlogy.Tensor add.Scalar add.Tensor addcdiv a
 """.split()
 
 _OTHERS: Final = """
-_adaptive_avg_pool2d _cdist_forward _fft_c2c _fft_c2r _fft_r2c _fused_rms_norm _fused_rms_norm_backward _log_softmax
-_log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit.no_stats _pdist_forward _prelu_kernel
-_softmax _softmax_backward_data _to_copy _weight_norm_interface addbmm addmm addmv addr all all.dim amax amin any
-any.dim any.dims arange arange.start arange.start_step argmax argmin avg_pool2d avg_pool2d_backward baddbmm bmm
-bucketize.Tensor cat col2im complex constant_pad_nd convolution convolution_backward count_nonzero cummax cummin
+_adaptive_avg_pool2d _cdist_forward _fft_c2c _fft_c2r _fft_r2c _fused_rms_norm _fused_rms_norm_backward _grouped_mm
+_log_softmax _log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit.no_stats _pdist_forward
+_prelu_kernel _softmax _softmax_backward_data _to_copy _weight_norm_interface addbmm addmm addmv addr all all.dim amax
+amin any any.dim any.dims arange arange.start arange.start_step argmax argmin avg_pool2d avg_pool2d_backward baddbmm
+bmm bucketize.Tensor cat col2im complex constant_pad_nd convolution convolution_backward count_nonzero cummax cummin
 diag_embed diagonal_backward dot embedding eye eye.m fill.Scalar flip full full_like gather glu glu_backward
 grid_sampler_2d im2col index.Tensor index_select isin.Tensor_Tensor linalg_vector_norm linspace log_sigmoid_forward
 logspace logsumexp max max.dim max_pool2d_with_indices mean mean.dim min min.dim mm mse_loss mse_loss_backward mv

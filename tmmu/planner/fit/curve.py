@@ -35,8 +35,10 @@ LEVERS: Final[tuple[tuple[str, str], ...]] = (
 """Least harm first: a name, and what it does. None changes a bit of what the step computes, unless what is only near is
 allowed: then the gradient of the head's weights is summed over parts.
 """
-HEAD_PARTS: Final = 16
-"""Parts that a head is cut in, at least."""
+HEAD_PARTS: Final = (8, 16)
+"""Parts that a head is cut in, at least: fewer read the weights less often."""
+MOST_WORK: Final = 16_000_000
+"""Rows of schedules after which no further frame is searched; frames that start with the fewest bytes come first."""
 MUCH_LESS: Final = 0.95
 LITTLE_TIME: Final = 1 / 500
 """A form of the step that takes this share of another's bytes, for no more than this share of its time more, is the one
@@ -92,22 +94,16 @@ def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str]
     ``near``: rewrites that have other bits than the step are allowed.
     """
     plain = _table(base, arenas, levers, identity_rewrite(base))
-    frames, points, work = list[Frame](), list[CurvePoint](), 0
     starts = [_Start.of(base, arenas, levers, *named) for named in _rewrites(base, levers, near=near)]
-    for start in starts:
-        table = start.search.table
-        frame = Frame(
-            order=start.order,
-            rewrite=start.rewrite,
-            graph=table.graph,
-            time=table.time - plain.time,
-            flops=table.flops - plain.flops,
-        )
-        is_searched = RECOMPUTE in levers and not any(start.is_beaten_by(other, plain.time) for other in starts)
+    points, work = list[CurvePoint](), 0
+    for place in sorted(range(len(starts)), key=lambda place: (starts[place].point.peak, place)):
+        start = starts[place]
+        is_beaten = any(start.is_beaten_by(other, plain.time) for other in starts)
+        is_searched = RECOMPUTE in levers and work < MOST_WORK and not is_beaten
+        time, flops = start.search.table.time - plain.time, start.search.table.flops - plain.flops
         for point in _searched(start.search) if is_searched else (start.point,):
-            time, flops = frame.time + point.time, frame.flops + point.flops
-            points.append(CurvePoint(peak=point.peak, time=time, flops=flops, frame=len(frames), point=point))
-        frames.append(frame)
+            both = {"time": time + point.time, "flops": flops + point.flops}
+            points.append(CurvePoint(peak=point.peak, frame=place, point=point, **both))
         work += start.search.work
     return StepCurve(
         base=base,
@@ -116,7 +112,7 @@ def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str]
         near=near,
         time=plain.time,
         flops=plain.flops,
-        frames=tuple(frames),
+        frames=tuple(start.frame(plain) for start in starts),
         points=_undercut_by_none(points),
         work=work,
     )
@@ -141,10 +137,25 @@ class _Start:
         search.schedule(state)
         return cls(order=order, rewrite=rewrite, search=search, point=search.point(state))
 
+    def frame(self, plain: StepTable) -> Frame:
+        """What the curve keeps of it."""
+        table = self.search.table
+        return Frame(
+            order=self.order,
+            rewrite=self.rewrite,
+            graph=table.graph,
+            time=table.time - plain.time,
+            flops=table.flops - plain.flops,
+        )
+
     def is_beaten_by(self, other: "_Start", base_time: int) -> bool:
-        """Whether another frame takes much less bytes for hardly more time."""
+        """Whether another form in the same order takes much less bytes for hardly more time."""
         more_time = other.search.table.time - self.search.table.time
-        return other.point.peak < MUCH_LESS * self.point.peak and more_time <= LITTLE_TIME * base_time
+        return (
+            other.order == self.order
+            and other.point.peak < MUCH_LESS * self.point.peak
+            and more_time <= LITTLE_TIME * base_time
+        )
 
 
 def frame_table(curve: StepCurve, frame: int) -> StepTable:
@@ -185,9 +196,8 @@ def _forms(base: Graph, levers: Collection[str], *, near: bool) -> Iterator[Rewr
     whole = identity_rewrite(base)
     yield whole
     if PARTS in levers:
-        parts = head_parts(base, HEAD_PARTS, near=near)
-        if parts != whole:
-            yield parts
+        cut = dict.fromkeys(head_parts(base, count, near=near) for count in HEAD_PARTS)
+        yield from (parts for parts in cut if parts != whole)
 
 
 def _smallest_group(base: Graph) -> int:

@@ -96,7 +96,9 @@ SGD: dict[str, Any] = {
     "is_first_step": False,
 }
 NUMBERED = [0.5, 0.25, 2.0]
+GROUPED = numbers(16, 32).bfloat16(), numbers(4, 32, 24, seed=1).bfloat16(), torch.arange(4, 17, 4, dtype=torch.int32)
 BY_HAND: dict[str, tuple[Any, ...]] = {
+    "_grouped_mm": GROUPED,
     **dict.fromkeys(["abs_", "cos_", "rsqrt_", "sigmoid_", "silu_", "tanh_"], (X,)),
     **dict.fromkeys(["bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar"], (INTS, 3)),
     **dict.fromkeys(["clamp_max", "copysign.Scalar", "floor_divide.Scalar", "fmod.Scalar", "sub_.Scalar"], (X, 0.3)),
