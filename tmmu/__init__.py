@@ -3,6 +3,7 @@
     plan = tmmu.plan(model, inputs)          # or a step function: tmmu.plan(step, batch)
     plan.total, plan.eager.total_bytes, plan.fits("24GB"), plan.largest(10)
     plan.save("model"); tmmu.load("model.plan.cbor"); plan.diff(other); plan.report("model.html")
+    tmmu.max_size(plan_of_batch, "24GB").size  # the largest batch that fits
     tmmu.compile(model, inputs)(*inputs)     # the model, run inside its plan
     tmmu.measure(model, inputs).agrees       # torch's allocator in a real run, beside eager's figure
 
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tmmu.api.compile import compile as compile  # noqa: A004 - the name that people look for
     from tmmu.api.compiled_model import CompiledModel as CompiledModel
+    from tmmu.api.max_size import MaxSize as MaxSize
+    from tmmu.api.max_size import max_size as max_size
     from tmmu.api.measure import measure as measure
     from tmmu.api.measured_run import MeasuredRun as MeasuredRun
     from tmmu.api.memory_plan import MemoryPlan as MemoryPlan
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 _MODULES: Final = {
     "CompiledModel": "tmmu.api.compiled_model",
+    "MaxSize": "tmmu.api.max_size",
     "MeasuredRun": "tmmu.api.measured_run",
     "MemoryPlan": "tmmu.api.memory_plan",
     "PlanDiff": "tmmu.api.plan_diff",
@@ -33,11 +37,13 @@ _MODULES: Final = {
     "bind": "tmmu.runtime.execute.bind",
     "compile": "tmmu.api.compile",
     "load": "tmmu.api.memory_plan",
+    "max_size": "tmmu.api.max_size",
     "measure": "tmmu.api.measure",
     "plan": "tmmu.api.plan",
 }
 __all__ = [
     "CompiledModel",
+    "MaxSize",
     "MeasuredRun",
     "MemoryPlan",
     "PlanDiff",
@@ -45,6 +51,7 @@ __all__ = [
     "bind",
     "compile",
     "load",
+    "max_size",
     "measure",
     "plan",
 ]

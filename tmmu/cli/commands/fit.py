@@ -10,19 +10,24 @@ from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
-from tmmu.cli.output import render
+from tmmu.cli.output import max_report, render
 from tmmu.cli.output.fit_report import FitReport, lines, record
-from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, require_writable
+from tmmu.cli.output.max_report import MaxReport
+from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, refuse, require_writable
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
+from tmmu.cli.sizes import at_size, first_sizes, require_axis, size_unit
 from tmmu.codec.files import write_atomic
 from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX
 from tmmu.driver import Compiled
-from tmmu.errors import InvalidConfig
-from tmmu.planner.arenas import parse_size
+from tmmu.errors import BudgetTooSmall, InvalidConfig
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.fit.curve import LEVER_NAMES
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 from tmmu.planner.fit.fit_step import PPM, PlanSettings
+from tmmu.planner.sizes.max_size import SizeRequest, max_sizes
 from tmmu.report.contents import report_contents
 from tmmu.report.curve_figure import CurveFigure
 from tmmu.report.page import page_html
@@ -68,6 +73,15 @@ class FitCommandOptions(OptionGroup):
     curve: Annotated[
         bool, typer.Option("--curve", help="Print how few bytes the step takes, by the extra time. Default: no.")
     ] = False
+    largest: Annotated[
+        str | None,
+        typer.Option(
+            "--max",
+            metavar="NAME",
+            help="Find the largest batch or seq (or number of --set) that fits, as the step is and with the levers; "
+            "nothing is written. Default: fit the size that the model has.",
+        ),
+    ] = None
     reserve: options.Reserve = None
     output: Annotated[
         str | None,
@@ -117,6 +131,7 @@ class FitJob:
     name: str
     curve: bool
     page: Path | None
+    axis: str | None
     json: bool
 
     @property
@@ -139,6 +154,7 @@ def fit_job(
         raise InvalidConfig(
             "no limit is named", fix="give --budget SIZE, --step SIZE or --at-most PERCENT, or --curve to see them all"
         )
+    axis = None if limits.largest is None else _axis(request, limits)
     path = Path(model.name) if limits.output is None else parse_file(limits.output, "--output")
     path = path / model.name if path.is_dir() else path
     if not path.parent.is_dir():
@@ -155,8 +171,18 @@ def fit_job(
         name=path.name.removesuffix(PLAN_SUFFIX).removesuffix(FIT_SUFFIX),
         curve=limits.curve,
         page=_page(limits.report, path, model.path),
+        axis=axis,
         json=limits.as_json,
     )
+
+
+def _axis(request: ModelRequest, limits: FitCommandOptions) -> str:
+    """What ``--max`` names; refuses what it makes no sense without, or with."""
+    if limits.budget is None and limits.step is None:
+        raise InvalidConfig("--max: no limit is named", fix="give --budget SIZE or --step SIZE")
+    written = {"--curve": limits.curve or None, "--report": limits.report, "--output": limits.output}
+    refuse(written, "nothing is written with --max", fix="leave it out, and fit the size that is found")
+    return require_axis(request, limits.largest or "")
 
 
 def _page(text: str | None, output: Path, model: Path) -> Path | None:
@@ -193,6 +219,8 @@ def _parse_levers(text: str) -> tuple[str, ...]:
 
 def run_fit(job: FitJob) -> int:
     """Write the files if a limit is named, and print what was found; returns 0."""
+    if job.axis is not None:
+        return _run_max(job, job.axis)
     compiled = compile_request(job.request)
     _require_whole_step(compiled)
     memory = memory_of(compiled.plan, compiled.graph)
@@ -241,6 +269,59 @@ def run_fit(job: FitJob) -> int:
     else:
         render.print_lines(render.console(), lines(report))
     return 0
+
+
+def _run_max(job: FitJob, axis: str) -> int:
+    """Print the largest size; returns 0."""
+    plan = job.request.plan
+    request = SizeRequest(
+        starts=first_sizes(job.request, axis),
+        limit=_max_limit(job),
+        is_whole=job.budget is not None,
+        mode=plan.mode,
+        arenas=plan.arenas,
+        settings=PlanSettings(
+            preset=plan.preset, token=plan.token, budget=job.budget or job.step, search_nodes=plan.search_nodes
+        ),
+        unit=size_unit(axis),
+        levers=job.levers,
+        at_most=job.at_most,
+    )
+
+    def trace(size: int) -> tuple[Graph, Plan]:
+        compiled = compile_request(at_size(job.request, axis, size))
+        _require_whole_step(compiled)
+        return compiled.graph, compiled.plan
+
+    model = job.request.model
+    option = f"--{axis} " if model.kind == "hf" else f"--set {axis}="
+    report = MaxReport(
+        found=max_sizes(trace, request),
+        request=request,
+        axis=axis,
+        budget=job.budget,
+        reserve=job.reserve,
+        size_option=f"tmmu fit {model.text} {option}",
+        limit_option=f"--step {job.step}" if job.budget is None else f"--budget {job.budget}",
+    )
+    if job.json:
+        print_json(max_report.record(report))
+    else:
+        render.print_lines(render.console(), max_report.lines(report))
+    return 0
+
+
+def _max_limit(job: FitJob) -> int:
+    """Bytes for the stack, or for all but the reserve; ``BUDGET_TOO_SMALL`` where the reserve takes it."""
+    if job.budget is None:
+        return job.step or 0
+    if job.budget < job.reserve:
+        raise BudgetTooSmall(
+            f"the reserve of {readable_size(job.reserve)} is more than the budget of {readable_size(job.budget)}",
+            fix="give a larger budget or a smaller --reserve",
+            short=job.reserve - job.budget,
+        )
+    return job.budget - job.reserve
 
 
 def curve_figure(fitting: Fitting) -> CurveFigure | None:

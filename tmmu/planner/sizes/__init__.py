@@ -1,0 +1,1 @@
+"""Sizes: the largest batch or sequence whose step fits, from few traces."""
