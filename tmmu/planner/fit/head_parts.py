@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from tmmu.ir.graph import DTYPE_BYTES, Graph
+from tmmu.ir.graph import DTYPE_BYTES, PERSISTENT_ROLES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import Box, TensorWindow, part_of, whole
 from tmmu.ir.parts.cut_call import cut_call
@@ -52,19 +52,20 @@ class _Row:
     part: Part
 
 
-SMALLEST_LOGITS: Final = 1 << 24
-"""Bytes of logits below which a head stays whole."""
+SMALLEST_SHARE: Final = 1000
+"""A head stays whole whose logits are less than one in so many bytes that the step makes."""
 
 
-def head_parts(base: Graph, parts: int, *, near: bool = False, smallest: int = SMALLEST_LOGITS) -> Rewrite:
-    """The rewrite with each head of at least ``smallest`` bytes of logits in at least so many parts, fewer where they
-    would have few rows; one that changes nothing where none can be cut. ``base`` has calls. ``near``: gradients of
-    weights may be summed over parts.
+def head_parts(base: Graph, parts: int, *, near: bool = False, smallest: int | None = None) -> Rewrite:
+    """The rewrite with each head of at least ``smallest`` bytes of logits (``None``: a share of what the step makes) in
+    at least so many parts, fewer where they would have few rows; one that changes nothing where none can be cut.
+    ``base`` has calls. ``near``: gradients of weights may be summed over parts.
     """
     steps = Steps.of(base)
+    least = _bytes_made(base) // SMALLEST_SHARE if smallest is None else smallest
     groups: list[list[_Row]] = [[_Row(op, SAME, ())] for op in base.ops.ids]
     for head in heads(steps) if parts > 1 else ():
-        if head.logits_bytes >= smallest:
+        if head.logits_bytes >= least:
             groups = _with_head(steps, head, groups, parts, near=near) or groups
     rows = [row for group in groups for row in group]
     return Rewrite(
@@ -73,6 +74,12 @@ def head_parts(base: Graph, parts: int, *, near: bool = False, smallest: int = S
         kind=tuple(row.kind for row in rows),
         part=tuple(row.part for row in rows),
     )
+
+
+def _bytes_made(base: Graph) -> int:
+    """Of all buffers that do not persist."""
+    sizes = zip(base.buffers.bytes, base.buffers.role, strict=True)
+    return sum(size for size, role in sizes if role not in PERSISTENT_ROLES)
 
 
 def _with_head(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.runtime.harness import plan_of
+from tests.unit.ir.samples import edit
 from tests.unit.planner.fit.head_models import (
     BATCH,
     CLASSES,
@@ -108,9 +109,12 @@ def test_one_part_is_the_whole(parts: int) -> None:
 
 def test_small_heads_stay_whole() -> None:
     base = head_step("tied")
-    assert set(head_parts(base, 6).kind) == {SAME}
     assert set(head_parts(base, 6, smallest=LOGITS + 1).kind) == {SAME}
-    assert PART in head_parts(base, 6, smallest=LOGITS).kind
+    assert head_parts(base, 6) == head_parts(base, 6, smallest=LOGITS)
+    assert PART in head_parts(base, 6).kind
+    beside = len(base.buffers) - 1 - base.buffers.role[::-1].index("activation")
+    large = edit(base, "buffers.bytes", LOGITS * 1001, beside)
+    assert set(head_parts(large, 6).kind) == {SAME}
 
 
 @pytest.mark.parametrize(
