@@ -127,6 +127,7 @@ class ProgramBase:
     """What a program was rewritten from, and how: binding holds it against that."""
 
     graph: Graph
+    calls: tuple[Call, ...]
     rewrite: Rewrite
 
 

@@ -50,7 +50,7 @@ def rewrite_program(base: Program, rewrite: Rewrite) -> Program:
             for op, origin in enumerate(rewrite.origin)
         ),
         joint=None if base.joint is None else _rewritten_joint(base.joint, base.graph, graph, rewrite),
-        base=ProgramBase(graph=base.graph, rewrite=rewrite),
+        base=ProgramBase(graph=base.graph, calls=base.calls, rewrite=rewrite),
     )
 
 

@@ -22,6 +22,8 @@ LIST_PREFIXES: Final = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
 """Of operators that do to each entry of their lists what they do to a list of it alone."""
 SMALLEST_GROUP: Final = 1 << 20
 """Bytes of the largest tensors of a group's entries, below which the next entry joins it."""
+LARGE_ENTRY: Final = 64
+"""So many times the smallest group, an entry waits for no gradient of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,12 @@ def _entry_bytes(base: Graph, lists: Sequence[Sequence[Sequence[BufferId]]]) -> 
 
 
 def _groups(sizes: Sequence[int], smallest: int) -> list[tuple[int, int]]:
-    """Ranges of entries, each of at least ``smallest`` bytes but for the last."""
+    """Ranges of entries, each of at least ``smallest`` bytes but for the last, and those before a large entry."""
     ranges, low, total = list[tuple[int, int]](), 0, 0
     for index, size in enumerate(sizes):
+        if size >= LARGE_ENTRY * smallest and low < index:
+            ranges.append((low, index))
+            low, total = index, 0
         total += size
         if total >= smallest:
             ranges.append((low, index + 1))

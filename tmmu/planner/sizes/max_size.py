@@ -15,7 +15,7 @@ from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
 from tmmu.planner.arenas import readable_size
 from tmmu.planner.fit.curve import StepCurve, step_curve
-from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_point, fit_step, judged
+from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_point, fit_step, judge_step
 from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.sizes.largest import MOST, largest_size
 from tmmu.planner.sizes.size_model import NotPolynomialError, SizeModel, same_memory
@@ -142,7 +142,7 @@ class _WithLevers:
         least = fit_point(curve, place, self.request.settings)
         beside = needed_bytes(self.request, least.plan, least.graph) - least.stack_bytes
         cheapest = fit_step(curve, self.request.limit - beside, self.request.settings)
-        fitted = cheapest or judged(curve, least, self.request.settings)
+        fitted = cheapest or judge_step(curve, least, self.request.settings)
         extra = fitted.time * PPM // max(1, curve.time)
         return needed_bytes(self.request, fitted.plan, fitted.graph), fitted, extra
 

@@ -20,7 +20,8 @@ from blake3 import blake3
 from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.program import Call, Program, Switches
+from tmmu.ir.program import Call, Program, ProgramBase, Switches
+from tmmu.ir.rewrite import PARTIAL_KINDS
 from tmmu.ir.windows import writers
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import require_meaning
@@ -35,6 +36,7 @@ from tmmu.runtime.memory.usage import round_up
 from tmmu.runtime.memory.zero import zero_tensor
 from tmmu.runtime.steps.build import CompiledStep, compile_step
 from tmmu.runtime.steps.execution_stream import CUDA_SCRATCH, ExecutionStream, execution_stream_of
+from tmmu.runtime.steps.part_trial import differing_parts
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.runtime.steps.validate import ValidationContext, validate_steps
 from tmmu.runtime.weights.load import Weight, adopt_weights, check_weights, load_into, source_chunks
@@ -125,6 +127,23 @@ def bind_executor(request: BindRequest) -> Executor:
     return Executor(bind_program(request, weight_locations=locations), replay=request.replay)
 
 
+def _require_base(program: Program, base: ProgramBase, plan: Plan, device: torch.device) -> None:
+    """The program means its base, and its parts have the bits of the whole on this device, unless it is only near.
+
+    ``REWRITE_UNSOUND``; ``UNSUPPORTED_OP`` where a kernel adds in another order for a part.
+    """
+    near = frozenset(plan.fit.near) if plan.fit else frozenset[str]()
+    require_meaning(base.graph, program.graph, base.rewrite, near=near)
+    if near or set(PARTIAL_KINDS).isdisjoint(base.rewrite.kind):
+        return
+    differing = differing_parts(Program(graph=base.graph, calls=base.calls), base.rewrite, device)
+    for op in differing:
+        raise UnsupportedOp(
+            f"parts of op {op} {base.graph.ops.target[op]} have other bits than the whole on {device}",
+            fix="plan it with --allow near, or without parts: tmmu fit --only takeover,order,updates,recompute",
+        )
+
+
 def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Location] | None = None) -> BoundProgram:
     """What an executor runs, without one: for those that run it in another way.
 
@@ -135,8 +154,7 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
     _require_copyable(program.graph)
     judge(program.graph, plan, token=request.token)
     if program.base is not None:
-        near = frozenset(plan.fit.near) if plan.fit else frozenset[str]()
-        require_meaning(program.base.graph, program.graph, program.base.rewrite, near=near)
+        _require_base(program, program.base, plan, device)
     stream = execution_stream_of(device, request.scratch)
     sources = check_weights(program.graph, request.weights, skip=weight_locations or ())
     layout = segment_layout(plan) if weight_locations is None else without_text(segment_layout(plan))

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from tests.runtime.harness import plan_of
+from tests.runtime.harness import TOKEN, plan_of
 from tests.unit.ir.samples import edit
 from tests.unit.planner.fit.head_models import (
     BATCH,
@@ -16,8 +16,11 @@ from tests.unit.planner.fit.head_models import (
     run_twice,
     run_with_sanitizer,
     same_results,
+    weights,
 )
+from tmmu.errors import UnsupportedOp
 from tmmu.ir.graph import Graph
+from tmmu.ir.ids import OpId
 from tmmu.ir.plan import segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import LIKE, PART, PICKED, PLACED, SAME, SUMMAND, Rewrite
@@ -25,9 +28,11 @@ from tmmu.judge.rewrite.check import require_meaning
 from tmmu.judge.rewrite.parts import NEAR_RULES
 from tmmu.judge.rules import require_legal
 from tmmu.passes.lowering.read_calls import read_program
+from tmmu.passes.lowering.rewrite_program import rewrite_program
 from tmmu.planner.fit.compose import compose
 from tmmu.planner.fit.early_updates import early_updates
 from tmmu.planner.fit.head_parts import head_parts, row_ranges, rows_box
+from tmmu.runtime.execute.bind import bind
 
 NEAR = frozenset(NEAR_RULES.values())
 NOT_CUT = ("of its value", "weighted", "ignores a class")
@@ -187,3 +192,13 @@ def test_ranges_of_rows(rows: int, period: int, parts: int, ranges: list[tuple[i
 )
 def test_rows_that_are_a_box(shape: tuple[int, ...], rows: tuple[int, int], box: object) -> None:
     assert rows_box(shape, *rows) == box
+
+
+def test_binding_refuses_parts_whose_bits_differ_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = read_program(head_step("tied"))
+    program = rewrite_program(base, head_parts(base.graph, 4, smallest=1))
+    plan = plan_of(program, mode="backward", preset="train_full")
+    bind(program, plan, token=TOKEN, weights=weights(program.graph), device="cpu").close()
+    monkeypatch.setattr("tmmu.runtime.execute.bind.differing_parts", lambda *_: [OpId(3)])
+    with pytest.raises(UnsupportedOp, match=r"parts of op 3 .* have other bits than the whole on cpu"):
+        bind(program, plan, token=TOKEN, weights=weights(program.graph), device="cpu")
