@@ -141,7 +141,10 @@ class _WithLevers:
         curve, place = self._least(graph)
         least = fit_point(curve, place, self.request.settings)
         beside = needed_bytes(self.request, least.plan, least.graph) - least.stack_bytes
-        cheapest = fit_step(curve, self.request.limit - beside, self.request.settings)
+        try:
+            cheapest = fit_step(curve, self.request.limit - beside, self.request.settings)
+        except PlanError:  # an arena's own capacity is less than a cheaper form takes
+            cheapest = None
         fitted = cheapest or judge_step(curve, least, self.request.settings)
         extra = fitted.time * PPM // max(1, curve.time)
         return needed_bytes(self.request, fitted.plan, fitted.graph), fitted, extra
@@ -213,7 +216,10 @@ class _Search:
 
     def _is_as_predicted(self, model: SizeModel, size: int) -> bool:
         found = self._trace_at(size) if size else None
-        return found is not None and same_memory(model.graph_at(size), found[0])
+        try:
+            return found is not None and same_memory(model.graph_at(size), found[0])
+        except NotPolynomialError:
+            return False
 
     def _trace_at(self, size: int) -> tuple[Graph, Plan] | None:
         """The trace; ``None`` where the model refuses the size."""

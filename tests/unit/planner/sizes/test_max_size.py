@@ -1,12 +1,14 @@
 """Largest sizes: against plans of every size, in three traces where shapes are polynomials, and by traces elsewhere."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.runtime.harness import TOKEN
 from tests.unit.planner.sizes.sized_models import Attention, Branch, Fixed, Layers, Limited, Padded, step_of
 from tmmu.errors import BudgetTooSmall
 from tmmu.ir.graph import Graph
-from tmmu.ir.plan import Plan
+from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import require_meaning
 from tmmu.planner.arenas import default_arenas
@@ -16,10 +18,17 @@ from tmmu.planner.sizes.largest import MOST
 from tmmu.planner.sizes.max_size import MaxSizes, SizeRequest, max_sizes
 
 LIMIT = 160_000
+ARENAS = default_arenas()
 
 
 def largest(
-    name: type, *, limit: int = LIMIT, levers: bool = False, whole: bool = False, starts: tuple[int, ...] = (2, 3)
+    name: type,
+    *,
+    limit: int = LIMIT,
+    levers: bool = False,
+    whole: bool = False,
+    starts: tuple[int, ...] = (2, 3),
+    arenas: tuple[ArenaSpec, ...] = ARENAS,
 ) -> MaxSizes:
     def trace(size: int) -> tuple[Graph, Plan]:
         made = step_of(name, size)
@@ -30,7 +39,7 @@ def largest(
         limit=limit,
         is_whole=whole,
         mode="backward",
-        arenas=default_arenas(),
+        arenas=arenas,
         settings=PlanSettings(preset="train_full", token=TOKEN),
         unit=8 if name is Padded and starts[0] % 8 == 0 else 1,
         levers=LEVER_NAMES if levers else None,
@@ -92,6 +101,16 @@ def test_levers_reach_further_and_are_judged() -> None:
     assert form.needed == form.fitted.stack_bytes <= LIMIT
     require_meaning(form.graph, form.fitted.graph, form.fitted.rewrite)
     judge(form.fitted.graph, form.fitted.plan, token=TOKEN)
+
+
+def test_arena_s_capacity_is_a_limit_too() -> None:
+    capacity = 60_000
+    specs = tuple(replace(spec, capacity=capacity * (spec.name == "activations")) for spec in ARENAS)
+    found = largest(Layers, levers=True, arenas=specs).fitted
+    assert found is not None
+    assert found.fitted is not None
+    arenas = found.fitted.plan.arenas
+    assert capacity // 2 < arenas.peak[arenas.name.index("activations")] <= capacity
 
 
 def test_where_1_does_not_fit_the_least_is_said() -> None:
