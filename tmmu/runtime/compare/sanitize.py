@@ -25,6 +25,7 @@ import torch
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.graph import PERSISTENT_ROLES
 from tmmu.ir.program import Call, Program
+from tmmu.judge.spans import saved_values
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
@@ -88,7 +89,7 @@ class _Sanitizer:
     def __init__(self, program: Program, executor: Executor, reference: ReferenceExecutor, token: bytes) -> None:
         self.calls = program.calls
         self.graph, self.views, self.reference, self.token = program.graph, executor.bound.views, reference, token
-        plan = executor.bound.plan
+        plan = self.plan = executor.bound.plan
         self.order, self.end, self.compared = plan.order, len(plan.order), 0
         rows = plan.buffers
         self.takes_over: dict[int, int] = dict(zip(rows.id, rows.takes_over, strict=True))
@@ -122,11 +123,12 @@ class _Sanitizer:
         return torch.from_numpy(fill_pattern(self.token, address, size)).to(self.graph.target)
 
     def _last_use(self) -> dict[int, int]:
-        """By buffer, the last position that reads it; the end of the order for outputs and what a later step reads."""
+        """By buffer, the last position that reads it; the end of the order for outputs and what is saved."""
         values, ops, last = self.graph.values, self.graph.ops, dict[int, int]()
         for position, op in enumerate(self.order):
             last |= {values.buffer[value]: position for value in ops.reads[op]}
-            last |= {values.buffer[value]: self.end for value in ops.saves[op]}
+        saved = saved_values(self.graph, self.order, self.plan.mode, self.plan.preset)
+        last |= {values.buffer[value]: self.end for _, value in saved}
         return last | {values.buffer[value]: self.end for value in self.graph.outputs}
 
     def check(self, position: int) -> None:
