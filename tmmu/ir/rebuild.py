@@ -14,20 +14,51 @@ from itertools import accumulate
 from typing import Final
 
 from tmmu.errors import InternalError
-from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, decode_call, encode_call, tag_count
+from tmmu.ir.call_text import (
+    LIST,
+    NUMBER,
+    TENSOR,
+    Argument,
+    CallText,
+    decode_call,
+    decode_float,
+    encode_call,
+    encode_float,
+    tag_count,
+)
 from tmmu.ir.graph import PURE, STAGES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.assemble import assembled_graph
 from tmmu.ir.parts.boxes import window_of
 from tmmu.ir.parts.rows import add_part
 from tmmu.ir.parts.tables import Row, Tables
-from tmmu.ir.rewrite import PARTIAL_KINDS, RERUN, SUBLIST, TWIN, Part, Rewrite
+from tmmu.ir.rewrite import (
+    ARGUMENT,
+    NONE,
+    PARTIAL_KINDS,
+    RERUN,
+    RESULT,
+    SCALE,
+    SUBLIST,
+    TWIN,
+    Part,
+    Rewrite,
+    Twin,
+)
 
+_NORM: Final = ((ARGUMENT, 0), (ARGUMENT, 1), (ARGUMENT, 2)), ((ARGUMENT, 5), (ARGUMENT, 6), (ARGUMENT, 7))
 TWINS: Final = {
-    "aten.native_batch_norm.default": ("aten.native_batch_norm.default", (3, 4)),
-    "aten._native_batch_norm_legit.default": ("aten._native_batch_norm_legit.no_stats", (3, 4)),
+    "aten.native_batch_norm.default": Twin(
+        "aten.native_batch_norm.default", (*_NORM[0], (NONE, 3), (NONE, 4), *_NORM[1]), (0, 1, 2)
+    ),
+    "aten._native_batch_norm_legit.default": Twin(
+        "aten._native_batch_norm_legit.no_stats", (*_NORM[0], *_NORM[1]), (0, 1, 2)
+    ),
+    "aten.native_dropout.default": Twin(
+        "aten.native_dropout_backward.default", ((ARGUMENT, 0), (RESULT, 1), (SCALE, 1)), (0,)
+    ),
 }
-"""By operator, that of its twin, and the arguments by which it changes statistics: ``None``, or left out, there."""
+"""By operator, its twin: without the statistics that a batch norm changes, with the mask that dropout drew."""
 _AGAIN: Final = (RERUN, TWIN)
 
 
@@ -50,6 +81,8 @@ class _PartialCall:
     results: int
     operands: tuple[int, ...]
     numbers: tuple[int, ...]
+    reread: tuple[int, ...] = ()
+    """Those of the operands that the origin makes, and that are read here."""
 
 
 @dataclass(kw_only=True)
@@ -76,8 +109,11 @@ class _Building:
         base_operands = [calls.operands[op][place] for place in call.operands]
         reads, writes = ops.reads[op], ops.writes[op]
         if kind in (TWIN, SUBLIST):
-            concerned = dict.fromkeys(buffer_of[value] for value in base_operands)
-            reads, writes = self._concerned(op, "reads", concerned), self._concerned(op, "writes", concerned)
+            own = (calls.operands[op][place] for place in call.operands if place not in call.reread)
+            concerned = dict.fromkeys(buffer_of[value] for value in own)
+            reread = tuple(calls.operands[op][place] for place in call.reread)
+            reads = (*self._concerned(op, "reads", concerned), *reread)
+            writes = self._concerned(op, "writes", concerned)
         changed = [] if kind in _AGAIN else [buffer_of[value] for value in writes]
         tables.take_base_buffers(changed)
         read = {value: tables.current(value) for value in (*reads, *base_operands)}
@@ -197,14 +233,32 @@ class _CallPieces:
         return self._partial(self.text, [(self.arguments, 0, len(self.text.arguments))])
 
     def _twin(self) -> _PartialCall:
-        if self.text.operator not in TWINS:
+        twin = TWINS.get(self.text.operator)
+        if twin is None:
             raise InternalError(f"{self.text.operator} has no twin")
-        operator, effects = TWINS[self.text.operator]
-        arguments = list(self.text.arguments)
-        for place in reversed(effects):
-            arguments[place : place + 1] = [[]] if operator == self.text.operator else []
-        kept = [(self.arguments, p, p + 1) for p in range(len(self.text.arguments)) if p not in effects]
-        return self._partial(replace(self.text, operator=operator, arguments=tuple(arguments)), kept)
+        arguments, operands, numbers = list[Argument](), list[int](), list[int]()
+        for what, place in twin.arguments:
+            if what == ARGUMENT:
+                operands += self.arguments.operands(place, place + 1)
+                numbers += self.arguments.inputs(place, place + 1)
+            elif what == RESULT:
+                operands.append(self._result(place))
+            arguments.append(_twin_argument(self.text, what, place))
+        results = tuple(self.text.results[place] for place in twin.results)
+        produced = [self._result(place) for place in twin.results if self.text.results[place]]
+        text = replace(self.text, operator=twin.operator, arguments=tuple(arguments), results=results)
+        return _PartialCall(
+            operator=twin.operator,
+            text=encode_call(text),
+            results=len(produced),
+            operands=(*operands, *produced),
+            numbers=tuple(numbers),
+            reread=tuple(self._result(place) for what, place in twin.arguments if what == RESULT),
+        )
+
+    def _result(self, place: int) -> int:
+        """The place of a result among the tensors of the call."""
+        return self.results[sum(self.text.results[:place])]
 
     def _sublist(self, low: int, high: int) -> _PartialCall:
         arguments = list(self.text.arguments)
@@ -232,6 +286,18 @@ class _CallPieces:
             operands=(*(place for pieces, *run in runs for place in pieces.operands(*run)), *results),
             numbers=tuple(place for pieces, *run in runs for place in pieces.inputs(*run)),
         )
+
+
+def _twin_argument(text: CallText, what: int, place: int) -> Argument:
+    argument = text.arguments[place]
+    if what == SCALE and isinstance(argument, bytes):
+        return encode_float(twin_scale(decode_float(argument)))
+    return argument if what == ARGUMENT else [TENSOR, 0] if what == RESULT else []
+
+
+def twin_scale(probability: float) -> float:
+    """By what dropout multiplies what it keeps; 0 where it keeps nothing."""
+    return 0.0 if probability == 1 else 1 / (1 - probability)
 
 
 def _call_pieces(text: CallText) -> _CallPieces:

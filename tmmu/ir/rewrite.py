@@ -2,7 +2,7 @@
 
 same    the op itself
 rerun   the op again, on fresh buffers: what it made was dropped
-twin    the op again without its effects: a batch norm that leaves its running statistics alone
+twin    the op again without its effects: a batch norm that leaves its running statistics alone, dropout by its mask
 sublist the op on entries ``[low, high)`` of its lists of tensors, such as one parameter of an optimizer's step
 part    the op on a box of its result, in a buffer of its own: ``(axis, low, high)`` for each axis that is cut
 placed  the op on a box of its result, at its place in the whole, after the boxes before it
@@ -12,7 +12,7 @@ picked  a loss by class as the loss of one column: ``(step,)`` of ``PICKED_STEPS
 """
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tmmu.ir.ids import OpId
 
@@ -40,6 +40,19 @@ classes ``int64[N]``: 0 where a row counts, its target where it is ignored; colu
 a row is ignored; numbers ``[N]``: the classes as numbers; weight: the loss of the numbers, for its total weight; rows
 ``[N, 1]``: what stands at the columns; loss: the loss of the rows.
 """
+
+ARGUMENT, RESULT, NONE, SCALE = range(4)
+"""What an argument of a twin is: an argument or a result of the origin's, at a place; ``None``; ``1 / (1 - argument)``.
+"""
+
+
+class Twin(NamedTuple):
+    """What a twin calls: of each argument ``(what it is, place)``; the results of the origin that it makes."""
+
+    operator: str
+    arguments: tuple[tuple[int, int], ...]
+    results: tuple[int, ...]
+
 
 Part: TypeAlias = "tuple[int, ...]"
 """Empty for what is whole."""

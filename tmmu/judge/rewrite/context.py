@@ -125,7 +125,10 @@ class RewriteContext:
 
     @cached_property
     def touched(self) -> tuple[tuple[tuple[ValueId, ...], tuple[ValueId, ...]], ...]:
-        """Per op, what its origin reads and writes: all of it, or what lies in the buffers of the operands it has."""
+        """Per op, what its origin reads and writes: all of it, or what lies in the buffers of the operands it has.
+
+        A result of the origin's that is an argument of its twin is read.
+        """
         base, operands, buffer_of = self.base, calls_of(self.base).operands, self.base.values.buffer
         found = []
         for origin, kind, expected in zip(self.rewrite.origin, self.rewrite.kind, self.expected, strict=True):
@@ -133,9 +136,10 @@ class RewriteContext:
             if isinstance(expected, ExpectedPart) or kind in PARTIAL_KINDS:
                 rows = (), ()
             elif kind in (TWIN, SUBLIST):
-                places = () if isinstance(expected, str) else expected.operands
-                concerned = dict.fromkeys(buffer_of[operands[origin][place]] for place in places)
-                rows = self._part_of(origin, 0, concerned), self._part_of(origin, 1, concerned)
+                places, reread = ((), ()) if isinstance(expected, str) else (expected.operands, expected.reread)
+                concerned = dict.fromkeys(buffer_of[operands[origin][place]] for place in places if place not in reread)
+                results = tuple(operands[origin][place] for place in reread)
+                rows = (*self._part_of(origin, 0, concerned), *results), self._part_of(origin, 1, concerned)
             found.append(rows)
         return tuple(found)
 
@@ -177,7 +181,7 @@ def expected_calls(
         if key not in distinct:
             if row not in places:
                 places[row] = CallPlaces.of(texts[row])
-            distinct[key] = expected_call(places[row], kind, part)
+            distinct[key] = expected_call(places[row], kind, part, base.target)
         found.append(distinct[key])
     return tuple(found)
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeGuard
 
-from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, tag_count
-from tmmu.ir.rewrite import SUBLIST, TWIN, Part
-from tmmu.judge.rewrite.facts import LIST_OPERATORS, TWINS, has_twin
+from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, encode_float, tag_count
+from tmmu.ir.rewrite import ARGUMENT, RESULT, SCALE, SUBLIST, TWIN, Part
+from tmmu.judge.rewrite.facts import LIST_OPERATORS, TWINS, has_twin, twin_scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,8 @@ class ExpectedCall:
     text: CallText
     operands: tuple[int, ...]
     numbers: tuple[int, ...]
+    reread: tuple[int, ...] = ()
+    """Those of the operands that the origin makes, and that are read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +61,44 @@ class CallPlaces:
 
 
 _ALL: Final = slice(None)
-_NONE: Final = slice(0)
 
 
-def expected_call(call: CallPlaces, kind: str, part: Part) -> ExpectedCall | str:
-    """What an op of this kind calls, or why no op of this kind can stand for the origin."""
+def expected_call(call: CallPlaces, kind: str, part: Part, target: str) -> ExpectedCall | str:
+    """What an op of this kind calls on a target, or why no op of this kind can stand for the origin."""
     text = call.text
     if kind == TWIN:
-        return _twin(call)
+        return _twin(call, target)
     if kind == SUBLIST:
         return _sublist(call, part)
     return call.kept(text, [_ALL] * len(text.arguments), _ALL)
 
 
-def _twin(call: CallPlaces) -> ExpectedCall | str:
-    """The call without the arguments through which it has effects."""
+def _twin(call: CallPlaces, target: str) -> ExpectedCall | str:
+    """The call without effects that computes the results of ``TWINS``."""
     text = call.text
-    if not has_twin(text):
+    if not has_twin(text, target):
         return f"{text.operator} has no twin without effects"
-    operator, effects = TWINS[text.operator]
-    chosen = [_NONE if index in effects else _ALL for index in range(len(text.arguments))]
-    in_place: tuple[Argument, ...] = ([],) if operator == text.operator else ()
-    arguments = [
-        each
-        for index, argument in enumerate(text.arguments)
-        for each in (in_place if index in effects else (argument,))
-    ]
-    return call.kept(replace(text, operator=operator, arguments=tuple(arguments)), chosen, _ALL)
+    twin = TWINS[text.operator]
+    arguments, operands, numbers = list[Argument](), list[int](), list[int]()
+    for what, place in twin.arguments:
+        if what == ARGUMENT:
+            arguments.append(text.arguments[place])
+            operands += [each for tensors, _ in call.places[place] for each in tensors]
+            numbers += [each for _, inputs in call.places[place] for each in inputs]
+        elif what == RESULT:
+            arguments.append([TENSOR, 0])
+            operands.append(call.results[place])
+        else:
+            scale = twin_scale(text.arguments[place], target) if what == SCALE else None
+            arguments.append([] if scale is None else encode_float(scale))
+    operands += [call.results[place] for place in twin.results if call.results[place] >= 0]
+    results = tuple(text.results[place] for place in twin.results)
+    return ExpectedCall(
+        text=replace(text, operator=twin.operator, arguments=tuple(arguments), results=results),
+        operands=tuple(operands),
+        numbers=tuple(numbers),
+        reread=tuple(call.results[place] for what, place in twin.arguments if what == RESULT),
+    )
 
 
 def _sublist(call: CallPlaces, part: Part) -> ExpectedCall | str:

@@ -5,10 +5,12 @@ arguments alone: no random numbers, no state of its own, the same bits whenever 
 against torch by ``tests/unit/judge/rewrite/test_facts.py``, some where there is a GPU alone.
 """
 
+import struct
 from collections.abc import Mapping
 from typing import Final
 
-from tmmu.ir.call_text import DEFAULT, Argument, CallText, encode_float
+from tmmu.ir.call_text import DEFAULT, Argument, CallText, decode_float, encode_float
+from tmmu.ir.rewrite import ARGUMENT, NONE, RESULT, SCALE, Twin
 
 _ELEMENTWISE: Final = """
 abs acos acosh angle asin asinh atan atan2 atanh bitwise_and.Scalar bitwise_and.Tensor bitwise_not bitwise_or.Scalar
@@ -99,17 +101,30 @@ OPERATORS: Final = frozenset(map(_full, (*_ELEMENTWISE, *_OTHERS, *_CHANGING, *_
 )
 """Every operator with a row."""
 
-TWINS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
-    "aten.native_batch_norm.default": ("aten.native_batch_norm.default", (3, 4)),
-    "aten._native_batch_norm_legit.default": ("aten._native_batch_norm_legit.no_stats", (3, 4)),
+_NORMALIZED: Final = ((ARGUMENT, 0), (ARGUMENT, 1), (ARGUMENT, 2))
+_SETTINGS: Final = ((ARGUMENT, 5), (ARGUMENT, 6), (ARGUMENT, 7))
+TWINS: Final[Mapping[str, Twin]] = {
+    "aten.native_batch_norm.default": Twin(
+        "aten.native_batch_norm.default", (*_NORMALIZED, (NONE, 3), (NONE, 4), *_SETTINGS), (0, 1, 2)
+    ),
+    "aten._native_batch_norm_legit.default": Twin(
+        "aten._native_batch_norm_legit.no_stats", (*_NORMALIZED, *_SETTINGS), (0, 1, 2)
+    ),
+    "aten.native_dropout.default": Twin(
+        "aten.native_dropout_backward.default", ((ARGUMENT, 0), (RESULT, 1), (SCALE, 1)), (0,)
+    ),
 }
-"""Operators that have a twin without effects: its operator, and the arguments that it does without.
+"""Operators that have a twin without effects, where ``has_twin`` says so.
 
-A twin of the same operator has ``None`` in their places, a twin of another operator has no such arguments. A batch norm
-in training computes its result from the batch alone; running mean and variance are only written.
+A batch norm in training computes its result from the batch alone; running mean and variance are only written. What
+dropout makes is its input times the mask that it drew, times a scale; the mask is read, and never made again.
 """
-_TRAINING: Final = 5
-"""Place of the argument of a batch norm by which its twin is one."""
+_TRAINS: Final[Mapping[str, tuple[int, tuple[Argument, ...], int]]] = {
+    "aten.native_batch_norm.default": (5, (True,), 8),
+    "aten._native_batch_norm_legit.default": (5, (True,), 8),
+    "aten.native_dropout.default": (2, (True, []), 3),
+}
+"""Place and values of the argument by which an op trains, and how many arguments it has."""
 
 
 def computes_alone(text: CallText) -> bool:
@@ -126,6 +141,43 @@ def has_same_bits(text: CallText, target: str) -> bool:
     return text.operator not in EMPTY and (target == "cpu" or text.operator not in ATOMIC)
 
 
-def has_twin(text: CallText) -> bool:
-    """Whether the call without the arguments of ``TWINS`` computes the same results."""
-    return text.operator in TWINS and text.arguments[_TRAINING] is True
+def has_twin(text: CallText, target: str) -> bool:
+    """Whether the call that ``TWINS`` says computes the same results, bit for bit, on this target."""
+    twin = TWINS.get(text.operator)
+    if twin is None:
+        return False
+    place, allowed, arguments = _TRAINS[text.operator]
+    if len(text.arguments) != arguments or text.arguments[place] not in allowed:
+        return False
+    results = [*twin.results, *(place for what, place in twin.arguments if what == RESULT)]
+    scales = [text.arguments[place] for what, place in twin.arguments if what == SCALE]
+    are_tensors = text.results[: max(results) + 1] == (True,) * (max(results) + 1)
+    return are_tensors and all(twin_scale(scale, target) is not None for scale in scales)
+
+
+def twin_scale(probability: Argument, target: str) -> float | None:
+    """``1 / (1 - p)``, by which dropout multiplies what it keeps; ``None`` where a twin multiplies by another.
+
+    A GPU's dropout rounds ``1 - p`` to single precision before it divides, its twin is given the quotient: they are one
+    in single precision for 0.1, 0.2, 0.25, 0.3 and 0.5, not for 0.15. A CPU's rounds the quotient to the type of its
+    input, its twin to single precision: they are one in each type for 0.2, 0.5 and 0.75, not for 0.1. Where all is
+    dropped, a GPU's writes zeros, and its twin would multiply infinities and numbers below zero: none for 1.
+    """
+    p = decode_float(probability) if isinstance(probability, bytes) else 1.0
+    if not 0 <= p < 1:
+        return None
+    scale = 1 / (1 - p)
+    rounded = _bfloat16(scale) if target == "cpu" else _single(1 / _single(1 - p))
+    return scale if scale <= _HALF_MAX and _single(scale) == rounded else None
+
+
+_HALF_MAX: Final = 65_504.0
+
+
+def _single(number: float) -> float:
+    return float(struct.unpack(">f", struct.pack(">f", number))[0])
+
+
+def _bfloat16(number: float) -> float:
+    """The leading 16 bits of single precision."""
+    return float(struct.unpack(">f", struct.pack(">f", number)[:2] + bytes(2))[0])

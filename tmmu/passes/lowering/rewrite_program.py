@@ -24,8 +24,8 @@ from tmmu.ir.program import (
     ValueRef,
     map_refs,
 )
-from tmmu.ir.rebuild import TWINS, rebuild_graph
-from tmmu.ir.rewrite import PARTIAL_KINDS, SAME, SUBLIST, TWIN, Part, Rewrite
+from tmmu.ir.rebuild import TWINS, rebuild_graph, twin_scale
+from tmmu.ir.rewrite import ARGUMENT, NONE, PARTIAL_KINDS, RESULT, SAME, SCALE, SUBLIST, TWIN, Part, Rewrite
 from tmmu.judge.rewrite.check import require_rows
 from tmmu.passes.lowering.describe_calls import describe_call
 from tmmu.passes.lowering.read_calls import find_operator, read_call
@@ -168,18 +168,44 @@ def _replacement(old: Sequence[ValueId], new: Sequence[ValueId], op: OpId | int)
 
 
 def _twin(call: Call) -> Call:
-    """The call of its twin: ``None`` for what makes its effects, or another operator that has no such arguments."""
-    operator, places = TWINS[str(call.operator)]
-    names = {argument_schema(call.operator)[place][0] for place in places}
-    is_another = operator != str(call.operator)
-    positional = ((place in places, argument) for place, argument in enumerate(call.args))
-    named = ((name in names, name, argument) for name, argument in call.kwargs)
+    """The call of its twin: another operator, with other arguments."""
+    twin = TWINS[str(call.operator)]
+    operator = find_operator(twin.operator)
+    arguments = {**dict(enumerate(call.args)), **_by_place(call)}
+    args, kwargs = list[Any](), list[tuple[str, Any]]()
+    for index, (what, place) in enumerate(twin.arguments):
+        if what in (ARGUMENT, SCALE) and place not in arguments:
+            continue
+        if what == RESULT:
+            argument: Any = _result(call, place)
+        elif what == NONE:
+            argument = None
+        else:
+            argument = arguments[place] if what == ARGUMENT else twin_scale(arguments[place])
+        if index == len(args):
+            args.append(argument)
+        else:
+            kwargs.append((argument_schema(operator)[index][0], argument))
     return replace(
         call,
-        operator=find_operator(operator),
-        args=tuple(None if effect else argument for effect, argument in positional if not (effect and is_another)),
-        kwargs=tuple((name, None if effect else arg) for effect, name, arg in named if not (effect and is_another)),
+        operator=operator,
+        args=tuple(args),
+        kwargs=tuple(kwargs),
+        results=tuple(call.results[place] for place in twin.results),
     )
+
+
+def _result(call: Call, place: int) -> ValueRef:
+    value = call.results[place]
+    if value is None:
+        raise InternalError(f"the twin of {call.operator} reads a result that is no tensor")
+    return ValueRef(value)
+
+
+def _by_place(call: Call) -> dict[int, Any]:
+    """The arguments that are named."""
+    places = {name: place for place, (name, *_) in enumerate(argument_schema(call.operator))}
+    return {places[name]: argument for name, argument in call.kwargs}
 
 
 def _cut(call: Call, kind: str, part: Part) -> Call:

@@ -14,6 +14,9 @@ Cells: TypeAlias = MutableSequence[int]
 class StepCells(NamedTuple):
     """The rows (ops) of a step in the order in which they run, and the buffers that are there during the step only.
 
+    After the rows of the step come those of ops that read and write other buffers when they run again; they are in
+    groups alone, and have no ``touch`` and no ``kept_write``.
+
     ``X_at`` and ``X_of``: those of row r are ``X_of[X_at[r]:X_at[r + 1]]``. ``touch``: the buffers that a row reads or
     writes; a position in ``touch_of`` is a *gap*: what lies between that use of a buffer and its next one, ``next_use``
     (the number of rows where there is none: a last use). ``use``: the gaps of a buffer. ``group``: the rows that make a

@@ -41,7 +41,7 @@ def _own_bytes(table: StepTable) -> list[int]:
     """Per op, what it reads and writes, less the largest result that may take over an operand."""
     cells = table.cells
     found = []
-    for row in range(len(cells.read_at) - 1):
+    for row in range(len(cells.touch_at) - 1):
         touched = sum(int(cells.size[b]) for b in _cells(cells.touch_at, cells.touch_of, row))
         shared = [int(cells.size[b]) for b in _cells(cells.over_at, cells.over_new, row)]
         found.append(touched - sum(dict(zip(_cells(cells.over_at, cells.over_new, row), shared, strict=True)).values()))
@@ -50,7 +50,7 @@ def _own_bytes(table: StepTable) -> list[int]:
 
 def _bytes_across(table: StepTable) -> list[int]:
     """Per op, what cannot be made again, is made by its ancestors, read by its descendants, and not its own."""
-    cells, rows = table.cells, len(table.cells.read_at) - 1
+    cells, rows = table.cells, len(table.cells.touch_at) - 1
     after = dependence_edges(table.graph, table.graph.ops.ids)
     ancestors, descendants = [0] * rows, [0] * rows
     for row in range(rows):

@@ -77,7 +77,7 @@ def schedule(s: StepCells, dropped: Cells, w: ScheduleCells) -> bool:
     """
     clear(w)
     read_at, read_of, write_at, write_of, now, death = s.read_at, s.read_of, s.write_at, s.write_of, w.now, w.death
-    row, depth, rows, k, copies, pairs = 0, -1, len(read_at) - 1, 0, 0, 0
+    row, depth, rows, k, copies, pairs = 0, -1, len(s.touch_at) - 1, 0, 0, 0
     while True:
         group = w.stack[depth] if depth >= 0 else -1
         first, last = (s.group_at[group], s.group_at[group + 1]) if depth >= 0 else (row, min(row + 1, rows))

@@ -94,7 +94,7 @@ class Search:
         """The schedule of a point: rows, and whether they run again."""
         self.schedule(np.frombuffer(point.dropped, dtype=np.int8).astype(np.int64))
         for position in range(int(self.now.totals[kernel.ROWS])):
-            yield int(self.now.row[position]), bool(self.now.again[position])
+            yield self.table.op[self.now.row[position]], bool(self.now.again[position])
 
     def shave(self, start: Gaps) -> Iterator[Point]:
         """States of falling peaks, the start first; nothing where the start has no schedule."""
@@ -147,10 +147,10 @@ class Search:
     def _across(self, position: int) -> npt.NDArray[np.bool_]:
         """The gaps that may be dropped, and whose buffer is then not live at a position."""
         cells, columns, now = self.table.cells, self.columns, self.now
-        row, again, rows = int(now.row[position]), bool(now.again[position]), int(now.totals[kernel.ROWS])
+        row, again, rows = self.table.op[now.row[position]], bool(now.again[position]), int(now.totals[kernel.ROWS])
         while position < rows and now.again[position]:
             position += 1
-        following = int(now.row[position]) if position < rows else len(cells.read_at) - 1
+        following = int(now.row[position]) if position < rows else len(cells.touch_at) - 1
         before: npt.NDArray[np.bool_] = columns.droppable & (columns.row < following)
         if not again:
             return before & (columns.next > following)

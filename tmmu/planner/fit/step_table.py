@@ -11,6 +11,7 @@ from tmmu.ir.graph import DTYPE_BYTES, GRADIENT, PERSISTENT_ROLES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.plan import ArenaSpec
 from tmmu.ir.rebuild import TWINS
+from tmmu.ir.rewrite import ARGUMENT, RESULT
 from tmmu.judge.rewrite.facts import computes_alone, has_same_bits, has_twin
 from tmmu.planner.arenas import arena_of_role
 from tmmu.planner.fit.cells import Cells, StepCells
@@ -27,10 +28,12 @@ class StepTable:
     """``cells`` number the buffers that are there during the step only; ``buffers``: their ids in the graph.
 
     ``droppable``: per gap, whether its buffer can be made again after it; ``time`` and ``flops`` of the whole step.
+    ``op``: per row of the cells, its op.
     """
 
     graph: Graph
     cells: StepCells
+    op: tuple[OpId, ...]
     buffers: tuple[BufferId, ...]
     droppable: tuple[bool, ...]
     last_use: tuple[bool, ...]
@@ -45,12 +48,13 @@ def step_table(graph: Graph, arenas: Sequence[ArenaSpec], *, may_rerun: Sequence
     """
     texts = _texts(graph)
     uses = _uses(graph)
-    again = [(may_rerun is None or may_rerun[op]) and may_run_again(graph, texts[op], op) for op in graph.ops.ids]
-    groups = _usable_groups(_groups(uses.writes, len(uses.buffers)), again, uses)
+    again = _rows_again(graph, texts, uses, may_rerun)
+    groups = _usable_groups(_groups(again.writes, len(uses.buffers)), again, uses)
     is_output = set(uses.outputs)
     return StepTable(
         graph=graph,
-        cells=_cells(graph, arenas, uses, groups, _kept_reads(graph, texts, uses.index)),
+        cells=_cells(graph, arenas, uses, groups, again),
+        op=(*graph.ops.ids, *again.twins),
         buffers=uses.buffers,
         droppable=tuple(
             group >= 0 and uses.touch_row[gap] >= groups.rows[group][-1]
@@ -118,16 +122,21 @@ def _cells(
     arenas: Sequence[ArenaSpec],
     uses: _Uses,
     groups: "_UsableGroups",
-    kept: "_KeptReads",
+    again: "_RowsAgain",
 ) -> StepCells:
+    rows = [*graph.ops.ids, *again.twins]
+    reads = [*uses.reads, *(again.reads[row] for row in again.twins)]
+    writes = [*uses.writes, *(again.writes[row] for row in again.twins)]
+    kept = [again.kept[row] for row in rows]
     persistent = [[b for b in _buffers(graph, values) if b not in uses.index] for values in graph.ops.writes]
-    over = _takeovers(graph, uses.index)
-    read_at, read_of = _columns(uses.reads)
-    write_at, write_of = _columns(uses.writes)
+    takeovers = _takeovers(graph, uses.index)
+    over = [[pair for pair in takeovers[op] if pair[0] in new] for op, new in zip(rows, writes, strict=True)]
+    read_at, read_of = _columns(reads)
+    write_at, write_of = _columns(writes)
     touch_at, touch_of = _columns(uses.touches)
     use_at, use_of = _columns(uses.gaps)
-    group_at, group_rows = _columns(groups.rows)
-    kept_read_at, kept_read_of = _columns(kept.buffers)
+    group_at, group_rows = _columns([[again.row(row) for row in group] for group in groups.rows])
+    kept_read_at, kept_read_of = _columns([[buffer for buffer, _ in row] for row in kept])
     kept_write_at, kept_write_of = _columns(persistent)
     over_at, over_new = _columns([[new for new, _ in row] for row in over])
     return StepCells(
@@ -137,11 +146,12 @@ def _cells(
         touch_at=touch_at, touch_of=touch_of, touch_row=make_cells(uses.touch_row),
         next_use=make_cells(uses.next_use()), use_at=use_at, use_of=use_of,
         group_of=make_cells(groups.of), group_at=group_at, group_rows=group_rows,
-        kept_read_at=kept_read_at, kept_read_of=kept_read_of, kept_version=make_cells(list(chain(*kept.versions))),
+        kept_read_at=kept_read_at, kept_read_of=kept_read_of, kept_version=make_cells([v for _, v in chain(*kept)]),
         kept_write_at=kept_write_at, kept_write_of=kept_write_of,
         over_at=over_at, over_new=over_new, over_old=make_cells([old for _, old in chain(*over)]),
         outputs=make_cells(uses.outputs),
-        row_time=make_cells([_time(graph, op) for op in graph.ops.ids]), row_flops=make_cells(graph.notes.ops.flops),
+        row_time=make_cells([_time(graph, op) for op in rows]),
+        row_flops=make_cells([graph.notes.ops.flops[op] for op in rows]),
     )  # fmt: skip
 
 
@@ -172,11 +182,12 @@ def _buffers(graph: Graph, values: Iterable[ValueId]) -> list[BufferId]:
 def _effect_buffers(graph: Graph, text: CallText, op: OpId) -> set[BufferId]:
     """The buffers that only a twin leaves alone."""
     assert graph.calls is not None
-    places = TWINS[text.operator][1] if has_twin(text) else ()
+    twin = TWINS[text.operator] if has_twin(text, graph.target) else None
+    kept = {place for what, place in twin.arguments if what == ARGUMENT} if twin else range(len(text.arguments))
     found, place = set[BufferId](), 0
     for argument, value in enumerate(text.arguments):
         count = tag_count(value, TENSOR)
-        if argument in places:
+        if argument not in kept:
             found.update(graph.values.buffer[v] for v in graph.calls.operands[op][place : place + count])
         place += count
     return found
@@ -184,10 +195,72 @@ def _effect_buffers(graph: Graph, text: CallText, op: OpId) -> set[BufferId]:
 
 def may_run_again(graph: Graph, text: CallText, op: OpId) -> bool:
     """Whether the op, or its twin, may run again with the same bits and no effects."""
-    if graph.ops.stage[op] == "update" or not (computes_alone(text) and has_same_bits(text, graph.target)):
+    if graph.ops.stage[op] == "update" or not (computes_alone(text) or has_twin(text, graph.target)):
+        return False
+    if not has_same_bits(text, graph.target) or not _keeps_layout(graph, text, op):
         return False
     changed = {b for b in _buffers(graph, graph.ops.writes[op]) if graph.buffers.role[b] in PERSISTENT_ROLES}
     return changed <= _effect_buffers(graph, text, op)
+
+
+def _keeps_layout(graph: Graph, text: CallText, op: OpId) -> bool:
+    """Whether what runs again lays its result out alike: a twin of another operator does where rows are contiguous."""
+    assert graph.calls is not None
+    if computes_alone(text):
+        return True
+    values = graph.values
+    windows = {(values.shape[value], values.stride[value]) for value in graph.calls.operands[op]}
+    return all(
+        stride == tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))) or 0 in shape
+        for shape, stride in windows
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowsAgain:
+    """Per row, what it is when it runs again: whether it may, what it reads and writes during the step alone.
+
+    ``kept``: the persistent buffers that it reads, and how often each was changed before. ``twins``: of rows that are
+    other than at first, the row of the table that they then are, after those of the step.
+    """
+
+    may: list[bool]
+    reads: list[list[int]]
+    writes: list[list[int]]
+    kept: list[list[tuple[BufferId, int]]]
+    twins: dict[OpId, int]
+
+    def row(self, row: int) -> int:
+        """The row of the table that runs where this one runs again."""
+        return self.twins.get(OpId(row), row)
+
+
+def _rows_again(graph: Graph, texts: Sequence[CallText], uses: _Uses, may_rerun: Sequence[bool] | None) -> _RowsAgain:
+    found = _RowsAgain(
+        may=[(may_rerun is None or may_rerun[op]) and may_run_again(graph, texts[op], op) for op in graph.ops.ids],
+        reads=list(uses.reads),
+        writes=list(uses.writes),
+        kept=_kept_reads(graph, texts, uses.index),
+        twins={},
+    )
+    for op in graph.ops.ids:
+        reread, written = _results_of_twin(graph, texts[op], op) if found.may[op] else ([], [])
+        if reread:
+            found.twins[op] = len(graph.ops) + len(found.twins)
+            found.reads[op] = list(dict.fromkeys((*uses.reads[op], *(uses.index[b] for b in reread))))
+            found.writes[op] = [uses.index[b] for b in written]
+    return found
+
+
+def _results_of_twin(graph: Graph, text: CallText, op: OpId) -> tuple[list[BufferId], list[BufferId]]:
+    """The buffers of the results that a twin reads, and of those that it makes; none where it makes all."""
+    assert graph.calls is not None
+    if not has_twin(text, graph.target):
+        return [], []
+    twin, operands = TWINS[text.operator], graph.calls.operands[op]
+    results = operands[len(operands) - sum(text.results) :]
+    reread = [results[place] for what, place in twin.arguments if what == RESULT]
+    return _buffers(graph, reread), _buffers(graph, [results[place] for place in twin.results])
 
 
 def _groups(writes: Sequence[Sequence[int]], buffers: int) -> list[int]:
@@ -219,7 +292,7 @@ class _UsableGroups:
     rows: list[list[int]]
 
 
-def _usable_groups(groups: Sequence[int], again: Sequence[bool], uses: _Uses) -> _UsableGroups:
+def _usable_groups(groups: Sequence[int], again: _RowsAgain, uses: _Uses) -> _UsableGroups:
     """Groups that may run again: all their rows may, no other row uses their buffers before the last of them, and what
     they read is changed by none of the rows that follow.
     """
@@ -232,35 +305,29 @@ def _usable_groups(groups: Sequence[int], again: Sequence[bool], uses: _Uses) ->
         members.setdefault(group, []).append(row)
     found = _UsableGroups([-1] * len(uses.buffers), [])
     for rows in members.values():
-        own = {buffer for row in rows for buffer in uses.writes[row]}
+        own = {buffer for row in rows for buffer in again.writes[row]}
         users = {uses.touch_row[gap] for buffer in own for gap in uses.gaps[buffer]} - set(rows)
-        final = all(last_write[b] < row for row in rows for b in uses.reads[row] if b not in own)
-        if own and final and all(again[row] for row in rows) and all(row > rows[-1] for row in users):
+        final = all(last_write[b] <= row for row in rows for b in again.reads[row] if b not in own)
+        if own and final and all(again.may[row] for row in rows) and all(row > rows[-1] for row in users):
             for buffer in own:
                 found.of[buffer] = len(found.rows)
             found.rows.append(rows)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptReads:
+def _kept_reads(
+    graph: Graph, texts: Sequence[CallText], index: Container[BufferId]
+) -> list[list[tuple[BufferId, int]]]:
     """Per row, the persistent buffers that it reads when it runs again, and how often each was changed before."""
-
-    buffers: list[list[BufferId]]
-    versions: list[list[int]]
-
-
-def _kept_reads(graph: Graph, texts: Sequence[CallText], index: Container[BufferId]) -> _KeptReads:
     version = [0] * len(graph.buffers)
-    found, versions = list[list[BufferId]](), list[list[int]]()
+    found = list[list[tuple[BufferId, int]]]()
     for op in graph.ops.ids:
         effects = _effect_buffers(graph, texts[op], op)
         row = [b for b in _buffers(graph, graph.ops.reads[op]) if b not in index and b not in effects]
-        found.append(row)
-        versions.append([version[b] for b in row])
+        found.append([(b, version[b]) for b in row])
         for b in _buffers(graph, graph.ops.writes[op]):
             version[b] += 1
-    return _KeptReads(found, versions)
+    return found
 
 
 def _time(graph: Graph, op: OpId) -> int:

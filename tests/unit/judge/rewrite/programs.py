@@ -9,8 +9,30 @@ import tmmu
 from tmmu.ir.graph import Graph
 
 
+def masked(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Dropout that keeps the mask that it draws, as a GPU's does."""
+    dropped: torch.Tensor = torch.ops.aten.native_dropout(x, p, True)[0]
+    return dropped
+
+
+class Masked(nn.Module):
+    """The same as a module."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return masked(x, 0.5)
+
+
+class Masks(nn.Module):
+    """Two masks for one input, which is changed afterwards."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x * 2
+        first, second = masked(wide, 0.5), masked(wide, 0.5)
+        return wide.add_(1) + first + second
+
+
 class Block(nn.Module):
-    """A norm, two layers, dropout, a view that is written in place, and a loss."""
+    """A norm, two layers, dropout of both forms, a view that is written in place, and a loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,18 +45,18 @@ class Block(nn.Module):
         wide = nn.functional.dropout(wide, 0.5, training=True)
         wide = wide * 2
         wide[:, :4].mul_(3)
-        return (x + self.down(wide)).square().mean()
+        return (x + masked(self.down(wide), 0.2)).square().mean()
 
 
 class Convolutions(nn.Module):
-    """Convolutions, batch norms, activations in place and dropout: what is saved is most of the step."""
+    """Convolutions, batch norms, activations in place and dropout of both forms: what is saved is most of the step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential()
-        for channels in (4, 8, 8, 8, 8):
-            layers = nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout(0.1)
-            self.layers.append(nn.Sequential(*layers))
+        for index, channels in enumerate((4, 8, 8, 8, 8)):
+            layers = nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+            self.layers.append(nn.Sequential(*layers, Masked() if index % 2 else nn.Dropout(0.1)))
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -93,8 +115,10 @@ def convolutions(optimizer: str) -> Graph:
 
 @cache
 def step(name: str) -> Graph:
-    """A training step with an optimizer, or two draws; planned for a CPU."""
+    """A training step with an optimizer, two draws, or two masks; planned for a CPU."""
     x = torch.zeros(4, 8)
     if name == "draws":
         return tmmu.plan(Draws(), x, device="cpu").graph
+    if name == "masks":
+        return tmmu.plan(Masks(), x, device="cpu").graph
     return tmmu.plan(Block(), x, loss="sum", optimizer=name, device="cpu").graph

@@ -98,12 +98,13 @@ class Rewriter:
 
     def _append(self, op: int, kind: str, part: Part, written: Any) -> None:
         base, ops = self.base, self.base.ops
-        expected = expected_call(CallPlaces.of(self.text(op)), kind, part)
+        expected = expected_call(CallPlaces.of(self.text(op)), kind, part, base.target)
         assert not isinstance(expected, str), expected
         old = [self.calls.operands[op][place] for place in expected.operands]
-        concerned = {base.values.buffer[value] for value in old}
+        reread = [self.calls.operands[op][place] for place in expected.reread]
+        concerned = {base.values.buffer[value] for value in old if value not in reread}
         is_whole = kind in (SAME, RERUN)
-        reads = [value for value in ops.reads[op] if is_whole or base.values.buffer[value] in concerned]
+        reads = [value for value in ops.reads[op] if is_whole or base.values.buffer[value] in concerned] + reread
         writes = [value for value in ops.writes[op] if is_whole or base.values.buffer[value] in concerned]
         arguments = len(old) - sum(expected.text.results)
         for value in writes:
@@ -120,7 +121,12 @@ class Rewriter:
         if kind in (RERUN, TWIN):
             before = self.rows[-1][3]["stage"] if self.rows else "forward"
             stages = ("forward", "backward", "update")
-            row |= {"saves": (), "recompute": False, "stage": stages[max(map(stages.index, (before, row["stage"])))]}
+            row |= {
+                "target": expected.text.operator,
+                "saves": (),
+                "recompute": False,
+                "stage": stages[max(map(stages.index, (before, row["stage"])))],
+            }
         notes = {name: column[op] for name, column in columns(base.notes.ops).items()}
         effect = "pure" if kind == TWIN else self.calls.effect[op]
         numbers = tuple(self.calls.numbers[op][place] for place in expected.numbers)
@@ -190,7 +196,7 @@ def random_rewrite(base: Graph, pick: Callable[[int], int], *, with_sublists: bo
         else:
             rewriter.same(op)
             rewriter.note_changes(latest)
-        if with_sublists and has_twin(rewriter.text(op)):
+        if with_sublists and has_twin(rewriter.text(op), base.target):
             rewriter.again(op, TWIN)
             rewriter.note_changes(latest)
         done.append(op)

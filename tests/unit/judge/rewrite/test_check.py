@@ -72,6 +72,63 @@ def test_batch_norm_runs_again_without_its_statistics() -> None:
     assert len(graph.ops.writes[row_of((graph, rewrite), TWIN)]) == 3
 
 
+def with_masked_twin() -> Pair:
+    """Dropout again, by the mask that it drew, before the backward pass reads it."""
+    return with_rerun("native_dropout.default", kind=TWIN)
+
+
+def test_dropout_runs_again_with_the_mask_that_it_drew() -> None:
+    graph, rewrite = with_masked_twin()
+    assert check_graph(graph) == check_rewrite(base(), graph, rewrite) == ()
+    row, first = row_of((graph, rewrite), TWIN), find("native_dropout.default")
+    assert graph.calls is not None
+    result, mask = graph.calls.operands[first][1:]
+    assert mask in graph.ops.reads[row]
+    assert {graph.values.buffer[value] for value in graph.ops.writes[row]}.isdisjoint(
+        {graph.values.buffer[mask], graph.values.buffer[result]}
+    )
+
+
+def reread(pair: Pair, *, old: int, new: int) -> Pair:
+    """The twin reads another value."""
+    graph, rewrite = pair
+    row = row_of(pair, TWIN)
+    assert graph.calls is not None
+    for path, rows in (("ops.reads", graph.ops.reads), ("calls.operands", graph.calls.operands)):
+        graph = edit(graph, path, tuple(new if value == old else value for value in rows[row]), row)
+    return graph, rewrite
+
+
+def another_mask() -> Pair:
+    """A twin that multiplies by the mask of another dropout of the same input."""
+    rewriter = Rewriter(step("masks"))
+    first, second = (op for op, name in enumerate(rewriter.base.ops.target) if "native_dropout" in name)
+    for op in rewriter.base.ops.ids:
+        rewriter.same(op)
+        if op == second:
+            rewriter.again(first, TWIN)
+    old, new = (rewriter.calls.operands[op][2] for op in (first, second))
+    return reread(rewriter.graph(), old=old, new=new)
+
+
+def twin_of_changed_input() -> Pair:
+    """A twin that multiplies what its input has become since."""
+    rewriter = whole(step("masks"))
+    graph = rewriter.base
+    dropout, change = find("native_dropout.default", graph), find("add_.Tensor", graph)
+    rewriter.current[graph.ops.reads[dropout][0]] = graph.ops.writes[change][0]
+    rewriter.again(dropout, TWIN)
+    return rewriter.graph()
+
+
+def mask_written_again() -> Pair:
+    """A twin that says that it writes the mask too."""
+    graph, rewrite = with_masked_twin()
+    row = row_of((graph, rewrite), TWIN)
+    mask = graph.calls.operands[find("native_dropout.default")][2]  # type: ignore[union-attr]
+    return edit(graph, "ops.writes", (*graph.ops.writes[row], mask), row), rewrite
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_update_is_cut_into_parameters(optimizer: str) -> None:
     graph = step(optimizer)
@@ -241,6 +298,16 @@ BROKEN: dict[str, tuple[str, Callable[[], Pair]]] = {
             encode_float(1e-5), encode_float(1e-3),
         ),
     ),
+    "another scale of a twin": (
+        "call",
+        lambda: recalled(
+            (pair := with_masked_twin()), row_of(pair, TWIN), encode_float(1.25), encode_float(1.5)
+        ),
+    ),
+    "another mask": ("operands", another_mask),
+    "a mask written again": ("operands", mask_written_again),
+    "a twin after its input changed": ("operands", twin_of_changed_input),
+    "a rerun of a dropout": ("effects", lambda: with_rerun("native_dropout.default")),
     "a twin of what has none": (
         "call", lambda: edited_kind(with_rerun("gelu.default"), TWIN)
     ),
@@ -270,7 +337,7 @@ def edited_kind(pair: Pair, kind: str, part: tuple[int, ...] = ()) -> Pair:
 
 
 def bases() -> Iterator[Graph]:
-    yield from (base(), step("adamw:fused"), two_draws())
+    yield from (base(), step("adamw:fused"), step("masks"), two_draws())
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -1,6 +1,7 @@
 """Rows of the facts, tried against torch: twice on the same bits, without draws, without hidden changes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.operators.samples import operator_database
 from tests.unit.judge.rewrite.trial import Twice, copied, same
-from tmmu.ir.call_text import CallText, encode_float
+from tmmu.ir.call_text import NUMBER, TENSOR, CallText, encode_float
 from tmmu.judge.rewrite.facts import (
     ATOMIC,
     CONDITIONS,
@@ -19,6 +20,8 @@ from tmmu.judge.rewrite.facts import (
     TWINS,
     computes_alone,
     has_same_bits,
+    has_twin,
+    twin_scale,
 )
 
 aten = torch.ops.aten
@@ -240,7 +243,7 @@ def test_every_row_is_an_operator_of_torch() -> None:
         changes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
         assert not any(a.alias_info is not None and not a.alias_info.is_write for a in schema.returns)
         assert changes == (schema.name.endswith("_") or name == "aten._native_batch_norm_legit.default")
-    assert set(TWINS) | LIST_OPERATORS | ATOMIC | EMPTY <= OPERATORS
+    assert LIST_OPERATORS | ATOMIC | EMPTY | {twin.operator for twin in TWINS.values()} <= OPERATORS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -252,3 +255,78 @@ def test_twin_of_a_batch_norm_has_its_results(dtype: torch.dtype) -> None:
     assert same(whole, twin)
     functional = aten._native_batch_norm_legit.default(batch, *sides, True, 0.1, 1e-5)
     assert same(functional, aten._native_batch_norm_legit.no_stats(batch, *sides[:2], True, 0.1, 1e-5))
+
+
+def dropout_text(p: Any, train: Any = True) -> CallText:
+    return CallText(operator="aten.native_dropout.default", arguments=([TENSOR, 0], p, train), results=(True, True))
+
+
+def specials(dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Infinities, NaNs of both signs, zeros of both signs, the least and the greatest, among other numbers."""
+    x = torch.randn(count, generator=torch.Generator().manual_seed(count), dtype=torch.float64).to(dtype)
+    kinds = torch.finfo(dtype)
+    rows = [float("inf"), -float("inf"), float("nan"), -0.0, 0.0, kinds.max, -kinds.max, kinds.tiny, kinds.tiny / 4]
+    few = torch.tensor(rows, dtype=torch.float64).to(dtype)[: count // 2]
+    x[: len(few)] = few
+    x[count - len(few) :] = few.flip(0)
+    return torch.where(torch.arange(count) % 7 == 3, -x, x)
+
+
+def has_bits_of_its_twin(p: float, dtype: torch.dtype, count: int, device: str) -> bool:
+    x = specials(dtype, count).to(device)
+    scale = twin_scale(encode_float(p), device)
+    assert scale is not None
+    torch.manual_seed(count)
+    out, mask = aten.native_dropout.default(x, p, True)
+    state, before = torch.get_rng_state(), copied((x, mask))
+    twin = aten.native_dropout_backward.default(x, mask, scale)
+    return same((x, mask), before) and torch.equal(state, torch.get_rng_state()) and same(out.cpu(), twin.cpu())
+
+
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+WITH_TWIN = {"cpu": (0.0, 0.2, 0.5, 0.75, 0.9), "cuda": (0.0, 0.1, 0.2, 0.25, 0.3, 0.5, 0.9)}
+COUNTS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 65, 127, 1000, 4099)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_twin_of_a_dropout_has_its_result(dtype: torch.dtype) -> None:
+    assert all(has_bits_of_its_twin(p, dtype, count, "cpu") for p in WITH_TWIN["cpu"] for count in COUNTS)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_twin_of_a_dropout_has_its_result_on_a_gpu(dtype: torch.dtype) -> None:
+    assert all(has_bits_of_its_twin(p, dtype, count, "cuda") for p in WITH_TWIN["cuda"] for count in (*COUNTS, 1 << 21))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_dropout_has_a_twin_while_it_trains_and_both_multiply_by_one_number(target: str) -> None:
+    for p in WITH_TWIN[target]:
+        scale = twin_scale(encode_float(p), target)
+        assert scale is not None
+        kept = 1 - torch.tensor(p, dtype=torch.float64)
+        for dtype in (torch.bfloat16, torch.float16) if target == "cpu" else ():
+            assert torch.tensor(scale).to(dtype).float() == torch.tensor(scale)
+        if target == "cuda":
+            assert torch.tensor(scale) == (1 / kept.float().double()).float() == (1 / kept).float()
+        assert has_twin(dropout_text(encode_float(p)), target)
+        assert has_twin(dropout_text(encode_float(p), []), target)
+        assert not has_twin(dropout_text(encode_float(p), train=False), target)
+    for p in (0.04, 0.15, 1.0, -0.5, 1.5, float("nan"), float("inf")):
+        assert not has_twin(dropout_text(encode_float(p)), target)
+    half = dropout_text(encode_float(0.5))
+    for other in (
+        dropout_text([NUMBER]),
+        replace(half, results=(True, False)),
+        replace(half, arguments=([TENSOR, 0],)),
+    ):
+        assert not has_twin(other, target)
+
+
+def test_dropout_of_half_precision_has_other_bits_where_it_has_no_twin() -> None:
+    """On a CPU, whose dropout rounds its scale to the type of its input."""
+    x = torch.linspace(1, 2, 4096, dtype=torch.bfloat16)
+    out, mask = aten.native_dropout.default(x, 0.1, True)
+    assert not same(out, aten.native_dropout_backward.default(x, mask, 1 / (1 - 0.1)))
+    assert twin_scale(encode_float(0.1), "cpu") is None
+    assert twin_scale(encode_float(0.1), "cuda") == 1 / (1 - 0.1)

@@ -39,7 +39,7 @@ def live_bytes(plan: Plan) -> int:
     "attempts", [60, pytest.param(1000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.long)]
 )
 def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> None:
-    again = 0
+    again = twins = 0
     for seed in range(attempts):
         base = random_step(seed)
         curve = curve_of(base)
@@ -50,7 +50,9 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> No
             assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
             assert floor <= live_bytes(fitted.plan) == fitted.live <= curve.points[place].peak, f"seed {seed}"
             again += fitted.reruns
+            twins += fitted.rewrite.kind.count(TWIN)
     assert again > attempts
+    assert twins > attempts // 12
 
 
 @pytest.mark.parametrize("name", ["adamw:foreach", "adamw:fused", "sgd"])
@@ -58,10 +60,26 @@ def test_step_at_its_least_has_the_bits_of_the_step(name: str) -> None:
     base = convolutions(name)
     curve = curve_of(base)
     fitted = judge_step(curve, fit_point(curve, len(curve.points) - 1, SETTINGS), SETTINGS)
-    assert {RERUN, TWIN} <= set(fitted.rewrite.kind)
+    kinds = zip(fitted.graph.ops.target, fitted.rewrite.kind, strict=True)
+    twins = {target for target, kind in kinds if kind == TWIN}
+    assert RERUN in fitted.rewrite.kind
+    assert twins == {"aten.native_batch_norm.default", "aten.native_dropout_backward.default"}
+    assert live_bytes(fitted.plan) == fitted.live
     expected, found = run(base), run(fitted.graph)
     assert len(expected) == len(found) > 20
     assert all(map(same_bits, expected, found))
+
+
+def test_mask_that_a_dropout_drew_is_kept_while_its_result_may_be_made_again() -> None:
+    base = convolutions("sgd")
+    table = step_table(base, ARENAS)
+    group_of = dict(zip(table.buffers, map(int, table.cells.group_of), strict=True))
+    assert base.calls is not None
+    rows = [op for op in base.ops.ids if base.ops.target[op] == "aten.native_dropout.default"]
+    assert len(rows) == 2
+    for row in rows:
+        _, result, mask = (base.values.buffer[value] for value in base.calls.operands[row])
+        assert group_of[result] >= 0 > group_of[mask]
 
 
 def test_less_room_never_takes_more_bytes_or_less_time() -> None:
