@@ -6,7 +6,7 @@ them do not suffice is the whole curve searched.
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Never
+from typing import Final, Never
 
 from tmmu.errors import BudgetTooSmall, InternalError
 from tmmu.ir.fit import FitRecord, fit_cost
@@ -17,6 +17,9 @@ from tmmu.planner.arenas import readable_size
 from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, frame_table, identity_rewrite, step_curve
 from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_step, fit_within
 from tmmu.planner.fit.floor import Floor, stack_floor
+
+FREE: Final = 1 / 200
+"""Share of the step's time that is taken for nothing: what costs more stands against what runs again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,7 @@ def _without_reruns(base: Graph, base_plan: Plan, request: FitRequest) -> tuple[
         if limit is None or not _is_within(request, curve, point.time):
             continue
         fitted = fit_step(curve, limit, request.settings)
-        if fitted is not None:
+        if fitted is not None and (fitted.time <= FREE * curve.time or RECOMPUTE not in request.levers):
             return stages, fitted
     return stages, None
 
