@@ -25,7 +25,11 @@ SETTINGS = PlanSettings(preset="train_full", token=TOKEN)
 LEVERS = {**{name: (name,) for name in LEVER_NAMES}, "all": LEVER_NAMES}
 EVERY = [(name, levers) for name in ARCHITECTURES for levers in LEVERS]
 SAMPLE = {("convolutions", "all")}
-CASES = [pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.slow) for case in EVERY]
+SLOW = {("transformer", "all"), ("lora", "all")}
+CASES = [
+    pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.slow if case in SLOW else pytest.mark.long)
+    for case in EVERY
+]
 OPTIMIZERS = {
     "adamw:fused": lambda parameters: torch.optim.AdamW(parameters, fused=True),
     "sgd": torch.optim.SGD,
@@ -112,7 +116,7 @@ def test_fitted_step_takes_what_its_plan_says_and_operators_what_they_declare(na
         executor.close()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in ARCHITECTURES])
 def test_all_levers_take_less_than_any_alone(name: str) -> None:
     least = {levers: fitted_step(name, levers).live for levers in LEVERS}
     assert least["all"] <= min(least.values())
