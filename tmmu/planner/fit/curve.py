@@ -19,6 +19,7 @@ from tmmu.planner.fit.head_parts import head_parts
 from tmmu.planner.fit.orders import ORDERS, as_it_is, row_uses
 from tmmu.planner.fit.search import Point, Search, block_boundaries
 from tmmu.planner.fit.step_table import StepTable, step_table
+from tmmu.planner.pack.exact.jit import make_cells
 
 TAKEOVER: Final = "takeover"
 ORDER: Final = "order"
@@ -93,29 +94,59 @@ def step_curve(base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str]
 
     ``near``: rewrites that have other bits than the step are allowed.
     """
-    plain = _table(base, arenas, levers, identity_rewrite(base))
-    starts = [_Start.of(base, arenas, levers, *named) for named in _rewrites(base, levers, near=near)]
-    points, work = list[CurvePoint](), 0
-    for place in sorted(range(len(starts)), key=lambda place: (starts[place].point.peak, place)):
-        start = starts[place]
-        is_beaten = any(start.is_beaten_by(other, plain.time) for other in starts)
-        is_searched = RECOMPUTE in levers and work < MOST_WORK and not is_beaten
-        time, flops = start.search.table.time - plain.time, start.search.table.flops - plain.flops
-        for point in _searched(start.search) if is_searched else (start.point,):
-            both = {"time": time + point.time, "flops": flops + point.flops}
-            points.append(CurvePoint(peak=point.peak, frame=place, point=point, **both))
-        work += start.search.work
-    return StepCurve(
-        base=base,
-        arenas=tuple(arenas),
-        levers=tuple(name for name, _ in LEVERS if name in levers),
-        near=near,
-        time=plain.time,
-        flops=plain.flops,
-        frames=tuple(start.frame(plain) for start in starts),
-        points=_undercut_by_none(points),
-        work=work,
-    )
+    return StepFrames.of(base, arenas, levers, near=near).curve(again=RECOMPUTE in levers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFrames:
+    """All frames of a step, which its curves with and without what runs again share."""
+
+    base: Graph
+    arenas: tuple[ArenaSpec, ...]
+    levers: tuple[str, ...]
+    near: bool
+    plain: StepTable
+    starts: "tuple[_Start, ...]"
+
+    @classmethod
+    def of(
+        cls, base: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str], *, near: bool = False
+    ) -> "StepFrames":
+        """Arguments as of ``step_curve``."""
+        return cls(
+            base=base,
+            arenas=tuple(arenas),
+            levers=tuple(name for name, _ in LEVERS if name in levers and name != RECOMPUTE),
+            near=near,
+            plain=_table(base, arenas, levers, identity_rewrite(base)),
+            starts=tuple(_Start.of(base, arenas, levers, *named) for named in _rewrites(base, levers, near=near)),
+        )
+
+    def curve(self, *, again: bool) -> StepCurve:
+        """``again``: with what may run again, else the frames alone."""
+        plain, starts = self.plain, self.starts
+        points, work = list[CurvePoint](), 0
+        for place in sorted(range(len(starts)), key=lambda place: (starts[place].point.peak, place)):
+            start = starts[place]
+            is_beaten = any(start.is_beaten_by(other, plain.time) for other in starts)
+            is_searched = again and work < MOST_WORK and not is_beaten
+            time, flops = start.search.table.time - plain.time, start.search.table.flops - plain.flops
+            before = start.search.work
+            for point in _searched(start.search) if is_searched else (start.point,):
+                both = {"time": time + point.time, "flops": flops + point.flops}
+                points.append(CurvePoint(peak=point.peak, frame=place, point=point, **both))
+            work += start.search.work - before
+        return StepCurve(
+            base=self.base,
+            arenas=self.arenas,
+            levers=(*self.levers, RECOMPUTE) if again else self.levers,
+            near=self.near,
+            time=plain.time,
+            flops=plain.flops,
+            frames=tuple(start.frame(plain) for start in starts),
+            points=_undercut_by_none(points),
+            work=work,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +198,7 @@ def _table(graph: Graph, arenas: Sequence[ArenaSpec], levers: Collection[str], r
     table = step_table(graph, arenas, may_rerun=[kind == SAME for kind in rewrite.kind])
     if TAKEOVER in levers:
         return table
-    return replace(table, cells=table.cells._replace(over_at=[0] * len(table.cells.over_at)))
+    return replace(table, cells=table.cells._replace(over_at=make_cells([0] * len(table.cells.over_at))))
 
 
 def identity_rewrite(base: Graph) -> Rewrite:

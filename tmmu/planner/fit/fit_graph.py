@@ -14,9 +14,10 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
 from tmmu.judge.rewrite.check import near_rules
 from tmmu.planner.arenas import readable_size
-from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, frame_table, identity_rewrite, step_curve
-from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_step, fit_within
+from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, StepFrames, frame_table, identity_rewrite
+from tmmu.planner.fit.fit_step import MOST_PLANS, PPM, FittedStep, PlanSettings, fit_step, fit_within
 from tmmu.planner.fit.floor import Floor, stack_floor
+from tmmu.planner.fit.orders import ORDERS
 
 FREE: Final = 1 / 200
 """Share of the step's time that is taken for nothing: what costs more stands against what runs again."""
@@ -74,17 +75,17 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
 
     ``whole_curve``: search it even where it is not needed. ``BUDGET_TOO_SMALL`` where nothing fits.
     """
-    stages, fitted = _without_reruns(base, base_plan, request)
-    curve = (
-        step_curve(base, request.arenas, request.levers, near=request.near) if fitted is None or whole_curve else None
-    )
-    some_curve = curve or step_curve(base, request.arenas, _free(request.levers), near=request.near)
-    table = frame_table(some_curve, 0)
-    floor = stack_floor(table)
+    stages, fitted, frames = _without_reruns(base, base_plan, request)
+    if frames is None:
+        frames = StepFrames.of(base, request.arenas, request.levers, near=request.near)
+    curve = frames.curve(again=RECOMPUTE in request.levers) if fitted is None or whole_curve else None
+    some_curve = curve or frames.curve(again=False)
+    floor, floor_graph = _least_floor(some_curve)
     if fitted is None and curve is not None:
-        fitted = _on_curve(curve, request) or _refuse(curve, request, floor, table.graph)
-        near = tuple(sorted(near_rules(fitted.rewrite)))
-        stages.append(Stage(lever=RECOMPUTE, live=fitted.live, flops=fitted.flops, time=fitted.time, near=near))
+        fitted = _on_curve(curve, request) or _refuse(curve, request, floor, floor_graph)
+        if RECOMPUTE in request.levers:
+            near = tuple(sorted(near_rules(fitted.rewrite)))
+            stages.append(Stage(lever=RECOMPUTE, live=fitted.live, flops=fitted.flops, time=fitted.time, near=near))
     if fitted is None:
         raise InternalError("a curve was searched that is not there")
     return Fitting(
@@ -95,8 +96,16 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
         stages=tuple(stages),
         curve=curve,
         floor=floor,
-        floor_graph=table.graph,
+        floor_graph=floor_graph,
     )
+
+
+def _least_floor(curve: StepCurve) -> tuple[Floor, Graph]:
+    """Of the forms of the step, the floor that is lowest, and its graph: a head in parts goes below a whole one."""
+    forms = [place for place, frame in enumerate(curve.frames) if frame.order == ORDERS[0][0]]
+    tables = [frame_table(curve, place) for place in forms]
+    floors = [(stack_floor(table), table.graph) for table in tables]
+    return min(floors, key=lambda pair: pair[0].bytes)
 
 
 def _free(levers: Collection[str]) -> list[str]:
@@ -104,15 +113,18 @@ def _free(levers: Collection[str]) -> list[str]:
     return [name for name, _ in LEVERS if name in levers and name != RECOMPUTE]
 
 
-def _without_reruns(base: Graph, base_plan: Plan, request: FitRequest) -> tuple[list[Stage], FittedStep | None]:
-    """The step as it is, and with one free lever after another; the first of them that fits."""
+def _without_reruns(
+    base: Graph, base_plan: Plan, request: FitRequest
+) -> tuple[list[Stage], FittedStep | None, StepFrames | None]:
+    """The step as it is, and with one free lever after another; the first of them that fits; the frames of all."""
     base_stack = segment_bytes(base_plan.arenas, "stack")
     stages = [Stage(lever="", live=base_stack, flops=0, time=0)]
-    limit, free = request.limit, _free(request.levers)
+    limit, free, frames = request.limit, _free(request.levers), None
     if limit is not None and base_stack <= limit:
-        return stages, _as_it_is(base, base_plan, base_stack, request.settings)
+        return stages, _as_it_is(base, base_plan, base_stack, request.settings), None
     for count, lever in enumerate(free, 1):
-        curve = step_curve(base, request.arenas, free[:count], near=request.near)
+        frames = StepFrames.of(base, request.arenas, free[:count], near=request.near)
+        curve = frames.curve(again=False)
         point = curve.points[-1]
         near = tuple(sorted(near_rules(curve.frames[point.frame].rewrite)))
         stages.append(Stage(lever=lever, live=point.peak, flops=point.flops, time=point.time, near=near))
@@ -120,8 +132,8 @@ def _without_reruns(base: Graph, base_plan: Plan, request: FitRequest) -> tuple[
             continue
         fitted = fit_step(curve, limit, request.settings)
         if fitted is not None and (fitted.time <= FREE * curve.time or RECOMPUTE not in request.levers):
-            return stages, fitted
-    return stages, None
+            return stages, fitted, frames if count == len(free) else None
+    return stages, None, frames
 
 
 def _is_within(request: FitRequest, curve: StepCurve, time: int) -> bool:
@@ -153,11 +165,19 @@ def _refuse(curve: StepCurve, request: FitRequest, floor: Floor, graph: Graph) -
             fix="allow more time",
             extra_time_ppm=curve.points[0].time * PPM // max(1, curve.time),
         )
+    if least.peak <= limit:
+        raise BudgetTooSmall(
+            f"the bytes that are live go down to {readable_size(least.peak)} and fit in {readable_size(limit)}, but "
+            f"none of {MOST_PLANS} plans packs them in that",
+            fix="give a little more room, or search for offsets: --nodes 1000000",
+            least_bytes=least.peak,
+            limit_bytes=limit,
+        )
     op, where = graph.ops.target[floor.op], graph.notes.ops.source[floor.op]
     raise BudgetTooSmall(
         f"the stack takes {readable_size(least.peak)} at the least, for about "
         f"{_percent(least.time * PPM // max(1, curve.time))} more time, and has room for {readable_size(limit)}: "
-        f"{readable_size(max(0, least.peak - limit))} too few; nothing goes below {readable_size(floor.bytes)}, which "
+        f"{readable_size(least.peak - limit)} too few; nothing goes below {readable_size(floor.bytes)}, which "
         f"{op} takes" + (f" ({where})" if where else ""),
         fix="give that much more, or a smaller batch or sequence",
         least_bytes=least.peak,

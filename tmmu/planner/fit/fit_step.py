@@ -14,11 +14,12 @@ from tmmu.ir.fit import AGAIN, FitRecord, fit_cost
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
-from tmmu.ir.rewrite import PARTIAL_KINDS, Rewrite
+from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST, Rewrite
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import near_rules, require_meaning
 from tmmu.judge.rules import require_legal
-from tmmu.planner.fit.curve import PARTS, RECOMPUTE, TAKEOVER, StepCurve, frame_table
+from tmmu.planner.fit.curve import ORDER, PARTS, RECOMPUTE, TAKEOVER, UPDATES, StepCurve, frame_table
+from tmmu.planner.fit.orders import ORDERS
 from tmmu.planner.fit.rematerialize import rematerialize
 from tmmu.planner.fit.search import Point, Search
 from tmmu.planner.prepare import prepare_memory
@@ -106,7 +107,7 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
         rewrite=rewrite,
         cost=fit_cost(graph, rewrite, time_ppm=max(0, time * PPM // max(1, curve.time))),
         budget_bytes=settings.budget,
-        levers=_levers(curve, rewrite, kept),
+        levers=_levers(curve, frame.order, rewrite, kept),
         near=tuple(sorted(near_rules(rewrite))),
     )
     return FittedStep(
@@ -121,9 +122,14 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
     )
 
 
-def _levers(curve: StepCurve, rewrite: Rewrite, point: Point) -> tuple[str, ...]:
-    """Those that the step shows: nothing runs again without time, nothing is in parts without a part."""
-    shown = {RECOMPUTE: point.time > 0, PARTS: not set(PARTIAL_KINDS).isdisjoint(rewrite.kind)}
+def _levers(curve: StepCurve, order: str, rewrite: Rewrite, point: Point) -> tuple[str, ...]:
+    """Those that the step shows; of takeovers the plan says which there are."""
+    shown = {
+        ORDER: order != ORDERS[0][0],
+        UPDATES: SUBLIST in rewrite.kind,
+        PARTS: not set(PARTIAL_KINDS).isdisjoint(rewrite.kind),
+        RECOMPUTE: point.time > 0,
+    }
     return tuple(name for name in curve.levers if shown.get(name, True))
 
 

@@ -1,7 +1,8 @@
 """What no order and no recomputation undercuts: bytes that must be live while some op runs for the first time.
 
-At its first run an op has its operands and results, less one operand that a result may take over; and whatever was made
-before it in every order, cannot be made again, and is read after it in every order. Outputs count as read at the end.
+At its first run an op has its operands and results, less the results that may take over an operand; and whatever was
+made before it in every order, cannot be made again, and is read after it in every order. Outputs count as read at the
+end.
 Ancestors are sets of bits: O(ops x edges / 64), for graphs of at most ``MOST_OPS``; of larger ones only the op's own
 bytes count, which is a bound too.
 """
@@ -9,6 +10,8 @@ bytes count, which is a bound too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from tmmu.planner.fit.step_table import StepTable
 from tmmu.planner.order import dependence_edges
@@ -38,7 +41,7 @@ def _cells(starts: Sequence[int], joined: Sequence[int], row: int) -> list[int]:
 
 
 def _own_bytes(table: StepTable) -> list[int]:
-    """Per op, what it reads and writes, less the largest result that may take over an operand."""
+    """Per op, what it reads and writes, less the results that may take over an operand."""
     cells = table.cells
     found = []
     for row in range(len(cells.touch_at) - 1):
@@ -60,7 +63,7 @@ def _bytes_across(table: StepTable) -> list[int]:
         for later in after[row]:
             descendants[row] |= descendants[later] | 1 << later
     outputs, everything = set(map(int, cells.outputs)), (1 << rows) - 1
-    found = [0] * rows
+    found = np.zeros(rows, dtype=np.int64)
     for buffer in range(len(cells.size)):
         if cells.group_of[buffer] >= 0:
             continue
@@ -73,13 +76,6 @@ def _bytes_across(table: StepTable) -> list[int]:
         across = descendants[users[0]] & before_end
         for user in users:
             across &= ~(1 << user)
-        _add(found, across, int(cells.size[buffer]))
-    return found
-
-
-def _add(found: list[int], across: int, size: int) -> None:
-    """Add ``size`` where a bit is set."""
-    while across:
-        lowest = across & -across
-        found[lowest.bit_length() - 1] += size
-        across ^= lowest
+        bits = np.frombuffer(across.to_bytes(-(-rows // 8), "little"), dtype=np.uint8)
+        found[np.unpackbits(bits, count=rows, bitorder="little").astype(bool)] += int(cells.size[buffer])
+    return [int(size) for size in found]
