@@ -57,7 +57,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
         raise InvalidConfig("a part of the model is a script", fix="compile the module of which it was made")
     if any(module.training for module in model.modules()):
         raise InvalidConfig("the model is in training mode", fix="call model.eval(), or use torch.compile to train")
-    limits = None if budget is None else bytes_of(budget), bytes_of(reserve)
+    most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
     device = device_of_call(model, inputs)
     request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
     note = FormNote()
@@ -74,8 +74,8 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
     _require_kept(note.exchanged, program.graph)
     compiled = compile_graph(program.graph, _request_of(seed))
-    if limits[0] is not None:
-        program, compiled = _fit_program(program, compiled, limits[0], limits[1], token_from_seed(seed))
+    if most is not None:
+        program, compiled = _fit_program(program, compiled, most, kept_free, token_from_seed(seed))
     return CompiledModel(
         model,
         plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),

@@ -60,14 +60,14 @@ def find_takeovers(
                 and size[ranges.id[new]] == size[ranges.id[old]]
                 and takes_over[new] == new
                 and not taken_over[old]
-                and _touches_once(graph, op, read)
+                and touches_once(graph, op, read)
             ):
                 takes_over[new] = old
                 taken_over[old] = True
     return tuple(takes_over)
 
 
-def _touches_once(graph: Graph, op: int, value: int) -> bool:
+def touches_once(graph: Graph, op: int, value: int) -> bool:
     """Whether every read of the buffer of ``value`` has that value's window, and the op does not write the buffer."""
     values = graph.values
     buffer = values.buffer[value]

@@ -224,39 +224,21 @@ def run_fit(job: FitJob) -> int:
     compiled = compile_request(job.request)
     _require_whole_step(compiled)
     memory = memory_of(compiled.plan, compiled.graph)
-    beside = memory.total - memory.stack
-    plan = job.request.plan
     fitting = fit_graph(
-        compiled.graph,
-        compiled.plan,
-        FitRequest(
-            limit=job.step
-            if job.budget is None
-            else stack_room(compiled.plan, compiled.graph, job.budget, job.reserve),
-            at_most=job.at_most,
-            levers=job.levers,
-            near=job.near,
-            arenas=plan.arenas,
-            settings=PlanSettings(
-                preset=compiled.plan.preset,
-                token=plan.token,
-                budget=job.budget if job.budget is not None else job.step,
-                search_nodes=plan.search_nodes,
-            ),
-        ),
-        whole_curve=job.curve or job.page is not None,
+        compiled.graph, compiled.plan, _fit_request(job, compiled), whole_curve=job.curve or job.page is not None
     )
+    fitted = fitting.fitted
+    contents = report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting)) if job.page else None
+    page = page_html([contents]) if contents else b""
     files: tuple[Path, ...] = ()
     if job.writes:
-        files = write_fitted(job.folder, job.name, base=compiled.graph, plan=fitting.fitted.plan, token=plan.token)
+        files = write_fitted(job.folder, job.name, base=compiled.graph, plan=fitted.plan, token=job.request.plan.token)
     if job.page is not None:
-        fitted = fitting.fitted
-        contents = report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting))
-        write_atomic(job.page, page_html([contents]))
+        write_atomic(job.page, page)
     report = FitReport(
         compiled=compiled,
         fitting=fitting,
-        beside=beside,
+        beside=memory.total - memory.stack,
         reserve=job.reserve,
         budget=job.budget,
         model="MODEL" if job.request.model.kind == "ir" else job.request.model.text,
@@ -269,6 +251,25 @@ def run_fit(job: FitJob) -> int:
     else:
         render.print_lines(render.console(), lines(report))
     return 0
+
+
+def _fit_request(job: FitJob, compiled: Compiled) -> FitRequest:
+    plan, limit = job.request.plan, job.step
+    if job.budget is not None:
+        limit = stack_room(compiled.plan, compiled.graph, job.budget, job.reserve)
+    return FitRequest(
+        limit=limit,
+        at_most=job.at_most,
+        levers=job.levers,
+        near=job.near,
+        arenas=plan.arenas,
+        settings=PlanSettings(
+            preset=compiled.plan.preset,
+            token=plan.token,
+            budget=job.budget if job.budget is not None else job.step,
+            search_nodes=plan.search_nodes,
+        ),
+    )
 
 
 def _run_max(job: FitJob, axis: str) -> int:
@@ -285,6 +286,7 @@ def _run_max(job: FitJob, axis: str) -> int:
         ),
         unit=size_unit(axis),
         levers=job.levers,
+        near=job.near,
         at_most=job.at_most,
     )
 

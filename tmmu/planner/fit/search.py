@@ -4,8 +4,8 @@ A state is the set of gaps that are dropped. The search takes the fullest positi
 are not used across it, those that free the most bytes for the time of what has to run again are dropped, several at
 once as long as they are about as good and no more than a share of the peak; if the new schedule has a lower peak, it
 is the state, else the first of them alone is tried, and else it is left alone from then on. It ends when nothing is
-left to try. What the search passes through is a *frontier*: each point takes more time than the one before, and fewer
-bytes. Deterministic, without a seed; bounded by ``MOST_STEPS`` and by ``MOST_WORK`` rows.
+left to try. Each *point* that the search passes through takes fewer bytes than the one before. Deterministic, without a
+seed; bounded by ``MOST_STEPS`` and by ``MOST_WORK`` rows.
 
 A search begins with nothing dropped; buffers may be available to what runs again after their last use, at no cost until
 something uses them so. Which ones, ``block_boundaries`` says.
@@ -25,7 +25,7 @@ from tmmu.planner.pack.exact.jit import make_cells, zero_cells
 
 MOST_STEPS: Final = 4_000
 MOST_WORK: Final = 12_000_000
-"""Rows of all schedules of one search; about a second when compiled."""
+"""Rows of all schedules of one search."""
 ROOM: Final = 3
 """A schedule has at most this many times the rows of the step."""
 SMALLEST: Final = 1 << 16

@@ -14,6 +14,7 @@ from tmmu.ir.rebuild import TWINS
 from tmmu.ir.rewrite import ARGUMENT, RESULT
 from tmmu.judge.rewrite.facts import computes_alone, has_same_bits, has_twin
 from tmmu.planner.arenas import arena_of_role
+from tmmu.planner.coalesce import touches_once
 from tmmu.planner.fit.cells import Cells, StepCells
 from tmmu.planner.pack.exact.jit import make_cells
 
@@ -351,18 +352,7 @@ def _takeovers(graph: Graph, index: dict[BufferId, int]) -> list[list[tuple[int,
         row = []
         for written, read in pairs:
             new, old = buffer_of[written], buffer_of[read]
-            if new in index and old in index and size[new] == size[old] and _touches_once(graph, op, read):
+            if new in index and old in index and size[new] == size[old] and touches_once(graph, op, read):
                 row.append((index[new], index[old]))
         found.append(row)
     return found
-
-
-def _touches_once(graph: Graph, op: OpId, value: ValueId) -> bool:
-    values = graph.values
-    columns = (values.offset, values.shape, values.stride, values.dtype)
-    same = all(
-        all(column[read] == column[value] for column in columns)
-        for read in graph.ops.reads[op]
-        if values.buffer[read] == values.buffer[value]
-    )
-    return same and all(values.buffer[written] != values.buffer[value] for written in graph.ops.writes[op])

@@ -24,8 +24,6 @@ Trace: TypeAlias = Callable[[int], tuple[Graph, Plan]]
 """The graph of the whole step at a size and its judged plan; raises ``UserError`` where the model refuses the size."""
 MOST_POINTS: Final = 4
 """Traces that one model goes through: cubes, which no step is known to need."""
-
-
 FAR: Final = 64
 """Times the sizes traced first, what is traced of a step that grows with none of them."""
 
@@ -46,6 +44,8 @@ class SizeRequest:
     settings: PlanSettings
     unit: int = 1
     levers: tuple[str, ...] | None = None
+    near: bool = False
+    """Whether levers may make what is only near."""
     at_most: int | None = None
 
 
@@ -151,7 +151,7 @@ class _WithLevers:
 
     def _least(self, graph: Graph) -> tuple[StepCurve, int]:
         """The curve, and the place of its point of the fewest bytes within the extra time."""
-        curve = step_curve(graph, self.request.arenas, self.levers)
+        curve = step_curve(graph, self.request.arenas, self.levers, near=self.request.near)
         most = self.request.at_most
         places = [at for at, point in enumerate(curve.points) if most is None or point.time * PPM <= most * curve.time]
         return curve, places[-1] if places else 0

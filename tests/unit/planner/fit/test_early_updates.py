@@ -74,6 +74,7 @@ def test_updates_of_one_parameter_at_a_time_stay_whole(optimizer: str) -> None:
         ([4, 4, 4], 8, [(0, 2), (2, 3)]),
         ([1, 1, 9, 1], 4, [(0, 3), (3, 4)]),
         ([1, 1], 99, [(0, 2)]),
+        ([1, 1, 256, 1], 4, [(0, 2), (2, 3), (3, 4)]),
     ],
 )
 def test_small_parameters_share_a_group(sizes: list[int], smallest: int, ranges: list[tuple[int, int]]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.runtime.harness import TOKEN
+from tests.unit.planner.fit.head_models import head_step
 from tests.unit.planner.sizes.sized_models import Attention, Branch, Fixed, Layers, Limited, Padded, step_of
 from tmmu.errors import BudgetTooSmall
 from tmmu.ir.graph import Graph
@@ -15,7 +16,7 @@ from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit.curve import LEVER_NAMES
 from tmmu.planner.fit.fit_step import PlanSettings
 from tmmu.planner.sizes.largest import MOST
-from tmmu.planner.sizes.max_size import MaxSizes, SizeRequest, max_sizes
+from tmmu.planner.sizes.max_size import MaxSizes, SizeRequest, _WithLevers, max_sizes
 
 LIMIT = 160_000
 ARENAS = default_arenas()
@@ -137,3 +138,18 @@ def test_model_that_takes_no_more_than_was_traced_is_asked_once_more() -> None:
     assert found.as_it_is is not None
     assert found.as_it_is.size == 40
     assert found.traces == (40, 39)
+
+
+def test_what_is_only_near_is_looked_at_where_it_is_allowed() -> None:
+    graph = head_step("tied")
+    exact = SizeRequest(
+        starts=(2, 3),
+        limit=1,
+        is_whole=False,
+        mode="backward",
+        arenas=default_arenas(),
+        settings=PlanSettings(preset="train_full", token=TOKEN),
+        levers=LEVER_NAMES,
+    )
+    needs = [_WithLevers(replace(exact, near=near), LEVER_NAMES).count_bytes(graph) for near in (False, True)]
+    assert needs[1] < needs[0]
