@@ -1,4 +1,13 @@
-"""Settings of every test: generated examples are the same on each run, and none is failed by a slow machine."""
+"""Settings of every test: generated examples are the same on each run, and none is failed by a slow machine.
+
+Tests run side by side, one process a core, so torch in each process and in each command that it starts has one thread:
+two processes of two threads on two cores wait for each other most of their time. A test of what threads do sets their
+number itself.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded, and inherited by each process of the tests
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -1,7 +1,8 @@
 """Binds a plan: its segments get memory, its weights are loaded, every call is compiled and validated.
 
 Order: match and judge (nothing is taken before the plan is found sound, and a rewritten program to mean its base),
-reserve, load, compile, validate, clear.
+reserve, load, compile, validate, clear. State of a session lies in its arena of the data segment; state that every run
+brings with it lies in a slab of the binding's own while steps are tried, and no arena is touched.
 Invariants: views are made once, here, and code is bound to them; a binding that fails gives back all that it reserved;
 afterwards stack, state and inputs are as at the start, the random state too, and what belongs to the caller (external
 inputs, adopted weights) has the bytes that it had.
@@ -9,13 +10,12 @@ inputs, adopted weights) has the bytes that it had.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, get_args
 
 import torch
-from blake3 import blake3
 
 from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
@@ -28,6 +28,7 @@ from tmmu.judge.rewrite.check import require_meaning
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import BoundProgram, CallerStorage, Executor, Reservation, outputs_of
 from tmmu.runtime.execute.inputs import external_buffers, input_specs
+from tmmu.runtime.execute.state_arguments import StateArguments, state_arguments
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import SegmentSizes, device_of, require_free
 from tmmu.runtime.memory.slab import PACKED, Location, Slab
@@ -39,12 +40,12 @@ from tmmu.runtime.steps.execution_stream import CUDA_SCRATCH, ExecutionStream, e
 from tmmu.runtime.steps.part_trial import differing_parts
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.runtime.steps.validate import ValidationContext, validate_steps
-from tmmu.runtime.weights.load import Weight, adopt_weights, check_weights, load_into, source_chunks
+from tmmu.runtime.weights.load import Weight, adopt_weights, check_weights, content_key, load_into
 from tmmu.runtime.weights.sources import Source
 from tmmu.torch_private import cpp_address
 
 UNSHARED_KEY: Final = bytes(32)
-"""The content key of the weights in segments of one executor alone, where no other key is ever looked up."""
+"""The content key of all weights together in segments of one executor, where no other key is ever looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,10 @@ class BindRequest:
     device: torch.device | str = "cpu"
     segments: Segments | None = None
     """Shared with other executors: equal weights are loaded once, the stack is used in turn. ``None``: its own."""
-    session: str = "main"
-    """Owner of the state's arena in the data segment."""
+    session: str | None = "main"
+    """Owner of the state's arena in the data segment. ``None``: state is an argument of each run."""
+    weight_keys: Mapping[str, bytes] = field(default_factory=dict)
+    """By buffer name, ``content_key`` of weights whose bytes the caller has hashed already, in shared segments."""
     replay: bool = True
     """Whether calls are captured (a TorchScript graph on a CPU, CUDA graphs on a GPU), or each made from Python."""
     scratch: int = CUDA_SCRATCH
@@ -80,7 +83,8 @@ _OPTIONS: Final[Mapping[str, tuple[Any, Any, str]]] = {
     "weights": (Mapping, get_args(Weight), "tensors by name"),
     "device": ((str, torch.device), object, "a device, such as cpu"),
     "segments": ((Segments, type(None)), object, "segments, or None"),
-    "session": (str, object, "a name as text"),
+    "session": ((str, type(None)), object, "a name as text, or None"),
+    "weight_keys": (Mapping, bytes, "content keys by name"),
     "replay": (bool, object, "True or False"),
     "scratch": (int, object, "a number of bytes"),
     "adopt": (bool, object, "True or False"),
@@ -235,7 +239,10 @@ def _own_segments(layout: SegmentLayout, alignment: int, device: torch.device) -
 
 @dataclass(slots=True, kw_only=True)
 class _Binding:
-    """One binding under way, with exclusive access to the segments. ``base`` has the offset reserved in each."""
+    """One binding under way, with exclusive access to the segments.
+
+    ``base`` has the offset reserved in stack and data; ``text`` that of each weight, and ``text_keys`` its contents.
+    """
 
     request: BindRequest
     segments: Segments
@@ -245,29 +252,51 @@ class _Binding:
     stream: ExecutionStream
     weight_locations: Mapping[int, Location] | None
     base: dict[str, int] = field(default_factory=dict)
+    text: dict[int, int] = field(default_factory=dict)
+    text_keys: list[bytes] = field(default_factory=list)
+    state_slab: Slab | None = None
+    """Where state lies while steps are tried that take it as an argument."""
 
     def bind(self) -> BoundProgram:
         """Reserves, loads, compiles and validates; a failure gives back what was reserved."""
-        stack, data, text = self.segments.stack, self.segments.data, self.segments.text
+        stack = self.segments.stack
         # A run pushes its slab where the views are made now: at the top of a stack that is empty between runs.
         mark = stack.mark()
         self.base["stack"] = stack.push(self.layout.bytes["stack"])
         stack.reset(mark)
-        session, state_bytes = self.request.session, self.layout.bytes["data"]
-        self.base["data"] = data.reserve(session, state_bytes)
-        try:
-            if state_bytes:
-                data.bump(session, state_bytes)
-            key = UNSHARED_KEY if self.request.segments is None else self._content_key()
-            self.base["text"] = text.load(key, self.layout.bytes["text"], self._write_text)
-            try:
-                return self._compile(key)
-            except BaseException:
-                text.release(key)
-                raise
-        except BaseException:
-            data.reclaim(session)
-            raise
+        with ExitStack() as undo:
+            self._reserve_state(undo)
+            self._load_text(undo)
+            bound = self._compile()
+            undo.pop_all()
+            return bound
+
+    def _reserve_state(self, undo: ExitStack) -> None:
+        session, size, data = self.request.session, self.layout.bytes["data"], self.segments.data
+        if session is None:
+            self.base["data"] = 0
+            self.state_slab = Slab(size, self.segments.alignment, self.segments.device)
+            return
+        self.base["data"] = data.reserve(session, size)
+        undo.callback(data.reclaim, session)
+        if size:
+            data.bump(session, size)
+
+    def _load_text(self, undo: ExitStack) -> None:
+        """Weights of shared segments one by one, so that plans share those that are alike; else all at once."""
+        text = self.segments.text
+        rows = self._placed_buffers("text")
+        if self.request.segments is None:
+            base = text.load(UNSHARED_KEY, self.layout.bytes["text"], partial(self._write_weights, rows))
+            self.text = {buffer: base + offset for buffer, offset in rows}
+            self.text_keys.append(UNSHARED_KEY)
+            undo.callback(text.release, UNSHARED_KEY)
+            return
+        for buffer, _ in rows:
+            key, size = self._content_key(buffer), self.request.program.graph.buffers.bytes[buffer]
+            self.text[buffer] = text.load(key, size, partial(self._write_weights, [(buffer, 0)]))
+            self.text_keys.append(key)
+            undo.callback(text.release, key)
 
     def _placed_buffers(self, segment: str) -> list[tuple[int, int]]:
         """(buffer, byte offset in what the plan takes of the segment) of each placed buffer."""
@@ -280,23 +309,22 @@ class _Binding:
             if arenas.segment[arena] == segment
         ]
 
-    def _content_key(self) -> bytes:
-        """32 bytes over all weights, their offsets and sizes: equal keys are equal text segments."""
-        content, sizes = blake3(), self.request.program.graph.buffers.bytes
-        for buffer, offset in self._placed_buffers("text"):
-            content.update(offset.to_bytes(8, "little") + sizes[buffer].to_bytes(8, "little"))
-            if buffer in self.sources:
-                for _, part in source_chunks(self.sources[buffer]):
-                    content.update(part.numpy())  # type: ignore[arg-type]
-        return content.digest()
+    def _content_key(self, buffer: int) -> bytes:
+        graph = self.request.program.graph
+        known = self.request.weight_keys.get(graph.notes.buffers[buffer])
+        return known or content_key(self.sources.get(buffer), graph.buffers.bytes[buffer])
 
-    def _write_text(self, base: int) -> None:
-        for buffer, offset in self._placed_buffers("text"):
+    def _write_weights(self, rows: Sequence[tuple[int, int]], base: int) -> None:
+        """Writes the weights that lie at these offsets from ``base``; one without a value is zeros."""
+        slab, sizes = self.segments.slabs["text"], self.request.program.graph.buffers.bytes
+        for buffer, offset in rows:
+            target = slab.bytes(base + offset, sizes[buffer])
             if buffer in self.sources:
-                source = self.sources[buffer]
-                load_into(source, self.segments.slabs["text"].bytes(base + offset, source.size))
+                load_into(self.sources[buffer], target)
+            else:
+                zero_tensor(target)
 
-    def _compile(self, key: bytes) -> BoundProgram:
+    def _compile(self) -> BoundProgram:
         program, plan, views = self.request.program, self.request.plan, self._make_views()
         graph = program.graph
         steps, variants, unplanned = self._validated_steps(views)
@@ -319,13 +347,27 @@ class _Binding:
             stream=self.stream,
             switches=most_common_switches(program),
             reservation=Reservation(
-                text_key=key,
+                text_keys=tuple(self.text_keys),
                 session=self.request.session,
                 stack_offset=self.base["stack"],
                 stack_bytes=self.layout.bytes["stack"],
             ),
             caller_storages=self._caller_storages(),
+            state=self._state_arguments(steps),
         )
+
+    def _state_arguments(self, steps: Sequence[CompiledStep]) -> StateArguments | None:
+        """What takes the place of the state on which the steps were tried, whose memory goes back."""
+        if self.state_slab is None:
+            return None
+        sizes = self.request.program.graph.buffers.bytes
+        rows = [(buffer, offset, sizes[buffer]) for buffer, offset in self._placed_buffers("data")]
+        arguments = state_arguments(steps, self.state_slab, rows)
+        self.state_slab.storage.resize_(0)
+        return arguments
+
+    def _slab_of(self, segment: str) -> Slab:
+        return self.state_slab if segment == "data" and self.state_slab else self.segments.slabs[segment]
 
     def _caller_storages(self) -> tuple[CallerStorage, ...]:
         """Of external inputs and adopted weights, as they are now."""
@@ -392,15 +434,16 @@ class _Binding:
         locations = allocate_inputs(graph, segments.alignment, segments.device, external=self.external)
         locations.update((buffer, (Slab.over(tensor), 0)) for buffer, tensor in self.external.items())
         locations.update(self.weight_locations or {})
-        for segment, slab in segments.slabs.items():
-            base = self.base[segment]
+        locations.update((buffer, (segments.slabs["text"], offset)) for buffer, offset in self.text.items())
+        for segment in ("stack", "data"):
+            slab, base = self._slab_of(segment), self.base[segment]
             locations.update((buffer, (slab, base + offset)) for buffer, offset in self._placed_buffers(segment))
         return TensorViews(graph, locations)
 
     def _clear(self, views: TensorViews) -> None:
         """Zeroes stack, state and inputs, and loads the state that has an initial value."""
         for segment in ("stack", "data"):
-            zero_tensor(self.segments.slabs[segment].bytes(self.base[segment], self.layout.bytes[segment]))
+            zero_tensor(self._slab_of(segment).bytes(self.base[segment], self.layout.bytes[segment]))
         for buffer, role in enumerate(self.request.program.graph.buffers.role):
             if role == INPUT and buffer not in self.external:
                 zero_tensor(views.bytes(buffer))

@@ -18,6 +18,7 @@ from tmmu.ir.program import Switches
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.commit import CommitState, Pending, commit_execution
 from tmmu.runtime.execute.inputs import InputSpec, check_inputs, fill_input, own_window
+from tmmu.runtime.execute.state_arguments import StateArguments
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.tensor_views import TensorViews
 from tmmu.runtime.steps.build import CompiledStep
@@ -29,10 +30,10 @@ from tmmu.torch_private import BelowAutograd, DisableAutocast, set_grad_enabled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What an executor has reserved: the content key of its weights, its session, its slab of the stack in bytes."""
+    """What an executor has reserved: the contents of its weights, its session, its slab of the stack in bytes."""
 
-    text_key: bytes
-    session: str
+    text_keys: tuple[bytes, ...]
+    session: str | None
     stack_offset: int
     stack_bytes: int
 
@@ -58,6 +59,8 @@ class BoundProgram:
     reservation: Reservation
     caller_storages: "tuple[CallerStorage, ...]"
     """Of external inputs and adopted weights, to which the code is bound."""
+    state: StateArguments | None = None
+    """Where each run takes its state as arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +105,14 @@ class Executor:
         """The outputs, each in memory of its own."""
         return self.run(inputs)
 
-    def run(self, inputs: Mapping[str, torch.Tensor], *, views: bool = False) -> tuple[torch.Tensor, ...]:
+    def run(
+        self, inputs: Mapping[str, torch.Tensor], *, state: Sequence[torch.Tensor] = (), views: bool = False
+    ) -> tuple[torch.Tensor, ...]:
         """The outputs; with ``views``, as views of the executor's memory, valid until anything else runs in it.
 
-        ``INVALID_CONFIG`` for inputs that the plan was not made for, and where an operator raises, with its source.
+        ``state`` is what ``bound.state.views`` gives for state that lies elsewhere: whoever bound the plan to no
+        session answers for it. ``INVALID_CONFIG`` for inputs that the plan was not made for, and where an operator
+        raises, with its source.
         """
         tensors = check_inputs(self._bound.inputs, inputs)
         bound = self._bound
@@ -115,7 +122,7 @@ class Executor:
         with bound.segments.exclusive, _StackScope(bound, self._lifetime), bound.stream.activate(), DisableAutocast():
             for spec, view, tensor in zip(bound.inputs, self._input_views, tensors, strict=True):
                 fill_input(spec, view, tensor)
-            run_launches(bound, self._launches)
+            run_launches(bound, self._launches, state)
             for position in bound.written_inputs:
                 tensors[position].copy_(self._input_views[position])
             self._lifetime.wait = bound.stream.record_event()
@@ -139,6 +146,8 @@ class Executor:
         """``uint8[bytes]``: the live bytes of a state buffer, to read, set or reset between calls."""
         graph = self._bound.graph
         self._lifetime.require_open()  # its arena may be another session's by now
+        if self._bound.state is not None:
+            raise InvalidConfig(f"{name!r} is an argument of each run", fix="read the state that was passed", name=name)
         for buffer, role in enumerate(graph.buffers.role):
             if role == STATE and graph.notes.buffers[buffer] == name:
                 return self._bound.views.bytes(buffer)
@@ -155,8 +164,10 @@ class Executor:
         with self._bound.segments.exclusive:
             if self._lifetime.open:
                 self._lifetime.open = False
-                self._bound.segments.text.release(self._bound.reservation.text_key)
-                self._bound.segments.data.reclaim(self._bound.reservation.session)
+                for key in self._bound.reservation.text_keys:
+                    self._bound.segments.text.release(key)
+                if self._bound.reservation.session is not None:
+                    self._bound.segments.data.reclaim(self._bound.reservation.session)
 
     def attach(self, hooks: Hooks, *, replay: bool = True) -> None:
         """Has every later run call these hooks, in place of any attached before."""
@@ -254,26 +265,31 @@ def _launches_of(bound: BoundProgram, hooks: Hooks | None, *, replay: bool) -> t
     """The launches of a run; what is captured takes the kernels of the program's own switches."""
     with under_switches(bound.switches, bound.graph.target):
         single = frozenset(position for variant in bound.variants for position in variant)
-        return launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks, single=single)
+        arguments = bound.state.templates if bound.state else ()
+        return launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks, single=single, arguments=arguments)
 
 
-def run_launches(bound: BoundProgram, launches: Sequence[Launch]) -> None:
+def run_launches(bound: BoundProgram, launches: Sequence[Launch], state: Sequence[torch.Tensor] = ()) -> None:
     """Runs the launches in order, under the program's kernel switches; ``INVALID_CONFIG`` that names a call's op."""
     with BelowAutograd(), under_switches(bound.switches, bound.graph.target):
         for launch in launches:
+            if launch.first == launch.last:
+                launch.run()  # a hook's own error is no step's
+                continue
             try:
-                launch.run()
+                launch.run(*state)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                if launch.first == launch.last:
-                    raise  # a hook's own error
-                raise _failure(bound, *_failing_step(bound, launch, error)) from error
+                raise _failure(bound, *_failing_step(bound, launch, error, state)) from error
 
 
-def _failing_step(bound: BoundProgram, failed: Launch, error: Exception) -> tuple[int, Exception]:
+def _failing_step(
+    bound: BoundProgram, failed: Launch, error: Exception, state: Sequence[torch.Tensor]
+) -> tuple[int, Exception]:
     """(step index, its error): the launch is run again, a step at a time. A step that then succeeds is not blamed."""
-    for launch in single_launches(bound.steps, failed.first, failed.last):
+    arguments = bound.state.templates if bound.state else ()
+    for launch in single_launches(bound.steps, failed.first, failed.last, arguments):
         try:
-            launch.run()
+            launch.run(*state)
         except (RuntimeError, IndexError, ValueError, TypeError) as failure:
             return launch.first, failure
     return failed.first, error

@@ -14,7 +14,8 @@ from tmmu.runtime.kernels.scalars import COMPUTE_BYTES, canonical_arguments
 from tmmu.runtime.memory.slab import is_same_view
 from tmmu.torch_private import GRAD_MODE_RESULTS, c_function_of, schema_of
 
-Runnable: TypeAlias = Callable[[], object]
+Runnable: TypeAlias = Callable[..., object]
+"""Called without arguments, or with the tensors that it takes in place of those it was compiled for."""
 Arguments: TypeAlias = Mapping[str, Any]
 """The arguments of one call by the names of the operator's schema."""
 
@@ -74,6 +75,38 @@ def needs_grad_mode(instr: Instruction) -> bool:
     """Whether the kernel leaves a result out, which is read here, unless gradients are on."""
     result = GRAD_MODE_RESULTS.get(instr.operator)
     return result is not None and bool(instr.into) and instr.into[result] is not None
+
+
+def with_tensors(code: Code, exchanged: Mapping[int, torch.Tensor]) -> Code:
+    """The code with other tensors in place of some, by the ``id`` of those that it was compiled for."""
+
+    def exchange(value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+            items = [exchange(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        return exchanged.get(id(value), value)
+
+    return tuple(
+        replace(instr, args=tuple(map(exchange, instr.args)), into=tuple(map(exchange, instr.into))) for instr in code
+    )
+
+
+def tensors_of(code: Code) -> list[torch.Tensor]:
+    """Every tensor that the code reads or writes, once, in the order of first use."""
+    found = [leaf for instr in code for leaf in leaves([*instr.args, *instr.into]) if isinstance(leaf, torch.Tensor)]
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def runnable_with_arguments(code: Code, arguments: Sequence[torch.Tensor]) -> Runnable:
+    """``runnable_of`` for code that takes a tensor in place of each of ``arguments``, in that order."""
+    if not arguments:
+        return runnable_of(code)
+
+    def run(*tensors: torch.Tensor) -> None:
+        exchanged = {id(own): tensor for own, tensor in zip(arguments, tensors, strict=True)}
+        runnable_of(with_tensors(code, exchanged))()
+
+    return run
 
 
 def runnable_of(code: Code) -> Runnable:

@@ -1,15 +1,14 @@
 """The data segment: one arena per session, reserved whole, filled by a bump pointer, reclaimed whole.
 
-State: the arenas by session, and those with bytes as (begin, end, session) in address order. Invariants: arenas are
-disjoint, inside the capacity, and multiples of the alignment; ``used <= size`` in each. Gaps are not stored but are
-what lies between neighbours in address order, so two adjacent gaps are always one and nothing needs merging.
+State: the arenas by session, and the ranges that they take. Invariants: arenas are disjoint, inside the capacity, and
+multiples of the alignment; ``used <= size`` in each.
 """
 
-from bisect import insort
 from dataclasses import dataclass
 from typing import Final
 
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
+from tmmu.runtime.memory.extents import Extents
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, check_alignment, check_size, round_up
 
 NO_QUOTA: Final = 0
@@ -33,9 +32,7 @@ class DataSegment:
         self.quota = check_size("session quota", quota)
         self.alignment = check_alignment(alignment)
         self._arenas: dict[str, _Arena] = {}
-        self._order: list[tuple[int, int, str]] = []
-        self._used = 0
-        self._peak = 0
+        self._extents: Extents[str] = Extents(self.capacity)
 
     def reserve(self, session: str, size: int) -> int:
         """Byte offset of a new, empty arena of ``size`` bytes, rounded up to the alignment; or ``SEGMENT_FULL``."""
@@ -44,7 +41,7 @@ class DataSegment:
             raise InvalidConfig(f"session {session!r} has its arena already", fix="reclaim it first", session=session)
         if self.quota and padded > self.quota:
             raise self._full(f"session {session!r} asks for {padded} bytes, above its quota of {self.quota}", padded)
-        base = next((low for low, high in self._gaps() if high - low >= padded), None)
+        base = self._extents.take(padded, session)
         if base is None:
             usage = self.usage
             message = (
@@ -53,10 +50,6 @@ class DataSegment:
             )
             raise self._full(message, padded)
         self._arenas[session] = _Arena(base=base, size=padded)
-        if padded:  # an empty arena has no bytes, and must not split a gap
-            insort(self._order, (base, base + padded, session))
-        self._used += padded
-        self._peak = max(self._peak, self._used)
         return base
 
     def bump(self, session: str, size: int, alignment: int = 1) -> int:
@@ -75,9 +68,7 @@ class DataSegment:
         """Frees the session's arena; returns its bytes."""
         arena = self._arena(session)
         del self._arenas[session]
-        if arena.size:
-            self._order.remove((arena.base, arena.base + arena.size, session))
-        self._used -= arena.size
+        self._extents.free(arena.base, arena.size)
         return arena.size
 
     def used_bytes(self, session: str) -> int:
@@ -92,17 +83,8 @@ class DataSegment:
     @property
     def usage(self) -> Usage:
         """``used`` is what is reserved; free bytes may be in several gaps."""
-        largest = max((high - low for low, high in self._gaps()), default=0)
-        return Usage(capacity=self.capacity, used=self._used, peak=self._peak, largest_free=largest)
-
-    def _gaps(self) -> list[tuple[int, int]]:
-        """Free (begin, end) ranges by address; the last may be empty, so that an arena of 0 bytes always fits."""
-        low, gaps = 0, []
-        for base, end, _ in self._order:
-            if base > low:
-                gaps.append((low, base))
-            low = end
-        return [*gaps, (low, self.capacity)]
+        taken = self._extents
+        return Usage(capacity=self.capacity, used=taken.used, peak=taken.peak, largest_free=taken.largest_free)
 
     def _arena(self, session: str) -> _Arena:
         if session not in self._arenas:

@@ -1,15 +1,15 @@
 """The text segment: weights by content key, written once, shared by all executors that hold them.
 
-State: entries in the order of their offsets, each with a reference count, and the append point. Invariants: entries are
-contiguous from 0 to the append point, so there are no holes; an entry never moves, and its bytes are not written after
-``load`` returns. An entry whose count falls to 0 stays, to be found again; only a load that needs the bytes drops such
-entries, from the append point down, and stops at the first that is held.
+State: entries by key, each with a reference count, and the ranges that they take. Invariants: entries are disjoint; an
+entry never moves, and its bytes are not written after ``load`` returns. An entry whose count falls to 0 stays, to be
+found again; only a load that finds no gap drops such entries, that first which was released first, until it fits.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tmmu.errors import InvalidConfig, SegmentFull
+from tmmu.runtime.memory.extents import Extents
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, check_alignment, check_size, round_up
 
 
@@ -21,14 +21,14 @@ class _Entry:
 
 
 class TextSegment:
-    """Contents by key. Append-only; bytes come back at the append point alone."""
+    """Contents by key, each in the lowest gap that was long enough for it."""
 
     def __init__(self, capacity: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
         self.capacity = check_size("text segment", capacity)
         self.alignment = check_alignment(alignment)
         self._entries: dict[bytes, _Entry] = {}
-        self._end = 0
-        self._peak = 0
+        self._unused: dict[bytes, None] = {}
+        self._extents: Extents[bytes] = Extents(self.capacity)
 
     def load(self, key: bytes, size: int, write: Callable[[int], None]) -> int:
         """Byte offset of the content ``key``, with one reference more; new content is written by ``write(offset)``.
@@ -37,11 +37,11 @@ class TextSegment:
         """
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._append(key, check_size("content", size))
+            entry = self._place(key, check_size("content", size))
             try:
                 write(entry.offset)
             except BaseException:
-                self._drop_last()
+                self._drop(key)
                 raise
         elif entry.size != size:
             raise InvalidConfig(
@@ -51,6 +51,7 @@ class TextSegment:
                 loaded=entry.size,
             )
         entry.references += 1
+        self._unused.pop(key, None)
         return entry.offset
 
     def release(self, key: bytes) -> int:
@@ -59,6 +60,8 @@ class TextSegment:
         if entry is None or entry.references == 0:
             raise InvalidConfig(f"nobody holds content {key.hex()[:16]}", fix="release once for each load")
         entry.references -= 1
+        if entry.references == 0:
+            self._unused[key] = None
         return entry.references
 
     def references(self, key: bytes) -> int:
@@ -67,32 +70,32 @@ class TextSegment:
 
     @property
     def usage(self) -> Usage:
-        """``used`` is all below the append point; the free bytes are one run."""
-        return Usage(capacity=self.capacity, used=self._end, peak=self._peak, largest_free=self.capacity - self._end)
+        """``used`` counts what nobody holds any more, and is still there, too."""
+        taken = self._extents
+        return Usage(capacity=self.capacity, used=taken.used, peak=taken.peak, largest_free=taken.largest_free)
 
-    def _append(self, key: bytes, size: int) -> _Entry:
+    def _place(self, key: bytes, size: int) -> _Entry:
         padded = round_up(size, self.alignment)
-        # Only from the end: an entry below one that is held cannot be dropped without leaving a hole.
-        while self._end + padded > self.capacity and self._last_is_unused():
-            self._drop_last()
-        if self._end + padded > self.capacity:
+        offset = self._extents.take(padded, key)
+        while offset is None and self._unused:
+            self._drop(next(iter(self._unused)))
+            offset = self._extents.take(padded, key)
+        if offset is None:
+            usage = self.usage
             raise SegmentFull(
-                f"the text segment has {self.capacity - self._end} of {self.capacity} bytes left, "
-                f"and these weights need {padded}",
+                f"the text segment has no {padded} bytes in one piece for these weights: "
+                f"{usage.free} of {self.capacity} are free, {usage.largest_free} at most together",
                 fix="give text a larger share, or release a model",
                 segment="text",
                 bytes=padded,
-                free=self.capacity - self._end,
+                free=usage.free,
+                largest_free=usage.largest_free,
                 capacity=self.capacity,
             )
-        entry = self._entries[key] = _Entry(offset=self._end, size=size, references=0)
-        self._end += padded
-        self._peak = max(self._peak, self._end)
+        entry = self._entries[key] = _Entry(offset=offset, size=size, references=0)
         return entry
 
-    def _last_is_unused(self) -> bool:
-        return bool(self._entries) and self._entries[next(reversed(self._entries))].references == 0
-
-    def _drop_last(self) -> None:
-        _, entry = self._entries.popitem()  # a dict keeps the order of insertion, which is that of offsets
-        self._end = entry.offset
+    def _drop(self, key: bytes) -> None:
+        entry = self._entries.pop(key)
+        self._unused.pop(key, None)
+        self._extents.free(entry.offset, round_up(entry.size, self.alignment))

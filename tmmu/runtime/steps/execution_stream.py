@@ -8,7 +8,7 @@ the stream.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol
 
@@ -16,7 +16,7 @@ import torch
 
 from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.random_state import RANDOM_STATE_OPS
-from tmmu.runtime.kernels.code import Code, Runnable, runnable_of
+from tmmu.runtime.kernels.code import Code, Runnable, runnable_of, with_tensors
 from tmmu.runtime.memory.sizing import require_device
 from tmmu.runtime.steps.interpreter import build_function, is_expressible
 from tmmu.runtime.steps.unplanned import CudaAllocations, Unplanned, count_allocations
@@ -57,8 +57,11 @@ class ExecutionStream(ABC):
         """Whether ``capture`` may succeed."""
 
     @abstractmethod
-    def capture(self, code: Code) -> Runnable | None:
-        """A callable that launches all of the code at once; ``None`` where it cannot be captured."""
+    def capture(self, code: Code, arguments: Sequence[torch.Tensor] = ()) -> Runnable | None:
+        """A callable that launches all of the code at once; ``None`` where it cannot be captured.
+
+        It takes a tensor in place of each of ``arguments``, which are told by their identity, in that order.
+        """
 
     @abstractmethod
     def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
@@ -92,9 +95,9 @@ class CpuExecutionStream(ExecutionStream):
         """Whether a TorchScript graph can express it."""
         return is_expressible(code)
 
-    def capture(self, code: Code) -> Runnable | None:
+    def capture(self, code: Code, arguments: Sequence[torch.Tensor] = ()) -> Runnable | None:
         """One call of torch's interpreter."""
-        return build_function(code)
+        return build_function(code, arguments)
 
     def count_allocations(self) -> AbstractContextManager[AllocationCounter]:
         """Counted by the profiler's memory events."""
@@ -143,8 +146,18 @@ class CudaExecutionStream(ExecutionStream):
         """Only a capture tells; but never code that reads or sets a generator's state, which a replay advances."""
         return not any(str(instr.operator) in RANDOM_STATE_OPS for instr in code)
 
-    def capture(self, code: Code) -> Runnable | None:
-        """The replay of a CUDA graph; ``DEVICE_MEMORY`` where graphs allocate more than ``scratch`` bytes."""
+    def capture(self, code: Code, arguments: Sequence[torch.Tensor] = ()) -> Runnable | None:
+        """The replay of a CUDA graph; ``DEVICE_MEMORY`` where graphs allocate more than ``scratch`` bytes.
+
+        A graph has its addresses in it, so with ``arguments`` there is one for each tuple of places that it is called
+        with, captured at the first call with it.
+        """
+        if not arguments:
+            return self._capture(code)
+        # The tensors for which the code was compiled may lie where nothing is, so no graph is captured of those.
+        return _GraphByPlaces(self, code, tuple(arguments))
+
+    def _capture(self, code: Code) -> Runnable | None:
         graph = self._cuda.CUDAGraph()
         run = runnable_of(code)
         try:
@@ -201,6 +214,23 @@ class CudaExecutionStream(ExecutionStream):
                 bytes=reserved,
                 scratch=self.scratch,
             )
+
+
+class _GraphByPlaces:
+    """A CUDA graph for each tuple of places of the arguments; calls one by one where none can be captured."""
+
+    def __init__(self, stream: CudaExecutionStream, code: Code, arguments: tuple[torch.Tensor, ...]) -> None:
+        self._stream, self._code, self._arguments = stream, code, arguments
+        self._runs: dict[tuple[int, ...], Runnable] = {}
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        places = tuple(tensor.data_ptr() for tensor in tensors)
+        run = self._runs.get(places)
+        if run is None:
+            exchanged = {id(own): tensor for own, tensor in zip(self._arguments, tensors, strict=True)}
+            code = with_tensors(self._code, exchanged)
+            run = self._runs[places] = self._stream.capture(code) or runnable_of(code)
+        run()
 
 
 def execution_stream_of(device: torch.device, scratch: int = CUDA_SCRATCH) -> ExecutionStream:

@@ -1,10 +1,11 @@
 """Code as one TorchScript graph: torch's own interpreter makes a call in a third of the time that Python takes.
 
-The graph has one node per call, in order, and a ``copy_`` per result to copy; tensors are constants of the graph, so a
-run has no arguments. Invariant: it runs as written. The graph executor's optimizations are off while it runs, in this
-thread, since they would fold calls on constants (constant they are not: steps write them) or fuse calls and change
-bits. Each node's schema is compared with the operator's, so that no call resolves to another overload. Code that the
-graph cannot express is left to Python. Choice and measurements: docs/decisions/runtime-interpreter.md.
+The graph has one node per call, in order, and a ``copy_`` per result to copy. Tensors are constants of the graph, but
+for those that a run is given in their place, which are its arguments. Invariant: it runs as written. The graph
+executor's optimizations are off while it runs, in this thread, since they would fold calls on constants (constant they
+are not: steps write them) or fuse calls and change bits. Each node's schema is compared with the operator's, so that no
+call resolves to another overload. Code that the graph cannot express is left to Python. Choice and measurements:
+docs/decisions/runtime-interpreter.md.
 """
 
 from collections.abc import Sequence
@@ -40,9 +41,12 @@ class NotExpressible(Exception):
     """A TorchScript graph cannot express this instruction."""
 
 
-def build_function(code: Code) -> Runnable | None:
-    """A callable that runs all of ``code`` in one call; ``None`` where a graph cannot express it."""
-    writer = _write_graph(code)
+def build_function(code: Code, arguments: Sequence[torch.Tensor] = ()) -> Runnable | None:
+    """A callable that runs all of ``code`` in one call; ``None`` where a graph cannot express it.
+
+    It takes a tensor in place of each of ``arguments``, which are told by their identity, in that order.
+    """
+    writer = _write_graph(code, arguments)
     return None if writer is None else writer.build()
 
 
@@ -51,8 +55,8 @@ def is_expressible(code: Code) -> bool:
     return _write_graph(code) is not None
 
 
-def _write_graph(code: Code) -> "_GraphWriter | None":
-    writer = _GraphWriter()
+def _write_graph(code: Code, arguments: Sequence[torch.Tensor] = ()) -> "_GraphWriter | None":
+    writer = _GraphWriter(arguments)
     try:
         for instr in code:
             writer.add(instr)
@@ -64,11 +68,11 @@ def _write_graph(code: Code) -> "_GraphWriter | None":
 def without_optimization(function: Runnable) -> Runnable:
     """The function with the graph executor's optimizations off in this thread; as they were afterwards."""
 
-    def run() -> None:
+    def run(*arguments: torch.Tensor) -> None:
         before = is_executor_optimizing()
         set_executor_optimizing(False)
         try:
-            function()
+            function(*arguments)
         finally:
             set_executor_optimizing(before)
 
@@ -81,10 +85,14 @@ class _GraphWriter:
     Constants are cheaper than arguments, and safe: unoptimized, a graph neither compares nor folds what they hold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Sequence[torch.Tensor] = ()) -> None:
         self.graph: Any = ScriptGraph()  # untyped in torch's stubs
         self._tensors: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[tuple[type, Any], Value] = {}
+        for tensor in arguments:
+            value = self.graph.addInput()
+            value.setType(script_tensor_type())
+            self._tensors[id(tensor)] = tensor, value
 
     def add(self, instr: Instruction) -> None:
         """Adds a call and the copies of its results."""

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Final, TypeAlias
 
-from tmmu.runtime.kernels.code import Runnable, runnable_of
+import torch
+
+from tmmu.runtime.kernels.code import Runnable, runnable_with_arguments
 from tmmu.runtime.steps.build import CompiledStep
 from tmmu.runtime.steps.execution_stream import ExecutionStream
 
@@ -21,24 +23,26 @@ Hooks: TypeAlias = Mapping[int, Runnable]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """``run`` executes the steps ``[first, last)``; a hook has ``first == last``."""
+    """``run`` executes the steps ``[first, last)``; a hook has ``first == last``, and takes no arguments."""
 
     first: int
     last: int
     run: Runnable
 
 
-def launch_plan_of(
+def launch_plan_of(  # noqa: PLR0913 - steps and a stream, and what each binding settles
     steps: Sequence[CompiledStep],
     stream: ExecutionStream,
     *,
     replay: bool,
     hooks: Hooks | None = None,
     single: Container[int] = (),
+    arguments: Sequence[torch.Tensor] = (),
 ) -> tuple[Launch, ...]:
     """Launches of all steps in order, with the hooks between them.
 
-    Steps are captured only with ``replay``. Each position in ``single`` has a launch of its own, to be exchanged.
+    Steps are captured only with ``replay``. Each position in ``single`` has a launch of its own, to be exchanged. Every
+    launch of steps takes a tensor in place of each of ``arguments``.
     """
     hooks = hooks or {}
     capturable = [
@@ -50,14 +54,20 @@ def launch_plan_of(
     for low, high in pairwise(cuts):
         launches += _hook(hooks, low)
         for first, last, is_capturable in _uniform_runs(capturable, low, high):
-            launches += _launches(steps, stream if is_capturable else None, first, last)
+            launches += _launches(steps, stream if is_capturable else None, first, last, arguments)
     return (*launches, *_hook(hooks, len(steps)))
 
 
-def single_launches(steps: Sequence[CompiledStep], first: int, last: int) -> Iterator[Launch]:
+def single_launches(
+    steps: Sequence[CompiledStep], first: int, last: int, arguments: Sequence[torch.Tensor] = ()
+) -> Iterator[Launch]:
     """A launch for each step of ``[first, last)`` that has code."""
     codes = ((index, steps[index].code) for index in range(first, last))
-    return (Launch(first=index, last=index + 1, run=runnable_of(code)) for index, code in codes if code)
+    return (
+        Launch(first=index, last=index + 1, run=runnable_with_arguments(code, arguments))
+        for index, code in codes
+        if code
+    )
 
 
 def _hook(hooks: Hooks, position: int) -> list[Launch]:
@@ -73,16 +83,22 @@ def _uniform_runs(capturable: Sequence[bool], low: int, high: int) -> Iterator[t
         start += count
 
 
-def _launches(steps: Sequence[CompiledStep], stream: ExecutionStream | None, first: int, last: int) -> Iterator[Launch]:
+def _launches(
+    steps: Sequence[CompiledStep],
+    stream: ExecutionStream | None,
+    first: int,
+    last: int,
+    arguments: Sequence[torch.Tensor],
+) -> Iterator[Launch]:
     """One launch on ``stream``, or those of its halves where that cannot capture it; without a stream, single calls."""
     code = tuple(instr for step in steps[first:last] for instr in step.code)
     middle = (first + last) // 2
     if stream is None or len(code) < MIN_CAPTURED_CALLS:
-        yield from single_launches(steps, first, last)
-    elif run := stream.capture(code):
+        yield from single_launches(steps, first, last, arguments)
+    elif run := stream.capture(code, arguments):
         yield Launch(first=first, last=last, run=run)
     elif middle == first:
-        yield from single_launches(steps, first, last)
+        yield from single_launches(steps, first, last, arguments)
     else:
-        yield from _launches(steps, stream, first, middle)
-        yield from _launches(steps, stream, middle, last)
+        yield from _launches(steps, stream, first, middle, arguments)
+        yield from _launches(steps, stream, middle, last, arguments)

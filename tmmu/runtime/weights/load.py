@@ -4,6 +4,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import torch
+from blake3 import blake3
 
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
@@ -76,6 +77,16 @@ def load_into(source: Source, target: torch.Tensor) -> None:
     else:
         for start, part in source_chunks(source):
             target[start : start + len(part)].copy_(part)
+
+
+def content_key(source: Source | None, size: int) -> bytes:
+    """32 bytes that name ``size`` bytes of content, those of ``source`` or zeros: BLAKE3 over their number and them."""
+    content = blake3(size.to_bytes(8, "little"))
+    if source is None:
+        return content.update(b"zeros").digest()
+    for _, part in source_chunks(source):
+        content.update(part.numpy())  # type: ignore[arg-type]
+    return content.digest()
 
 
 def source_chunks(source: Source) -> Iterator[tuple[int, torch.Tensor]]:

@@ -90,20 +90,19 @@ class DataMachine(RuleBasedStateMachine):
 
 
 class TextMachine(RuleBasedStateMachine):
-    """The model: the entries in order, with their reference counts."""
+    """The model: a letter per unit, the reference counts, and who was released in what order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.segment = TextSegment(CAPACITY, alignment=UNIT)
-        self.entries: list[list[object]] = []
-        self.written: dict[int, bytes] = {}
+        self.map = "." * (CAPACITY // UNIT)
+        self.references: dict[str, int] = {}
+        self.released: list[str] = []
         self.size = dict(zip("abcdef", (0, 5, 40, 100, 128, 300), strict=True))
 
-    def find(self, name: str) -> list[object] | None:
-        return next((entry for entry in self.entries if entry[0] == name), None)
-
-    def end(self) -> int:
-        return sum(units(self.size[str(name)]) * UNIT for name, _ in self.entries)
+    def drop(self, name: str) -> None:
+        self.map = self.map.replace(name, ".")
+        del self.references[name]
 
     @rule(name=NAMES, fails=st.booleans())
     def load(self, name: str, fails: bool) -> None:
@@ -114,43 +113,49 @@ class TextMachine(RuleBasedStateMachine):
             if fails:
                 raise OSError("disk")
 
-        entry = self.find(name)
-        if entry is not None:
+        if name in self.references:
             self.segment.load(key, size, write)
-            entry[1] = int(str(entry[1])) + 1
+            self.references[name] += 1
+            self.released = [other for other in self.released if other != name]
             assert calls == []
             return
-        while self.end() + units(size) * UNIT > CAPACITY and self.entries and self.entries[-1][1] == 0:
-            self.entries.pop()
-        end = self.end()
-        if end + units(size) * UNIT > CAPACITY:
+        row = "." * units(size)
+        while row not in self.map and self.released:
+            self.drop(self.released.pop(0))
+        spot = self.map.find(row)
+        if spot < 0:
             with pytest.raises(SegmentFull):
                 self.segment.load(key, size, write)
-        elif fails:
+            return
+        if fails:
             with pytest.raises(OSError, match="disk"):
                 self.segment.load(key, size, write)
-        else:
-            assert self.segment.load(key, size, write) == end
-            self.entries.append([name, 1])
-            assert calls == [end]
+            return
+        assert calls == []
+        base = self.segment.load(key, size, write)
+        assert calls == [base]
+        assert not row or base == spot * UNIT
+        self.map = self.map[:spot] + name * len(row) + self.map[spot + len(row) :]
+        self.references[name] = 1
 
     @rule(name=NAMES)
     def release(self, name: str) -> None:
-        entry = self.find(name)
-        if entry is None or entry[1] == 0:
+        if not self.references.get(name):
             with pytest.raises(InvalidConfig):
                 self.segment.release(name.encode())
-        else:
-            entry[1] = int(str(entry[1])) - 1
-            assert self.segment.release(name.encode()) == entry[1]
+            return
+        self.references[name] -= 1
+        if not self.references[name]:
+            self.released.append(name)
+        assert self.segment.release(name.encode()) == self.references[name]
 
     @invariant()
-    def usage_is_what_was_appended(self) -> None:
-        assert self.segment.usage.used == self.end()
-        assert self.segment.usage.fragmentation_ppm == 0
+    def usage_is_what_the_map_shows(self) -> None:
+        usage = self.segment.usage
+        longest = max(map(len, "".join("." if unit == "." else "|" for unit in self.map).split("|"))) * UNIT
+        assert (usage.free, usage.largest_free) == (self.map.count(".") * UNIT, longest)
         for name in "abcdef":
-            entry = self.find(name)
-            assert self.segment.references(name.encode()) == (entry[1] if entry else 0)
+            assert self.segment.references(name.encode()) == self.references.get(name, 0)
 
 
 class StackMachine(RuleBasedStateMachine):
