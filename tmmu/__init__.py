@@ -5,6 +5,7 @@
     plan.save("model"); tmmu.load("model.plan.cbor"); plan.diff(other); plan.report("model.html")
     tmmu.max_size(plan_of_batch, "24GB").size  # the largest batch that fits
     tmmu.compile(model, inputs)(*inputs)     # the model, run inside its plan
+    tmmu.Engine(model).open().generate(ids)  # sessions of a language model, in arenas of their own
     tmmu.measure(model, inputs).agrees       # torch's allocator in a real run, beside eager's figure
 
 Names are imported when they are asked for: ``import tmmu`` does not import torch.
@@ -24,15 +25,19 @@ if TYPE_CHECKING:
     from tmmu.api.memory_plan import load as load
     from tmmu.api.plan import plan as plan
     from tmmu.api.plan_diff import PlanDiff as PlanDiff
+    from tmmu.engine.engine import Engine as Engine
+    from tmmu.engine.session import Session as Session
     from tmmu.errors import TmmuError as TmmuError
     from tmmu.runtime.execute.bind import bind as bind
 
 _MODULES: Final = {
     "CompiledModel": "tmmu.api.compiled_model",
+    "Engine": "tmmu.engine.engine",
     "MaxSize": "tmmu.api.max_size",
     "MeasuredRun": "tmmu.api.measured_run",
     "MemoryPlan": "tmmu.api.memory_plan",
     "PlanDiff": "tmmu.api.plan_diff",
+    "Session": "tmmu.engine.session",
     "TmmuError": "tmmu.errors",
     "bind": "tmmu.runtime.execute.bind",
     "compile": "tmmu.api.compile",
@@ -43,10 +48,12 @@ _MODULES: Final = {
 }
 __all__ = [
     "CompiledModel",
+    "Engine",
     "MaxSize",
     "MeasuredRun",
     "MemoryPlan",
     "PlanDiff",
+    "Session",
     "TmmuError",
     "bind",
     "compile",

@@ -75,6 +75,14 @@ def capture_live(
         return _capture(load, request, progress, folder=folder, imports="")
 
 
+def capture_workload(
+    load: Callable[[FakeTensorMode], Workload], request: CaptureRequest, progress: Progress = no_progress
+) -> CapturedProgram:
+    """The program of a workload that ``load`` makes in the environment of the trace."""
+    with TRACE_LOCK, generators_restored():
+        return _capture(load, request, progress, folder="", imports="")
+
+
 def _capture(
     load: Callable[[FakeTensorMode], Workload],
     request: CaptureRequest,

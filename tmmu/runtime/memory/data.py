@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
-from tmmu.runtime.memory.extents import Extents
+from tmmu.runtime.memory.byte_ranges import ByteRanges
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, check_alignment, check_size, round_up
 
 NO_QUOTA: Final = 0
@@ -32,7 +32,7 @@ class DataSegment:
         self.quota = check_size("session quota", quota)
         self.alignment = check_alignment(alignment)
         self._arenas: dict[str, _Arena] = {}
-        self._extents: Extents[str] = Extents(self.capacity)
+        self._ranges: ByteRanges[str] = ByteRanges(self.capacity)
 
     def reserve(self, session: str, size: int) -> int:
         """Byte offset of a new, empty arena of ``size`` bytes, rounded up to the alignment; or ``SEGMENT_FULL``."""
@@ -41,7 +41,7 @@ class DataSegment:
             raise InvalidConfig(f"session {session!r} has its arena already", fix="reclaim it first", session=session)
         if self.quota and padded > self.quota:
             raise self._full(f"session {session!r} asks for {padded} bytes, above its quota of {self.quota}", padded)
-        base = self._extents.take(padded, session)
+        base = self._ranges.take(padded, session)
         if base is None:
             usage = self.usage
             message = (
@@ -68,7 +68,7 @@ class DataSegment:
         """Frees the session's arena; returns its bytes."""
         arena = self._arena(session)
         del self._arenas[session]
-        self._extents.free(arena.base, arena.size)
+        self._ranges.free(arena.base, arena.size)
         return arena.size
 
     def used_bytes(self, session: str) -> int:
@@ -83,7 +83,7 @@ class DataSegment:
     @property
     def usage(self) -> Usage:
         """``used`` is what is reserved; free bytes may be in several gaps."""
-        taken = self._extents
+        taken = self._ranges
         return Usage(capacity=self.capacity, used=taken.used, peak=taken.peak, largest_free=taken.largest_free)
 
     def _arena(self, session: str) -> _Arena:

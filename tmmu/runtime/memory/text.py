@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tmmu.errors import InvalidConfig, SegmentFull
-from tmmu.runtime.memory.extents import Extents
+from tmmu.runtime.memory.byte_ranges import ByteRanges
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, check_alignment, check_size, round_up
 
 
@@ -28,7 +28,7 @@ class TextSegment:
         self.alignment = check_alignment(alignment)
         self._entries: dict[bytes, _Entry] = {}
         self._unused: dict[bytes, None] = {}
-        self._extents: Extents[bytes] = Extents(self.capacity)
+        self._ranges: ByteRanges[bytes] = ByteRanges(self.capacity)
 
     def load(self, key: bytes, size: int, write: Callable[[int], None]) -> int:
         """Byte offset of the content ``key``, with one reference more; new content is written by ``write(offset)``.
@@ -71,15 +71,15 @@ class TextSegment:
     @property
     def usage(self) -> Usage:
         """``used`` counts what nobody holds any more, and is still there, too."""
-        taken = self._extents
+        taken = self._ranges
         return Usage(capacity=self.capacity, used=taken.used, peak=taken.peak, largest_free=taken.largest_free)
 
     def _place(self, key: bytes, size: int) -> _Entry:
         padded = round_up(size, self.alignment)
-        offset = self._extents.take(padded, key)
+        offset = self._ranges.take(padded, key)
         while offset is None and self._unused:
             self._drop(next(iter(self._unused)))
-            offset = self._extents.take(padded, key)
+            offset = self._ranges.take(padded, key)
         if offset is None:
             usage = self.usage
             raise SegmentFull(
@@ -98,4 +98,4 @@ class TextSegment:
     def _drop(self, key: bytes) -> None:
         entry = self._entries.pop(key)
         self._unused.pop(key, None)
-        self._extents.free(entry.offset, round_up(entry.size, self.alignment))
+        self._ranges.free(entry.offset, round_up(entry.size, self.alignment))

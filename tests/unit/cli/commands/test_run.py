@@ -65,7 +65,7 @@ def test_run_has_the_bits_of_a_run_without_a_plan(shell: Shell, net: Path, more:
     assert record["checked"] == len(record["outputs"]) + {0: 0, 2: 3, 4: 3 + 6 * 4}[len(more)]
     assert record["inputs"] == ["x float32[2,3,8,8]"]
     assert record["peak_bytes"]["stack"] > 0
-    assert record["unplanned"][0]["operator"].startswith("aten.convolution")
+    assert any(row["operator"].startswith("aten.convolution") for row in record["unplanned"])
     assert shell.files() == ("net.py",)
 
 

@@ -76,26 +76,26 @@ def _refuse_quantized(config: Any) -> None:
     )
 
 
-def build(config: Any, dtype: torch.dtype) -> torch.nn.Module:
-    """The architecture that the configuration names, without weights."""
+def build(config: Any, dtype: torch.dtype, **options: Any) -> torch.nn.Module:
+    """The architecture that the configuration names, without weights; ``options`` as ``from_config`` takes them."""
     import transformers  # noqa: PLC0415
 
     for name in config.architectures or ():
         architecture = getattr(transformers, name, None)
         if architecture is not None:
-            return _instantiate(architecture, config, dtype)
+            return _instantiate(architecture, config, dtype, options)
     for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM, transformers.AutoModel):
         if type(config) in auto._model_mapping:
-            return _instantiate(auto._model_mapping[type(config)], config, dtype)
+            return _instantiate(auto._model_mapping[type(config)], config, dtype, options)
     raise CaptureFailed(f"transformers has no model for {type(config).__name__}", fix="name one in `architectures`")
 
 
-def _instantiate(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Module:
+def _instantiate(model_class: Any, config: Any, dtype: torch.dtype, options: Mapping[str, Any]) -> torch.nn.Module:
     from transformers.initialization import no_init_weights  # noqa: PLC0415
 
     architecture = model_class[0] if isinstance(model_class, (tuple, list)) else model_class
     with no_init_weights():
-        model: torch.nn.Module = architecture._from_config(config, dtype=dtype)
+        model: torch.nn.Module = architecture._from_config(config, dtype=dtype, **options)
     tie: Any = model.tie_weights
     tie()  # initialization would have done it
     return model
@@ -164,13 +164,13 @@ def _required_inputs(config: Any, names: Mapping[str, Any]) -> set[str]:
 
 
 def _sequence(request: CaptureRequest, config: Any) -> int:
-    longest = _longest(config)
+    longest = longest_sequence(config)
     if request.seq is not None and longest and request.seq > longest:
         raise InvalidConfig(f"the model has positions for {longest} tokens, not {request.seq}", fix="lower --seq")
     return request.seq or min(_DEFAULT_SEQUENCE, longest or _DEFAULT_SEQUENCE)
 
 
-def _longest(config: Any) -> int:
+def longest_sequence(config: Any) -> int:
     """How many tokens the configuration has positions for; 0 where it does not say."""
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     limits = [getattr(text, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")]
@@ -232,10 +232,7 @@ def _decode(config: Any, request: CaptureRequest, dtype: torch.dtype, name: str)
         raise InvalidConfig("a decode step is one token", fix="drop --seq; --cache-len says how many came before")
     length = request.cache_len or _sequence(request, config)
     model = build(config, dtype)
-    names = inspect.signature(model.forward).parameters
-    slot = next((cache for cache in _CACHE_NAMES if cache in names), None)
-    if slot is None:
-        raise CaptureFailed(f"{type(model).__name__} takes no cache", fix="plan it without --decode")
+    slot = cache_argument(model)
     cache = StaticCache(config=config, max_cache_len=length)
     _fill(cache, model, config, request.batch, dtype)
     kwargs = {
@@ -250,6 +247,15 @@ def _decode(config: Any, request: CaptureRequest, dtype: torch.dtype, name: str)
         return model(**inputs).logits
 
     return Workload(name=f"{name}-decode", folder="", run=logits, module=model, kwargs=kwargs, owned=_states(cache))
+
+
+def cache_argument(model: torch.nn.Module) -> str:
+    """The name under which ``forward`` takes a cache; ``CAPTURE_FAILED`` for a model that takes none."""
+    names = inspect.signature(model.forward).parameters
+    slot = next((cache for cache in _CACHE_NAMES if cache in names), None)
+    if slot is None:
+        raise CaptureFailed(f"{type(model).__name__} takes no cache", fix="plan it without --decode")
+    return slot
 
 
 def _fill(cache: Any, model: torch.nn.Module, config: Any, batch: int, dtype: torch.dtype) -> None:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 Owner = TypeVar("Owner")
 
 
-class Extents(Generic[Owner]):
+class ByteRanges(Generic[Owner]):
     """Disjoint ranges inside ``[0, capacity)``, each with its owner. Taking and freeing are linear in their number.
 
     Gaps are not stored but are what lies between neighbours, so two adjacent gaps are always one.

@@ -1,0 +1,119 @@
+"""Tokens are those of transformers' own ``generate``; logits are near those of a run without cache or padding."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.models import MODELS, model_of, prompt_of, reference_logits, reference_tokens
+from tmmu.engine.engine import Engine
+
+NEAR = 1e-5
+"""Of the range of the logits: how far a run of other shapes may be from the reference."""
+
+
+def require_same_tokens(model: Any, prompt: list[int], found: list[int], expected: list[int]) -> None:
+    """A first token that differs is a fault, unless the reference's two best are nearly one."""
+    differing = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), None)
+    if differing is None:
+        return
+    logits = reference_logits(model, prompt + expected[:differing])
+    first, second = logits.topk(2).values.tolist()
+    spread = float(logits.max() - logits.min())
+    assert first - second < NEAR * spread, (differing, first, second)
+    print(f"token {differing} differs where the two best are {(first - second) / spread:.1e} of the range apart")
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Any:
+    return model_of("GPT-2")
+
+
+@pytest.fixture(scope="module")
+def engine(gpt2: Any) -> Any:
+    with Engine(gpt2, max_tokens=128, max_batch=4) as engine:
+        yield engine
+
+
+def test_best_tokens_are_those_of_transformers(engine: Engine, gpt2: Any) -> None:
+    prompt = prompt_of(21)
+    with engine.open() as session:
+        found = list(session.generate(prompt, 40, stop=()))
+        assert session.length == len(prompt) + 39
+    require_same_tokens(gpt2, prompt, found, reference_tokens(gpt2, prompt, 40))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.7}, {"temperature": 1.0, "top_k": 20}, {"temperature": 1.3, "top_p": 0.8}]
+)
+def test_drawn_tokens_are_those_after_manual_seed(engine: Engine, gpt2: Any, settings: dict[str, Any]) -> None:
+    prompt = prompt_of(9)
+    expected = reference_tokens(gpt2, prompt, 16, seed=3, **settings)
+    state = torch.get_rng_state()
+    with engine.open() as session:
+        found = list(session.generate(prompt, 16, seed=3, stop=(), **settings))
+    assert found == expected
+    assert torch.get_rng_state().equal(state)
+
+
+def test_prompt_in_parts_and_token_by_token_has_the_logits_of_the_whole(engine: Engine, gpt2: Any) -> None:
+    prompt = prompt_of(47, seed=4)
+    expected = reference_logits(gpt2, prompt)
+    spread = float(expected.max() - expected.min())
+    with engine.open() as whole, engine.open() as parts, engine.open() as single:
+        parts.prefill(prompt[:5])
+        parts.prefill(torch.tensor([prompt[5:30]]))
+        for token in prompt[:-1]:
+            single.decode(token)
+        for logits in (whole.prefill(prompt), parts.prefill(prompt[30:]), single.decode(prompt[-1])):
+            assert float((logits - expected).abs().max()) < NEAR * spread
+
+
+def test_text_stops_at_the_end_token_and_goes_on(engine: Engine, gpt2: Any) -> None:
+    prompt = prompt_of(12, seed=1)
+    tokens = reference_tokens(gpt2, prompt, 8)
+    with engine.open() as session:
+        assert list(session.generate(prompt, 8, stop=[tokens[2]])) == tokens[: tokens.index(tokens[2]) + 1]
+    with engine.open() as session:
+        first = list(session.generate(prompt, 3, stop=()))
+        rest = list(session.generate([first[-1]], 5, stop=()))
+        assert first + rest == tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_every_architecture_has_the_tokens_of_transformers(name: str) -> None:
+    model, prompt = model_of(name), prompt_of(37)
+    with Engine(model, max_tokens=192, max_batch=2) as engine:
+        with engine.open(165) as session:
+            found = list(session.generate(prompt, 128, stop=()))
+        require_same_tokens(model, prompt, found, reference_tokens(model, prompt, 128))
+        with engine.open(165) as session:
+            drawn = list(session.generate(prompt, 64, temperature=0.9, top_k=50, top_p=0.95, seed=7, stop=()))
+        assert drawn == reference_tokens(model, prompt, 64, seed=7, temperature=0.9, top_k=50, top_p=0.95)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "DeepSeek"])
+def test_interleaved_batched_and_forked_sessions_have_the_tokens_of_a_run_alone(name: str) -> None:
+    model = model_of(name)
+    generator = torch.Generator().manual_seed(1)
+    with Engine(model, max_tokens=128, max_batch=4) as engine:
+        prompts = [prompt_of(int(torch.randint(3, 40, (), generator=generator)), seed=i) for i in range(8)]
+        expected = [reference_tokens(model, prompt, 24) for prompt in prompts]
+        sessions = [engine.open(96) for _ in prompts]
+        found = [[int(session.prefill(prompt).argmax())] for session, prompt in zip(sessions, prompts, strict=True)]
+        while min(map(len, found)) < 24:
+            turn = [i for i in range(8) if len(found[i]) < 24 and torch.rand((), generator=generator) < 0.6]
+            if not turn:
+                continue
+            forks = [i for i in turn if torch.rand((), generator=generator) < 0.1]
+            for i in forks:
+                other = sessions[i].fork()
+                sessions[i].close()
+                sessions[i] = other
+            logits = engine.decode([sessions[i] for i in turn], [found[i][-1] for i in turn])
+            for i, row in zip(turn, logits, strict=True):
+                found[i].append(int(row.argmax()))
+        for prompt, tokens, reference in zip(prompts, found, expected, strict=True):
+            require_same_tokens(model, prompt, tokens, reference)

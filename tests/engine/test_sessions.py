@@ -1,0 +1,156 @@
+"""Sessions: exact reservations, refusals with numbers, isolation, and arenas that are clean when they are free."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.models import VOCABULARY, model_of, prompt_of
+from tmmu.engine.engine import Engine
+from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return model_of("Llama")
+
+
+@pytest.fixture(scope="module")
+def engine(model: Any) -> Any:
+    with Engine(model, max_tokens=96, max_batch=2) as engine:
+        yield engine
+
+
+def test_session_reserves_the_bytes_of_its_positions_and_no_more(engine: Engine) -> None:
+    row = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, float32
+    assert engine.geometry.token_bytes == row
+    used = engine.usage["data"].used
+    with engine.open(60) as short, engine.open(70) as long:
+        assert (short.capacity, short.arena_bytes) == (64, 64 * row)
+        assert (long.capacity, long.arena_bytes) == (96, 96 * row)
+        assert engine.usage["data"].used == used + 160 * row
+    assert engine.usage["data"].used == used
+
+
+def test_full_engine_refuses_with_numbers_and_opens_again(model: Any) -> None:
+    with Engine(model, max_tokens=64, max_batch=2, budget="3MiB") as engine:
+        room = engine.usage["data"].capacity // engine.geometry.arena_bytes(64)
+        sessions = [engine.open() for _ in range(room)]
+        with pytest.raises(SegmentFull) as caught:
+            engine.open()
+        assert caught.value.fields["bytes"] == engine.geometry.arena_bytes(64)
+        sessions[0].close()
+        engine.open().prefill(prompt_of(5))
+
+
+def test_other_sessions_change_nothing_of_an_arena(engine: Engine) -> None:
+    slab = engine.segments.slabs["data"]
+    with engine.open() as idle, engine.open() as busy:
+        idle.prefill(prompt_of(9))
+        before = slab.bytes(idle.base, idle.arena_bytes).clone()
+        list(busy.generate(prompt_of(30, seed=2), 6, stop=()))
+        assert slab.bytes(idle.base, idle.arena_bytes).equal(before)
+
+
+def test_freed_arena_is_zeros_and_outputs_are_no_views_of_it(engine: Engine) -> None:
+    slab = engine.segments.slabs["data"]
+    session = engine.open()
+    logits = session.prefill(prompt_of(20))
+    base, size = session.base, session.arena_bytes
+    assert slab.bytes(base, size).any()
+    assert logits.untyped_storage().nbytes() == VOCABULARY * 4
+    session.close()
+    session.close()
+    assert not slab.bytes(base, size).any()
+    with pytest.raises(SessionUnknown, match="closed"):
+        session.prefill([1])
+
+
+def test_rows_of_one_step_share_no_memory(engine: Engine) -> None:
+    with engine.open() as first, engine.open() as second:
+        first.prefill(prompt_of(3))
+        second.prefill(prompt_of(4))
+        rows = engine.decode([first, second], [1, 2])
+        assert {row.untyped_storage().nbytes() for row in rows} == {VOCABULARY * 4}
+
+
+def test_fork_copies_what_is_live_and_parts_ways(engine: Engine) -> None:
+    prompt = prompt_of(17, seed=5)
+    with engine.open() as session:
+        session.prefill(prompt)
+        with session.fork() as other:
+            assert other.capability != session.capability
+            assert other.decode(3).equal(session.decode(3))
+            session.decode(4)
+            after = other.decode(5)
+        with engine.open() as alone:
+            alone.prefill([*prompt])
+            alone.decode(3)
+            assert alone.decode(5).equal(after)
+
+
+def test_capability_finds_its_session_alone(engine: Engine) -> None:
+    with engine.open() as session:
+        assert len(bytes.fromhex(session.capability)) == 16
+        assert engine.session(session.capability) is session
+        for other in ("", "0" * 32, session.capability[:-1], session.capability.upper() + "é"):
+            with pytest.raises(SessionUnknown):
+                engine.session(other)
+    with pytest.raises(SessionUnknown):
+        engine.session(session.capability)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda session: session.prefill([]), "no tokens"),
+        (lambda session: session.prefill([VOCABULARY]), "no token of the model"),
+        (lambda session: session.prefill([-1]), "no token of the model"),
+        (lambda session: session.prefill([True]), "whole numbers"),
+        (lambda session: session.prefill("text"), "whole numbers"),
+        (lambda session: session.prefill(torch.zeros(3)), "float32"),
+        (lambda session: session.prefill([1] * 65), "65 tokens behind 0 do not fit in a session of 64"),
+        (lambda session: session.generate([1], -1), "max_new_tokens"),
+        (lambda session: session.generate([1], temperature=-1), "temperature"),
+        (lambda session: session.generate([1], top_p=0), "top_p"),
+        (lambda session: next(session.generate()), "read no tokens"),
+        (lambda session: session.engine.decode([session, session], [1, 1]), "each session once"),
+        (lambda session: session.engine.open(97), "97 tokens"),
+        (lambda session: session.engine.open(0), "max_tokens"),
+    ],
+)
+def test_bad_calls_are_one_line_and_leave_the_session_as_it_was(engine: Engine, call: Any, words: str) -> None:
+    with engine.open(64) as session:
+        with pytest.raises(InvalidConfig, match=words):
+            call(session)
+        assert session.length == 0
+        assert not engine.segments.slabs["data"].bytes(session.base, session.arena_bytes).any()
+
+
+def test_full_session_refuses_the_next_token(engine: Engine) -> None:
+    with engine.open(64) as session:
+        session.prefill(prompt_of(64))
+        with pytest.raises(InvalidConfig, match="open it with max_tokens=65"):
+            session.decode(1)
+
+
+def test_engine_of_too_little_memory_says_what_it_needs(model: Any) -> None:
+    with pytest.raises(DeviceMemory, match="weights take"):
+        Engine(model, max_tokens=64, max_batch=1, budget=1000)
+
+
+def test_closed_engine_refuses_sessions(model: Any) -> None:
+    engine = Engine(model, max_tokens=64, max_batch=1)
+    session = engine.open()
+    session.prefill([1, 2])
+    engine.close()
+    with pytest.raises(SessionUnknown):
+        session.decode(1)
+    with pytest.raises(InvalidConfig, match="closed"):
+        engine.open()
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), "nowhere", object()])
+def test_what_no_engine_is_made_of_is_refused(model: Any) -> None:
+    with pytest.raises(InvalidConfig):
+        Engine(model)

@@ -1,0 +1,118 @@
+"""Attention over the rows of a ``RowCache``, in the place where transformers looks up its attention functions.
+
+A row attends to its own session's state where that lies. Query heads that share a key head follow one another in the
+axis of queries, so that keys and values are not repeated.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from tmmu.engine.capture.row_cache import ProbeCache, RowCache
+from tmmu.errors import UnsupportedOp
+
+IMPLEMENTATION: Final = "tmmu_rows"
+"""The name under which transformers knows it; no mask function has that name, so that no masks are made."""
+_ACTIVE: Final[ContextVar["RowCache | ProbeCache | None"]] = ContextVar("active_cache", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionForm:
+    """What a model passes to its attention beside tensors; ``None``: the usual scale, no cap."""
+
+    scaling: float | None
+    softcap: float | None
+
+
+@contextmanager
+def attending(cache: "RowCache | ProbeCache") -> Iterator[None]:
+    """Block in which attentions are those of this cache."""
+    token = _ACTIVE.set(cache)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers calls
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """``dtype[batch, tokens, heads, size]`` of queries ``dtype[batch, heads, tokens, size]``."""
+    cache = _ACTIVE.get()
+    index: Any = getattr(module, "layer_idx", None)
+    if cache is None or attention_mask is not None or dropout or index is None or kwargs.get("s_aux") is not None:
+        raise UnsupportedOp(
+            f"{type(module).__name__} attends with a mask, dropout or sinks of its own",
+            fix="run the model without an engine",
+        )
+    window = _window_of(module, index, sliding_window)
+    if isinstance(cache, ProbeCache):
+        cache.note_attention(index, key)
+        return _scores_of_probe(query, value), None
+    layer = cache.layer_of_keys(key)
+    rows = []
+    for row in range(query.shape[0]):
+        if layer is not None and layer.is_direct:
+            keys, values = layer.rows[row].heads_first()
+        else:
+            keys, values = key[row : row + 1], value[row : row + 1]
+        shared = query.shape[1] // keys.shape[1]
+        mask = cache.mask(window=window, copies=shared, dtype=query.dtype)[row : row + 1]
+        form = AttentionForm(scaling=scaling, softcap=softcap)
+        rows.append(_attend(query[row : row + 1], keys, values, mask, form))
+    return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2), None
+
+
+def _window_of(module: torch.nn.Module, index: int, named: int | None) -> int:
+    """Positions to which a layer attends at most, 0 for all; by what it passes and by what its configuration says."""
+    config: Any = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None) or ()
+    kind = kinds[index] if index < len(kinds) else "full_attention"
+    if kind == "sliding_attention":
+        return int(named or getattr(config, "sliding_window", 0) or 0)
+    if kind != "full_attention":
+        raise UnsupportedOp(
+            f"layer {index} is of kind {kind}, which sessions do not keep", fix="run it without an engine"
+        )
+    return int(named or 0)
+
+
+def _scores_of_probe(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    batch, heads, tokens, _ = query.shape
+    return query.new_zeros(batch, tokens, heads, value.shape[3])
+
+
+def _attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, form: AttentionForm
+) -> torch.Tensor:
+    """``dtype[1, heads, tokens, size]`` of one row."""
+    scaling, softcap = form.scaling, form.softcap
+    _, heads, tokens, size = query.shape
+    shared = heads // keys.shape[1]
+    grouped = query.reshape(1, keys.shape[1], shared * tokens, size) if shared > 1 else query
+    if softcap is None:
+        out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
+    else:
+        scores = torch.matmul(grouped, keys.transpose(2, 3)) * (scaling if scaling is not None else size**-0.5)
+        scores = torch.tanh(scores / softcap) * softcap + mask
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        out = torch.matmul(weights, values)
+    return out.reshape(1, heads, tokens, values.shape[3])
+
+
+ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, row_attention)

@@ -1,0 +1,80 @@
+"""Where an engine has its model from: a module of transformers, a configuration, or a folder with both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tmmu.errors import InvalidConfig
+from tmmu.passes.capture.targets.huggingface import read_config
+from tmmu.runtime.weights.load import Weight
+from tmmu.runtime.weights.sources import ModelTensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A configuration, the dtype of the weights, and the weights by name. ``stop``: tokens that end a text."""
+
+    config: Any
+    dtype: torch.dtype
+    weights: Mapping[str, Weight]
+    stop: tuple[int, ...]
+
+
+def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
+    """The checkpoint of what an engine is made of.
+
+    ``model``: a ``PreTrainedModel``, whose weights stay its own; a ``PreTrainedConfig`` with ``weights`` by name; or a
+    folder with ``config.json`` and safetensors. ``INVALID_CONFIG`` for anything else.
+    """
+    from transformers import PreTrainedConfig, PreTrainedModel  # noqa: PLC0415 - seconds to import
+
+    if isinstance(model, (str, Path)):
+        return _of_folder(Path(model), weights)
+    if isinstance(model, PreTrainedConfig):
+        if weights is None:
+            raise InvalidConfig("a configuration has no weights", fix="give weights= by name, or a model")
+        dtype = next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)
+        return Checkpoint(config=model, dtype=dtype, weights=dict(weights), stop=_stop_of(None, model))
+    if isinstance(model, PreTrainedModel):
+        return _of_module(model, weights)
+    raise InvalidConfig(
+        f"an engine is not made of a {type(model).__name__}",
+        fix="give a model or a configuration of transformers, or a folder with config.json and safetensors",
+    )
+
+
+def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
+    tensors = {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    for name, tensor in tensors.items():
+        if tensor.device.type == "meta":
+            raise InvalidConfig(f"{name} is on meta, where nothing has bytes", fix="give the model its weights")
+    named = {name: ModelTensor(tensor) for name, tensor in tensors.items()}
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    stop = _stop_of(getattr(model, "generation_config", None), model.config)
+    return Checkpoint(config=model.config, dtype=dtype, weights={**named, **(weights or {})}, stop=stop)
+
+
+def _of_folder(folder: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    if not (folder / "config.json").is_file():
+        raise InvalidConfig(f"no config.json at {str(folder)!r}", fix="give the folder that holds it")
+    read_config(folder)  # refuses what is hostile, with a line
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype="auto"
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        message = " ".join(str(error).split())[:200]
+        raise InvalidConfig(f"{folder}: {message}", fix="give a folder with config.json and safetensors") from error
+    return _of_module(model, weights)
+
+
+def _stop_of(generation: Any, config: Any) -> tuple[int, ...]:
+    """Tokens that end a text: those of the generation settings, else of the configuration."""
+    found = getattr(generation, "eos_token_id", None)
+    found = getattr(config, "eos_token_id", None) if found is None else found
+    return () if found is None else tuple(found) if isinstance(found, (list, tuple)) else (int(found),)

@@ -1,0 +1,47 @@
+"""The next token of a row of logits: the best one, or one that is drawn, as transformers draws it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tmmu.errors import InvalidConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen. ``temperature`` 0: the best one. ``top_k`` 0 and ``top_p`` 1: among all."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value, fits in (
+            ("temperature", self.temperature, self.temperature >= 0),
+            ("top_k", self.top_k, self.top_k >= 0),
+            ("top_p", self.top_p, 0 < self.top_p <= 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not fits:
+                raise InvalidConfig(
+                    f"{name} is {value!r:.40}", fix="temperature and top_k are at least 0, top_p is above 0, at most 1"
+                )
+
+    def choose(self, logits: torch.Tensor, generator: torch.Generator) -> int:
+        """The token for ``dtype[vocabulary]``; ``generator`` advances where it is drawn, by one draw."""
+        scores = logits.to(dtype=torch.float32)[None]
+        if self.temperature == 0:
+            return int(scores.argmax(dim=-1))
+        scores = self._limited(scores / self.temperature)
+        return int(torch.multinomial(scores.softmax(dim=-1), num_samples=1, generator=generator))
+
+    def _limited(self, scores: torch.Tensor) -> torch.Tensor:
+        """Minus infinity for what is not among the best."""
+        if self.top_k:
+            least = scores.topk(min(self.top_k, scores.shape[-1])).values[..., -1, None]
+            scores = scores.masked_fill(scores < least, -torch.inf)
+        if self.top_p < 1:
+            ascending, order = scores.sort(descending=False)
+            dropped = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.top_p
+            dropped[..., -1:] = False
+            scores = scores.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)
+        return scores

@@ -1,0 +1,118 @@
+"""A session: a text under way, whose state lies in an arena of its own."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tmmu.engine.sampling import Sampling
+from tmmu.errors import InvalidConfig, SessionUnknown
+
+if TYPE_CHECKING:
+    from tmmu.engine.engine import Engine
+
+
+class Session:
+    """Made by ``Engine.open``; whoever has ``capability`` has the session. ``length`` tokens are in its state.
+
+    A context manager, which closes it. Nothing of its arena leaves the engine: logits are copies.
+    """
+
+    def __init__(self, engine: "Engine", capability: str, *, capacity: int, base: int, arena_bytes: int) -> None:
+        self.engine, self.capability = engine, capability
+        self.capacity, self.base, self.arena_bytes = capacity, base, arena_bytes
+        self.length = 0
+        self.logits: torch.Tensor | None = None
+        """``dtype[vocabulary]`` behind the last token; ``None`` before the first."""
+        self.is_open = True
+
+    def prefill(self, ids: Sequence[int] | torch.Tensor) -> torch.Tensor:
+        """``dtype[vocabulary]``: the logits behind the last of these tokens, which follow what is there.
+
+        ``INVALID_CONFIG`` for no tokens, for one that is none of the model's, and for more than there is room for.
+        """
+        return self.engine.prefill(self, _tokens(ids))
+
+    def decode(self, token: int) -> torch.Tensor:
+        """``dtype[vocabulary]``: the logits behind one more token."""
+        return self.engine.decode([self], [token])[0]
+
+    def generate(  # noqa: PLR0913 - the settings that people know by these names
+        self,
+        ids: Sequence[int] | torch.Tensor | None = None,
+        max_new_tokens: int = 64,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[int] | None = None,
+    ) -> Iterator[int]:
+        """Yields up to ``max_new_tokens`` tokens; a token of ``stop``, by default the model's own, is the last.
+
+        ``ids``: a prompt that follows what is there; without it the text goes on behind the last token in the state.
+        What is drawn depends on ``seed`` alone, whoever else runs: as after ``torch.manual_seed(seed)``. The last token
+        that is yielded is not in the state. The prompt is read when the first token is taken.
+        """
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+            raise InvalidConfig(f"max_new_tokens is {max_new_tokens!r:.40}", fix="give 0 or more")
+        ends = frozenset(self.engine.stop if stop is None else stop)
+        return self._generated(ids, max_new_tokens, sampling, seed, ends)
+
+    def fork(self) -> "Session":
+        """A session of the same capacity that has read the same tokens; each goes on by itself."""
+        return self.engine.fork(self)
+
+    def close(self) -> None:
+        """Gives back the arena, with nothing left in it. Closing again does nothing."""
+        self.engine.close_session(self)
+
+    def require_open(self) -> None:
+        """``SESSION_UNKNOWN`` once it is closed."""
+        if not self.is_open:
+            raise SessionUnknown("the session is closed", fix="open another one")
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"{self.length} of {self.capacity} tokens" if self.is_open else "closed"
+        return f"<Session: {state}, {self.arena_bytes} bytes>"
+
+    def _generated(
+        self,
+        ids: Sequence[int] | torch.Tensor | None,
+        count: int,
+        sampling: Sampling,
+        seed: int | None,
+        ends: frozenset[int],
+    ) -> Iterator[int]:
+        generator = torch.Generator()
+        if seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(seed)
+        logits = self.logits if ids is None else self.prefill(ids)
+        if logits is None:
+            raise InvalidConfig("the session has read no tokens", fix="give it a prompt")
+        for number in range(count):
+            token = sampling.choose(logits, generator)
+            yield token
+            if token in ends or number == count - 1:
+                return
+            logits = self.decode(token)
+
+
+def _tokens(ids: Sequence[int] | torch.Tensor) -> list[int]:
+    """The tokens as numbers; of a tensor ``int[tokens]`` or ``int[1, tokens]``."""
+    if isinstance(ids, torch.Tensor):
+        if ids.dtype.is_floating_point or ids.dtype == torch.bool or ids.squeeze(0).dim() > 1:
+            raise InvalidConfig(f"tokens are {str(ids.dtype)[6:]}{list(ids.shape)}", fix="give int64[tokens]")
+        return [int(token) for token in ids.reshape(-1).tolist()]
+    if isinstance(ids, str) or any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+        raise InvalidConfig("tokens are not whole numbers", fix="give what the tokenizer makes of the text")
+    return list(ids)

@@ -1,0 +1,132 @@
+"""The steps of one model: each shape traced, planned, judged and bound once, when it is first needed.
+
+All of them share the text segment, weight by weight, and the stack, in turn. None has state of its own: it comes with
+each run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tmmu.driver import PlanRequest, compile_graph
+from tmmu.engine.capture.step import ROW_SEPARATOR, StepModel, StepShape, capture_step
+from tmmu.ir.plan import Plan
+from tmmu.ir.program import Program
+from tmmu.passes.capture.constants import constant_values
+from tmmu.passes.pipeline import lower_program
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.token import token_from_seed
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.execute.state_arguments import StateWindow
+from tmmu.runtime.memory.segments import Segments
+from tmmu.runtime.memory.slab import Slab
+from tmmu.runtime.memory.tensor_views import segment_layout
+from tmmu.runtime.weights.load import Weight
+
+TOKEN_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A step's program and plan, and the values of its constants, not bound yet."""
+
+    program: Program
+    plan: Plan
+    constants: Mapping[str, torch.Tensor]
+
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes of the stack that a run takes."""
+        return segment_layout(self.plan).bytes["stack"]
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of weights and constants."""
+        return segment_layout(self.plan).bytes["text"]
+
+
+def plan_step(subject: StepModel, shape: StepShape) -> PlannedStep:
+    """Traces and plans one step; the plan is judged."""
+    captured = capture_step(subject, shape)
+    program = lower_program(captured)
+    request = PlanRequest(
+        mode="inference", preset="inference", token=token_from_seed(TOKEN_SEED), arenas=default_arenas()
+    )
+    compiled = compile_graph(program.graph, request)
+    return PlannedStep(program=program, plan=compiled.plan, constants=constant_values(captured))
+
+
+class BoundStep:
+    """A step that runs on the state of sessions, a row each, wherever their arenas lie."""
+
+    def __init__(self, executor: Executor, shape: StepShape) -> None:
+        self.executor, self.shape = executor, shape
+        assert executor.bound.state is not None
+        self._rows = _windows_by_row(executor, shape.rows)
+
+    def row_views(self, row: int, slab: Slab, base: int, offsets: Mapping[str, int]) -> tuple[torch.Tensor, ...]:
+        """What a run takes for one row, whose state lies at ``offsets`` from ``base`` by name."""
+        return tuple(window.view_at((slab, base + offsets[name])) for name, window in self._rows[row])
+
+    def run(self, inputs: Mapping[str, torch.Tensor], rows: Sequence[tuple[torch.Tensor, ...]]) -> torch.Tensor:
+        """``dtype[rows, vocabulary]``: logits in memory of their own. ``rows``: ``row_views`` of each."""
+        state = rows[0] if len(rows) == 1 else [view for row in rows for view in row]
+        (logits,) = self.executor.run(inputs, state=state)
+        return logits
+
+
+def _windows_by_row(executor: Executor, rows: int) -> list[list[tuple[str, StateWindow]]]:
+    """(name, window) of what the code takes of each row, in the order of its arguments, which is that of the rows."""
+    assert executor.bound.state is not None
+    names = executor.bound.graph.notes.buffers
+    by_row: list[list[tuple[str, StateWindow]]] = [[] for _ in range(rows)]
+    for window in executor.bound.state.windows:  # ordered by buffer, and a row's buffers follow one another
+        row, _, name = names[window.buffer].partition(ROW_SEPARATOR)
+        by_row[int(row)].append((name, window))
+    return by_row
+
+
+class StepsByShape:
+    """Steps by shape, in segments that they share. ``weights`` by name, and the content key of each."""
+
+    def __init__(
+        self, subject: StepModel, segments: Segments, weights: Mapping[str, Weight], weight_keys: Mapping[str, bytes]
+    ) -> None:
+        self.subject, self.segments = subject, segments
+        self._weights, self._weight_keys = weights, weight_keys
+        self._planned: dict[StepShape, PlannedStep] = {}
+        self._bound: dict[StepShape, BoundStep] = {}
+
+    def keep(self, shape: StepShape, planned: PlannedStep) -> None:
+        """A plan that was made before the segments were."""
+        self._planned[shape] = planned
+
+    def step(self, shape: StepShape) -> BoundStep:
+        """The step of a shape, made at its first use."""
+        if shape not in self._bound:
+            planned = self._planned.pop(shape, None) or plan_step(self.subject, shape)
+            executor = bind(
+                planned.program,
+                planned.plan,
+                token=token_from_seed(TOKEN_SEED),
+                weights=dict(planned.constants) | dict(self._weights),
+                weight_keys=self._weight_keys,
+                device=self.segments.device,
+                segments=self.segments,
+                session=None,
+            )
+            self._bound[shape] = BoundStep(executor, shape)
+        return self._bound[shape]
+
+    @property
+    def shapes(self) -> tuple[StepShape, ...]:
+        """What is bound, in the order in which it was."""
+        return tuple(self._bound)
+
+    def close(self) -> None:
+        """Releases what the steps hold of the text segment."""
+        for step in self._bound.values():
+            step.executor.close()
+        self._bound.clear()
