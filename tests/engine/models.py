@@ -63,7 +63,8 @@ def reference_tokens(
         torch.manual_seed(seed)
     ids = torch.tensor([prompt])
     found = model.generate(  # without a mask it would take tokens that are the padding's for padding
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=seed is not None, eos_token_id=None, pad_token_id=0,
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count,
+        do_sample=seed is not None, eos_token_id=None, pad_token_id=0,
         **({"top_k": 0} | settings if seed is not None else settings),
     )  # fmt: skip
     tokens: list[int] = found[0, len(prompt) :].tolist()
