@@ -35,11 +35,23 @@ def _deepseek() -> Any:
     return transformers.DeepseekV3ForCausalLM(config)
 
 
+def _bamba() -> Any:
+    sizes = SIZES | {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
+    return transformers.BambaForCausalLM(transformers.BambaConfig(mamba_chunk_size=16, **sizes))
+
+
+def _mamba() -> Any:
+    config = transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=VOCABULARY, state_size=8)
+    return transformers.MambaForCausalLM(config)
+
+
 MODELS: Final[Mapping[str, Callable[[], Any]]] = {
     "GPT-2": _gpt2,
     "Llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)),
     "Gemma 3": _gemma3,
     "DeepSeek": _deepseek,
+    "Mamba": _mamba,
+    "Bamba": _bamba,
     "Mixtral": lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(num_local_experts=4, **SIZES)),
 }
 

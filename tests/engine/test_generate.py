@@ -94,7 +94,7 @@ def test_every_architecture_has_the_tokens_of_transformers(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "DeepSeek"])
+@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "DeepSeek", "Bamba"])
 def test_interleaved_batched_and_forked_sessions_have_the_tokens_of_a_run_alone(name: str) -> None:
     model = model_of(name)
     generator = torch.Generator().manual_seed(1)

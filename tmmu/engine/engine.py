@@ -190,7 +190,13 @@ class Engine:
             session.logits = logits[row].clone()
 
     def _chunk(self, session: Session, remaining: int) -> int:
-        """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room."""
+        """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room.
+
+        Of state that recurs nothing is padded: the first step takes as many tokens as fill it, each other one token.
+        """
+        if self.geometry.recurs:
+            fresh = [tokens for tokens in PREFILL_TOKENS if tokens <= remaining and session.length == 0]
+            return fresh[0] if fresh else 1
         room = session.capacity - session.length
         fitting = [tokens for tokens in PREFILL_TOKENS if tokens <= room]
         enough = [tokens for tokens in fitting if tokens >= remaining]
@@ -199,7 +205,7 @@ class Engine:
 
     def _read(self, session: Session, tokens: list[int], count: int) -> torch.Tensor:
         """The logits behind the last of ``tokens``, in a step of ``count`` positions, those behind them padding."""
-        shape = StepShape(rows=1, tokens=count, kv_length=self.geometry.kv_length_for(session.length + count))
+        shape = self._prefill_shape(count, session.length + count)
         step = self._steps.step(shape)
         inputs = {
             IDS: torch.tensor([tokens + [0] * (count - len(tokens))], device=self._device),
@@ -255,13 +261,15 @@ class Engine:
 
     def _largest_steps(self) -> dict[StepShape, PlannedStep]:
         """The steps that need most of the stack: all rows over the longest state, and the longest part of a prompt."""
-        kv_length = self.geometry.capacity_for(self.max_tokens)
-        tokens = next((count for count in PREFILL_TOKENS if count <= kv_length), 1)
-        shapes = (
-            StepShape(rows=self.max_batch, tokens=1, kv_length=kv_length),
-            StepShape(rows=1, tokens=tokens, kv_length=kv_length),
-        )
+        kv_length = self.geometry.kv_length_for(self.max_tokens)
+        tokens = next((count for count in PREFILL_TOKENS if count <= self.max_tokens), 1)
+        shapes = (StepShape(rows=self.max_batch, tokens=1, kv_length=kv_length), self._prefill_shape(tokens, kv_length))
         return {shape: plan_step(self.subject, shape) for shape in shapes}
+
+    def _prefill_shape(self, tokens: int, end: int) -> StepShape:
+        """The shape of a step of one row that writes ``tokens`` positions, the last of them before ``end``."""
+        is_fresh = self.geometry.recurs and tokens > 1
+        return StepShape(rows=1, tokens=tokens, kv_length=self.geometry.kv_length_for(end), is_fresh=is_fresh)
 
     def _sizes(self, largest: Mapping[StepShape, PlannedStep], budget: int | str | None) -> SegmentSizes:
         """Text and stack as the steps need them; data is what is left of the budget."""

@@ -50,6 +50,16 @@ class Geometry:
         return {tensor.name: tensor for tensor in self.tensors}
 
     @cached_property
+    def grows(self) -> bool:
+        """Whether any tensor has positions."""
+        return any(tensor.grows for tensor in self.tensors)
+
+    @cached_property
+    def recurs(self) -> bool:
+        """Whether any tensor is changed by every token, so that no token may be padding."""
+        return not all(tensor.grows for tensor in self.tensors)
+
+    @cached_property
     def token_bytes(self) -> int:
         """Bytes that one more position takes."""
         return sum(tensor.bytes_for(1) for tensor in self.tensors if tensor.grows)
@@ -75,12 +85,15 @@ class Geometry:
                 fix=f"open it with {limit}",
                 tokens=tokens,
             )
-        return self.kv_length_for(tokens)
+        return self.kv_length_for(tokens) if self.grows else tokens
 
     def kv_length_for(self, tokens: int) -> int:
-        """The least of 64, 96, 128, 192, 256, 384 … that is not below ``tokens``, nor above what the model has."""
+        """The least of 64, 96, 128, 192, 256, 384 … that is not below ``tokens``, nor above what the model has.
+
+        Always the same where no tensor has positions.
+        """
         length = MIN_KV_LENGTH
-        while length < tokens:
+        while self.grows and length < tokens:
             # Powers of two and the middles between them: at most half again as much as is needed.
             length = length * 3 // 2 if length & (length - 1) == 0 else length * 4 // 3
         return min(length, self.longest) if self.longest else length

@@ -73,7 +73,8 @@ class BoundStep:
     def run(self, inputs: Mapping[str, torch.Tensor], rows: Sequence[tuple[torch.Tensor, ...]]) -> torch.Tensor:
         """``dtype[rows, vocabulary]``: logits in memory of their own. ``rows``: ``row_views`` of each."""
         state = rows[0] if len(rows) == 1 else [view for row in rows for view in row]
-        (logits,) = self.executor.run(inputs, state=state)
+        taken = {spec.name: inputs[spec.name] for spec in self.executor.inputs}  # a model may not look at positions
+        (logits,) = self.executor.run(taken, state=state)
         return logits
 
 

@@ -19,6 +19,8 @@ from tmmu.errors import UnsupportedOp
 
 IMPLEMENTATION: Final = "tmmu_rows"
 """The name under which transformers knows it; no mask function has that name, so that no masks are made."""
+_WHOLE: Final = ("full_attention", "attention", "hybrid")
+"""Kinds of layers that attend to all positions."""
 _ACTIVE: Final[ContextVar["RowCache | ProbeCache | None"]] = ContextVar("active_cache", default=None)
 
 
@@ -82,10 +84,10 @@ def _window_of(module: torch.nn.Module, index: int, named: int | None) -> int:
     """Positions to which a layer attends at most, 0 for all; by what it passes and by what its configuration says."""
     config: Any = getattr(module, "config", None)
     kinds = getattr(config, "layer_types", None) or ()
-    kind = kinds[index] if index < len(kinds) else "full_attention"
+    kind = kinds[index] if index < len(kinds) else _WHOLE[0]
     if kind == "sliding_attention":
         return int(named or getattr(config, "sliding_window", 0) or 0)
-    if kind != "full_attention":
+    if kind not in _WHOLE:
         raise UnsupportedOp(
             f"layer {index} is of kind {kind}, which sessions do not keep", fix="run it without an engine"
         )

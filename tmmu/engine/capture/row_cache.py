@@ -15,6 +15,7 @@ from tmmu.engine.geometry import StateTensor
 from tmmu.errors import UnsupportedOp
 
 KEY, VALUE = "key", "value"
+CONVOLUTION, RECURRENT = "convolution", "recurrent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,11 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class RowCache(Cache):
-    """The cache of one step, over the rows of ``state``: a tensor for each name of the geometry and each row."""
+    """The cache of one step, over the rows of ``state``: a tensor for each name of the geometry and each row.
+
+    ``is_fresh``: no row has read a token. State that recurs is the row's own tensor where there is one row, and is
+    gathered and written back (``write_back``) where there are more.
+    """
 
     def __init__(
         self,
@@ -84,24 +89,87 @@ class RowCache(Cache):
         positions: torch.Tensor,
         *,
         direct: frozenset[int],
+        is_fresh: bool,
     ) -> None:
-        count = 1 + max(layer_of(tensor.name) for tensor in tensors)
-        self.row_layers = [
-            RowLayer(
+        attentions = [layer_of(tensor.name) for tensor in tensors if tensor.name.endswith(KEY)]
+        self.row_layers = {
+            index: RowLayer(
                 index,
                 [RowState(keys=row(state_name(index, KEY)), values=row(state_name(index, VALUE))) for row in state],
                 positions,
                 is_direct=index in direct,
             )
-            for index in range(count)
-        ]
-        super().__init__(layers=list(self.row_layers))
-        self.positions = positions
+            for index in attentions
+        }
+        super().__init__(layers=list(self.row_layers.values()))
+        self.positions, self.is_fresh = positions, is_fresh
+        self._state = state
+        self._gathered: dict[str, torch.Tensor] = {}
         self._masks: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes keys and values of a layer."""
+        return self.row_layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0: positions are inputs of the step."""
+        del layer_idx
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """(keys, offset) of a mask; no mask is made of it."""
+        del layer_idx
+        return query_length, 0
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """Whether state that recurs is there."""
+        del layer_idx, state_idx
+        return not self.is_fresh
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """No: only the last state is kept."""
+        del layer_idx
+        return False
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """``dtype[rows, channels, kernel]``, which the model changes in place; ``None`` before the first token."""
+        return None if self.is_fresh else self._gather(state_name(layer_idx, CONVOLUTION, state_idx))
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """``dtype[rows, ...]``, which the model changes in place; ``None`` before the first token."""
+        return None if self.is_fresh else self._gather(state_name(layer_idx, RECURRENT, state_idx))
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        """Keeps the last positions of the past and ``dtype[rows, channels, tokens]``; returns all of both."""
+        del kwargs
+        state = self._gather(state_name(layer_idx, CONVOLUTION, state_idx))
+        whole = conv_states if self.is_fresh else torch.cat([state, conv_states], dim=-1)
+        kernel = state.shape[-1]
+        state.copy_(torch.nn.functional.pad(whole, (max(kernel - whole.shape[-1], 0), 0))[..., -kernel:])
+        return whole
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        """Keeps ``dtype[rows, ...]``."""
+        del kwargs
+        return self._gather(state_name(layer_idx, RECURRENT, state_idx)).copy_(recurrent_states)
+
+    def write_back(self) -> None:
+        """Gives each row what recurs of it, where it was gathered."""
+        if len(self._state) > 1:
+            for name, gathered in self._gathered.items():
+                for row, state in enumerate(self._state):
+                    state(name).copy_(gathered[row])
 
     def layer_of_keys(self, keys: torch.Tensor) -> RowLayer | None:
         """The layer whose new keys these are; ``None`` where the model made others of them."""
-        return next((layer for layer in self.row_layers if layer.returned and layer.returned[0] is keys), None)
+        layers = self.row_layers.values()
+        return next((layer for layer in layers if layer.returned and layer.returned[0] is keys), None)
 
     def mask(self, *, window: int, copies: int, dtype: torch.dtype) -> torch.Tensor:
         """``dtype[rows, 1, copies · tokens, kv_length]``: 0 where a query may attend, minus infinity elsewhere.
@@ -111,7 +179,7 @@ class RowCache(Cache):
         """
         key = (window, copies if self.positions.shape[1] > 1 else 1, dtype)  # one query: one row, whatever its head
         if key not in self._masks:
-            kv_length = self.row_layers[0].get_max_length()
+            kv_length = next(iter(self.row_layers.values())).get_max_length()
             own = self.positions[:, :, None]
             places = torch.arange(kv_length, device=own.device)
             allowed = places <= own
@@ -122,77 +190,108 @@ class RowCache(Cache):
             self._masks[key] = mask.repeat(1, 1, key[1], 1) if key[1] > 1 else mask
         return self._masks[key]
 
-
-class ProbeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """A layer that learns what its state is made of: it returns what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.returned: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing: it keeps what comes."""
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes down the form of ``dtype[1, heads, 1, size]``."""
-        del args, kwargs
-        if self.returned is not None:
-            raise UnsupportedOp("a layer writes its cache twice in a step", fix="run the model without an engine")
-        self.returned = key_states, value_states
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(keys, offset) of a mask."""
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        """0: nothing came before."""
-        return 0
-
-    def get_max_length(self) -> int:
-        """No limit."""
-        return -1
+    def _gather(self, name: str) -> torch.Tensor:
+        if name not in self._gathered:
+            rows = [state(name) for state in self._state]
+            self._gathered[name] = rows[0][None] if len(rows) == 1 else torch.stack(rows)
+        return self._gathered[name]
 
 
 class ProbeCache(Cache):
-    """The cache of a step that is run to learn the geometry. ``direct``: layers whose attention took what came back."""
+    """The cache of a step of one token that is run to learn the geometry: it returns what it is given.
+
+    ``direct``: layers whose attention took what came back as it was; ``attended``: those that attended at all.
+    """
 
     def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=ProbeLayer)
+        super().__init__(layers=[])
         self.direct: set[int] = set()
         self.attended: set[int] = set()
+        self.keys: dict[int, torch.Tensor] = {}
+        self._tensors: dict[str, StateTensor] = {}
 
-    @property
-    def probe_layers(self) -> list[ProbeLayer]:
-        """The layers that were written, and those before them."""
-        return [layer for layer in self.layers if isinstance(layer, ProbeLayer)]
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Takes down the form of ``dtype[1, heads, 1, size]``."""
+        del args, kwargs
+        for kind, tensor in ((KEY, key_states), (VALUE, value_states)):
+            self._note(state_name(layer_idx, kind), tensor.dtype, (tensor.shape[1], tensor.shape[3]), grows=True)
+        self.keys[layer_idx] = key_states
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0: nothing came before."""
+        del layer_idx
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """(keys, offset) of a mask; no mask is made of it."""
+        del layer_idx
+        return query_length, 0
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """No."""
+        del layer_idx, state_idx
+        return False
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """No."""
+        del layer_idx
+        return False
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """None yet."""
+        del layer_idx, state_idx
+        return None
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """None yet."""
+        del layer_idx, state_idx
+        return None
+
+    def update_conv_state(
+        self,
+        conv_states: torch.Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Takes down the form of ``dtype[1, channels, tokens]`` that the kernel looks back at."""
+        del kwargs
+        shape = (*conv_states.shape[1:-1], conv_kernel_size or conv_states.shape[-1])
+        self._note(state_name(layer_idx, CONVOLUTION, state_idx), conv_states.dtype, shape, grows=False)
+        return conv_states
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        """Takes down the form of ``dtype[1, ...]``."""
+        del kwargs
+        shape = tuple(recurrent_states.shape[1:])
+        self._note(state_name(layer_idx, RECURRENT, state_idx), recurrent_states.dtype, shape, grows=False)
+        return recurrent_states
 
     def note_attention(self, index: int, keys: torch.Tensor) -> None:
         """An attention over ``keys`` of the module whose layer index this is."""
         self.attended.add(index)
-        layers = self.probe_layers
-        returned = layers[index].returned if index < len(layers) else None
-        if returned is not None and returned[0] is keys:
+        if self.keys.get(index) is keys:
             self.direct.add(index)
 
     def tensors(self) -> tuple[StateTensor, ...]:
         """The state of a session, layer by layer."""
-        rows = []
-        for index, layer in enumerate(self.probe_layers):
-            if layer.returned is None:
-                raise UnsupportedOp(f"layer {index} keeps no keys and values", fix="run the model without an engine")
-            for kind, tensor in zip((KEY, VALUE), layer.returned, strict=True):
-                shape = (tensor.shape[1], tensor.shape[3])
-                rows.append(StateTensor(name=state_name(index, kind), dtype=tensor.dtype, shape=shape))
-        return tuple(rows)
+        return tuple(sorted(self._tensors.values(), key=lambda tensor: (layer_of(tensor.name), tensor.name)))
+
+    def _note(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], *, grows: bool) -> None:
+        if name in self._tensors:
+            raise UnsupportedOp("a layer writes its cache twice in a step", fix="run the model without an engine")
+        self._tensors[name] = StateTensor(name=name, dtype=dtype, shape=shape, grows=grows)
 
 
-def state_name(layer: int, kind: str) -> str:
-    """The name of a tensor of a session's state."""
-    return f"layers.{layer}.{kind}"
+def state_name(layer: int, kind: str, number: int | None = None) -> str:
+    """The name of a tensor of a session's state; ``number`` where a layer has several of a kind."""
+    return f"layers.{layer}.{kind}" if number is None else f"layers.{layer}.{kind}.{number}"
 
 
 def layer_of(name: str) -> int:

@@ -30,6 +30,8 @@ class StepShape:
     rows: int
     tokens: int
     kv_length: int
+    is_fresh: bool = False
+    """Whether no row has read a token, where it matters: for state that recurs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +57,14 @@ def probe(config: Any, dtype: torch.dtype, *, device: str, alignment: int) -> St
         def run(input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
             with attending(cache):
                 logits = _call(model, cache, input_ids, position_ids)
-            missing = sorted(set(range(len(cache.layers))) - cache.attended)
-            if missing or not cache.layers:
+            missing = sorted(set(cache.keys) - cache.attended)
+            tensors = cache.tensors()
+            if missing or not tensors:
                 layer = f"layer {missing[0]}" if missing else type(model).__name__
                 raise UnsupportedOp(
                     f"{layer} does not attend through transformers' interface", fix="run the model without an engine"
                 )
-            found.append((cache.tensors(), frozenset(cache.direct)))
+            found.append((tensors, frozenset(cache.direct)))
             return logits
 
         return Workload(name="probe", folder="", run=run, module=model, kwargs=_inputs(1, 1))
@@ -93,9 +96,13 @@ def capture_step(subject: StepModel, shape: StepShape) -> CapturedProgram:
         lookups: list[Callable[[str], torch.Tensor]] = [tensors.__getitem__ for tensors in rows]
 
         def run(input_ids: torch.Tensor, position_ids: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
-            cache = RowCache(subject.geometry.tensors, lookups, position_ids, direct=subject.direct)
+            cache = RowCache(
+                subject.geometry.tensors, lookups, position_ids, direct=subject.direct, is_fresh=shape.is_fresh
+            )
             with attending(cache):
-                return _call(model, cache, input_ids, position_ids, last)
+                logits = _call(model, cache, input_ids, position_ids, last)
+            cache.write_back()
+            return logits
 
         inputs = _inputs(shape.rows, shape.tokens)
         if shape.tokens > 1:
@@ -106,7 +113,7 @@ def capture_step(subject: StepModel, shape: StepShape) -> CapturedProgram:
 
 
 def _name(shape: StepShape) -> str:
-    return f"step-{shape.rows}x{shape.tokens}-{shape.kv_length}"
+    return f"step-{shape.rows}x{shape.tokens}-{shape.kv_length}{'-fresh' if shape.is_fresh else ''}"
 
 
 def _request(device: str) -> CaptureRequest:
@@ -134,13 +141,10 @@ def _call(
     last: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``dtype[rows, vocabulary]``: of the only token, or of token ``last``, of each row."""
-    arguments: dict[str, Any] = {
-        IDS: input_ids,
-        POSITIONS: position_ids,
-        cache_argument(model): cache,
-        "use_cache": True,
-    }
+    arguments: dict[str, Any] = {IDS: input_ids, cache_argument(model): cache, "use_cache": True}
     names = signature(model.forward).parameters
+    if POSITIONS in names:
+        arguments[POSITIONS] = position_ids
     if last is not None and _KEPT in names:
         arguments[_KEPT] = last
     logits: torch.Tensor = model(**arguments).logits
