@@ -20,6 +20,7 @@ from tmmu.errors import InvalidConfig
 COMMANDS: Final = (
     "plan",
     "run",
+    "generate",
     "fit",
     "verify",
     "show",

@@ -46,6 +46,29 @@ def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> C
     )
 
 
+def random_model(folder: Path, seed: int) -> Any:
+    """The model of a folder's ``config.json`` with the random weights that ``seed`` gives, whatever files it has."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    config = read_config(_folder_of(folder))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        try:
+            make: Any = AutoModelForCausalLM.from_config
+            return make(config).eval()
+        except (ValueError, RuntimeError) as error:
+            message = " ".join(str(error).split())[:200]
+            raise InvalidConfig(f"{folder}: {message}", fix="give the configuration of a language model") from error
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder that has ``config.json``, of that file or of itself."""
+    folder = path.parent if path.name == "config.json" else path
+    if not (folder / "config.json").is_file():
+        raise InvalidConfig(f"no config.json at {str(folder)!r}", fix="give the folder that holds it")
+    return folder
+
+
 def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
     tensors = {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
     for name, tensor in tensors.items():
@@ -57,11 +80,10 @@ def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkp
     return Checkpoint(config=model.config, dtype=dtype, weights={**named, **(weights or {})}, stop=stop)
 
 
-def _of_folder(folder: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
+def _of_folder(path: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
-    if not (folder / "config.json").is_file():
-        raise InvalidConfig(f"no config.json at {str(folder)!r}", fix="give the folder that holds it")
+    folder = _folder_of(path)
     read_config(folder)  # refuses what is hostile, with a line
     try:
         model = AutoModelForCausalLM.from_pretrained(

@@ -44,7 +44,8 @@ class Engine:
 
     ``model``: a model or configuration of transformers, or a folder. ``weights``: tensors by name, in place of the
     model's. ``budget``: bytes, or text such as ``2GB``, of weights, stack and sessions together. ``max_tokens``: the
-    longest session. ``max_batch``: sessions that a step decodes at most.
+    longest session. ``max_batch``: sessions that a step decodes at most. ``max_sessions``: without a budget, how
+    many of the longest there is room for.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -56,12 +57,14 @@ class Engine:
         budget: int | str | None = None,
         max_tokens: int | None = None,
         max_batch: int = 8,
+        max_sessions: int = DEFAULT_SESSIONS,
     ) -> None:
         self._device = device_of(device)
         checkpoint = load_checkpoint(model, weights)
         self.stop = checkpoint.stop
         self.subject = probe(checkpoint.config, checkpoint.dtype, device=self._device.type, alignment=DEFAULT_ALIGNMENT)
         self.max_batch = _whole("max_batch", max_batch)
+        self._max_sessions = _whole("max_sessions", max_sessions)
         longest = self.geometry.longest or DEFAULT_LONGEST
         self.max_tokens = longest if max_tokens is None else _whole("max_tokens", max_tokens)
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
@@ -262,7 +265,8 @@ class Engine:
     def _largest_steps(self) -> dict[StepShape, PlannedStep]:
         """The steps that need most of the stack: all rows over the longest state, and the longest part of a prompt."""
         kv_length = self.geometry.kv_length_for(self.max_tokens)
-        tokens = next((count for count in PREFILL_TOKENS if count <= self.max_tokens), 1)
+        room = self.geometry.capacity_for(self.max_tokens)
+        tokens = next((count for count in PREFILL_TOKENS if count <= room), 1)
         shapes = (StepShape(rows=self.max_batch, tokens=1, kv_length=kv_length), self._prefill_shape(tokens, kv_length))
         return {shape: plan_step(self.subject, shape) for shape in shapes}
 
@@ -280,7 +284,7 @@ class Engine:
         stack = round_up(max(planned.stack_bytes for planned in largest.values()), DEFAULT_ALIGNMENT)
         free, _ = device_memory(self._device)
         if budget is None:
-            data = min(DEFAULT_SESSIONS * longest, max(free - text - stack, longest))
+            data = min(self._max_sessions * longest, max(free - text - stack, longest))
         else:
             data = (parse_size(budget) if isinstance(budget, str) else budget) - text - stack
         smallest = self.geometry.arena_bytes(self.geometry.kv_length_for(1))

@@ -1,0 +1,97 @@
+"""``tmmu generate``: text and tokens as they come, what the run took, and refusals in one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tests.unit.cli.graphs import Shell
+from tmmu.engine.checkpoint import random_model
+from tmmu.engine.text import Text, TextStream
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-gpt2" / "config.json"
+
+
+@pytest.fixture
+def folder(shell: Shell) -> Path:
+    path = Path("model")
+    path.mkdir()
+    shutil.copy(EXAMPLE, path)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def test_stored_weights_have_the_tokens_of_the_module(shell: Shell, folder: Path) -> None:
+    random_model(folder, 3).save_pretrained("stored")
+    sizes = ("--max-new-tokens", 5, "--temperature", 1, "--seed", 2)
+    stored = shell.tmmu("generate", "hf:stored", "--prompt-ids", "1, 2,3", *sizes, "--json")
+    drawn = shell.tmmu("generate", folder, "--prompt-ids", "1,2,3", *sizes, "--random-weights", 3)
+    record = json.loads(stored.out)
+    assert (stored.code, drawn.code) == (0, 0)
+    assert drawn.out == ",".join(map(str, record["tokens"])) + "\n"
+    assert record["prompt_tokens"] == 3
+    assert (record["session_tokens"], record["session_bytes"]) == (64, 64 * 2 * 2 * 64 * 4)
+    assert "3 tokens read, 5 generated" in drawn.err
+
+
+def test_prompt_is_text_where_the_folder_has_a_tokenizer(shell: Shell, folder: Path) -> None:
+    sizes = ("--max-new-tokens", 6, "--temperature", 2, "--seed", 1, "--random-weights", 0)
+    done = shell.tmmu("generate", folder, "--prompt", "memory", *sizes)
+    record = json.loads(shell.tmmu("generate", folder, "--prompt", "memory", *sizes, "--json").out)
+    assert record["prompt_tokens"] == len("memory")
+    assert done.code == 0
+    assert done.out.isascii() or done.out.isprintable() or "\n" in done.out
+    assert "\x1b" not in done.out
+    assert record["text"] == Text(folder).decode(record["tokens"])
+
+
+def test_characters_of_several_tokens_come_whole(folder: Path) -> None:
+    text = Text(folder)
+    tokens = text.encode("aé漢b")
+    stream = TextStream(text)
+    pieces = [stream.add(token) for token in tokens]
+    assert pieces == ["a", "", "é", "", "", "漢", "b"]
+    cut = TextStream(text)
+    assert [cut.add(token) for token in tokens[:2]] == ["a", ""]
+    assert cut.rest() == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--prompt-ids", "1", "--prompt", "x"), "give one of --prompt and --prompt-ids"),
+        ((), "give one of --prompt and --prompt-ids"),
+        (("--prompt-ids", "1,,2"), "no list of tokens"),
+        (("--prompt-ids", "-1"), "no list of tokens"),
+        (("--prompt-ids", "500", "--random-weights", 0), "no token of the model"),
+        (("--prompt-ids", "1", "--random-weights", 0, "--max-new-tokens", 300), "positions for at most 256"),
+        (("--prompt-ids", "1"), "model.safetensors"),
+        (("--prompt-ids", "1", "--top-p", "2", "--random-weights", 0), "top-p"),
+        (("--prompt-ids", "1", "--budget", "much"), "--budget"),
+    ],
+)
+def test_bad_calls_are_one_line(shell: Shell, folder: Path, arguments: tuple[object, ...], words: str) -> None:
+    done = shell.tmmu("generate", folder, *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_budget_that_is_too_small_says_what_is_needed(shell: Shell, folder: Path) -> None:
+    done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--budget", "100KiB")
+    assert done.code == 3
+    assert "DEVICE_MEMORY" in done.err
+
+
+def test_broken_tokenizer_and_missing_folder_are_one_line(shell: Shell, folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+    for path in (folder, "nowhere"):
+        done = shell.tmmu("generate", path, "--prompt", "x", "--random-weights", 0)
+        assert done.code == 2
+        assert done.err.count("\n") == 1

@@ -1,0 +1,178 @@
+"""``tmmu generate``: the text of a language model, from a session of an engine."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tmmu.cli import options
+from tmmu.cli.error_boundary import print_json
+from tmmu.cli.output import render
+from tmmu.cli.parsing import parse_option
+from tmmu.codec.printable import printable
+from tmmu.errors import InvalidConfig
+from tmmu.planner.arenas import parse_size
+
+if TYPE_CHECKING:
+    from tmmu.engine.engine import Engine
+    from tmmu.engine.session import Session
+    from tmmu.engine.text import Text
+
+app = typer.Typer(add_completion=False)
+MAX_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """What is generated, and how. ``budget``: bytes of weights, stack and session; ``None``: what they need."""
+
+    folder: Path
+    prompt: str | None
+    prompt_ids: list[int] | None
+    max_new_tokens: int
+    sampling: dict[str, Any]
+    budget: int | None
+    random_weights: int | None
+
+
+@app.command()
+def generate(  # noqa: PLR0913 - options
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder with config.json and safetensors; hf:FOLDER is the same.")
+    ],
+    *,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Go on behind this text, by the folder's tokenizer.json.")
+    ] = None,
+    prompt_ids: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="Go on behind these tokens, in place of --prompt.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MAX_TOKENS, help="Generate at most N tokens.")
+    ] = 64,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", min=0.0, help="Draw tokens at this temperature; 0: take the best.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Draw among the N best; 0: among all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", min=0.0, max=1.0, help="Draw among the best that have this probability.")
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Draw as after torch.manual_seed(N).")
+    ] = 0,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Hold weights, stack and session in this. Default: what they need."),
+    ] = None,
+    random_weights: Annotated[
+        int | None,
+        typer.Option(metavar="SEED", min=0, help="Take random weights, for a folder that has none. Default: no."),
+    ] = None,
+    as_json: options.Json = False,
+) -> options.Run:
+    """Generate the text of a language model in a session, and print it as it comes; what it took, on stderr."""
+    request = GenerateRequest(
+        folder=Path(model.removeprefix("hf:")),
+        prompt=prompt,
+        prompt_ids=None if prompt_ids is None else parse_option("--prompt-ids", lambda: parse_ids(prompt_ids)),
+        max_new_tokens=max_new_tokens,
+        sampling={"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
+        budget=None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
+        random_weights=random_weights,
+    )
+    if (prompt is None) == (prompt_ids is None):
+        raise InvalidConfig("a prompt is a text or tokens", fix="give one of --prompt and --prompt-ids")
+    return lambda: run_generate(request, as_json=as_json)
+
+
+def parse_ids(text: str) -> list[int]:
+    """The tokens of ``1,2,3``; ``INVALID_CONFIG`` for anything else."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
+        raise InvalidConfig(f"{text[:40]!r} is no list of tokens", fix="write them as 15496,995")
+    return [int(part) for part in parts]
+
+
+def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
+    """Generate and print; returns 0."""
+    from tmmu.engine.checkpoint import random_model
+    from tmmu.engine.engine import Engine
+    from tmmu.engine.text import Text
+
+    text = Text(request.folder) if request.prompt is not None else None
+    ids = text.encode(request.prompt or "") if text else list(request.prompt_ids or ())
+    model: Any = request.folder
+    if request.random_weights is not None:
+        model = random_model(request.folder, request.random_weights)
+    tokens = len(ids) + request.max_new_tokens
+    with (
+        Engine(model, budget=request.budget, max_tokens=tokens, max_batch=1, max_sessions=1) as engine,
+        engine.open() as session,
+    ):
+        start = perf_counter()
+        found: list[int] = []
+        first = start
+        for piece, token in _pieces(session, ids, request, text):
+            found.append(token)
+            first = perf_counter() if len(found) == 1 else first
+            if not as_json:
+                sys.stdout.write(_shown(piece))
+                sys.stdout.flush()
+        result = _record(engine, session, ids, found, perf_counter() - first, first - start)
+    if as_json:
+        print_json(result | {"text": text.decode(found) if text else None})
+        return 0
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    render.print_lines(render.console(stderr=True), _lines(result))
+    return 0
+
+
+def _pieces(
+    session: "Session", ids: list[int], request: GenerateRequest, text: "Text | None"
+) -> Iterator[tuple[str, int]]:
+    """(what to print, token) for each token as it comes."""
+    from tmmu.engine.text import TextStream
+
+    stream = TextStream(text) if text else None
+    separator = ""
+    for token in session.generate(ids, request.max_new_tokens, **request.sampling):
+        yield stream.add(token) if stream else f"{separator}{token}", token
+        separator = ","
+
+
+def _shown(text: str) -> str:
+    """The text as a terminal may have it: lines and tabs as they are, whatever else does not print as its escape."""
+    return "".join(character if character in "\n\t" else printable(character) for character in text)
+
+
+def _record(  # noqa: PLR0913, PLR0917 - what a run was
+    engine: "Engine", session: "Session", ids: list[int], found: list[int], seconds: float, first: float
+) -> dict[str, Any]:
+    usage = engine.usage
+    return {
+        "prompt_tokens": len(ids),
+        "tokens": found,
+        "first_token_seconds": round(first, 6),
+        "tokens_per_second": round((len(found) - 1) / seconds, 2) if len(found) > 1 and seconds else None,
+        "weight_bytes": usage["text"].used,
+        "stack_bytes": usage["stack"].peak,
+        "session_bytes": session.arena_bytes,
+        "session_tokens": session.capacity,
+    }
+
+
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    rate = result["tokens_per_second"]
+    speed = f", then {rate:.1f} tokens/s" if rate else ""
+    yield (
+        f"{result['prompt_tokens']} tokens read, {len(result['tokens'])} generated: "
+        f"the first after {result['first_token_seconds']:.2f} s{speed}"
+    )
+    sizes = [f"{render.size(result[key + '_bytes'])} {name}" for key, name in
+             (("weight", "weights"), ("stack", "stack"), ("session", "session"))]  # fmt: skip
+    yield f"{', '.join(sizes)} ({result['session_tokens']} tokens)"
