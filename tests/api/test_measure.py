@@ -51,9 +51,20 @@ def test_training_loop_takes_what_its_plan_says_call_by_call(tmp_path: Path, nam
     assert max(call.beside for call in found.calls) <= (2 * 5056 if name == "checkpointing" else 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"loss": "sum"}, {"loss": "sum", "optimizer": "adamw"}])
-@pytest.mark.parametrize("name", list(BODIES))
+def bodies() -> list[Any]:
+    """Each body with each choice of options: one of them is slow, another for each body in turn; the others long."""
+    choices: list[dict[str, Any]] = [{}, {"loss": "sum"}, {"loss": "sum", "optimizer": "adamw"}]
+    return [
+        pytest.param(
+            name, options, id=f"{name}-{'-'.join(options) or 'inference'}",
+            marks=pytest.mark.slow if row % len(choices) == choice else pytest.mark.long,
+        )
+        for row, name in enumerate(BODIES)
+        for choice, options in enumerate(choices)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options"), bodies())
 def test_model_takes_what_its_plan_says_call_by_call(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     (tmp_path / "net.py").write_text(model_text(name))
     file = loaded(tmp_path / "net.py")

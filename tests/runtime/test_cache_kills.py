@@ -24,7 +24,7 @@ def run_killed_writers(folder: Path, kills: int, limit: int = MAX_FOLDER_BYTES) 
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("kills", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [40, pytest.param(1000, marks=pytest.mark.long)])
 def test_kills_lose_and_damage_no_stored_plan(tmp_path: Path, kills: int) -> None:
     folder = tmp_path / "plans"
     report = run_killed_writers(folder, kills)

@@ -5,21 +5,28 @@
         for token in session.generate(ids, max_new_tokens=64): ...
 
 Text holds the weights, the stack is used in turn, and the rest of the budget is the data segment, where each session
-reserves its bytes when it is opened. Invariants: the lock is taken while anything runs; an arena is all zeros when it
+reserves its bytes when it is opened. Invariants: the lock is taken while a step runs, and while sessions come and go;
+a session waits for one request at a time; an arena is all zeros when it
 is reserved, and again before it is free; the state of a session is written by its own steps alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from hmac import compare_digest
 from secrets import token_hex
 from threading import RLock
-from typing import Any, Final
+from time import monotonic
+from typing import Any, Final, TypeAlias
 
 import torch
 
 from tmmu.engine.capture.step import IDS, LAST, POSITIONS, StepShape, probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint
 from tmmu.engine.geometry import Geometry
+from tmmu.engine.leases import Clock, LeaseTable
+from tmmu.engine.ready_queue import ReadyQueue
+from tmmu.engine.scheduler import Request, Scheduler
 from tmmu.engine.session import Session
 from tmmu.engine.steps_by_shape import PlannedStep, StepsByShape, plan_step
 from tmmu.errors import DeviceMemory, InvalidConfig, SessionUnknown
@@ -39,13 +46,16 @@ DEFAULT_LONGEST: Final = 2048
 """Tokens of the longest text of a model without a limit of its own."""
 
 
+StepRequest: TypeAlias = Request[Session, torch.Tensor]
+
+
 class Engine:
-    """Sessions of one model on one device. Threads that use one engine wait for each other.
+    """Sessions of one model on one device; threads that use it share steps.
 
     ``model``: a model or configuration of transformers, or a folder. ``weights``: tensors by name, in place of the
     model's. ``budget``: bytes, or text such as ``2GB``, of weights, stack and sessions together. ``max_tokens``: the
     longest session. ``max_batch``: sessions that a step decodes at most. ``max_sessions``: without a budget, how
-    many of the longest there is room for.
+    many of the longest there is room for. ``queue``: who is served next. ``clock``: seconds, for leases.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -58,6 +68,8 @@ class Engine:
         max_tokens: int | None = None,
         max_batch: int = 8,
         max_sessions: int = DEFAULT_SESSIONS,
+        queue: ReadyQueue[StepRequest] | None = None,
+        clock: Clock = monotonic,
     ) -> None:
         self._device = device_of(device)
         checkpoint = load_checkpoint(model, weights)
@@ -74,16 +86,29 @@ class Engine:
         for shape, planned in largest.items():
             self._steps.keep(shape, planned)
         self._lock = RLock()
+        self._pending: dict[str, StepRequest] = {}
+        self._leases = LeaseTable(clock)
+        self.scheduler: Scheduler[Session, torch.Tensor] = Scheduler(
+            read_part=self._read_part,
+            decode=self._decode_rows,
+            can_join=self._can_join,
+            max_batch=self.max_batch,
+            queue=ReadyQueue() if queue is None else queue,
+        )
         self._sessions: dict[str, Session] = {}
         self._views: dict[tuple[str, StepShape, int], tuple[torch.Tensor, ...]] = {}
         self._is_open = True
 
     # -- sessions
 
-    def open(self, max_tokens: int | None = None) -> Session:
-        """A session with room for ``max_tokens``; its bytes are reserved. ``SEGMENT_FULL`` where there is no room."""
+    def open(self, max_tokens: int | None = None, *, lease: float | None = None) -> Session:
+        """A session with room for ``max_tokens``; its bytes are reserved. ``SEGMENT_FULL`` where there is no room.
+
+        ``lease``: seconds after which it is closed if nothing is asked of it, not even a ``heartbeat``.
+        """
         with self._lock:
             self._require_open()
+            self.reclaim_expired()
             tokens = self.max_tokens if max_tokens is None else _whole("max_tokens", max_tokens)
             if tokens > self.max_tokens:
                 raise InvalidConfig(
@@ -91,7 +116,28 @@ class Engine:
                     fix="make the engine with a larger max_tokens=",
                     tokens=tokens,
                 )
-            return self._reserve(self.geometry.capacity_for(tokens))
+            session = self._reserve(self.geometry.capacity_for(tokens))
+            if lease is not None:
+                try:
+                    self._leases.grant(session.capability, lease)
+                except InvalidConfig:
+                    self.close_session(session)
+                    raise
+            return session
+
+    def heartbeat(self, session: Session) -> None:
+        """Renews the lease of a session that is still needed."""
+        with self._lock:
+            self._require_session(session)
+            self._leases.renew(session.capability)
+
+    def reclaim_expired(self) -> int:
+        """Closes sessions whose lease has run out, unless they wait for a step; returns how many."""
+        with self._lock:
+            expired = [self._sessions[key] for key in self._leases.expired() if not self._waits(key)]
+            for session in expired:
+                self.close_session(session)
+            return len(expired)
 
     def session(self, capability: str) -> Session:
         """The open session of a capability; ``SESSION_UNKNOWN`` for any other text. Takes the same time for each."""
@@ -123,6 +169,7 @@ class Engine:
             if session.is_open:
                 session.is_open = False
                 session.logits = None
+                self._leases.end(session.capability)
                 zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
                 self.segments.data.reclaim(session.capability)
                 del self._sessions[session.capability]
@@ -133,64 +180,100 @@ class Engine:
 
     def prefill(self, session: Session, tokens: Sequence[int]) -> torch.Tensor:
         """``dtype[vocabulary]``: the logits behind the last token, after all of them are in the state."""
-        with self._lock:
-            self._require_session(session)
-            self._require_tokens(tokens)
-            self._require_room(session, len(tokens))
-            start = 0
-            while start < len(tokens):
-                count = self._chunk(session, len(tokens) - start)
-                taken = list(tokens[start : start + count])
-                session.logits = self._read(session, taken, count)
-                start += len(taken)
-            assert session.logits is not None
-            return session.logits.clone()
+        return self.scheduler.wait([self._submit(session, tokens, is_prompt=True)])[0]
 
     def decode(self, sessions: Sequence[Session], tokens: Sequence[int]) -> list[torch.Tensor]:
         """``dtype[vocabulary]`` for each session: the logits behind one more token of it.
 
-        Sessions whose states are about as long run in one step, a row each. ``INVALID_CONFIG`` before anything has run
-        where a session is there twice or full, or a token is none of the model's.
+        Sessions whose states are about as long run in one step, a row each, with those of other threads.
+        ``INVALID_CONFIG`` before anything has run where a session is there twice or full, or a token is none of the
+        model's.
         """
+        if len(sessions) != len(tokens) or len(set(map(id, sessions))) < len(sessions):
+            raise InvalidConfig("a step takes one token of each session", fix="give each session once, and its token")
         with self._lock:
-            if len(sessions) != len(tokens) or len(set(map(id, sessions))) < len(sessions):
-                raise InvalidConfig(
-                    "a step takes one token of each session", fix="give each session once, and its token"
-                )
-            self._require_tokens(tokens)
+            for session, token in zip(sessions, tokens, strict=True):
+                self._require_readable(session, [token])
+            requests = [
+                self._submit(session, [token], is_prompt=False) for session, token in zip(sessions, tokens, strict=True)
+            ]
+        return self.scheduler.wait(requests)
+
+    def submit(self, session: Session, tokens: Sequence[int]) -> "Future[torch.Tensor]":
+        """The logits behind these tokens, from a thread of the engine's own; cancelling it is ``cancel``."""
+        request = self._submit(session, tokens, is_prompt=len(tokens) > 1)
+        self.scheduler.start()
+        return request.future
+
+    def cancel(self, session: Session) -> bool:
+        """Takes back what a session waits for; what of it is in the state already stays. False where it is done."""
+        with self._lock:
+            request = self._pending.get(session.capability)
+        return request is not None and self.scheduler.cancel(request)
+
+    def _submit(self, session: Session, tokens: Sequence[int], *, is_prompt: bool) -> StepRequest:
+        with self._lock:
+            self._require_readable(session, tokens)
+            request = StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt)
+            self._pending[session.capability] = request
+            self._leases.renew(session.capability)
+            request.future.add_done_callback(lambda _: self._forget(session, request))
+            self.scheduler.submit([request])
+            return request
+
+    def _waits(self, capability: str) -> bool:
+        """Whether a session waits for a request; one that is done may not be forgotten yet."""
+        request = self._pending.get(capability)
+        return request is not None and not request.future.done()
+
+    def _forget(self, session: Session, request: StepRequest) -> None:
+        with self._lock:
+            if self._pending.get(session.capability) is request:
+                del self._pending[session.capability]
+
+    def _read_part(self, request: StepRequest) -> torch.Tensor | None:
+        """Runs a part of a prompt; the logits behind it, if it was the last."""
+        with self._lock:
+            session = request.owner
+            self._require_session(session)
+            remaining = len(request.tokens) - request.done
+            count = self._chunk(session, remaining)
+            tokens = list(request.tokens[request.done : request.done + count])
+            logits = self._read(session, tokens, count)
+            request.done += len(tokens)
+            self._leases.renew(session.capability)
+            if request.done < len(request.tokens):
+                return None
+            session.logits = logits
+            return logits.clone()
+
+    def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor]:
+        """One more token of each session, in one step."""
+        with self._lock:
+            sessions = [request.owner for request in requests]
             for session in sessions:
                 self._require_session(session)
-                self._require_room(session, 1)
-            rows = dict(zip(sessions, tokens, strict=True))
-            for batch, kv_length in self._batches(sessions):
-                self._decode_batch(batch, [rows[session] for session in batch], kv_length)
+            shape = StepShape(rows=len(sessions), tokens=1, kv_length=self._kv_length(sessions[0]))
+            step = self._steps.step(shape)
+            inputs = {
+                IDS: torch.tensor([list(request.tokens) for request in requests], device=self._device),
+                POSITIONS: torch.tensor([[session.length] for session in sessions], device=self._device),
+            }
+            rows = [self._views_of(session, shape, row) for row, session in enumerate(sessions)]
+            with _marking_broken(sessions if self.geometry.recurs else ()):
+                logits = step.run(inputs, rows)
+            for row, session in enumerate(sessions):
+                session.length += 1
+                session.logits = logits[row].clone()
+                self._leases.renew(session.capability)
             return [_logits_of(session) for session in sessions]
 
-    def _batches(self, sessions: Sequence[Session]) -> list[tuple[list[Session], int]]:
-        """Rows that run together, and the positions to which they attend."""
-        by_length: dict[int, list[Session]] = {}
-        for session in sessions:
-            by_length.setdefault(self.geometry.kv_length_for(session.length + 1), []).append(session)
-        batches = []
-        for kv_length in sorted(by_length):
-            waiting = by_length[kv_length]
-            while waiting:
-                size = min(self.max_batch, 1 << (len(waiting).bit_length() - 1))
-                batches.append((waiting[:size], kv_length))
-                waiting = waiting[size:]
-        return batches
+    def _kv_length(self, session: Session) -> int:
+        return self.geometry.kv_length_for(session.length + 1)
 
-    def _decode_batch(self, sessions: Sequence[Session], tokens: Sequence[int], kv_length: int) -> None:
-        shape = StepShape(rows=len(sessions), tokens=1, kv_length=kv_length)
-        step = self._steps.step(shape)
-        inputs = {
-            IDS: torch.tensor([[token] for token in tokens], device=self._device),
-            POSITIONS: torch.tensor([[session.length] for session in sessions], device=self._device),
-        }
-        logits = step.run(inputs, [self._views_of(session, shape, row) for row, session in enumerate(sessions)])
-        for row, session in enumerate(sessions):
-            session.length += 1
-            session.logits = logits[row].clone()
+    def _can_join(self, first: StepRequest, other: StepRequest) -> bool:
+        """Whether another session is at a length for which the step of the first is made, and may run."""
+        return other.owner.is_open and self._kv_length(first.owner) == self._kv_length(other.owner)
 
     def _chunk(self, session: Session, remaining: int) -> int:
         """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room.
@@ -216,7 +299,8 @@ class Engine:
         }
         if count > 1:
             inputs[LAST] = torch.tensor([len(tokens) - 1], device=self._device)
-        logits = step.run(inputs, [self._views_of(session, shape, 0)])
+        with _marking_broken([session] if self.geometry.recurs else ()):
+            logits = step.run(inputs, [self._views_of(session, shape, 0)])
         session.length += len(tokens)
         return logits[0].clone()
 
@@ -248,11 +332,12 @@ class Engine:
 
     def close(self) -> None:
         """Closes every session and releases the weights. Closing again does nothing."""
+        self.scheduler.close()
         with self._lock:
+            self._is_open = False
             for session in self.sessions:
                 self.close_session(session)
             self._steps.close()
-            self._is_open = False
 
     def __enter__(self) -> "Engine":
         return self
@@ -315,6 +400,16 @@ class Engine:
         session.require_open()
         if session.engine is not self:
             raise SessionUnknown("the session is of another engine", fix="use the engine that opened it")
+        if session.is_broken:
+            raise SessionUnknown("a step of the session failed half way", fix="close it, and open another one")
+
+    def _require_readable(self, session: Session, tokens: Sequence[int]) -> None:
+        """What every request needs: an open session that waits for nothing else, tokens of the model, and room."""
+        self._require_session(session)
+        if self._waits(session.capability):
+            raise InvalidConfig("the session waits for a step already", fix="wait for that, or cancel it")
+        self._require_tokens(tokens)
+        self._require_room(session, len(tokens))
 
     def _require_room(self, session: Session, tokens: int) -> None:
         if session.length + tokens > session.capacity:
@@ -334,6 +429,17 @@ class Engine:
                 raise InvalidConfig(
                     f"{token!r:.40} is no token of the model", fix=f"tokens are 0 to {self._vocabulary - 1}"
                 )
+
+
+@contextmanager
+def _marking_broken(sessions: Sequence[Session]) -> Iterator[None]:
+    """Block whose failure leaves the state of these sessions between two tokens, so that they are not used again."""
+    try:
+        yield
+    except BaseException:
+        for session in sessions:
+            session.is_broken = True
+        raise
 
 
 def _logits_of(session: Session) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """A session: a text under way, whose state lies in an arena of its own."""
 
-from collections.abc import Iterator, Sequence
+from asyncio import wrap_future
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,13 +27,15 @@ class Session:
         self.logits: torch.Tensor | None = None
         """``dtype[vocabulary]`` behind the last token; ``None`` before the first."""
         self.is_open = True
+        self.is_broken = False
+        """Whether a step failed half way, after which state that recurs is between two tokens."""
 
     def prefill(self, ids: Sequence[int] | torch.Tensor) -> torch.Tensor:
         """``dtype[vocabulary]``: the logits behind the last of these tokens, which follow what is there.
 
         ``INVALID_CONFIG`` for no tokens, for one that is none of the model's, and for more than there is room for.
         """
-        return self.engine.prefill(self, _tokens(ids))
+        return self.engine.prefill(self, tokens_of(ids))
 
     def decode(self, token: int) -> torch.Tensor:
         """``dtype[vocabulary]``: the logits behind one more token."""
@@ -54,11 +58,30 @@ class Session:
         What is drawn depends on ``seed`` alone, whoever else runs: as after ``torch.manual_seed(seed)``. The last token
         that is yielded is not in the state. The prompt is read when the first token is taken.
         """
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
-            raise InvalidConfig(f"max_new_tokens is {max_new_tokens!r:.40}", fix="give 0 or more")
-        ends = frozenset(self.engine.stop if stop is None else stop)
-        return self._generated(ids, max_new_tokens, sampling, seed, ends)
+        run = self._generation(max_new_tokens, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), seed, stop)
+        return self._generated(ids, run)
+
+    async def generate_async(
+        self,
+        ids: Sequence[int] | torch.Tensor | None = None,
+        max_new_tokens: int = 64,
+        *,
+        sampling: Sampling | None = None,
+        seed: int | None = None,
+        stop: Sequence[int] | None = None,
+    ) -> AsyncIterator[int]:
+        """``generate`` for asyncio: steps run in a thread of the engine's own."""
+        run = self._generation(max_new_tokens, sampling or Sampling(), seed, stop)
+        logits = self._last_logits() if ids is None else await self._submitted(tokens_of(ids))
+        while run.goes_on:
+            token = run.choose(logits)
+            yield token
+            if run.goes_on:
+                logits = await self._submitted([token])
+
+    def heartbeat(self) -> None:
+        """Renews the lease, where there is one."""
+        self.engine.heartbeat(self)
 
     def fork(self) -> "Session":
         """A session of the same capacity that has read the same tokens; each goes on by itself."""
@@ -83,31 +106,58 @@ class Session:
         state = f"{self.length} of {self.capacity} tokens" if self.is_open else "closed"
         return f"<Session: {state}, {self.arena_bytes} bytes>"
 
-    def _generated(
-        self,
-        ids: Sequence[int] | torch.Tensor | None,
-        count: int,
-        sampling: Sampling,
-        seed: int | None,
-        ends: frozenset[int],
-    ) -> Iterator[int]:
+    def _generation(
+        self, count: int, sampling: Sampling, seed: int | None, stop: Sequence[int] | None
+    ) -> "_Generation":
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidConfig(f"max_new_tokens is {count!r:.40}", fix="give 0 or more")
         generator = torch.Generator()
         if seed is None:
             generator.seed()
         else:
             generator.manual_seed(seed)
-        logits = self.logits if ids is None else self.prefill(ids)
-        if logits is None:
-            raise InvalidConfig("the session has read no tokens", fix="give it a prompt")
-        for number in range(count):
-            token = sampling.choose(logits, generator)
+        ends = frozenset(self.engine.stop if stop is None else stop)
+        return _Generation(sampling=sampling, generator=generator, remaining=count, ends=ends)
+
+    def _generated(self, ids: Sequence[int] | torch.Tensor | None, run: "_Generation") -> Iterator[int]:
+        logits = self._last_logits() if ids is None else self.prefill(ids)
+        while run.goes_on:
+            token = run.choose(logits)
             yield token
-            if token in ends or number == count - 1:
-                return
-            logits = self.decode(token)
+            if run.goes_on:
+                logits = self.decode(token)
+
+    def _last_logits(self) -> torch.Tensor:
+        if self.logits is None:
+            raise InvalidConfig("the session has read no tokens", fix="give it a prompt")
+        return self.logits
+
+    async def _submitted(self, tokens: list[int]) -> torch.Tensor:
+        return await wrap_future(self.engine.submit(self, tokens))
 
 
-def _tokens(ids: Sequence[int] | torch.Tensor) -> list[int]:
+@dataclass(slots=True, kw_only=True)
+class _Generation:
+    """Which tokens follow, until ``remaining`` is 0."""
+
+    sampling: Sampling
+    generator: torch.Generator
+    remaining: int
+    ends: frozenset[int]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another token follows."""
+        return self.remaining > 0
+
+    def choose(self, logits: torch.Tensor) -> int:
+        """The next token; the last one, if it ends a text."""
+        token = self.sampling.choose(logits, self.generator)
+        self.remaining = 0 if token in self.ends else self.remaining - 1
+        return token
+
+
+def tokens_of(ids: Sequence[int] | torch.Tensor) -> list[int]:
     """The tokens as numbers; of a tensor ``int[tokens]`` or ``int[1, tokens]``."""
     if isinstance(ids, torch.Tensor):
         if ids.dtype.is_floating_point or ids.dtype == torch.bool or ids.squeeze(0).dim() > 1:

@@ -1,0 +1,153 @@
+"""The scheduler on requests that only count: turns of prompts and decoding, batches, failures, threads."""
+
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from threading import Barrier, Event, Thread, get_ident
+from typing import Any
+
+import pytest
+
+from tmmu.engine.ready_queue import ReadyQueue
+from tmmu.engine.scheduler import Request, Scheduler
+
+Item = Request[str, int]
+
+
+class Recorded:
+    """A scheduler whose steps are noted: a prompt's parts have two tokens, and owners of one letter share steps."""
+
+    def __init__(self, max_batch: int = 4) -> None:
+        self.log: list[tuple[str, ...]] = []
+        self.threads: set[int] = set()
+        self.gate: Event | None = None
+        self.scheduler: Scheduler[str, int] = Scheduler(
+            read_part=self.read_part,
+            decode=self.decode,
+            can_join=lambda first, other: first.owner[0] == other.owner[0],
+            max_batch=max_batch,
+            queue=ReadyQueue(),
+        )
+
+    def read_part(self, request: Item) -> int | None:
+        self.threads.add(get_ident())
+        self.log.append((f"prompt {request.owner}",))
+        if request.owner == "bad":
+            raise ValueError("bad prompt")
+        request.done = min(request.done + 2, len(request.tokens))
+        return None if request.done < len(request.tokens) else request.done
+
+    def decode(self, requests: Sequence[Item]) -> list[int]:
+        self.threads.add(get_ident())
+        self.log.append(tuple(request.owner for request in requests))
+        if self.gate is not None:
+            self.gate.wait(30)
+        if any(request.tokens[0] < 0 for request in requests):
+            raise ValueError("bad token")
+        return [request.tokens[0] + 1 for request in requests]
+
+    def wait(self, *requests: Item) -> list[int]:
+        self.scheduler.submit(requests)
+        return self.scheduler.wait(requests)
+
+
+def decode(owner: str, token: int = 0) -> Item:
+    return Request(owner=owner, tokens=[token], is_prompt=False)
+
+
+def prompt(owner: str, tokens: int) -> Item:
+    return Request(owner=owner, tokens=[0] * tokens, is_prompt=True)
+
+
+def test_prompts_and_decoding_take_turns() -> None:
+    recorded = Recorded()
+    requests = [prompt("p", 5), decode("a1"), decode("b1"), prompt("q", 1)]
+    assert recorded.wait(*requests) == [5, 1, 1, 1]
+    assert recorded.log == [("a1",), ("prompt p",), ("b1",), ("prompt p",), ("prompt p",), ("prompt q",)]
+
+
+def test_steps_have_as_many_rows_as_a_power_of_two() -> None:
+    recorded = Recorded()
+    requests = [decode(f"a{i}", i) for i in range(7)] + [decode("b")]
+    assert recorded.wait(*requests) == [1, 2, 3, 4, 5, 6, 7, 1]
+    assert recorded.log == [("a0", "a1", "a2", "a3"), ("a4", "a5"), ("a6",), ("b",)]
+    assert (recorded.scheduler.steps, recorded.scheduler.rows) == (4, 8)
+
+
+def test_failure_is_that_of_its_own_step() -> None:
+    recorded = Recorded()
+    good, bad, other = decode("b", 1), decode("a", -1), prompt("bad", 3)
+    recorded.scheduler.submit([bad, good, other])
+    with pytest.raises(ValueError, match="bad token"):
+        recorded.scheduler.wait([bad])
+    assert recorded.scheduler.wait([good]) == [2]
+    with pytest.raises(ValueError, match="bad prompt"):
+        recorded.scheduler.wait([other])
+    assert recorded.wait(decode("c")) == [1]
+
+
+def test_request_that_waits_is_taken_back() -> None:
+    recorded = Recorded()
+    first, second, part = decode("a"), decode("b"), prompt("p", 9)
+    recorded.scheduler.submit([first, second, part])
+    assert recorded.scheduler.cancel(second)
+    assert not recorded.scheduler.cancel(second)
+    recorded.scheduler.wait([first])
+    recorded.scheduler._run_step()
+    assert part.done == 2
+    assert recorded.scheduler.cancel(part)
+    for request in (second, part):
+        with pytest.raises(CancelledError):
+            recorded.scheduler.wait([request])
+    assert not recorded.scheduler.cancel(first)
+
+
+def test_cancelled_future_is_left_out() -> None:
+    recorded = Recorded()
+    first, second = decode("a1"), decode("a2")
+    recorded.scheduler.submit([first, second])
+    assert first.future.cancel()
+    assert recorded.scheduler.wait([second]) == [1]
+    assert recorded.log == [("a2",)]
+
+
+def test_one_thread_runs_its_own_requests_and_many_share_steps() -> None:
+    recorded = Recorded()
+    recorded.wait(decode("a"))
+    assert recorded.threads == {get_ident()}
+    recorded.gate = Event()
+    barrier, results = Barrier(5), {}
+
+    def work(number: int) -> None:
+        barrier.wait(30)
+        results[number] = recorded.wait(decode(f"a{number}", number))[0]
+
+    threads = [Thread(target=work, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    while len(recorded.scheduler._queue) < 4:  # one runs and is held up; the others have come meanwhile
+        pass
+    recorded.gate.set()
+    for thread in threads:
+        thread.join(30)
+    assert results == {number: number + 1 for number in range(5)}
+    assert [len(step) for step in recorded.log[1:]] == [1, 4]
+
+
+def test_thread_of_its_own_runs_what_nobody_waits_for() -> None:
+    recorded = Recorded()
+    recorded.scheduler.start()
+    recorded.scheduler.start()
+    requests = [prompt("p", 5), decode("a")]
+    recorded.scheduler.submit(requests)
+    assert [request.future.result(30) for request in requests] == [5, 1]
+    assert get_ident() not in recorded.threads
+    recorded.scheduler.close()
+    recorded.scheduler.close()
+
+
+def test_closing_cancels_what_waits() -> None:
+    recorded = Recorded()
+    requests: list[Any] = [decode("a"), prompt("p", 4)]
+    recorded.scheduler.submit(requests)
+    recorded.scheduler.close()
+    assert all(request.future.cancelled() for request in requests)

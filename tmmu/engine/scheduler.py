@@ -1,0 +1,218 @@
+"""The scheduler: requests of all sessions in one queue, run as steps by whoever waits for one of them.
+
+A thread that waits for its request, and finds nobody running, runs the queue itself until its own request is done;
+the others wait. So one thread alone has no handover, and many share steps. ``start`` adds a thread that runs whatever
+is there, for those that do not wait (asyncio). Parts of prompts and steps of decoding alternate where both wait.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import Final, Generic, TypeVar
+
+from tmmu.engine.ready_queue import ReadyQueue
+
+Owner = TypeVar("Owner")
+Result = TypeVar("Result")
+JOIN_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Request(Generic[Owner, Result]):
+    """Tokens that a session is to read. A prompt is read in parts: ``done`` tokens are in the state."""
+
+    owner: Owner
+    tokens: Sequence[int]
+    is_prompt: bool
+    done: int = 0
+    future: "Future[Result]" = field(default_factory=Future)
+
+
+class Scheduler(Generic[Owner, Result]):
+    """Runs requests. ``read_part`` runs a part of a prompt, and returns the result when it was the last;
+    ``decode`` runs one token of several requests, and returns a result for each; ``can_join`` says whether a request
+    may run in the step of another. They are called by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        read_part: Callable[[Request[Owner, Result]], Result | None],
+        decode: Callable[[Sequence[Request[Owner, Result]]], Sequence[Result]],
+        can_join: Callable[[Request[Owner, Result], Request[Owner, Result]], bool],
+        max_batch: int,
+        queue: ReadyQueue[Request[Owner, Result]],
+    ) -> None:
+        self._read_part, self._decode, self._can_join = read_part, decode, can_join
+        self.max_batch = max_batch
+        self._queue = queue
+        self._prompt: Request[Owner, Result] | None = None
+        self._decoded_last = False
+        self._changed = Condition()
+        self._is_running = False
+        self._worker: Thread | None = None
+        self._is_open = True
+        self.steps = 0
+        """Steps that were run, parts of prompts among them."""
+        self.rows = 0
+        """Rows of the steps that decoded: above their number where requests shared steps."""
+
+    def submit(self, requests: Sequence[Request[Owner, Result]]) -> None:
+        """Adds requests; somebody must run them."""
+        with self._changed:
+            for request in requests:
+                self._queue.push(request)
+            self._changed.notify_all()
+
+    def cancel(self, request: Request[Owner, Result]) -> bool:
+        """Takes a request out before its next step; false where it is done, or in a step now."""
+        with self._changed:
+            waits = self._queue.remove(request)
+            if self._prompt is request and not self._is_running:
+                self._prompt, waits = None, True
+        if waits:
+            _cancel_future(request.future)
+        return waits
+
+    def wait(self, requests: Sequence[Request[Owner, Result]]) -> list[Result]:
+        """The results of submitted requests, once all are done; raises what one of them raised.
+
+        Whoever is interrupted meanwhile takes his requests back.
+        """
+        try:
+            self._run_until_done(requests)
+        except BaseException:
+            for request in requests:
+                self.cancel(request)
+            raise
+        return [request.future.result() for request in requests]
+
+    def _run_until_done(self, requests: Sequence[Request[Owner, Result]]) -> None:
+        while not all(request.future.done() for request in requests):
+            with self._changed:
+                while self._is_running and not all(request.future.done() for request in requests):
+                    self._changed.wait()
+                if self._is_running:
+                    continue
+                self._is_running = True
+            self._run_step()
+
+    def start(self) -> None:
+        """Has a thread of the scheduler's own run what is submitted. Starting again does nothing."""
+        with self._changed:
+            if self._worker is None and self._is_open:
+                self._worker = Thread(target=self._work, name="tmmu-engine", daemon=True)
+                self._worker.start()
+
+    def close(self) -> None:
+        """Stops the thread and cancels what waits. Closing again does nothing."""
+        waiting: list[Request[Owner, Result]] = []
+        with self._changed:
+            self._is_open = False
+            while (request := self._queue.first()) is not None:
+                self._queue.remove(request)
+                waiting.append(request)
+            if self._prompt is not None and not self._is_running:
+                waiting.append(self._prompt)
+                self._prompt = None
+            worker, self._worker = self._worker, None
+            self._changed.notify_all()
+        for request in waiting:  # outside of the condition: what is told of it takes locks of its own
+            _cancel_future(request.future)
+        if worker is not None:
+            worker.join(JOIN_SECONDS)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while self._is_open and (self._is_running or not self._has_work()):
+                    self._changed.wait()
+                if not self._is_open:
+                    return
+                self._is_running = True
+            self._run_step()
+
+    def _has_work(self) -> bool:
+        return self._prompt is not None or len(self._queue) > 0
+
+    def _run_step(self) -> None:
+        """One step of whatever is next. Nobody else runs meanwhile."""
+        batch: list[Request[Owner, Result]] = []
+        try:
+            with self._changed:
+                batch = self._next_batch()
+            batch = self._without_cancelled(batch)
+            if batch:
+                self._run(batch)
+        except BaseException as error:
+            for request in batch:
+                self._fail(request, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self._changed:
+                self._is_running = False
+                self._changed.notify_all()
+
+    def _next_batch(self) -> list[Request[Owner, Result]]:
+        """What runs in the next step: a part of a prompt, or one token of each of some requests, by turns."""
+        kinds = (self._prompt_part, self._decode_batch)
+        for kind in kinds if self._decoded_last else kinds[::-1]:
+            batch = kind()
+            if batch:
+                self._decoded_last = not batch[0].is_prompt
+                return batch
+        return []
+
+    def _prompt_part(self) -> list[Request[Owner, Result]]:
+        if self._prompt is None:
+            self._prompt = next(iter(self._queue.take(1, lambda request: request.is_prompt)), None)
+        return [] if self._prompt is None else [self._prompt]
+
+    def _decode_batch(self) -> list[Request[Owner, Result]]:
+        """The next request that decodes, and as many that may join it as make a power of two."""
+        batch = self._queue.take(1, lambda request: not request.is_prompt)
+        if not batch:
+            return []
+
+        def joins(request: Request[Owner, Result]) -> bool:
+            return not request.is_prompt and self._can_join(batch[0], request)
+
+        rows = min(1 + self._queue.count(joins), self.max_batch)
+        size = 1 << (rows.bit_length() - 1)
+        return batch + self._queue.take(size - 1, joins)
+
+    def _without_cancelled(self, batch: list[Request[Owner, Result]]) -> list[Request[Owner, Result]]:
+        """Without requests whose future was cancelled."""
+        kept = [
+            request for request in batch if request.future.running() or request.future.set_running_or_notify_cancel()
+        ]
+        if self._prompt is not None and self._prompt.future.cancelled():
+            self._prompt = None
+        return kept
+
+    def _run(self, batch: list[Request[Owner, Result]]) -> None:
+        self.steps += 1
+        if not batch[0].is_prompt:
+            self.rows += len(batch)
+            for request, result in zip(batch, self._decode(batch), strict=True):
+                request.future.set_result(result)
+            return
+        request = batch[0]
+        logits = self._read_part(request)
+        if logits is not None:
+            self._prompt = None
+            request.future.set_result(logits)
+
+    def _fail(self, request: Request[Owner, Result], error: BaseException) -> None:
+        if self._prompt is request:
+            self._prompt = None
+        if not request.future.done():
+            request.future.set_exception(error)
+
+
+def _cancel_future(future: "Future[Result]") -> None:
+    """Cancels a future, one that runs too: a prompt of which parts are read."""
+    if not future.cancel() and not future.done():
+        future.set_exception(CancelledError())
