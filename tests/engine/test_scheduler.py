@@ -36,14 +36,16 @@ class Recorded:
         request.done = min(request.done + 2, len(request.tokens))
         return None if request.done < len(request.tokens) else request.done
 
-    def decode(self, requests: Sequence[Item]) -> list[int]:
+    def decode(self, requests: Sequence[Item]) -> list[int | Exception]:
         self.threads.add(get_ident())
         self.log.append(tuple(request.owner for request in requests))
         if self.gate is not None:
             self.gate.wait(30)
         if any(request.tokens[0] < 0 for request in requests):
             raise ValueError("bad token")
-        return [request.tokens[0] + 1 for request in requests]
+        return [
+            KeyError(request.owner) if request.owner.endswith("!") else request.tokens[0] + 1 for request in requests
+        ]
 
     def wait(self, *requests: Item) -> list[int]:
         self.scheduler.submit(requests)
@@ -83,6 +85,16 @@ def test_failure_is_that_of_its_own_step() -> None:
     with pytest.raises(ValueError, match="bad prompt"):
         recorded.scheduler.wait([other])
     assert recorded.wait(decode("c")) == [1]
+
+
+def test_refused_row_fails_alone() -> None:
+    recorded = Recorded()
+    requests = [decode("a1", 1), decode("a!"), decode("a3", 3), decode("a4", 4)]
+    recorded.scheduler.submit(requests)
+    assert recorded.scheduler.wait([requests[0], *requests[2:]]) == [2, 4, 5]
+    with pytest.raises(KeyError):
+        recorded.scheduler.wait([requests[1]])
+    assert len(recorded.log) == 1
 
 
 def test_request_that_waits_is_taken_back() -> None:

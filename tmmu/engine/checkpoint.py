@@ -9,8 +9,8 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.targets.huggingface import read_config
-from tmmu.runtime.weights.load import Weight
-from tmmu.runtime.weights.sources import ModelTensor
+from tmmu.runtime.weights.load import Weight, content_key
+from tmmu.runtime.weights.sources import ModelTensor, tensor_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,19 @@ def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> C
         f"an engine is not made of a {type(model).__name__}",
         fix="give a model or a configuration of transformers, or a folder with config.json and safetensors",
     )
+
+
+def weight_keys(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """The content key of each weight by name: computed once, for all steps that hold it."""
+    keys = {}
+    for name, weight in checkpoint.weights.items():
+        tensor = weight.tensor if isinstance(weight, ModelTensor) else weight
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        size = tensor.untyped_storage().nbytes()
+        if size == tensor.numel() * tensor.element_size():
+            keys[name] = content_key(tensor_source(name, tensor, size), size)
+    return keys
 
 
 def random_model(folder: Path, seed: int) -> Any:

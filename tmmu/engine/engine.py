@@ -5,14 +5,13 @@
         for token in session.generate(ids, max_new_tokens=64): ...
 
 Text holds the weights, the stack is used in turn, and the rest of the budget is the data segment, where each session
-reserves its bytes when it is opened. Invariants: the lock is taken while a step runs, and while sessions come and go;
-a session waits for one request at a time; an arena is all zeros when it
-is reserved, and again before it is free; the state of a session is written by its own steps alone.
+reserves its bytes when it is opened. Invariants: the lock is taken while a step runs, and while sessions come and go; a
+session waits for one request at a time; an arena is all zeros when it is reserved, and again before it is free; the
+state of a session is written by its own steps alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from hmac import compare_digest
 from secrets import token_hex
 from threading import RLock
@@ -21,31 +20,27 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from tmmu.engine.capture.step import IDS, LAST, POSITIONS, StepShape, probe
-from tmmu.engine.checkpoint import Checkpoint, load_checkpoint
+from tmmu.engine.capture.step import probe
+from tmmu.engine.checkpoint import load_checkpoint, weight_keys
 from tmmu.engine.geometry import Geometry
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
 from tmmu.engine.session import Session
-from tmmu.engine.steps_by_shape import PlannedStep, StepsByShape, plan_step
-from tmmu.errors import DeviceMemory, InvalidConfig, SessionUnknown
+from tmmu.engine.sizes import EngineLimits, engine_sizes, largest_steps
+from tmmu.engine.step_runner import StepRunner
+from tmmu.engine.steps_by_shape import StepsByShape
+from tmmu.errors import InvalidConfig, SessionUnknown, TmmuError
 from tmmu.planner.arenas import parse_size
 from tmmu.runtime.memory.segments import Segments
-from tmmu.runtime.memory.sizing import SegmentSizes, device_memory, device_of
-from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, round_up
+from tmmu.runtime.memory.sizing import device_of
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage
 from tmmu.runtime.memory.zero import zero_tensor
-from tmmu.runtime.weights.load import content_key
-from tmmu.runtime.weights.sources import ModelTensor, tensor_source
 
-PREFILL_TOKENS: Final = (512, 256, 128, 64, 32, 16)
-"""How many tokens of a prompt a step reads at most, longest first; what is behind a prompt's end is padding."""
 DEFAULT_SESSIONS: Final = 8
 """Sessions of the longest text for which there is room without a budget."""
 DEFAULT_LONGEST: Final = 2048
 """Tokens of the longest text of a model without a limit of its own."""
-
-
 StepRequest: TypeAlias = Request[Session, torch.Tensor]
 
 
@@ -75,16 +70,21 @@ class Engine:
         checkpoint = load_checkpoint(model, weights)
         self.stop = checkpoint.stop
         self.subject = probe(checkpoint.config, checkpoint.dtype, device=self._device.type, alignment=DEFAULT_ALIGNMENT)
-        self.max_batch = _whole("max_batch", max_batch)
-        self._max_sessions = _whole("max_sessions", max_sessions)
-        longest = self.geometry.longest or DEFAULT_LONGEST
-        self.max_tokens = longest if max_tokens is None else _whole("max_tokens", max_tokens)
+        self.limits = EngineLimits(
+            max_tokens=_whole(
+                "max_tokens", (self.geometry.longest or DEFAULT_LONGEST) if max_tokens is None else max_tokens
+            ),
+            max_batch=_whole("max_batch", max_batch),
+            max_sessions=_whole("max_sessions", max_sessions),
+            budget=parse_size(budget) if isinstance(budget, str) else budget,
+        )
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
-        largest = self._largest_steps()
-        self.segments = Segments(self._sizes(largest, budget), self._device)
-        self._steps = StepsByShape(self.subject, self.segments, checkpoint.weights, _weight_keys(checkpoint))
+        largest = largest_steps(self.subject, self.limits)
+        self.segments = Segments(engine_sizes(self.subject, self.limits, largest, self._device), self._device)
+        self._steps = StepsByShape(self.subject, self.segments, checkpoint.weights, weight_keys(checkpoint))
         for shape, planned in largest.items():
             self._steps.keep(shape, planned)
+        self._runner = StepRunner(self._steps, self.segments)
         self._lock = RLock()
         self._pending: dict[str, StepRequest] = {}
         self._leases = LeaseTable(clock)
@@ -92,11 +92,10 @@ class Engine:
             read_part=self._read_part,
             decode=self._decode_rows,
             can_join=self._can_join,
-            max_batch=self.max_batch,
+            max_batch=self.limits.max_batch,
             queue=ReadyQueue() if queue is None else queue,
         )
         self._sessions: dict[str, Session] = {}
-        self._views: dict[tuple[str, StepShape, int], tuple[torch.Tensor, ...]] = {}
         self._is_open = True
 
     # -- sessions
@@ -109,10 +108,10 @@ class Engine:
         with self._lock:
             self._require_open()
             self.reclaim_expired()
-            tokens = self.max_tokens if max_tokens is None else _whole("max_tokens", max_tokens)
-            if tokens > self.max_tokens:
+            tokens = self.limits.max_tokens if max_tokens is None else _whole("max_tokens", max_tokens)
+            if tokens > self.limits.max_tokens:
                 raise InvalidConfig(
-                    f"a session of {tokens} tokens, in an engine for {self.max_tokens} at most",
+                    f"a session of {tokens} tokens, in an engine for {self.limits.max_tokens} at most",
                     fix="make the engine with a larger max_tokens=",
                     tokens=tokens,
                 )
@@ -173,8 +172,7 @@ class Engine:
                 zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
                 self.segments.data.reclaim(session.capability)
                 del self._sessions[session.capability]
-                for key in [key for key in self._views if key[0] == session.capability]:
-                    del self._views[key]
+                self._runner.forget(session)
 
     # -- steps
 
@@ -236,81 +234,34 @@ class Engine:
         with self._lock:
             session = request.owner
             self._require_session(session)
-            remaining = len(request.tokens) - request.done
-            count = self._chunk(session, remaining)
-            tokens = list(request.tokens[request.done : request.done + count])
-            logits = self._read(session, tokens, count)
-            request.done += len(tokens)
+            request.done += self._runner.read_part(session, request.tokens[request.done :])
             self._leases.renew(session.capability)
-            if request.done < len(request.tokens):
-                return None
-            session.logits = logits
-            return logits.clone()
+            return None if request.done < len(request.tokens) else _logits_of(session)
 
-    def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor]:
-        """One more token of each session, in one step."""
+    def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
+        """One more token of each session; the refusal of one that was closed meanwhile."""
         with self._lock:
-            sessions = [request.owner for request in requests]
-            for session in sessions:
-                self._require_session(session)
-            shape = StepShape(rows=len(sessions), tokens=1, kv_length=self._kv_length(sessions[0]))
-            step = self._steps.step(shape)
-            inputs = {
-                IDS: torch.tensor([list(request.tokens) for request in requests], device=self._device),
-                POSITIONS: torch.tensor([[session.length] for session in sessions], device=self._device),
-            }
-            rows = [self._views_of(session, shape, row) for row, session in enumerate(sessions)]
-            with _marking_broken(sessions if self.geometry.recurs else ()):
-                logits = step.run(inputs, rows)
-            for row, session in enumerate(sessions):
-                session.length += 1
-                session.logits = logits[row].clone()
-                self._leases.renew(session.capability)
-            return [_logits_of(session) for session in sessions]
+            refusals = [self._refusal(request.owner) for request in requests]
+            rows = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
+            self._runner.decode([row.owner for row in rows], [row.tokens[0] for row in rows])
+            for row in rows:
+                self._leases.renew(row.owner.capability)
+            return [
+                _logits_of(request.owner) if refusal is None else refusal
+                for request, refusal in zip(requests, refusals, strict=True)
+            ]
 
-    def _kv_length(self, session: Session) -> int:
-        return self.geometry.kv_length_for(session.length + 1)
+    def _refusal(self, session: Session) -> Exception | None:
+        try:
+            self._require_session(session)
+        except TmmuError as error:
+            return error
+        return None
 
     def _can_join(self, first: StepRequest, other: StepRequest) -> bool:
         """Whether another session is at a length for which the step of the first is made, and may run."""
-        return other.owner.is_open and self._kv_length(first.owner) == self._kv_length(other.owner)
-
-    def _chunk(self, session: Session, remaining: int) -> int:
-        """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room.
-
-        Of state that recurs nothing is padded: the first step takes as many tokens as fill it, each other one token.
-        """
-        if self.geometry.recurs:
-            fresh = [tokens for tokens in PREFILL_TOKENS if tokens <= remaining and session.length == 0]
-            return fresh[0] if fresh else 1
-        room = session.capacity - session.length
-        fitting = [tokens for tokens in PREFILL_TOKENS if tokens <= room]
-        enough = [tokens for tokens in fitting if tokens >= remaining]
-        whole = [tokens for tokens in fitting if tokens <= remaining]
-        return enough[-1] if enough else whole[0] if whole else 1
-
-    def _read(self, session: Session, tokens: list[int], count: int) -> torch.Tensor:
-        """The logits behind the last of ``tokens``, in a step of ``count`` positions, those behind them padding."""
-        shape = self._prefill_shape(count, session.length + count)
-        step = self._steps.step(shape)
-        inputs = {
-            IDS: torch.tensor([tokens + [0] * (count - len(tokens))], device=self._device),
-            POSITIONS: torch.arange(session.length, session.length + count, device=self._device)[None],
-        }
-        if count > 1:
-            inputs[LAST] = torch.tensor([len(tokens) - 1], device=self._device)
-        with _marking_broken([session] if self.geometry.recurs else ()):
-            logits = step.run(inputs, [self._views_of(session, shape, 0)])
-        session.length += len(tokens)
-        return logits[0].clone()
-
-    def _views_of(self, session: Session, shape: StepShape, row: int) -> tuple[torch.Tensor, ...]:
-        key = (session.capability, shape, row)
-        if key not in self._views:
-            offsets = self.geometry.offsets(session.capacity)
-            step = self._steps.step(shape)
-            self._views[key] = step.row_views(row, self.segments.slabs["data"], session.base, offsets)
-        return self._views[key]
+        kv_length = self._runner.kv_length
+        return other.owner.is_open and kv_length(first.owner) == kv_length(other.owner)
 
     # -- what there is
 
@@ -346,44 +297,6 @@ class Engine:
         self.close()
 
     # -- sizes and checks
-
-    def _largest_steps(self) -> dict[StepShape, PlannedStep]:
-        """The steps that need most of the stack: all rows over the longest state, and the longest part of a prompt."""
-        kv_length = self.geometry.kv_length_for(self.max_tokens)
-        room = self.geometry.capacity_for(self.max_tokens)
-        tokens = next((count for count in PREFILL_TOKENS if count <= room), 1)
-        shapes = (StepShape(rows=self.max_batch, tokens=1, kv_length=kv_length), self._prefill_shape(tokens, kv_length))
-        return {shape: plan_step(self.subject, shape) for shape in shapes}
-
-    def _prefill_shape(self, tokens: int, end: int) -> StepShape:
-        """The shape of a step of one row that writes ``tokens`` positions, the last of them before ``end``."""
-        is_fresh = self.geometry.recurs and tokens > 1
-        return StepShape(rows=1, tokens=tokens, kv_length=self.geometry.kv_length_for(end), is_fresh=is_fresh)
-
-    def _sizes(self, largest: Mapping[StepShape, PlannedStep], budget: int | str | None) -> SegmentSizes:
-        """Text and stack as the steps need them; data is what is left of the budget."""
-        longest = self.geometry.arena_bytes(self.geometry.capacity_for(self.max_tokens))
-        padding = DEFAULT_ALIGNMENT * max(len(planned.plan.buffers.id) for planned in largest.values())
-        # Each step has constants of its own, which are small, beside the weights.
-        text = round_up(max(planned.text_bytes for planned in largest.values()) + padding, DEFAULT_ALIGNMENT)
-        stack = round_up(max(planned.stack_bytes for planned in largest.values()), DEFAULT_ALIGNMENT)
-        free, _ = device_memory(self._device)
-        if budget is None:
-            data = min(self._max_sessions * longest, max(free - text - stack, longest))
-        else:
-            data = (parse_size(budget) if isinstance(budget, str) else budget) - text - stack
-        smallest = self.geometry.arena_bytes(self.geometry.kv_length_for(1))
-        if data < smallest or text + stack + data > free:
-            raise DeviceMemory(
-                f"weights take {text} bytes, the stack {stack}, the smallest session {smallest}: "
-                f"{min(free, text + stack + data)} are there",
-                fix="give a larger budget=, or a smaller max_tokens= or max_batch=",
-                text=text,
-                stack=stack,
-                data=max(data, 0),
-                free=free,
-            )
-        return SegmentSizes(text=text, stack=stack, data=data // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT)
 
     def _reserve(self, capacity: int) -> Session:
         capability, size = token_hex(16), self.geometry.arena_bytes(capacity)
@@ -431,32 +344,9 @@ class Engine:
                 )
 
 
-@contextmanager
-def _marking_broken(sessions: Sequence[Session]) -> Iterator[None]:
-    """Block whose failure leaves the state of these sessions between two tokens, so that they are not used again."""
-    try:
-        yield
-    except BaseException:
-        for session in sessions:
-            session.is_broken = True
-        raise
-
-
 def _logits_of(session: Session) -> torch.Tensor:
     assert session.logits is not None
     return session.logits.clone()
-
-
-def _weight_keys(checkpoint: Checkpoint) -> dict[str, bytes]:
-    """The content key of each weight, by name, computed once for all steps."""
-    keys = {}
-    for name, weight in checkpoint.weights.items():
-        tensor = weight.tensor if isinstance(weight, ModelTensor) else weight
-        assert isinstance(tensor, torch.Tensor)
-        size = tensor.untyped_storage().nbytes()
-        if size == tensor.numel() * tensor.element_size():
-            keys[name] = content_key(tensor_source(name, tensor, size), size)
-    return keys
 
 
 def _whole(name: str, value: int) -> int:

@@ -30,16 +30,16 @@ class Request(Generic[Owner, Result]):
 
 
 class Scheduler(Generic[Owner, Result]):
-    """Runs requests. ``read_part`` runs a part of a prompt, and returns the result when it was the last;
-    ``decode`` runs one token of several requests, and returns a result for each; ``can_join`` says whether a request
-    may run in the step of another. They are called by one thread at a time.
+    """Runs requests. ``read_part`` runs a part of a prompt, and returns the result when it was the last; ``decode``
+    runs one token of several requests, and returns a result or a refusal for each; ``can_join`` says whether a
+    request may run in the step of another. They are called by one thread at a time.
     """
 
     def __init__(
         self,
         *,
         read_part: Callable[[Request[Owner, Result]], Result | None],
-        decode: Callable[[Sequence[Request[Owner, Result]]], Sequence[Result]],
+        decode: Callable[[Sequence[Request[Owner, Result]]], Sequence[Result | Exception]],
         can_join: Callable[[Request[Owner, Result], Request[Owner, Result]], bool],
         max_batch: int,
         queue: ReadyQueue[Request[Owner, Result]],
@@ -197,7 +197,10 @@ class Scheduler(Generic[Owner, Result]):
         if not batch[0].is_prompt:
             self.rows += len(batch)
             for request, result in zip(batch, self._decode(batch), strict=True):
-                request.future.set_result(result)
+                if isinstance(result, Exception):
+                    request.future.set_exception(result)
+                else:
+                    request.future.set_result(result)
             return
         request = batch[0]
         logits = self._read_part(request)

@@ -1,0 +1,213 @@
+"""Whatever is asked of an engine in whatever order: a model of a few lines knows each session's tokens.
+
+After each rule: logits are those of a run of the session's tokens alone; arenas are disjoint; every byte outside of
+them is zero; and the bytes of a session change by its own steps and by nothing else.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from tests.engine.models import reference_logits
+from tmmu.engine.engine import Engine
+from tmmu.engine.session import Session
+from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
+
+VOCABULARY = 20
+TOKENS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20)
+NEAR = 1e-4
+ROOM = 5
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Shared:
+    """One engine for all examples: binding is what takes time. Its sessions are closed between them."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=VOCABULARY, n_positions=96)
+        self.model = transformers.GPT2LMHeadModel(config).eval()
+        self.time = Time()
+        self.engine = Engine(self.model, max_tokens=96, max_batch=4, max_sessions=ROOM, clock=self.time)
+        self.known: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def logits(self, tokens: list[int]) -> torch.Tensor:
+        key = tuple(tokens)
+        if key not in self.known:
+            self.known[key] = reference_logits(self.model, tokens)
+        return self.known[key]
+
+
+_SHARED: list[Shared] = []
+
+
+def shared() -> Shared:
+    if not _SHARED:
+        _SHARED.append(Shared())
+    return _SHARED[0]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """The model: the tokens that each session has read, and when its lease ends."""
+
+    sessions = Bundle("sessions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = shared()
+        self.engine = self.shared.engine
+        self.tokens: dict[Session, list[int]] = {}
+        self.ends: dict[Session, float] = {}
+        self.bytes: dict[Session, torch.Tensor] = {}
+
+    def teardown(self) -> None:
+        for session in self.engine.sessions:
+            session.close()
+
+    def changed(self, *sessions: Session) -> None:
+        for session in sessions:
+            self.bytes[session] = self.arena(session).clone()
+            if session in self.ends:
+                self.ends[session] = self.shared.time.now + 10
+
+    def arena(self, session: Session) -> torch.Tensor:
+        return self.engine.segments.slabs["data"].bytes(session.base, session.arena_bytes)
+
+    def live(self, session: Session) -> torch.Tensor:
+        """The bytes of all positions that a session has read."""
+        arena, geometry = self.arena(session), self.engine.geometry
+        offsets = geometry.offsets(session.capacity)
+        sizes = {name: geometry.by_name[name].bytes_for(session.length) for name in offsets}
+        return torch.cat([arena[offset : offset + sizes[name]] for name, offset in offsets.items()])
+
+    def near(self, logits: torch.Tensor, session: Session) -> None:
+        assert logits.sub(self.shared.logits(self.tokens[session])).abs().max() < NEAR
+
+    def alive(self, session: Session) -> bool:
+        """Whether a session is open; one that is not is refused."""
+        if session in self.tokens:
+            return True
+        with pytest.raises(SessionUnknown):
+            session.decode(1)
+        return False
+
+    @rule(target=sessions, size=st.sampled_from([1, 64, 65, 96]), leased=st.booleans())
+    def open(self, size: int, leased: bool) -> Any:
+        self.expire()
+        capacity = 64 if size <= 64 else 96
+        if self.engine.geometry.arena_bytes(capacity) > self.engine.usage["data"].largest_free:
+            with pytest.raises(SegmentFull):
+                self.engine.open(size)
+            return multiple()
+        session = self.engine.open(size, lease=10 if leased else None)
+        assert session.capacity == capacity
+        self.tokens[session] = []
+        if leased:
+            self.ends[session] = 0
+        self.changed(session)
+        assert not self.bytes[session].any()
+        return session
+
+    @initialize(target=sessions, sizes=st.lists(st.sampled_from([64, 96]), min_size=1, max_size=3), tokens=TOKENS)
+    def begin(self, sizes: list[int], tokens: list[int]) -> Any:
+        found = [self.open(size, leased=False) for size in sizes]
+        for session in found:
+            self.prefill(session, tokens)
+        return multiple(*found)
+
+    @rule(session=sessions, tokens=TOKENS)
+    def prefill(self, session: Session, tokens: list[int]) -> None:
+        if not self.alive(session):
+            return
+        if session.length + len(tokens) > session.capacity:
+            with pytest.raises(InvalidConfig, match="do not fit"):
+                session.prefill(tokens)
+            return
+        self.tokens[session] += tokens
+        self.near(session.prefill(tokens), session)
+        self.changed(session)
+
+    @rule(chosen=st.lists(sessions, min_size=1, max_size=5, unique=True), token=st.integers(0, VOCABULARY - 1))
+    def decode(self, chosen: list[Session], token: int) -> None:
+        rows = [s for s in chosen if s in self.tokens and s.length < s.capacity]
+        if not rows:
+            return
+        for session in rows:
+            self.tokens[session].append(token)
+        for session, logits in zip(rows, self.engine.decode(rows, [token] * len(rows)), strict=True):
+            self.near(logits, session)
+        self.changed(*rows)
+
+    @rule(target=sessions, session=sessions)
+    def fork(self, session: Session) -> Any:
+        if session not in self.tokens:
+            with pytest.raises(SessionUnknown):
+                session.fork()
+            return multiple()
+        try:
+            other = session.fork()
+        except SegmentFull:
+            return multiple()
+        self.tokens[other] = list(self.tokens[session])
+        self.changed(other)
+        assert self.live(other).equal(self.live(session))
+        if other.length < other.capacity:
+            self.decode([other], 1)
+        return other
+
+    @rule(session=consumes(sessions))
+    def close(self, session: Session) -> None:
+        session.close()
+        self.gone(session)
+
+    @rule(seconds=st.sampled_from([1.0, 6.0]))
+    def wait(self, seconds: float) -> None:
+        self.shared.time.now += seconds
+
+    @rule()
+    def expire(self) -> None:
+        over = [session for session, end in self.ends.items() if end <= self.shared.time.now]
+        assert self.engine.reclaim_expired() == len(over)
+        for session in over:
+            self.gone(session)
+
+    def gone(self, session: Session) -> None:
+        for table in (self.tokens, self.ends, self.bytes):
+            table.pop(session, None)
+
+    @invariant()
+    def arenas_have_their_own_bytes(self) -> None:
+        assert set(self.engine.sessions) == set(self.tokens)
+        whole = self.engine.segments.slabs["data"].bytes(0, self.engine.usage["data"].capacity)
+        end, used = 0, 0
+        for session in sorted(self.tokens, key=lambda session: session.base):
+            assert session.base >= end
+            assert not whole[end : session.base].any()
+            assert self.arena(session).equal(self.bytes[session])
+            assert session.length == len(self.tokens[session])
+            end, used = session.base + session.arena_bytes, used + session.arena_bytes
+        assert not whole[end:].any()
+        assert self.engine.usage["data"].used == used
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(max_examples=12, stateful_step_count=30)
+
+
+class LongMachine(EngineMachine):
+    """The same, for 10^5 steps."""
+
+
+TestEngineForLong = pytest.mark.long(LongMachine.TestCase)
+TestEngineForLong.settings = settings(max_examples=1000, stateful_step_count=100)

@@ -1,0 +1,62 @@
+"""How large the segments of an engine are: text and stack as its steps need them, and the rest for sessions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tmmu.engine.capture.step import StepModel, StepShape
+from tmmu.engine.step_runner import PREFILL_TOKENS, prefill_shape
+from tmmu.engine.steps_by_shape import PlannedStep, plan_step
+from tmmu.errors import DeviceMemory
+from tmmu.runtime.memory.sizing import SegmentSizes, device_memory
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, round_up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """What an engine is for. ``budget``: bytes of all segments; ``None``: room for ``max_sessions`` of the longest."""
+
+    max_tokens: int
+    max_batch: int
+    max_sessions: int
+    budget: int | None
+
+
+def largest_steps(subject: StepModel, limits: EngineLimits) -> dict[StepShape, PlannedStep]:
+    """The steps that need most of the stack: all rows over the longest state, and the longest part of a prompt."""
+    geometry = subject.geometry
+    kv_length = geometry.kv_length_for(limits.max_tokens)
+    room = geometry.capacity_for(limits.max_tokens)
+    tokens = next((count for count in PREFILL_TOKENS if count <= room), 1)
+    decode = StepShape(rows=limits.max_batch, tokens=1, kv_length=kv_length)
+    return {shape: plan_step(subject, shape) for shape in (decode, prefill_shape(geometry, tokens, kv_length))}
+
+
+def engine_sizes(
+    subject: StepModel, limits: EngineLimits, largest: Mapping[StepShape, PlannedStep], device: torch.device
+) -> SegmentSizes:
+    """Bytes of text, stack and data; ``DEVICE_MEMORY`` where no session would fit, or the device has less."""
+    geometry = subject.geometry
+    longest = geometry.arena_bytes(geometry.capacity_for(limits.max_tokens))
+    smallest = geometry.arena_bytes(geometry.capacity_for(1))
+    # Each step has constants of its own beside the weights; they are small, and each is padded.
+    padding = DEFAULT_ALIGNMENT * max(len(planned.plan.buffers.id) for planned in largest.values())
+    text = round_up(max(planned.text_bytes for planned in largest.values()) + padding, DEFAULT_ALIGNMENT)
+    stack = round_up(max(planned.stack_bytes for planned in largest.values()), DEFAULT_ALIGNMENT)
+    free, _ = device_memory(device)
+    if limits.budget is None:
+        data = min(limits.max_sessions * longest, max(free - text - stack, longest))
+    else:
+        data = limits.budget - text - stack
+    if data < smallest or text + stack + data > free:
+        there = min(free, text + stack + data)
+        raise DeviceMemory(
+            f"weights take {text} bytes, the stack {stack}, the smallest session {smallest}: {there} are there",
+            fix="give a larger budget=, or a smaller max_tokens= or max_batch=",
+            text=text,
+            stack=stack,
+            data=max(data, 0),
+            free=free,
+        )
+    return SegmentSizes(text=text, stack=stack, data=data // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT)

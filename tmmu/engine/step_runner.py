@@ -1,0 +1,114 @@
+"""Runs steps on the state of sessions: which shape, which inputs, which tensors of whose arena."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from tmmu.engine.capture.step import IDS, LAST, POSITIONS, StepShape
+from tmmu.engine.geometry import Geometry
+from tmmu.engine.session import Session
+from tmmu.engine.steps_by_shape import StepsByShape
+from tmmu.runtime.memory.segments import Segments
+
+PREFILL_TOKENS: Final = (512, 256, 128, 64, 32, 16)
+"""How many tokens of a prompt a step reads at most, longest first; what is behind a prompt's end is padding."""
+
+
+def prefill_shape(geometry: Geometry, tokens: int, end: int) -> StepShape:
+    """The shape of a step of one row that writes ``tokens`` positions, the last of them before ``end``."""
+    is_fresh = geometry.recurs and tokens > 1
+    return StepShape(rows=1, tokens=tokens, kv_length=geometry.kv_length_for(end), is_fresh=is_fresh)
+
+
+class StepRunner:
+    """One thread at a time. A session's state and length change together: a step that fails leaves both, unless its
+    state recurs; then the session is broken.
+    """
+
+    def __init__(self, steps: StepsByShape, segments: Segments) -> None:
+        self._steps, self._segments = steps, segments
+        self._geometry = steps.subject.geometry
+        self._views: dict[tuple[str, StepShape, int], tuple[torch.Tensor, ...]] = {}
+
+    def kv_length(self, session: Session) -> int:
+        """The KV length of a step that decodes the next token of a session."""
+        return self._geometry.kv_length_for(session.length + 1)
+
+    def read_part(self, session: Session, tokens: Sequence[int]) -> int:
+        """Reads the first of these tokens, as many as a step takes; returns their number."""
+        positions = self._positions(session, len(tokens))
+        part = list(tokens[:positions])
+        shape = prefill_shape(self._geometry, positions, session.length + positions)
+        device = self._segments.device
+        inputs = {
+            IDS: torch.tensor([part + [0] * (positions - len(part))], device=device),
+            POSITIONS: torch.arange(session.length, session.length + positions, device=device)[None],
+        }
+        if positions > 1:
+            inputs[LAST] = torch.tensor([len(part) - 1], device=device)
+        with self._breaking([session]):
+            logits = self._steps.step(shape).run(inputs, [self._views_of(session, shape, 0)])
+        session.length += len(part)
+        session.logits = logits[0].clone()
+        return len(part)
+
+    def decode(self, sessions: Sequence[Session], tokens: Sequence[int]) -> None:
+        """Reads one token of each session, which have one KV length; in one step, if a power of two of them come."""
+        start = 0
+        while start < len(sessions):
+            size = 1 << ((len(sessions) - start).bit_length() - 1)
+            self._decode_rows(sessions[start : start + size], tokens[start : start + size])
+            start += size
+
+    def forget(self, session: Session) -> None:
+        """Drops the tensors of a session that moves or ends."""
+        for key in [key for key in self._views if key[0] == session.capability]:
+            del self._views[key]
+
+    def _decode_rows(self, sessions: Sequence[Session], tokens: Sequence[int]) -> None:
+        shape = StepShape(rows=len(sessions), tokens=1, kv_length=self.kv_length(sessions[0]))
+        step = self._steps.step(shape)
+        inputs = {
+            IDS: torch.tensor([[token] for token in tokens], device=self._segments.device),
+            POSITIONS: torch.tensor([[session.length] for session in sessions], device=self._segments.device),
+        }
+        rows = [self._views_of(session, shape, row) for row, session in enumerate(sessions)]
+        with self._breaking(sessions):
+            logits = step.run(inputs, rows)
+        for row, session in enumerate(sessions):
+            session.length += 1
+            session.logits = logits[row].clone()
+
+    def _positions(self, session: Session, remaining: int) -> int:
+        """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room.
+
+        Of state that recurs nothing is padded: the first step takes as many tokens as fill it, each other one token.
+        """
+        if self._geometry.recurs:
+            fresh = [tokens for tokens in PREFILL_TOKENS if tokens <= remaining and session.length == 0]
+            return fresh[0] if fresh else 1
+        room = session.capacity - session.length
+        fitting = [tokens for tokens in PREFILL_TOKENS if tokens <= room]
+        enough = [tokens for tokens in fitting if tokens >= remaining]
+        whole = [tokens for tokens in fitting if tokens <= remaining]
+        return enough[-1] if enough else whole[0] if whole else 1
+
+    def _views_of(self, session: Session, shape: StepShape, row: int) -> tuple[torch.Tensor, ...]:
+        key = (session.capability, shape, row)
+        if key not in self._views:
+            offsets = self._geometry.offsets(session.capacity)
+            step = self._steps.step(shape)
+            self._views[key] = step.row_views(row, self._segments.slabs["data"], session.base, offsets)
+        return self._views[key]
+
+    @contextmanager
+    def _breaking(self, sessions: Sequence[Session]) -> Iterator[None]:
+        """Block whose failure leaves state that recurs between two tokens: such sessions are not used again."""
+        try:
+            yield
+        except BaseException:
+            for session in sessions:
+                session.is_broken = session.is_broken or self._geometry.recurs
+            raise
