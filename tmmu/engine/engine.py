@@ -23,6 +23,7 @@ import torch
 from tmmu.engine.capture.step import probe
 from tmmu.engine.checkpoint import load_checkpoint, weight_keys
 from tmmu.engine.geometry import Geometry
+from tmmu.engine.host_tier import HostTier
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
@@ -30,7 +31,7 @@ from tmmu.engine.session import Session
 from tmmu.engine.sizes import EngineLimits, engine_sizes, largest_steps
 from tmmu.engine.step_runner import StepRunner
 from tmmu.engine.steps_by_shape import StepsByShape
-from tmmu.errors import InvalidConfig, SessionUnknown, TmmuError
+from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, TmmuError
 from tmmu.planner.arenas import parse_size
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import device_of
@@ -50,7 +51,8 @@ class Engine:
     ``model``: a model or configuration of transformers, or a folder. ``weights``: tensors by name, in place of the
     model's. ``budget``: bytes, or text such as ``2GB``, of weights, stack and sessions together. ``max_tokens``: the
     longest session. ``max_batch``: sessions that a step decodes at most. ``max_sessions``: without a budget, how
-    many of the longest there is room for. ``queue``: who is served next. ``clock``: seconds, for leases.
+    many of the longest there is room for. ``host``: bytes of host memory for sessions that make room for others; 0:
+    none does. ``queue``: who is served next. ``clock``: seconds, for leases.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -63,6 +65,7 @@ class Engine:
         max_tokens: int | None = None,
         max_batch: int = 8,
         max_sessions: int = DEFAULT_SESSIONS,
+        host: int | str = 0,
         queue: ReadyQueue[StepRequest] | None = None,
         clock: Clock = monotonic,
     ) -> None:
@@ -85,6 +88,8 @@ class Engine:
         for shape, planned in largest.items():
             self._steps.keep(shape, planned)
         self._runner = StepRunner(self._steps, self.segments)
+        host_bytes = parse_size(host) if isinstance(host, str) else host
+        self.host = HostTier(geometry=self.geometry, slab=self.segments.slabs["data"], budget=host_bytes)
         self._lock = RLock()
         self._pending: dict[str, StepRequest] = {}
         self._leases = LeaseTable(clock)
@@ -96,6 +101,7 @@ class Engine:
             queue=ReadyQueue() if queue is None else queue,
         )
         self._sessions: dict[str, Session] = {}
+        self._ticks = 0
         self._is_open = True
 
     # -- sessions
@@ -153,7 +159,8 @@ class Engine:
         """A session of its own with a copy of the live bytes of this one."""
         with self._lock:
             self._require_session(session)
-            other = self._reserve(session.capacity)
+            self._bring_in(session)
+            other = self._reserve(session.capacity, keep=session)
             slab = self.segments.slabs["data"]
             for name, offset in self.geometry.offsets(session.capacity).items():
                 size = self.geometry.by_name[name].bytes_for(session.length)
@@ -169,10 +176,10 @@ class Engine:
                 session.is_open = False
                 session.logits = None
                 self._leases.end(session.capability)
-                zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
-                self.segments.data.reclaim(session.capability)
+                if session.is_resident:
+                    self._give_up_arena(session)
+                self.host.drop(session)
                 del self._sessions[session.capability]
-                self._runner.forget(session)
 
     # -- steps
 
@@ -234,29 +241,54 @@ class Engine:
         with self._lock:
             session = request.owner
             self._require_session(session)
+            self._bring_in(session)
             request.done += self._runner.read_part(session, request.tokens[request.done :])
             self._leases.renew(session.capability)
             return None if request.done < len(request.tokens) else _logits_of(session)
 
     def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
-        """One more token of each session; the refusal of one that was closed meanwhile."""
+        """One more token of each session, in one step where there is room for all at once; a refusal is a row's own."""
+        results: dict[int, torch.Tensor | Exception] = {}
         with self._lock:
-            refusals = [self._refusal(request.owner) for request in requests]
-            rows = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
-            self._runner.decode([row.owner for row in rows], [row.tokens[0] for row in rows])
-            for row in rows:
-                self._leases.renew(row.owner.capability)
-            return [
-                _logits_of(request.owner) if refusal is None else refusal
-                for request, refusal in zip(requests, refusals, strict=True)
-            ]
+            group: list[StepRequest] = []
+            for request in requests:
+                refusal = self._refusal(request, group)
+                if isinstance(refusal, SegmentFull) and group:
+                    results |= self._decode_group(group)
+                    group = []
+                    refusal = self._refusal(request, group)
+                if refusal is None:
+                    group.append(request)
+                else:
+                    results[id(request)] = refusal
+            results |= self._decode_group(group)
+        return [results[id(request)] for request in requests]
 
-    def _refusal(self, session: Session) -> Exception | None:
+    def _refusal(self, request: StepRequest, group: Sequence[StepRequest]) -> TmmuError | None:
+        """Why a session cannot run beside those of ``group``; ``None``, and it has its arena, where it can."""
         try:
-            self._require_session(session)
+            self._require_session(request.owner)
+            self._bring_in(request.owner, keep=[other.owner for other in group])
         except TmmuError as error:
             return error
         return None
+
+    def _decode_group(self, group: Sequence[StepRequest]) -> dict[int, torch.Tensor | Exception]:
+        """The logits of sessions that have their arenas, by request; of a step that fails, its error for each row."""
+        results: dict[int, torch.Tensor | Exception] = {}
+        start = 0
+        while start < len(group):
+            rows = group[start : start + (1 << ((len(group) - start).bit_length() - 1))]
+            start += len(rows)
+            try:
+                self._runner.decode([row.owner for row in rows], [row.tokens[0] for row in rows])
+            except Exception as error:  # noqa: BLE001 - it is the error of these rows, and the others go on
+                results |= {id(row): error for row in rows}
+                continue
+            for row in rows:
+                self._leases.renew(row.owner.capability)
+                results[id(row)] = _logits_of(row.owner)
+        return results
 
     def _can_join(self, first: StepRequest, other: StepRequest) -> bool:
         """Whether another session is at a length for which the step of the first is made, and may run."""
@@ -298,12 +330,62 @@ class Engine:
 
     # -- sizes and checks
 
-    def _reserve(self, capacity: int) -> Session:
+    def _reserve(self, capacity: int, *, keep: Session | None = None) -> Session:
         capability, size = token_hex(16), self.geometry.arena_bytes(capacity)
-        base = self.segments.data.reserve(capability, size)
+        base = self._take_arena(capability, size, [] if keep is None else [keep])
         session = Session(self, capability, capacity=capacity, base=base, arena_bytes=size)
         self._sessions[capability] = session
         return session
+
+    def _take_arena(self, capability: str, size: int, keep: Sequence[Session]) -> int:
+        """The place of a new arena. Where there is none, idle sessions leave for the host, the longest idle first."""
+        while True:
+            try:
+                return self.segments.data.reserve(capability, size)
+            except SegmentFull:
+                victims = [s for s in self._sessions.values() if s.is_resident and s not in keep]
+                if not victims or not self.host.budget:
+                    raise
+                # Who waits for a step is needed soon; but a step that runs now is needed before.
+                self._move_out(min(victims, key=lambda s: (self._waits(s.capability), s.last_used)))
+
+    def swap_out(self, session: Session) -> None:
+        """Moves the live bytes of a session to the host, and frees its arena; they come back when it is used.
+
+        Nothing where it has left already. ``SEGMENT_FULL`` where the host tier has no room.
+        """
+        with self._lock:
+            self._require_session(session)
+            if not session.is_resident:
+                return
+            if self._waits(session.capability):
+                raise InvalidConfig("the session waits for a step", fix="wait for that, or cancel it")
+            self._move_out(session)
+
+    def _move_out(self, session: Session) -> None:
+        self.host.copy_out(session)
+        self.host.counts.sessions_out += 1
+        self._give_up_arena(session)
+
+    def _bring_in(self, session: Session, keep: Sequence[Session] = ()) -> None:
+        """An arena with the state of a session, which is used now; ``keep`` stay where they are."""
+        session.last_used = self._ticks = self._ticks + 1
+        if session.is_resident:
+            return
+        session.base = self._take_arena(session.capability, session.arena_bytes, [session, *keep])
+        try:
+            self.host.copy_in(session)
+        except BaseException:
+            self._give_up_arena(session)
+            raise
+        session.is_resident = True
+        self.host.counts.sessions_in += 1
+
+    def _give_up_arena(self, session: Session) -> None:
+        zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
+        self.segments.data.reclaim(session.capability)
+        self._runner.forget(session)
+        session.is_resident = False
 
     def _require_open(self) -> None:
         if not self._is_open:

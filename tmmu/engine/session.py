@@ -26,7 +26,9 @@ class Session:
         self.length = 0
         self.logits: torch.Tensor | None = None
         """``dtype[vocabulary]`` behind the last token; ``None`` before the first."""
-        self.is_open = True
+        self.is_open = self.is_resident = True
+        self.last_used = 0
+        """A count of the engine's that grows with each use of any session."""
         self.is_broken = False
         """Whether a step failed half way, after which state that recurs is between two tokens."""
 

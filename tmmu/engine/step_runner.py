@@ -55,19 +55,7 @@ class StepRunner:
         return len(part)
 
     def decode(self, sessions: Sequence[Session], tokens: Sequence[int]) -> None:
-        """Reads one token of each session, which have one KV length; in one step, if a power of two of them come."""
-        start = 0
-        while start < len(sessions):
-            size = 1 << ((len(sessions) - start).bit_length() - 1)
-            self._decode_rows(sessions[start : start + size], tokens[start : start + size])
-            start += size
-
-    def forget(self, session: Session) -> None:
-        """Drops the tensors of a session that moves or ends."""
-        for key in [key for key in self._views if key[0] == session.capability]:
-            del self._views[key]
-
-    def _decode_rows(self, sessions: Sequence[Session], tokens: Sequence[int]) -> None:
+        """Reads one token of each session, a power of two of them, which have one KV length."""
         shape = StepShape(rows=len(sessions), tokens=1, kv_length=self.kv_length(sessions[0]))
         step = self._steps.step(shape)
         inputs = {
@@ -80,6 +68,11 @@ class StepRunner:
         for row, session in enumerate(sessions):
             session.length += 1
             session.logits = logits[row].clone()
+
+    def forget(self, session: Session) -> None:
+        """Drops the tensors of a session that moves or ends."""
+        for key in [key for key in self._views if key[0] == session.capability]:
+            del self._views[key]
 
     def _positions(self, session: Session, remaining: int) -> int:
         """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room.
