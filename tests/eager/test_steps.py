@@ -227,6 +227,43 @@ def test_call_on_another_tensor_each_time_is_refused_as_that(tmp_path: Path) -> 
         traced(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("keeps", "differs"),
+    [
+        (
+            "    if len(runs) % 2:\n        del hidden\n    batch[1] + 1\n    batch[1] + 2\n",
+            r"the [\d,]+ bytes of {relu} stay until the step ends, and the next time go before call \d+ ",
+        ),
+        (
+            "    kept[:] = [hidden] if len(runs) % 2 else []\n    batch[1] + 1\n",
+            r"the result of {relu} is held after the step the next time alone ",
+        ),
+    ],
+    ids=["in a local", "in a list"],
+)
+def test_tensor_that_is_kept_each_second_time_is_refused_by_its_line(tmp_path: Path, keeps: str, differs: str) -> None:
+    begin = "runs, kept = [], []\ndef step(batch):\n    runs.append(1)\n    hidden = batch[0].relu()\n"
+    text = HEAD + begin + keeps
+    line = (HEAD + begin).count("\n")
+    relu = rf"aten\.relu\.default at train\.py:{line}"
+    with pytest.raises(CaptureFailed, match="holds otherwise each time: " + differs.replace("{relu}", relu)):
+        traced(tmp_path, text)
+
+
+def test_queue_is_counted_as_long_as_it_gets(tmp_path: Path) -> None:
+    """Of two losses it lets go of the first in the third step: that, not the second, is what all later ones hold."""
+    text = HEAD + (
+        "from collections import deque\n"
+        "kept = deque(maxlen=2)\n"
+        "def step(batch):\n"
+        "    with torch.no_grad():\n"
+        "        kept.append(model(batch[0]))\n"
+    )
+    program = traced(tmp_path, text)
+    assert max(total_levels(program.eager)) == max(real_levels(tmp_path / "train.py")[2])
+    assert program.growth == 0
+
+
 def test_rate_that_a_hand_written_optimizer_moves_is_a_number_input(tmp_path: Path) -> None:
     """No byte of the graph depends on it; the same rate each time is part of it."""
 

@@ -10,11 +10,10 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tmmu.errors import CaptureFailed, InvalidConfig
@@ -22,11 +21,10 @@ from tmmu.ir.graph import UPDATE_MODULE
 from tmmu.ir.lifetimes import EagerRun
 from tmmu.passes.capture.fake.fused_layers import fused_layers_noted, with_parts
 from tmmu.passes.capture.program import CapturedProgram, StepRemains, Window
-from tmmu.passes.capture.record.lifetimes import FUNCTIONS
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.request import CaptureRequest, Progress
-from tmmu.passes.capture.sources import UserFrame, display_name
+from tmmu.passes.capture.training.agreement import require_agreement, with_longer_lives
 from tmmu.passes.capture.training.reach import numbers_in, prefix_of, reach_of, weights_in
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.passes.capture.workload import Workload, inputs_by_name
@@ -45,8 +43,8 @@ def capture_step(
     recorders = [building]
     gc.collect()  # what only garbage holds is not there
     first, steady, again = (_run(workload, request, progress, recorders) for _ in range(3))
-    _require_agreement(steady, again, workload.folder)
-    return replace(steady, first=first.eager, next_run=again)
+    require_agreement(steady, again, workload.folder)
+    return replace(with_longer_lives(steady, again), first=first.eager, next_run=again)
 
 
 def _run(workload: Workload, request: CaptureRequest, progress: Progress, recorders: list[Recorder]) -> CapturedProgram:
@@ -171,83 +169,3 @@ def _declare(workload: Workload, recorder: Recorder, modules: dict[str, nn.Modul
             for name, tensor in named_tensors(inputs_by_name(workload))
         )
     )
-
-
-def _require_agreement(steady: CapturedProgram, again: CapturedProgram, folder: str) -> None:
-    """Two runs in a row make the same calls on the same windows; where only numbers differ, they are inputs."""
-    calls, others = (
-        [node for node in program.graph.nodes if node.op == "call_function"] for program in (steady, again)
-    )
-    for call, other in zip_longest(calls, others):
-        if call is None or other is None or _form(call) != _form(other):
-            raise CaptureFailed(
-                f"the step does otherwise each time: {_difference(calls, others, folder)}", fix=_repair(steady, again)
-            )
-        if _numbers(call) != _numbers(other):
-            call.meta["numbers_vary"] = True
-    if len(steady.outputs) != len(again.outputs):
-        raise CaptureFailed(
-            f"the step leaves {len(steady.outputs)} tensors, and the next time {len(again.outputs)}",
-            fix=_repair(steady, again),
-        )
-
-
-def _repair(steady: CapturedProgram, again: CapturedProgram) -> str:
-    """What to do about a step that depends on how often it ran: an accumulation by a counter has several in one."""
-    if steady.remains and again.remains and steady.remains.updates != again.remains.updates:
-        return (
-            f"it called an optimizer's step {steady.remains.updates} times, and the next time {again.remains.updates}: "
-            "plan one function that takes all batches of one update, with the optimizer's step at its end"
-        )
-    return "plan a step that does not depend on how often it ran"
-
-
-def _difference(calls: list[fx.Node], others: list[fx.Node], folder: str) -> str:
-    """The first call of two runs by which a reader can tell them apart; ids of storages differ before it."""
-    for position, (call, other) in enumerate(zip_longest(calls, others)):
-        if call is None or other is None or _look(call) != _look(other):
-            texts = [_text(runs, position, folder) for runs in (calls, others)]
-            return f"call {position} is {texts[0]}, and the next time {texts[1]}"
-    position = next(p for p, pair in enumerate(zip(calls, others, strict=True)) if _form(pair[0]) != _form(pair[1]))
-    return f"call {position}, {_text(calls, position, folder)}, works on another tensor the next time"
-
-
-def _look(node: fx.Node) -> tuple[Any, ...]:
-    """What a reader sees of a call: operator, line and the form of its results."""
-    windows: tuple[Window | None, ...] = node.meta.get("windows") or ()
-    forms = [window and (window.shape, window.stride, window.dtype) for window in windows]
-    return str(node.target), node.meta.get("source"), forms
-
-
-def _text(calls: list[fx.Node], position: int, folder: str) -> str:
-    """``operator at file:line``: of the call, else of the user's frame around it, else of the call before."""
-    if position >= len(calls):
-        return "none"
-    call = calls[position]
-    if line := call.meta.get("source") or _frame_line(call, folder):
-        return f"{call.target} at {line}"
-    earlier = (node.meta.get("source") or _frame_line(node, folder) for node in reversed(calls[:position]))
-    after = next(filter(None, earlier), "")
-    return f"{call.target} after {after}" if after else f"{call.target} at the step's begin"
-
-
-def _frame_line(call: fx.Node, folder: str) -> str:
-    frames: tuple[UserFrame, ...] = call.meta.get(FUNCTIONS, ())
-    return f"{display_name(frames[0].file, folder)}:{frames[0].line}" if frames else ""
-
-
-def _form(node: Any) -> tuple[Any, ...]:
-    return str(node.target), node.meta.get("windows"), node.meta.get("mutates")
-
-
-def _numbers(node: Any) -> list[str]:
-    """The numbers among a call's arguments, as texts: NaN is itself, and zeros have signs."""
-    numbers: list[str] = []
-    pending: list[Any] = [*node.args, *node.kwargs.values()]
-    while pending:
-        argument = pending.pop()
-        if isinstance(argument, (list, tuple)):
-            pending.extend(argument)
-        elif isinstance(argument, (int, float, complex)):
-            numbers.append(repr(argument))
-    return numbers
