@@ -189,7 +189,13 @@ def run_model(
 
     The model is traced in any case: an operator's arguments are in no graph.
     """
-    from tmmu.passes.capture.constants import assumed_inputs, constant_values, meta_weights, weight_names
+    from tmmu.passes.capture.constants import (
+        assumed_inputs,
+        constant_values,
+        integral_inputs,
+        meta_weights,
+        weight_names,
+    )
     from tmmu.passes.capture.eager_model import stored_weights
     from tmmu.runtime.compare.run import RunOptions
     from tmmu.runtime.memory.sizing import require_device
@@ -208,6 +214,7 @@ def run_model(
         constants=constant_values(captured),
         stored=stored_weights(capture_request),
         inputs=assumed_inputs(captured),
+        integers=integral_inputs(captured),
         seed=run_request.seed,
         weights=run_request.weights,
         check=run_request.check,

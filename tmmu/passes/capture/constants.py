@@ -5,7 +5,7 @@ construction saw (``meta["origin"]``, ``meta["built_as"]``): then its slice of t
 (``record/values.py``). Weights that are loaded afterwards replace these values; whoever binds them decides that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -35,9 +35,23 @@ def constant_values(program: CapturedProgram) -> dict[str, torch.Tensor]:
 
 def assumed_inputs(program: CapturedProgram) -> dict[str, torch.Tensor]:
     """By name, the values of inputs that the trace looked at: the program is one for these values alone."""
+    return _input_values(program, lambda node: node.meta.get("assumes") in program.assumed)
+
+
+def integral_inputs(program: CapturedProgram) -> dict[str, torch.Tensor]:
+    """By name, the values of the integral inputs that the model's file makes of numbers."""
+    return _input_values(program, lambda node: _is_integral(node.meta["windows"][0]))
+
+
+def _is_integral(window: Window) -> bool:
+    dtype: torch.dtype = getattr(torch, window.dtype)
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def _input_values(program: CapturedProgram, selects: Callable[[fx.Node], bool]) -> dict[str, torch.Tensor]:
     values: dict[str, torch.Tensor] = {}
     for node in program.graph.nodes:
-        if node.op == "placeholder" and node.meta.get("assumes") in program.assumed:
+        if node.op == "placeholder" and selects(node):
             window = node.meta["windows"][0]
             value = _initial_value(node, window) if node.meta["value"] is None else node.meta["value"]
             if value is not None and program.storages[window.storage].role == "input":

@@ -14,7 +14,7 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.runtime.compare.bench import BenchOptions, ComparisonModel, Measurement, measure_variants
 from tmmu.runtime.compare.eager import PlannedRun, compare_with_eager, format_type
-from tmmu.runtime.compare.random_tensors import random_inputs, random_weights
+from tmmu.runtime.compare.random_tensors import random_weights, valid_inputs
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.device.choose import memory_device
@@ -87,6 +87,8 @@ class RunOptions:
     """Values that came with the model, of an exported program."""
     inputs: Tensors
     """Values of inputs that decided which ops there are; the others are random."""
+    integers: Tensors
+    """Values of integral inputs as the model's file gives them; those that are offsets or lengths are taken."""
     seed: int
     weights: Path | None
     """A safetensors file, or a folder of such."""
@@ -108,7 +110,7 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
     origins = _weights_by_origin(program.graph, options)
     weights = {name: weight for group in origins.values() for name, weight in group.items()}
     executor = _bind(program, plan, weights, options)
-    inputs = random_inputs(executor.inputs, options.seed) | dict(options.inputs)
+    inputs = valid_inputs(program, executor.inputs, options.seed, options.integers) | dict(options.inputs)
     sanitized = _sanitize(program, executor, weights, inputs, options) if options.sanitize else 0
     if options.sanitize and executor.states:
         executor.close()  # the sanitized run has advanced its state

@@ -19,7 +19,7 @@ from tmmu.ir.program import PlacedWindow, Program, RepeatedStep, StepRun
 from tmmu.runtime.compare.bench import BenchOptions, Measurement, TimedModel, measure_variants
 from tmmu.runtime.compare.eager import Row, count_same, format_type
 from tmmu.runtime.compare.generator_states import GeneratorStates
-from tmmu.runtime.compare.random_tensors import random_inputs
+from tmmu.runtime.compare.random_tensors import valid_inputs
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.compare.run import (
     MODEL,
@@ -90,7 +90,8 @@ def run_own_step(
     device = torch.device(program.graph.target)
     require_free(device_bytes(plan), device)
     specs = input_specs(program.graph, device)
-    batches = [random_inputs(specs, options.seed + number) | dict(options.inputs) for number in range(3)]
+    seeds = (options.seed + number for number in range(3))
+    batches = [valid_inputs(program, specs, seed, options.integers) | dict(options.inputs) for seed in seeds]
     _run_itself(step, batches[0], repeated)
     weights = _weights_of(repeated, step.reach().tensors, options)
     request = BindRequest(
