@@ -13,6 +13,7 @@ from tmmu.api.plan import device_of_call, logs_off
 from tmmu.driver import Compiled, PlanRequest, compile_graph
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
+from tmmu.ir.lifetimes import NO_LIFETIMES
 from tmmu.ir.program import Program
 from tmmu.passes.capture.call_form import FormNote
 from tmmu.passes.capture.collection import garbage_collection_off
@@ -64,11 +65,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     with garbage_collection_off(), logs_off():
         captured = capture_live(model, inputs, request, note=note)
         program = lower_program(captured)
-    if captured.eager is not None and captured.eager.in_parts:
-        raise UnsupportedOp(
-            f"{captured.eager.in_parts[0]} runs as one kernel in evaluation, whose bits its parts have not",
-            fix="torch.backends.mha.set_fastpath_enabled(False), by which the model itself runs in parts",
-        )
+    _require_plans_kernels(captured)
     form = note.form
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
@@ -92,6 +89,19 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
         assumed=_assumed_values(captured),
         autocast=autocast is not None,
     )
+
+
+def _require_plans_kernels(captured: CapturedProgram) -> None:
+    """``UNSUPPORTED_OP`` where the model runs others than a plan has: layers as one, or on the host beside a GPU."""
+    if captured.eager is not None and captured.eager.in_parts:
+        raise UnsupportedOp(
+            f"{captured.eager.in_parts[0]} runs as one kernel in evaluation, whose bits its parts have not",
+            fix="torch.backends.mha.set_fastpath_enabled(False), by which the model itself runs in parts",
+        )
+    host = NO_LIFETIMES if captured.eager is None else captured.eager.host
+    for maker, source in zip(host.maker, host.source, strict=True):
+        if not maker.startswith("aten._to_copy."):
+            raise UnsupportedOp(f"{maker} at {source} runs on the host", fix="do that with what the model returns")
 
 
 def _require_kept(exchanged: frozenset[str], graph: Graph) -> None:

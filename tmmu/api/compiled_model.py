@@ -39,7 +39,8 @@ class CompiledModel:
     """Called as ``module`` is, returns what that returns, from a run inside ``plan``.
 
     Parameters and buffers stay the module's own, where they are: what changes them is seen by the next call, and where
-    one was exchanged the plan is bound again. Results are copies; an input or a weight that is returned is itself.
+    one was exchanged the plan is bound again. Results are copies, on the host where the module puts them there; an
+    input or a weight that is returned is itself.
     Threads wait for each other. Not known: other changes of Python attributes of the module.
     """
 
@@ -90,7 +91,7 @@ class CompiledModel:
             number = int(place.key)
             tensor = outputs[number].detach() if number in seen else outputs[number]  # two objects on one memory
             seen.add(number)
-            return tensor
+            return tensor.cpu() if place.on_host else tensor
 
         return filled(self._form.template, tensor_of)
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from tmmu.errors import InternalError, InvalidConfig, UnsupportedOp
+from tmmu.passes.capture.record.places import is_on_host
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.tree import named_tensors
@@ -32,10 +33,14 @@ _TENSOR_OF: Final = "tensor_of"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Stands for a tensor: an ``output`` by its number, the very ``input`` of that number, a ``weight`` by name."""
+    """Stands for a tensor: an ``output`` by its number, the very ``input`` of that number, a ``weight`` by name.
+
+    ``on_host``: of an output, whether the model returns it in the host's memory, and runs on another device.
+    """
 
     kind: str
     key: int | str
+    on_host: bool = False
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         """The tensor that takes this place in the copy under way, if one does."""
@@ -124,7 +129,7 @@ def _form(arguments: Any, inputs: Sequence[torch.Tensor], module: nn.Module, res
         if is_subclass(type(tensor)):
             raise UnsupportedOp(f"a result is a {type(tensor).__name__}", fix="return plain tensors")
         number = numbers.setdefault(window_key(tensor), len(numbers))
-        places.setdefault(id(tensor), Place(OUTPUT, number))
+        places.setdefault(id(tensor), Place(OUTPUT, number, on_host=is_on_host(tensor)))
     template = _copied(results, lambda tensor: places.get(id(tensor)))
     return CallForm(arguments=arguments, inputs=len(inputs), template=template, outputs=len(numbers))
 

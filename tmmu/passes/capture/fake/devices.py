@@ -114,6 +114,11 @@ class OneDevice(TorchFunctionMode):
         return _copy_to(tensor, place, dtype, kwargs.get("memory_format", torch.preserve_format))
 
 
+def note_gpu() -> None:
+    """From here on ``"cpu"`` is the host, as for a program that has named a GPU: of tensors that lie on one."""
+    torch.device("cuda")
+
+
 def _as_traced(value: Any) -> Any:
     return TRACED_DEVICE if _is_device(value) or type(value) is int else value
 

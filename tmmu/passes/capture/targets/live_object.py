@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.passes.capture.fake.devices import note_gpu
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.targets.python_object import required_parameters, spread_batch
@@ -119,6 +120,8 @@ class Twins:
                 f"a tensor of class {type(tensor).__name__} and layout {tensor.layout} is part of the model",
                 fix="plan the model of plain tensors",
             )
+        if tensor.device.type == "cuda":
+            note_gpu()
         with torch.no_grad():
             twin = self._data(tensor)
         if isinstance(tensor, nn.Parameter):
