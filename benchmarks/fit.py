@@ -27,8 +27,9 @@ from tmmu.driver import Compiled, PlanRequest, compile_model
 from tmmu.ir.plan import segment_bytes
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.fit.curve import LEVERS, StepCurve, step_curve
+from tmmu.planner.fit.curve import StepCurve, step_curve
 from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_point, fit_step, fit_within, judge_step
+from tmmu.planner.fit.forms import LEVERS
 from tmmu.planner.token import token_from_seed
 
 MIB: Final = 2**20

@@ -22,9 +22,9 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.ir.program import Switches
 from tmmu.planner.arenas import default_arenas, parse_size, readable_size
-from tmmu.planner.fit.curve import LEVER_NAMES
 from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
 from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:

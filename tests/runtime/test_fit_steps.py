@@ -14,8 +14,9 @@ from tmmu.ir.program import Program
 from tmmu.passes.lowering.read_calls import read_program
 from tmmu.passes.lowering.rewrite_program import rewrite_program
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.fit.curve import LEVER_NAMES, step_curve
+from tmmu.planner.fit.curve import step_curve
 from tmmu.planner.fit.fit_step import FittedStep, PlanSettings, fit_point, judge_step
+from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.executor import Executor

@@ -24,9 +24,9 @@ from tmmu.passes.capture.trace import capture_live
 from tmmu.passes.lowering.rewrite_program import rewrite_program
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.fit.curve import LEVER_NAMES
 from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
 from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.token import token_from_seed
 from tmmu.runtime.execute.bind import BindRequest
 from tmmu.summary.budget import stack_room

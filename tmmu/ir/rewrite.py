@@ -14,6 +14,7 @@ picked  a loss by class as the loss of one column: ``(step,)`` of ``PICKED_STEPS
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from tmmu.ir.graph import Graph
 from tmmu.ir.ids import OpId
 
 SAME: Final = "same"
@@ -69,3 +70,9 @@ class Rewrite:
 
     def __len__(self) -> int:
         return len(self.origin)
+
+
+def identity_rewrite(base: Graph) -> Rewrite:
+    """The rewrite that changes nothing."""
+    ops = base.ops.ids
+    return Rewrite(base_hash=base.ir_hash, origin=tuple(ops), kind=(SAME,) * len(ops), part=((),) * len(ops))

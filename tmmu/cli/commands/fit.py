@@ -24,9 +24,9 @@ from tmmu.errors import BudgetTooSmall, InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import parse_size, readable_size
-from tmmu.planner.fit.curve import LEVER_NAMES
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 from tmmu.planner.fit.fit_step import PPM, PlanSettings
+from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.sizes.max_size import SizeRequest, max_sizes
 from tmmu.report.contents import report_contents
 from tmmu.report.curve_figure import CurveFigure

@@ -13,9 +13,10 @@ from tmmu.eager.peak import eager_figures
 from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import Graph
 from tmmu.ir.rewrite import Rewrite
-from tmmu.planner.fit.curve import LEVERS, CurvePoint
+from tmmu.planner.fit.curve import CurvePoint
 from tmmu.planner.fit.fit_graph import Fitting, Stage
 from tmmu.planner.fit.fit_step import PPM
+from tmmu.planner.fit.forms import LEVERS
 from tmmu.summary.plan_summary import memory_of, stack_peaks
 
 HEADING: Final = ("lever", "step", "extra time", "extra FLOPs", "bits")

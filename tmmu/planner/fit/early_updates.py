@@ -7,15 +7,16 @@ look for infinities) the updates wait for it. O(size of the graph, times the log
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from tmmu.ir.call_text import LIST, TENSOR, CallText, decode_call, tag_count
 from tmmu.ir.graph import Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId
 from tmmu.ir.rebuild import rebuild_graph
-from tmmu.ir.rewrite import SAME, SUBLIST, Part, Rewrite
+from tmmu.ir.rewrite import SAME, SUBLIST, Part, Rewrite, identity_rewrite
 from tmmu.planner.order import dependence_edges
 
 LIST_PREFIXES: Final = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
@@ -26,39 +27,53 @@ LARGE_ENTRY: Final = 64
 """So many times the smallest group, an entry waits for no gradient of another."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One op of the rewritten graph, before it is moved."""
+def early_updates(base: Graph, first: Rewrite | None = None, *, smallest: int = SMALLEST_GROUP) -> Rewrite:
+    """What ``first`` (default: nothing) makes of ``base``, which has calls, with early updates.
 
-    origin: OpId
-    kind: str
-    part: Part
-
-
-def early_updates(base: Graph, *, smallest: int = SMALLEST_GROUP) -> Rewrite:
-    """The rewrite; one that changes nothing for a graph whose updates are on no lists. ``base`` has calls."""
-    rows = list(_rows(base, smallest))
-    return _rewrite(base, [rows[place] for place in _moved(rebuild_graph(base, _rewrite(base, rows)), rows)])
-
-
-def _rewrite(base: Graph, rows: Sequence[_Row]) -> Rewrite:
-    return Rewrite(
-        base_hash=base.ir_hash,
-        origin=tuple(row.origin for row in rows),
-        kind=tuple(row.kind for row in rows),
-        part=tuple(row.part for row in rows),
+    It changes nothing more where updates are on no lists.
+    """
+    grouped = grouped_updates(base, first or identity_rewrite(base), smallest=smallest)
+    graph = rebuild_graph(base, grouped)
+    order = early_order(grouped, dependence_edges(graph, graph.ops.ids))
+    return replace(
+        grouped,
+        origin=tuple(grouped.origin[row] for row in order),
+        kind=tuple(grouped.kind[row] for row in order),
+        part=tuple(grouped.part[row] for row in order),
     )
 
 
-def _rows(base: Graph, smallest: int) -> Iterator[_Row]:
-    """Ops in the base's order, lists in groups."""
+def grouped_updates(base: Graph, rewrite: Rewrite, *, smallest: int = SMALLEST_GROUP) -> Rewrite:
+    """The rewrite of ``base`` with lists in groups where they run whole; ops stay where they are."""
     lists = {op: entries for op in base.ops.ids if len(entries := _entry_buffers(base, op)) > 1}
     sizes = _entry_bytes(base, list(lists.values()))
-    for op in base.ops.ids:
-        if op in lists:
-            yield from (_Row(op, SUBLIST, part) for part in _groups(sizes[len(lists[op])], smallest))
-        else:
-            yield _Row(op, SAME, ())
+    parts = {op: _groups(sizes[len(entries)], smallest) for op, entries in lists.items()}
+    origin, kind, part = list[OpId](), list[str](), list[Part]()
+    for row in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
+        groups = parts.get(row[0]) if row[1] == SAME else None
+        for each in [row] if groups is None else [(row[0], SUBLIST, group) for group in groups]:
+            origin.append(each[0])
+            kind.append(each[1])
+            part.append(each[2])
+    return replace(rewrite, origin=tuple(origin), kind=tuple(kind), part=tuple(part))
+
+
+def early_order(rewrite: Rewrite, after: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Rows in the order in which they run: a group as soon as it can, all else as it was. ``after``: edges."""
+    waits = [0] * len(rewrite)
+    for later in chain(*after):
+        waits[later] += 1
+    waits_its_turn = [kind != SUBLIST for kind in rewrite.kind]
+    ready, order = [(waits_its_turn[row], row) for row in range(len(rewrite)) if not waits[row]], list[int]()
+    heapq.heapify(ready)
+    while ready:
+        _, row = heapq.heappop(ready)
+        order.append(row)
+        for later in after[row]:
+            waits[later] -= 1
+            if not waits[later]:
+                heapq.heappush(ready, (waits_its_turn[later], later))
+    return tuple(order)
 
 
 def _entry_buffers(base: Graph, op: OpId) -> list[list[BufferId]]:
@@ -126,21 +141,3 @@ def _groups(sizes: Sequence[int], smallest: int) -> list[tuple[int, int]]:
             ranges.append((low, index + 1))
             low, total = index + 1, 0
     return [*ranges, (low, len(sizes))] if low < len(sizes) else ranges
-
-
-def _moved(graph: Graph, rows: Sequence[_Row]) -> Iterator[int]:
-    """Rows in the order in which they run: a group as soon as it can, all else as it was."""
-    successors = dependence_edges(graph, graph.ops.ids)
-    waits = [0] * len(rows)
-    for row in successors:
-        for successor in row:
-            waits[successor] += 1
-    ready = [(rows[op].kind == SAME, op) for op in range(len(rows)) if not waits[op]]
-    heapq.heapify(ready)
-    while ready:
-        _, op = heapq.heappop(ready)
-        yield op
-        for successor in successors[op]:
-            waits[successor] -= 1
-            if not waits[successor]:
-                heapq.heappush(ready, (rows[successor].kind == SAME, successor))

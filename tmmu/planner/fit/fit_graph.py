@@ -12,11 +12,13 @@ from tmmu.errors import BudgetTooSmall, InternalError
 from tmmu.ir.fit import FitRecord, fit_cost
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
+from tmmu.ir.rewrite import identity_rewrite
 from tmmu.judge.rewrite.check import near_rules
 from tmmu.planner.arenas import readable_size
-from tmmu.planner.fit.curve import LEVERS, RECOMPUTE, StepCurve, StepFrames, frame_table, identity_rewrite
+from tmmu.planner.fit.curve import StepCurve, StepFrames
 from tmmu.planner.fit.fit_step import MOST_PLANS, PPM, FittedStep, PlanSettings, fit_step, fit_within
 from tmmu.planner.fit.floor import Floor, stack_floor
+from tmmu.planner.fit.forms import LEVERS, RECOMPUTE, TAKEOVER, StepForms
 from tmmu.planner.fit.orders import ORDERS
 
 FREE: Final = 1 / 200
@@ -75,9 +77,10 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
 
     ``whole_curve``: search it even where it is not needed. ``BUDGET_TOO_SMALL`` where nothing fits.
     """
-    stages, fitted, frames = _without_reruns(base, base_plan, request)
+    forms = StepForms(base=base, arenas=request.arenas, near=request.near)
+    stages, fitted, frames = _without_reruns(forms, base_plan, request)
     if frames is None:
-        frames = StepFrames.of(base, request.arenas, request.levers, near=request.near)
+        frames = StepFrames.of(forms, request.levers)
     curve = frames.curve(again=RECOMPUTE in request.levers) if fitted is None or whole_curve else None
     some_curve = curve or frames.curve(again=False)
     floor, floor_graph = _least_floor(some_curve)
@@ -102,9 +105,8 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
 
 def _least_floor(curve: StepCurve) -> tuple[Floor, Graph]:
     """Of the forms of the step, the floor that is lowest, and its graph: a head in parts goes below a whole one."""
-    forms = [place for place, frame in enumerate(curve.frames) if frame.order == ORDERS[0][0]]
-    tables = [frame_table(curve, place) for place in forms]
-    floors = [(stack_floor(table), table.graph) for table in tables]
+    forms = [frame.form.facts for frame in curve.frames if frame.order == ORDERS[0][0]]
+    floors = [(stack_floor(facts, takes_over=TAKEOVER in curve.levers), facts.graph) for facts in forms]
     return min(floors, key=lambda pair: pair[0].bytes)
 
 
@@ -114,16 +116,16 @@ def _free(levers: Collection[str]) -> list[str]:
 
 
 def _without_reruns(
-    base: Graph, base_plan: Plan, request: FitRequest
+    forms: StepForms, base_plan: Plan, request: FitRequest
 ) -> tuple[list[Stage], FittedStep | None, StepFrames | None]:
     """The step as it is, and with one free lever after another; the first of them that fits; the frames of all."""
     base_stack = segment_bytes(base_plan.arenas, "stack")
     stages = [Stage(lever="", live=base_stack, flops=0, time=0)]
     limit, free, frames = request.limit, _free(request.levers), None
     if limit is not None and base_stack <= limit:
-        return stages, _as_it_is(base, base_plan, base_stack, request.settings), None
+        return stages, _as_it_is(forms.base, base_plan, base_stack, request.settings), None
     for count, lever in enumerate(free, 1):
-        frames = StepFrames.of(base, request.arenas, free[:count], near=request.near)
+        frames = StepFrames.of(forms, free[:count])
         curve = frames.curve(again=False)
         point = curve.points[-1]
         near = tuple(sorted(near_rules(curve.frames[point.frame].rewrite)))

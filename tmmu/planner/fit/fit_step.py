@@ -18,7 +18,8 @@ from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST, Rewrite
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import near_rules, require_meaning
 from tmmu.judge.rules import require_legal
-from tmmu.planner.fit.curve import ORDER, PARTS, RECOMPUTE, TAKEOVER, UPDATES, StepCurve, frame_table
+from tmmu.planner.fit.curve import StepCurve
+from tmmu.planner.fit.forms import ORDER, PARTS, RECOMPUTE, TAKEOVER, UPDATES
 from tmmu.planner.fit.orders import ORDERS
 from tmmu.planner.fit.rematerialize import rematerialize
 from tmmu.planner.fit.search import Point, Search
@@ -97,9 +98,9 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
     """The plan of a point of the curve, which stays above the next one; not judged yet."""
     point = curve.points[place]
     frame = curve.frames[point.frame]
-    search = Search(table=frame_table(curve, point.frame))
+    search = Search(table=frame.table)
     kept = keep_again(search, point.point, curve.points[place + 1].peak if place + 1 < len(curve.points) else 0)
-    rewrite = rematerialize(frame.rewrite, frame.graph, search.rows(kept))
+    rewrite = rematerialize(frame.rewrite, frame.form.facts, search.rows(kept))
     graph = rebuild_graph(curve.base, rewrite)
     require_legal(graph)
     time = frame.time + kept.time

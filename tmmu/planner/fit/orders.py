@@ -13,76 +13,82 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from tmmu.ir.call_text import decode_call
-from tmmu.ir.graph import PERSISTENT_ROLES, Graph
-from tmmu.ir.ids import BufferId, ValueId
-from tmmu.judge.rewrite.facts import computes_alone
-from tmmu.planner.order import dependence_edges
+from tmmu.planner.fit.step_facts import Ragged, StepFacts
 
 Order: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowUses:
-    """What the rows of a graph read and write of the buffers that are there during the step only, and what waits."""
+    """What the rows of a graph read and write of the buffers that are there during the step only, and what waits.
+
+    ``first``: the order in which they run as it is.
+    """
 
     size: Sequence[int]
-    reads: Sequence[frozenset[BufferId]]
-    writes: Sequence[frozenset[BufferId]]
-    outputs: frozenset[BufferId]
+    reads: Sequence[frozenset[int]]
+    writes: Sequence[frozenset[int]]
+    outputs: frozenset[int]
     before: Sequence[frozenset[int]]
     after: Sequence[frozenset[int]]
+    first: Order
 
     def __len__(self) -> int:
         return len(self.reads)
 
+    @property
+    def places(self) -> list[int]:
+        """Per row, its place as it is."""
+        return places_of(self.first)
 
-def row_uses(graph: Graph) -> RowUses:
-    """Of a legal graph whose ops run in the order of their ids."""
-    after = [set(row) for row in dependence_edges(graph, graph.ops.ids)]
-    for first, second in _fixed_pairs(graph):
-        after[first].add(second)
+
+def places_of(order: Order) -> list[int]:
+    """Per row, its place in an order."""
+    places = [0] * len(order)
+    for place, row in enumerate(order):
+        places[row] = place
+    return places
+
+
+def row_uses(facts: StepFacts, first: Order) -> RowUses:
+    """Of a step that runs in the order ``first``, which its edges allow; ops that are not known stay in it."""
+    rows = len(first)
+    after = [set(row) for row in facts.after]
+    for one, next_one in pairwise(row for row in first if not facts.alone[row]):
+        after[one].add(next_one)
     before: list[set[int]] = [set() for _ in after]
     for row, following in enumerate(after):
         for later in following:
             before[later].add(row)
     return RowUses(
-        size=graph.buffers.bytes,
-        reads=[_inner(graph, values) for values in graph.ops.reads],
-        writes=[_inner(graph, values) for values in graph.ops.writes],
-        outputs=_inner(graph, graph.outputs),
+        size=facts.size.tolist(),
+        reads=_cells(facts.read, rows),
+        writes=_cells(facts.write, rows),
+        outputs=frozenset(facts.outputs),
         before=[frozenset(row) for row in before],
         after=[frozenset(row) for row in after],
+        first=first,
     )
 
 
-def _fixed_pairs(graph: Graph) -> list[tuple[int, int]]:
-    """Neighbours among the rows of which it is not known that they only compute results from their arguments."""
-    assert graph.calls is not None
-    texts = [decode_call(text) for text in graph.calls.texts]
-    alone = [text is not None and computes_alone(text) for text in texts]
-    fixed = [op for op, row in enumerate(graph.calls.call) if not (alone[row] and graph.ops.writes[op])]
-    return list(pairwise(fixed))
-
-
-def _inner(graph: Graph, values: Sequence[ValueId]) -> frozenset[BufferId]:
-    buffers = (graph.values.buffer[value] for value in values)
-    return frozenset(buffer for buffer in buffers if graph.buffers.role[buffer] not in PERSISTENT_ROLES)
+def _cells(columns: Ragged, rows: int) -> list[frozenset[int]]:
+    at, of = columns.at.tolist(), columns.of.tolist()
+    return [frozenset(of[at[row] : at[row + 1]]) for row in range(rows)]
 
 
 def as_it_is(uses: RowUses) -> Order:
-    """The order of the rows."""
-    return tuple(range(len(uses)))
+    """The order of the rows as they run."""
+    return uses.first
 
 
 def free_first(uses: RowUses, place: Sequence[int] = ()) -> Order:
     """What frees as much as it takes as soon as it can, all else in the order of its places (default: as it is)."""
-    place = place or range(len(uses))
-    users: dict[BufferId, set[int]] = {}
+    place = place or uses.places
+    users: dict[int, set[int]] = {}
     for row in range(len(uses)):
         for buffer in uses.reads[row] | uses.writes[row]:
             users.setdefault(buffer, set()).add(row)
-    alive: set[BufferId] = set()
+    alive: set[int] = set()
 
     def net(row: int) -> int:
         touched = uses.reads[row] | uses.writes[row]
@@ -99,14 +105,14 @@ def free_first(uses: RowUses, place: Sequence[int] = ()) -> Order:
             alive.add(buffer)
         return changed
 
-    return tuple(_listed(uses.before, uses.after, [int(p) for p in place], net, done))
+    return tuple(_listed(uses.before, uses.after, place, net, done))
 
 
 def late(uses: RowUses, place: Sequence[int] = ()) -> Order:
     """What only takes bytes as late as it can, all else in the order of its places (default: as it is)."""
-    place = place or range(len(uses))
+    place = place or uses.places
     live = set(uses.outputs)
-    users: dict[BufferId, set[int]] = {}
+    users: dict[int, set[int]] = {}
     for row in range(len(uses)):
         for buffer in uses.reads[row] | uses.writes[row]:
             users.setdefault(buffer, set()).add(row)
@@ -124,7 +130,7 @@ def late(uses: RowUses, place: Sequence[int] = ()) -> Order:
         live.difference_update(uses.writes[row] - uses.reads[row])
         return changed
 
-    return tuple(_listed(uses.after, uses.before, [-int(p) for p in place], net, done))[::-1]
+    return tuple(_listed(uses.after, uses.before, [-p for p in place], net, done))[::-1]
 
 
 def _listed(
@@ -158,10 +164,7 @@ def _listed(
 
 def late_then_free(uses: RowUses) -> Order:
     """A free-first schedule whose places are those of a late one."""
-    place = [0] * len(uses)
-    for position, row in enumerate(late(uses)):
-        place[row] = position
-    return free_first(uses, place)
+    return free_first(uses, places_of(late(uses)))
 
 
 ORDERS: Final[tuple[tuple[str, Callable[[RowUses], Order]], ...]] = (

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tmmu.ir.ids import OpId
 from tmmu.planner.fit import kernel
 from tmmu.planner.fit.cells import Cells, ScheduleCells
 from tmmu.planner.fit.step_table import StepTable
@@ -90,8 +91,8 @@ class Search:
             dropped=dropped.astype(np.int8).tobytes(),
         )
 
-    def rows(self, point: Point) -> Iterator[tuple[int, bool]]:
-        """The schedule of a point: rows, and whether they run again."""
+    def rows(self, point: Point) -> Iterator[tuple[OpId, bool]]:
+        """The schedule of a point: ops, and whether they run again."""
         self.schedule(np.frombuffer(point.dropped, dtype=np.int8).astype(np.int64))
         for position in range(int(self.now.totals[kernel.ROWS])):
             yield self.table.op[self.now.row[position]], bool(self.now.again[position])
@@ -178,14 +179,13 @@ class _Columns:
     @classmethod
     def of(cls, table: StepTable) -> "_Columns":
         buffer = np.asarray(table.cells.touch_of, dtype=np.int64)
-        last = np.array(table.last_use, dtype=bool)
         return cls(
             buffer=buffer,
-            size=np.asarray(table.cells.size, dtype=np.int64)[buffer] if len(buffer) else buffer,
+            size=table.facts.size[buffer],
             row=np.asarray(table.cells.touch_row, dtype=np.int64),
             next=np.asarray(table.cells.next_use, dtype=np.int64),
-            droppable=np.array(table.droppable, dtype=bool) & ~last,
-            last=last,
+            droppable=table.droppable & ~table.last_use,
+            last=table.last_use,
         )
 
 
@@ -210,10 +210,11 @@ def block_boundaries(table: StepTable) -> list[int]:
     graph, cells = table.graph, table.cells
     made_in: dict[int, str] = {}
     crossing: dict[int, None] = {}
-    for row, (stage, module) in enumerate(zip(graph.ops.stage, graph.notes.ops.module, strict=True)):
-        if stage != "forward":
+    for row in range(len(graph.ops)):
+        op = table.op[row]
+        if graph.ops.stage[op] != "forward":
             continue
-        block = _block(module)
+        block = _block(graph.notes.ops.module[op])
         for buffer in map(int, cells.read_of[cells.read_at[row] : cells.read_at[row + 1]]):
             if made_in.get(buffer, block) != block:
                 crossing[buffer] = None

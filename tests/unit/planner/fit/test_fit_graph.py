@@ -13,9 +13,9 @@ from tmmu.ir.plan import segment_bytes
 from tmmu.passes.lowering.read_calls import read_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit import fit_graph as module
-from tmmu.planner.fit.curve import LEVER_NAMES, RECOMPUTE
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.forms import LEVER_NAMES, RECOMPUTE
 
 REQUEST = FitRequest(
     limit=None,

@@ -16,9 +16,11 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import RERUN, TWIN
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.fit.curve import LEVERS, StepCurve, step_curve
+from tmmu.planner.fit.curve import StepCurve, step_curve
 from tmmu.planner.fit.fit_step import PlanSettings, fit_point, fit_step, judge_step
 from tmmu.planner.fit.floor import stack_floor
+from tmmu.planner.fit.forms import LEVERS
+from tmmu.planner.fit.step_facts import step_facts
 from tmmu.planner.fit.step_table import step_table
 
 ALL = [name for name, _ in LEVERS]
@@ -45,7 +47,7 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> No
     for seed in (*range(attempts), *TELLING):
         base = random_step(seed)
         curve = curve_of(base)
-        floor = stack_floor(step_table(base, ARENAS)).bytes
+        floor = stack_floor(step_facts(base, ARENAS)).bytes
         for place in {0, len(curve.points) // 2, len(curve.points) - 1}:
             fitted = judge_step(curve, fit_point(curve, place, SETTINGS), SETTINGS)
             assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
@@ -74,8 +76,8 @@ def test_step_at_its_least_has_the_bits_of_the_step(name: str) -> None:
 
 def test_mask_that_a_dropout_drew_is_kept_while_its_result_may_be_made_again() -> None:
     base = convolutions("sgd")
-    table = step_table(base, ARENAS)
-    group_of = dict(zip(table.buffers, map(int, table.cells.group_of), strict=True))
+    table = step_table(step_facts(base, ARENAS))
+    group_of = dict(zip(table.facts.buffers, map(int, table.cells.group_of), strict=True))
     assert base.calls is not None
     rows = [op for op in base.ops.ids if base.ops.target[op] == "aten.native_dropout.default"]
     assert len(rows) == 2

@@ -29,7 +29,6 @@ from tmmu.judge.rewrite.parts import NEAR_RULES
 from tmmu.judge.rules import require_legal
 from tmmu.passes.lowering.read_calls import read_program
 from tmmu.passes.lowering.rewrite_program import rewrite_program
-from tmmu.planner.fit.compose import compose
 from tmmu.planner.fit.early_updates import early_updates
 from tmmu.planner.fit.head_parts import head_parts, row_ranges, rows_box
 from tmmu.runtime.execute.bind import bind
@@ -144,7 +143,7 @@ def test_gradient_of_logits_is_whole_where_weights_need_it() -> None:
 def test_parts_and_early_updates_are_one_rewrite() -> None:
     base = head_step("short floats")
     parted, first = rewritten(base)
-    both = compose(base, first, early_updates(parted, smallest=1))
+    both = early_updates(base, first, smallest=1)
     graph = rebuild_graph(base, both)
     require_legal(graph)
     require_meaning(base, graph, both)

@@ -13,8 +13,8 @@ from tmmu.ir.plan import ArenaSpec, Plan
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import require_meaning
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.fit.curve import LEVER_NAMES
 from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.sizes.largest import MOST
 from tmmu.planner.sizes.max_size import MaxSizes, SizeRequest, _WithLevers, max_sizes
 
