@@ -48,10 +48,10 @@ class Form:
     @cached_property
     def orders(self) -> tuple[tuple[str, Order], ...]:
         """By name, each order once."""
-        uses, found = row_uses(self.facts, self.first), dict[Order, str]()
+        uses, names = row_uses(self.facts, self.first), dict[Order, str]()
         for name, order in ORDERS:
-            found.setdefault(order(uses), name)
-        return tuple((name, order) for order, name in found.items())
+            names.setdefault(order(uses), name)
+        return tuple((name, order) for order, name in names.items())
 
     def orders_of(self, levers: Collection[str]) -> tuple[tuple[str, Order], ...]:
         """Those that these levers allow, the first one first."""

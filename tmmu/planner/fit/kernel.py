@@ -34,134 +34,132 @@ def clear(w: ScheduleCells) -> None:
 
 
 @jit
-def missing_read(read_at: Cells, read_of: Cells, group_of: Cells, now: Cells, row: int, group: int) -> int:
-    """A buffer without a copy that a row reads and its group does not make; -1 where there is none."""
-    for e in range(read_at[row], read_at[row + 1]):
-        if now[read_of[e]] < 0 and (group < 0 or group_of[read_of[e]] != group):
-            return read_of[e]
-    return -1
-
-
-@jit
-def finds_versions(s: StepCells, w: ScheduleCells, group: int) -> bool:
-    """Whether the rows of a group would read of what persists what they read at first."""
+def begin_again(s: StepCells, w: ScheduleCells, group: int) -> bool:
+    """Forget the copies of what the rows of a group make; False where they would not read of what persists what they
+    read at first.
+    """
+    version, now, reruns, totals, row_time, row_flops = w.version, w.now, w.reruns, w.totals, s.row_time, s.row_flops
+    read_at, read_of, first_version, write_at, write_of, rows = (
+        s.kept_read_at, s.kept_read_of, s.kept_version, s.write_at, s.write_of, s.group_rows,
+    )  # fmt: skip
     for r in range(s.group_at[group], s.group_at[group + 1]):
-        row = s.group_rows[r]
-        for e in range(s.kept_read_at[row], s.kept_read_at[row + 1]):
-            if w.version[s.kept_read_of[e]] != s.kept_version[e]:
+        row = rows[r]
+        for e in range(read_at[row], read_at[row + 1]):
+            if version[read_of[e]] != first_version[e]:
                 return False
-        w.totals[TIME] += s.row_time[row]
-        w.totals[FLOPS] += s.row_flops[row]
-        w.reruns[row] = 1
-        for e in range(s.write_at[row], s.write_at[row + 1]):
-            w.now[s.write_of[e]] = -1
-    return True
-
-
-@jit
-def wait_for(s: StepCells, w: ScheduleCells, buffer: int, depth: int) -> bool:
-    """Put the group that makes a buffer on the stack; False where there is none, or it waits for itself."""
-    group = s.group_of[buffer]
-    if group < 0 or w.waiting[group]:
-        return False
-    w.waiting[group] = 1
-    w.stack[depth] = group
+        reruns[row], totals[TIME], totals[FLOPS] = 1, totals[TIME] + row_time[row], totals[FLOPS] + row_flops[row]
+        for e in range(write_at[row], write_at[row + 1]):
+            now[write_of[e]] = -1
     return True
 
 
 @jit
 def schedule(s: StepCells, dropped: Cells, w: ScheduleCells) -> bool:
-    """Fill ``w``; False where something that was dropped cannot be made again.
-
-    The row that comes next, or the group on top of the stack, runs once it finds all that it reads.
-    """
+    """Fill ``w``; False where something that was dropped cannot be made again."""
     clear(w)
-    read_at, read_of, write_at, write_of, now, death = s.read_at, s.read_of, s.write_at, s.write_of, w.now, w.death
-    row, depth, rows, k, copies, pairs = 0, -1, len(s.touch_at) - 1, 0, 0, 0
+    is_made = run_rows(s, dropped, w)
+    if is_made:
+        sum_spans(s, w)
+    return is_made
+
+
+@jit
+def run_rows(s: StepCells, dropped: Cells, w: ScheduleCells) -> bool:
+    """The row that comes next, or the group on top of the stack, runs once it finds all that it reads."""
+    # Fields are taken from their tuples once: numba counts references each time.
+    read_at, read_of, write_at, write_of = s.read_at, s.read_of, s.write_at, s.write_of
+    touch_at, touch_of, group_of, group_at, group_rows = s.touch_at, s.touch_of, s.group_of, s.group_at, s.group_rows
+    over_at, over_new, over_old, changed_at = s.over_at, s.over_new, s.over_old, s.kept_write_at
+    now, death, birth, copied, made_again, took = w.now, w.death, w.birth, w.copied, w.made_again, w.took
+    row_of, again_of, version, stack, waiting = w.row, w.again, w.version, w.stack, w.waiting
+    row, depth, rows, k, copies, pairs = 0, -1, len(touch_at) - 1, 0, 0, 0
     while True:
-        group = w.stack[depth] if depth >= 0 else -1
-        first, last = (s.group_at[group], s.group_at[group + 1]) if depth >= 0 else (row, min(row + 1, rows))
-        missing = -1
+        again, group, first, last, missing = int(depth >= 0), -1, row, min(row + 1, rows), -1
+        if again:
+            group = stack[depth]
+            first, last = group_at[group], group_at[group + 1]
         for r in range(first, last):
-            if missing < 0:
-                missing = missing_read(read_at, read_of, s.group_of, now, s.group_rows[r] if depth >= 0 else r, group)
-        if depth < 0 and row == rows:
+            t = group_rows[r] if again else r
+            for e in range(read_at[t], read_at[t + 1]):
+                if missing < 0 and now[read_of[e]] < 0 and (not again or group_of[read_of[e]] != group):
+                    missing = read_of[e]
+        if first == rows and not again:
             for b in s.outputs:
                 missing = b if now[b] < 0 else missing
             if missing < 0:
                 break
         if missing >= 0:
-            depth += 1
-            if not wait_for(s, w, missing, depth):
+            group, depth = group_of[missing], depth + 1
+            if group < 0 or waiting[group]:
                 return False
+            waiting[group], stack[depth] = 1, group
             continue
-        if depth >= 0 and not finds_versions(s, w, group):
+        if again and not begin_again(s, w, group):
             return False
         for r in range(first, last):
-            t = s.group_rows[r] if depth >= 0 else r
-            new, over = write_at[t + 1] - write_at[t], s.over_at[t + 1] - s.over_at[t]
-            if k >= len(w.row) or copies + new > len(w.birth) or pairs + 3 * over > len(w.took):
+            t = group_rows[r] if again else r
+            new, over = write_at[t + 1] - write_at[t], over_at[t + 1] - over_at[t]
+            if k >= len(row_of) or copies + new > len(birth) or pairs + 3 * over > len(took):
                 return False
-            w.row[k], w.again[k] = t, int(depth >= 0)
-            k += 1
+            row_of[k], again_of[k], k = t, again, k + 1
             for e in range(read_at[t], read_at[t + 1]):
                 death[now[read_of[e]]] = k
             for e in range(write_at[t], write_at[t + 1]):
                 b = write_of[e]
                 if now[b] < 0:
-                    now[b], w.birth[copies], w.copied[copies], w.made_again[copies] = copies, k - 1, b, int(depth >= 0)
+                    now[b], birth[copies], copied[copies], made_again[copies] = copies, k - 1, b, again
                     copies += 1
                 death[now[b]] = k
-            for e in range(s.over_at[t], s.over_at[t + 1]):
-                w.took[pairs], w.took[pairs + 1], w.took[pairs + 2] = now[s.over_new[e]], now[s.over_old[e]], k - 1
+            for e in range(over_at[t], over_at[t + 1]):
+                took[pairs], took[pairs + 1], took[pairs + 2] = now[over_new[e]], now[over_old[e]], k - 1
                 pairs += 3
-        if depth >= 0:
-            w.waiting[group] = 0
-            depth -= 1
+        if again:
+            waiting[group], depth = 0, depth - 1
             continue
-        for e in range(s.kept_write_at[row], s.kept_write_at[row + 1]):
-            w.version[s.kept_write_of[e]] += 1
-        for e in range(s.touch_at[row], s.touch_at[row + 1]):
+        for e in range(changed_at[row], changed_at[row + 1]):
+            version[s.kept_write_of[e]] += 1
+        for e in range(touch_at[row], touch_at[row + 1]):
             if dropped[e]:
-                now[s.touch_of[e]] = -1
+                now[touch_of[e]] = -1
         row += 1
-    w.totals[ROWS], w.totals[COPIES], w.totals[TAKEOVERS] = k, copies, pairs // 3
-    w.totals[WORK] += k
-    sum_spans(s, w)
+    w.totals[ROWS], w.totals[COPIES], w.totals[TAKEOVERS], w.totals[WORK] = k, copies, pairs // 3, w.totals[WORK] + k
     return True
 
 
 @jit
 def sum_spans(s: StepCells, w: ScheduleCells) -> None:
     """Bytes live at each position, and the fullest one."""
-    rows = w.totals[ROWS]
-    for b in s.outputs:
-        w.death[w.now[b]] = rows
+    size_of, kind_of, outputs = s.size, s.kind, s.outputs
+    totals, profile, birth, death, copied, now = w.totals, w.profile, w.birth, w.death, w.copied, w.now
+    made_again, took, taken = w.made_again, w.took, w.taken
+    rows = totals[ROWS]
+    for b in outputs:
+        death[now[b]] = rows
     for k in range(rows + 1):
-        w.profile[k] = 0
-    for c in range(w.totals[COPIES]):
-        size = s.size[w.copied[c]]
-        w.profile[w.birth[c]] += size
-        w.profile[w.death[c]] -= size
-        w.taken[c] = 0
-    for b in s.outputs:
-        w.taken[w.now[b]] |= 2
+        profile[k] = 0
+    for c in range(totals[COPIES]):
+        size = size_of[copied[c]]
+        profile[birth[c]] += size
+        profile[death[c]] -= size
+        taken[c] = 0
+    for b in outputs:
+        taken[now[b]] |= 2
     for k in range(1, rows):
-        w.profile[k] += w.profile[k - 1]
-    for e in range(w.totals[TAKEOVERS]):
-        new, old, k = w.took[3 * e], w.took[3 * e + 1], w.took[3 * e + 2]
-        if w.birth[new] == k and w.death[old] == k + 1 and not w.taken[new] & 1 and not w.taken[old] & 2:
-            kind_new = 0 if w.made_again[new] else s.kind[w.copied[new]]
-            kind_old = 0 if w.made_again[old] else s.kind[w.copied[old]]
+        profile[k] += profile[k - 1]
+    for e in range(totals[TAKEOVERS]):
+        new, old, k = took[3 * e], took[3 * e + 1], took[3 * e + 2]
+        if birth[new] == k and death[old] == k + 1 and not taken[new] & 1 and not taken[old] & 2:
+            kind_new = 0 if made_again[new] else kind_of[copied[new]]
+            kind_old = 0 if made_again[old] else kind_of[copied[old]]
             if kind_new == kind_old:
-                w.taken[new] |= 1
-                w.taken[old] |= 2
-                w.profile[k] -= s.size[w.copied[new]]
-    w.totals[PEAK] = 0
+                taken[new] |= 1
+                taken[old] |= 2
+                profile[k] -= size_of[copied[new]]
+    totals[PEAK] = 0
     for k in range(rows):
-        if w.profile[k] > w.totals[PEAK]:
-            w.totals[PEAK] = w.profile[k]
-            w.totals[FULLEST] = k
+        if profile[k] > totals[PEAK]:
+            totals[PEAK] = profile[k]
+            totals[FULLEST] = k
 
 
 @jit
@@ -178,38 +176,42 @@ def latest_gap(use_at: Cells, use_of: Cells, touch_row: Cells, buffer: int, row:
 
 
 @jit
-def closure_time(s: StepCells, dropped: Cells, w: ScheduleCells, gap: int) -> int:
-    """Time of the rows that would run again beside those that do where a gap is dropped; -1: it cannot be."""
-    row, depth, total = s.next_use[gap], 0, 0
-    w.totals[STAMP] += 1
-    stamp = w.totals[STAMP]
-    w.stack[0] = s.group_of[s.touch_of[gap]]
-    w.seen[w.stack[0]] = stamp
-    while depth >= 0:
-        g = w.stack[depth]
-        depth -= 1
-        for r in range(s.group_at[g], s.group_at[g + 1]):
-            again = s.group_rows[r]
-            total += s.row_time[again]
-            for e in range(s.read_at[again], s.read_at[again + 1]):
-                b = s.read_of[e]
-                h = s.group_of[b]
-                if h == g or (h >= 0 and w.seen[h] == stamp):
-                    continue
-                before = latest_gap(s.use_at, s.use_of, s.touch_row, b, row)
-                if before >= 0 and not dropped[before]:
-                    continue
-                if h < 0:
-                    return -1
-                w.seen[h] = stamp
-                if not w.reruns[s.group_rows[s.group_at[h]]]:
-                    depth += 1
-                    w.stack[depth] = h
-    return total
-
-
-@jit
 def closure_times(s: StepCells, dropped: Cells, w: ScheduleCells, gaps: Cells, times: Cells) -> None:
-    """``closure_time`` of each of the gaps, whose buffers can be made again."""
+    """Of each of the gaps, whose buffers can be made again, the time of the rows that would run again beside those that
+    do where it is dropped; -1: it cannot be.
+    """
+    group_of, group_at, group_rows, touch_of, next_use = s.group_of, s.group_at, s.group_rows, s.touch_of, s.next_use
+    read_at, read_of, row_time, use_at, use_of, touch_row = (
+        s.read_at, s.read_of, s.row_time, s.use_at, s.use_of, s.touch_row,
+    )  # fmt: skip
+    stack, seen, reruns, stamp = w.stack, w.seen, w.reruns, w.totals[STAMP]
     for i in range(len(gaps)):
-        times[i] = closure_time(s, dropped, w, gaps[i])
+        row, depth, total = next_use[gaps[i]], 0, 0
+        stamp += 1
+        stack[0] = group_of[touch_of[gaps[i]]]
+        seen[stack[0]] = stamp
+        while depth >= 0:
+            g = stack[depth]
+            depth -= 1
+            for r in range(group_at[g], group_at[g + 1]):
+                again = group_rows[r]
+                total += row_time[again]
+                for e in range(read_at[again], read_at[again + 1]):
+                    b = read_of[e]
+                    h = group_of[b]
+                    if h == g or (h >= 0 and seen[h] == stamp):
+                        continue
+                    before = latest_gap(use_at, use_of, touch_row, b, row)
+                    if before >= 0 and not dropped[before]:
+                        continue
+                    if h < 0:
+                        total, depth = -1, -1
+                        break
+                    seen[h] = stamp
+                    if not reruns[group_rows[group_at[h]]]:
+                        depth += 1
+                        stack[depth] = h
+                if total < 0:
+                    break
+        times[i] = total
+    w.totals[STAMP] = stamp

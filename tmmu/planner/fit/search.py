@@ -7,11 +7,11 @@ is the state, else the first of them alone is tried, and else it is left alone f
 left to try. Each *point* that the search passes through takes fewer bytes than the one before. Deterministic, without a
 seed; bounded by ``MOST_STEPS`` and by ``MOST_WORK`` rows.
 
-A search begins with nothing dropped; buffers may be available to what runs again after their last use, at no cost until
-something uses them so. Which ones, ``block_boundaries`` says.
+A search begins with a seed: nothing dropped, or something; buffers may be available to what runs again after their last
+use, at no cost until something uses them so.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from tmmu.ir.ids import OpId
 from tmmu.planner.fit import kernel
 from tmmu.planner.fit.cells import Cells, ScheduleCells
+from tmmu.planner.fit.seeds.seed import Seed
 from tmmu.planner.fit.step_table import StepTable
 from tmmu.planner.pack.exact.jit import make_cells, zero_cells
 
@@ -35,6 +36,8 @@ ALIKE: Final = 0.7
 """What frees at least this share of the best one's bytes for its time is dropped together with it."""
 SHARE: Final = 0.003
 """Of the peak, what is dropped at once."""
+MOST_FAILURES: Final = 64
+"""Tries in a row of which none has a lower peak, after which a search ends."""
 SLACK: Final = 100_000
 """Picoseconds added to the time of what runs again, so that nothing is free."""
 
@@ -54,31 +57,47 @@ class Point:
 
 @dataclass(kw_only=True)
 class Search:
-    """The memory of searches of one step: schedules are made in it, one after another."""
+    """The memory of searches of one step: schedules are made in it, one after another.
+
+    ``now``: the present schedule; ``trial``: of a state that is tried.
+    """
 
     table: StepTable
     now: ScheduleCells = field(init=False)
+    trial: ScheduleCells = field(init=False)
     columns: "_Columns" = field(init=False)
-    schedules: int = 0
 
     def __post_init__(self) -> None:
-        self.now = _schedule_cells(self.table)
+        self.now, self.trial = _schedule_cells(self.table), _schedule_cells(self.table)
         self.columns = _Columns.of(self.table)
 
     @property
     def work(self) -> int:
         """Rows of all schedules so far."""
-        return int(self.now.totals[kernel.WORK])
+        return int(self.now.totals[kernel.WORK]) + int(self.trial.totals[kernel.WORK])
 
-    def start(self, available: Iterable[int] = ()) -> Gaps:
-        """Nothing dropped; some buffers, by their cells, available after their last use."""
-        keeps = np.isin(self.columns.buffer, np.fromiter(available, dtype=np.int64))
-        result: Gaps = (self.columns.last & ~keeps).astype(np.int64)
+    @property
+    def area(self) -> int:
+        """Bytes live in the present schedule, summed over its positions."""
+        return sum(map(int, self.now.profile[: int(self.now.totals[kernel.ROWS])]))
+
+    def start(self, seed: Seed) -> Gaps:
+        """What a seed drops, and after its last use every buffer that it does not keep available."""
+        keeps = np.isin(self.columns.buffer, np.array(seed.available, dtype=np.int64))
+        drops = np.isin(self.table.gap, np.array(seed.dropped, dtype=np.int64))
+        result: Gaps = ((self.columns.last & ~keeps) | drops).astype(np.int64)
         return result
+
+    def seed(self, point: Point) -> Seed:
+        """What begins with a point, in any order."""
+        dropped = np.frombuffer(point.dropped, dtype=np.int8) == 1
+        available = np.unique(self.columns.buffer[self.columns.last & ~dropped])
+        return Seed(
+            available=tuple(available.tolist()), dropped=tuple(self.table.gap[dropped & ~self.columns.last].tolist())
+        )
 
     def schedule(self, dropped: Gaps) -> bool:
         """Make the schedule of a state; False where it has none."""
-        self.schedules += 1
         return kernel.schedule(self.table.cells, make_cells(dropped), self.now)
 
     def point(self, dropped: Gaps) -> Point:
@@ -97,27 +116,37 @@ class Search:
         for position in range(int(self.now.totals[kernel.ROWS])):
             yield self.table.op[self.now.row[position]], bool(self.now.again[position])
 
-    def shave(self, start: Gaps) -> Iterator[Point]:
-        """States of falling peaks, the start first; nothing where the start has no schedule."""
-        state, limit = start, self.work + MOST_WORK
+    def shave(
+        self, start: Gaps, *, most_failures: int = MOST_FAILURES, pace: Callable[[Point], int] = lambda _: 1
+    ) -> Iterator[Point]:
+        """States of falling peaks, the start first; nothing where the start has no schedule.
+
+        ``pace``: how many times the usual share is dropped at once after a point.
+        """
+        state, limit, failures = start, self.work + MOST_WORK, 0
         if not self.schedule(state):
             return
         yield (point := self.point(state))
         left_alone = np.zeros(len(state), dtype=bool)
         for _ in range(MOST_STEPS):
-            chosen = self._choose(state, point.peak, left_alone)
-            if not chosen or self.work > limit:
+            chosen = self._choose(state, point.peak, left_alone, SHARE * pace(point))
+            if not chosen or self.work > limit or failures == most_failures:
                 return
             better = next((s for s in self._tries(state, chosen) if self._is_lower(s, point.peak)), None)
             if better is None:
                 left_alone[chosen[0]] = True
-                self.schedule(state)
+                failures += 1
             else:
-                state = better
+                state, failures = better, 0
                 yield (point := self.point(state))
 
     def _is_lower(self, state: Gaps, peak: int) -> bool:
-        return self.schedule(state) and int(self.now.totals[kernel.PEAK]) < peak
+        """Whether a state takes fewer bytes; if so, its schedule is the present one."""
+        is_made = kernel.schedule(self.table.cells, make_cells(state), self.trial)
+        is_lower = is_made and int(self.trial.totals[kernel.PEAK]) < peak
+        if is_lower:
+            self.now, self.trial = self.trial, self.now
+        return is_lower
 
     @staticmethod
     def _tries(state: Gaps, chosen: Sequence[int]) -> Iterator[Gaps]:
@@ -126,7 +155,7 @@ class Search:
             result[list(some)] = 1
             yield result
 
-    def _choose(self, state: Gaps, peak: int, left_alone: npt.NDArray[np.bool_]) -> list[int]:
+    def _choose(self, state: Gaps, peak: int, left_alone: npt.NDArray[np.bool_], share: float) -> list[int]:
         """The best gaps across the fullest position, the best one first; none where none is left."""
         gaps = np.flatnonzero(self._across(self._fullest()) & ~left_alone & (state == 0))
         gaps = gaps[self.columns.size[gaps] * SMALLEST >= peak]
@@ -135,7 +164,7 @@ class Search:
         score = self.columns.size[gaps] / (times + SLACK)
         chosen, freed, best = list[int](), 0, 0.0
         for place in np.lexsort((gaps, self.columns.row[gaps] - self.columns.next[gaps], -score)):
-            if chosen and (score[place] < ALIKE * best or freed >= SHARE * peak):
+            if chosen and (score[place] < ALIKE * best or freed >= share * peak):
                 break
             best = max(best, float(score[place]))
             chosen.append(int(gaps[place]))
@@ -203,28 +232,3 @@ def _schedule_cells(table: StepTable) -> ScheduleCells:
         made_again=zeros(copies), profile=zeros(rows * ROOM + 1), took=zeros(3 * ROOM * len(cells.over_new)),
         taken=zeros(copies), stack=zeros(groups), waiting=zeros(groups), reruns=zeros(rows), seen=zeros(groups),
     )  # fmt: skip
-
-
-def block_boundaries(table: StepTable) -> list[int]:
-    """Cells of buffers that go from one numbered module (``layers.3``) into another in the forward pass."""
-    graph, cells = table.graph, table.cells
-    made_in: dict[int, str] = {}
-    crossing: dict[int, None] = {}
-    for row in range(len(graph.ops)):
-        op = table.op[row]
-        if graph.ops.stage[op] != "forward":
-            continue
-        block = _block(graph.notes.ops.module[op])
-        for buffer in map(int, cells.read_of[cells.read_at[row] : cells.read_at[row + 1]]):
-            if made_in.get(buffer, block) != block:
-                crossing[buffer] = None
-        for buffer in map(int, cells.write_of[cells.write_at[row] : cells.write_at[row + 1]]):
-            made_in[buffer] = block
-    return list(crossing)
-
-
-def _block(module: str) -> str:
-    """A module's path up to its first number; empty without one."""
-    parts = module.split(".")
-    numbered = next((place for place, part in enumerate(parts) if part.isdigit()), -1)
-    return ".".join(parts[: numbered + 1])

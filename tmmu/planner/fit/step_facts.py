@@ -40,6 +40,11 @@ class Ragged(NamedTuple):
         at = np.fromiter(accumulate(map(len, rows), initial=0), dtype=np.int64, count=len(rows) + 1)
         return cls(at, np.fromiter(chain(*rows), dtype=np.int64, count=int(at[-1])))
 
+    def row(self, row: int) -> list[int]:
+        """One row."""
+        result: list[int] = self.of[self.at[row] : self.at[row + 1]].tolist()
+        return result
+
     def picked(self, rows: Ints) -> "Ragged":
         """Some of the rows, in this order."""
         lengths = (self.at[1:] - self.at[:-1])[rows]
@@ -213,33 +218,33 @@ def _again(graph: Graph, calls: _Calls, uses: _Uses, may_rerun: Sequence[bool] |
         (may_rerun is None or may_rerun[op]) and _may_run_again(graph, calls, op, effects.get(op, set()))
         for op in graph.ops.ids
     ]
-    found = _Again(
+    again = _Again(
         may=may,
         effects={OpId(op): buffers for op, buffers in effects.items()},
         twins={},
         all_reads=list(uses.reads),
         all_writes=list(uses.writes),
     )
-    for op in found.effects:
+    for op in again.effects:
         reread, written = _results_of_twin(graph, calls.texts[calls.row[op]], op) if may[op] else ([], [])
         if reread:
-            found.twins[op] = len(found.all_reads)
-            found.all_reads.append(list(dict.fromkeys((*uses.reads[op], *(uses.index[b] for b in reread)))))
-            found.all_writes.append([uses.index[b] for b in written])
-    return found
+            again.twins[op] = len(again.all_reads)
+            again.all_reads.append(list(dict.fromkeys((*uses.reads[op], *(uses.index[b] for b in reread)))))
+            again.all_writes.append([uses.index[b] for b in written])
+    return again
 
 
 def _effect_buffers(graph: Graph, text: CallText, op: int) -> set[BufferId]:
     """The buffers that a twin leaves alone."""
     assert graph.calls is not None
-    kept = {place for what, place in TWINS[text.operator].arguments if what == ARGUMENT}
-    found, place = set[BufferId](), 0
+    passed = {place for what, place in TWINS[text.operator].arguments if what == ARGUMENT}
+    buffers, place = set[BufferId](), 0
     for argument, value in enumerate(text.arguments):
         count = tag_count(value, TENSOR)
-        if argument not in kept:
-            found.update(graph.values.buffer[v] for v in graph.calls.operands[op][place : place + count])
+        if argument not in passed:
+            buffers.update(graph.values.buffer[v] for v in graph.calls.operands[op][place : place + count])
         place += count
-    return found
+    return buffers
 
 
 def _may_run_again(graph: Graph, calls: _Calls, op: OpId, effects: set[BufferId]) -> bool:
@@ -279,14 +284,14 @@ def _kept_reads(graph: Graph, calls: _Calls, uses: _Uses, again: _Again) -> list
     Every order that keeps the edges has the same versions.
     """
     version = [0] * len(graph.buffers)
-    found = list[list[tuple[BufferId, int]]]()
+    rows = list[list[tuple[BufferId, int]]]()
     for op in graph.ops.ids:
         effects = again.effects[op] if calls.twin[calls.row[op]] else ()
         row = [b for b in buffers_of(graph, graph.ops.reads[op]) if b not in uses.index and b not in effects]
-        found.append([(b, version[b]) for b in row])
+        rows.append([(b, version[b]) for b in row])
         for b in uses.kept_writes[op]:
             version[b] += 1
-    return found
+    return rows
 
 
 def _roots(writes: Sequence[Sequence[int]], cells: int) -> list[int]:
@@ -329,7 +334,9 @@ def _groups(uses: _Uses, again: _Again) -> Iterator[RerunGroup]:
         if makes and all(again.may[op] for op in ops):
             reads = [(op, cell) for op in ops for cell in again.all_reads[again.row(op)] if cell not in makes]
             others = dict.fromkeys(user for cell in makes for user in users[cell] if user not in ops)
-            if all(last_write[cell] <= op for op, cell in reads):
+            # Of one op, edges say which users come first: one that wrote what it changes, and makes it no second time.
+            is_first = len(ops) > 1 or all(user > ops[0] for user in others)
+            if is_first and all(last_write[cell] <= op for op, cell in reads):
                 yield RerunGroup(ops=tuple(ops), makes=makes, users=tuple(others) if len(ops) > 1 else ())
 
 
@@ -345,26 +352,26 @@ def _times(graph: Graph) -> list[int]:
     values = graph.values
     shapes = zip(values.shape, values.dtype, values.buffer, strict=True)
     size = [min(prod(shape) * DTYPE_BYTES[dtype], graph.buffers.bytes[buffer]) for shape, dtype, buffer in shapes]
-    found = []
+    times = []
     for op in graph.ops.ids:
         touched: dict[BufferId, int] = {}
         for value in (*graph.ops.reads[op], *graph.ops.writes[op]):
             buffer = values.buffer[value]
             touched[buffer] = max(touched.get(buffer, 0), size[value])
         moved = sum(touched.values()) * PICOSECONDS_PER_16_BYTES // 16
-        found.append(max(graph.notes.ops.flops[op] // FLOPS_PER_PICOSECOND, moved))
-    return found
+        times.append(max(graph.notes.ops.flops[op] // FLOPS_PER_PICOSECOND, moved))
+    return times
 
 
 def _takeovers(graph: Graph, index: dict[BufferId, int]) -> list[list[tuple[int, int]]]:
     """Per op, the pairs (cell written, cell read) that may share their bytes."""
     buffer_of, size = graph.values.buffer, graph.buffers.bytes
-    found = []
+    rows = []
     for op, pairs in zip(graph.ops.ids, graph.ops.overwrites, strict=True):
         row = []
         for written, read in pairs:
             new, old = buffer_of[written], buffer_of[read]
             if new in index and old in index and size[new] == size[old] and touches_once(graph, op, read):
                 row.append((index[new], index[old]))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows

@@ -17,13 +17,14 @@ from tmmu.planner.pack.exact.jit import make_cells
 class StepTable:
     """``cells``: the columns in the order of the rows; ``op``: per row its op, then those of rows that are twins.
 
-    ``droppable``: per gap, whether its buffer can be made again after it; ``last_use``: whether it is the last one, of
-    what is no output.
+    Per gap, ``gap``: its place in the facts, whatever the order; ``droppable``: whether its buffer can be made again
+    after it; ``last_use``: whether it is the last one, of what is no output.
     """
 
     facts: StepFacts
     cells: StepCells
     op: tuple[OpId, ...]
+    gap: Ints
     droppable: npt.NDArray[np.bool_]
     last_use: npt.NDArray[np.bool_]
 
@@ -66,6 +67,7 @@ def step_table(facts: StepFacts, order: Sequence[int] = (), *, takes_over: bool 
         facts=facts,
         cells=StepCells(**{name: make_cells(column) for name, column in columns.items()}),
         op=(*map(OpId, rows.tolist()), *facts.twins),
+        gap=Ragged(facts.touch.at, np.arange(len(facts.touch.of))).picked(rows).of,
         droppable=(group_of[buffer] >= 0) & (row >= made_at[buffer]),
         last_use=(touch["next_use"] == ops) & ~np.isin(buffer, columns["outputs"]),
     )

@@ -25,8 +25,10 @@ from tmmu.planner.fit.step_table import step_table
 
 ALL = [name for name, _ in LEVERS]
 ARENAS = default_arenas()
-TELLING = (163, 231)
-"""Steps that tell a gap between the writes of one buffer, and an output that its last op may not overwrite."""
+TELLING = (163, 211, 231)
+"""Steps that tell a gap between the writes of one buffer, a mask that is changed after it was drawn, and an output that
+its last op may not overwrite.
+"""
 SETTINGS = PlanSettings(preset="train_full", token=TOKEN)
 
 

@@ -1,0 +1,1 @@
+"""Where a search of what to run again may begin, beside nothing."""
