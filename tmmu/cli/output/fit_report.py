@@ -14,7 +14,7 @@ from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import Graph
 from tmmu.ir.rewrite import Rewrite
 from tmmu.planner.fit.curve import CurvePoint
-from tmmu.planner.fit.fit_graph import Fitting, Stage
+from tmmu.planner.fit.fit_graph import Fitting, Stage, op_text
 from tmmu.planner.fit.fit_step import PPM
 from tmmu.planner.fit.forms import LEVERS
 from tmmu.summary.plan_summary import memory_of, stack_peaks
@@ -90,6 +90,8 @@ def lines(report: FitReport) -> Iterator[str]:
     yield ""
     yield from align_columns("<>>><", HEADING, [_stage_row(stage, report) for stage in fitting.stages])
     yield ""
+    for op in fitting.gradient_readers:
+        yield f"updates wait for all gradients: {op_text(graph, op)} reads them"
     if report.shows_curve:
         yield from _curve_lines(report)
         yield ""
@@ -159,9 +161,7 @@ def _floor_line(report: FitReport) -> str:
     floor, graph = report.fitting.floor, report.fitting.floor_graph
     if not len(graph.ops):
         return "no order and no recomputation goes below 0 bytes"
-    source = graph.notes.ops.source[floor.op]
-    where = f" ({source})" if source else ""
-    return f"no order and no recomputation goes below {size(floor.bytes)}: {graph.ops.target[floor.op]}{where}"
+    return f"no order and no recomputation goes below {size(floor.bytes)}: {op_text(graph, floor.op)}"
 
 
 def _time_ppm(time: int, report: FitReport) -> int:
@@ -200,6 +200,10 @@ def record(report: FitReport) -> dict[str, Any]:
         "order": fitted.order,
         "near": list(plan_fit.near) if plan_fit else [],
         "floor_bytes": fitting.floor.bytes,
+        "updates_wait_for": [
+            {"op": compiled.graph.ops.target[op], "source": compiled.graph.notes.ops.source[op]}
+            for op in fitting.gradient_readers
+        ],
         "levers": [
             {
                 "lever": stage.lever,

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final
 
 from tmmu.ir.call_text import LIST, TENSOR, CallText, decode_call, tag_count
-from tmmu.ir.graph import Graph, OpCalls
+from tmmu.ir.graph import GRADIENT, Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import SAME, SUBLIST, Part, Rewrite, identity_rewrite
@@ -41,6 +41,51 @@ def early_updates(base: Graph, first: Rewrite | None = None, *, smallest: int = 
         kind=tuple(grouped.kind[row] for row in order),
         part=tuple(grouped.part[row] for row in order),
     )
+
+
+def gradient_readers(base: Graph) -> tuple[OpId, ...]:
+    """The ops that keep updates behind all gradients: of each kind the first that reads the last one made, such as a
+    norm of all. ``base`` has calls. O(size of the graph, times the lists of its updates).
+    """
+    rows = grouped_updates(base, identity_rewrite(base), smallest=1)
+    graph = rebuild_graph(base, rows)
+    after = [list(row) for row in dependence_edges(graph, graph.ops.ids)]
+    before: list[list[int]] = [[] for _ in after]
+    for place, successors in enumerate(after):
+        for successor in successors:
+            before[successor].append(place)
+    lists: dict[OpId, list[int]] = {}
+    for place, (kind, origin) in enumerate(zip(rows.kind, rows.origin, strict=True)):
+        if kind == SUBLIST:
+            lists.setdefault(origin, []).append(place)
+    found = [_first_reader(graph, rows, _reached(before, parts), parts, after) for parts in lists.values()]
+    return tuple(sorted({rows.origin[place] for place in found if place is not None}))
+
+
+def _first_reader(
+    graph: Graph, rows: Rewrite, above: set[int], parts: Sequence[int], after: Sequence[Sequence[int]]
+) -> int | None:
+    """The first row between the last gradient that a list hangs on and all of its parts; ``None`` where a part does
+    without that gradient.
+    """
+    gradients = [row for row in above if graph.ops.stage[row] == "backward" and _makes_gradient(graph, row)]
+    below = _reached(after, [max(gradients)]) if gradients else set[int]()
+    between = (row for row in below & above if rows.kind[row] == SAME and graph.ops.stage[row] != "backward")
+    return min(between, default=None) if below.issuperset(parts) else None
+
+
+def _makes_gradient(graph: Graph, row: int) -> bool:
+    return any(graph.buffers.role[graph.values.buffer[value]] == GRADIENT for value in graph.ops.writes[row])
+
+
+def _reached(edges: Sequence[Sequence[int]], starts: Sequence[int]) -> set[int]:
+    """The rows that edges lead to, the starts too."""
+    found, pending = set(starts), [*starts]
+    while pending:
+        fresh = [row for row in edges[pending.pop()] if row not in found]
+        found.update(fresh)
+        pending += fresh
+    return found
 
 
 def grouped_updates(base: Graph, rewrite: Rewrite, *, smallest: int = SMALLEST_GROUP) -> Rewrite:

@@ -11,14 +11,16 @@ from typing import Final, Never
 from tmmu.errors import BudgetTooSmall, InternalError
 from tmmu.ir.fit import FitRecord, fit_cost
 from tmmu.ir.graph import Graph
+from tmmu.ir.ids import OpId
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
 from tmmu.ir.rewrite import identity_rewrite
 from tmmu.judge.rewrite.check import near_rules
 from tmmu.planner.arenas import readable_size
 from tmmu.planner.fit.curve import StepCurve, StepFrames
+from tmmu.planner.fit.early_updates import gradient_readers
 from tmmu.planner.fit.fit_step import MOST_PLANS, PPM, FittedStep, PlanSettings, fit_step, fit_within
 from tmmu.planner.fit.floor import Floor, stack_floor
-from tmmu.planner.fit.forms import LEVERS, RECOMPUTE, TAKEOVER, StepForms
+from tmmu.planner.fit.forms import LEVERS, RECOMPUTE, TAKEOVER, UPDATES, StepForms
 from tmmu.planner.fit.orders import ORDERS
 
 FREE: Final = 1 / 200
@@ -59,12 +61,13 @@ class Stage:
 class Fitting:
     """``fitted``: what was found; ``curve``: ``None`` where it was not needed; ``floor``: an op of ``floor_graph``.
 
-    Of the base: bytes of its stack, picoseconds by the roofline, FLOPs.
+    Of the base: bytes of its stack, picoseconds by the roofline, FLOPs, the ops that keep updates behind all gradients.
     """
 
     base_stack: int
     base_time: int
     base_flops: int
+    gradient_readers: tuple[OpId, ...]
     fitted: FittedStep
     stages: tuple[Stage, ...]
     curve: StepCurve | None
@@ -85,7 +88,7 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
     some_curve = curve or frames.curve(again=False)
     floor, floor_graph = _least_floor(some_curve)
     if fitted is None and curve is not None:
-        fitted = _on_curve(curve, request) or _refuse(curve, request, floor, floor_graph)
+        fitted = _on_curve(curve, request) or _refuse(base, curve, request, floor, floor_graph)
         if RECOMPUTE in request.levers:
             near = tuple(sorted(near_rules(fitted.rewrite)))
             stages.append(Stage(lever=RECOMPUTE, live=fitted.live, flops=fitted.flops, time=fitted.time, near=near))
@@ -95,12 +98,23 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
         base_stack=stages[0].live,
         base_time=some_curve.time,
         base_flops=some_curve.flops,
+        gradient_readers=_gradient_readers(base, request),
         fitted=fitted,
         stages=tuple(stages),
         curve=curve,
         floor=floor,
         floor_graph=floor_graph,
     )
+
+
+def _gradient_readers(base: Graph, request: FitRequest) -> tuple[OpId, ...]:
+    return gradient_readers(base) if UPDATES in request.levers else ()
+
+
+def op_text(graph: Graph, op: OpId | int) -> str:
+    """An op as reports name it, with the line that makes it."""
+    source = graph.notes.ops.source[op]
+    return graph.ops.target[op] + (f" ({source})" if source else "")
 
 
 def _least_floor(curve: StepCurve) -> tuple[Floor, Graph]:
@@ -158,7 +172,7 @@ def _on_curve(curve: StepCurve, request: FitRequest) -> FittedStep | None:
     return fitted
 
 
-def _refuse(curve: StepCurve, request: FitRequest, floor: Floor, graph: Graph) -> Never:
+def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, graph: Graph) -> Never:
     """Says how much is missing, and what the least is that holds it."""
     least, limit = curve.points[-1], request.limit
     if limit is None:
@@ -175,17 +189,24 @@ def _refuse(curve: StepCurve, request: FitRequest, floor: Floor, graph: Graph) -
             least_bytes=least.peak,
             limit_bytes=limit,
         )
-    op, where = graph.ops.target[floor.op], graph.notes.ops.source[floor.op]
+    readers = [op_text(base, op) for op in _gradient_readers(base, request)]
     raise BudgetTooSmall(
-        f"the stack takes {readable_size(least.peak)} at the least, for about "
-        f"{_percent(least.time * PPM // max(1, curve.time))} more time, and has room for {readable_size(limit)}: "
+        f"the stack takes {readable_size(least.peak)} at the least{_for_time(curve)}, and has room for "
+        f"{readable_size(limit)}: "
         f"{readable_size(least.peak - limit)} too few; nothing goes below {readable_size(floor.bytes)}, which "
-        f"{op} takes" + (f" ({where})" if where else ""),
+        f"{op_text(graph, floor.op)} takes"
+        + (f"; updates wait for all gradients, which {', '.join(readers)} reads" if readers else ""),
         fix="give that much more, or a smaller batch or sequence",
         least_bytes=least.peak,
         limit_bytes=limit,
         floor_bytes=floor.bytes,
     )
+
+
+def _for_time(curve: StepCurve) -> str:
+    """What the least takes in time, where that is worth a word."""
+    extra = curve.points[-1].time * PPM // max(1, curve.time)
+    return f", for about {_percent(extra)} more time" if extra >= PPM // 2_000 else ""
 
 
 def _percent(ppm: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.graphs import Shell, small
-from tests.unit.judge.rewrite.programs import convolutions
+from tests.unit.judge.rewrite.programs import convolutions, deep_step
 from tmmu.codec.load import load_graph, load_plan
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import segment_bytes
@@ -123,6 +123,30 @@ def test_what_makes_no_sense_is_refused(
     assert (done.code, text in done.err) == (code, True), done.err
     assert code == 0 or done.err.count("\n") <= 1
     assert code == 0 or shell.files() == ("small.ir.cbor",)
+
+
+def test_line_that_forbids_early_updates_is_named(shell: Shell) -> None:
+    shell.graph(deep_step("clipped"))
+    done = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--json")
+    assert done.code == 0, done.err
+    (reader,) = done.record["updates_wait_for"]
+    assert reader["op"] == "aten._foreach_norm.Scalar"
+    assert reader["source"].startswith("programs.py:")
+    named = f"{reader['op']} ({reader['source']})"
+    text = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100").out
+    assert f"updates wait for all gradients: {named} reads them" in text
+    refused = shell.tmmu("fit", "small.ir.cbor", "--step", "1KiB")
+    assert refused.code == 3
+    assert f"updates wait for all gradients, which {named} reads" in refused.err
+    without = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--only", "order,recompute", "--json")
+    assert without.record["updates_wait_for"] == []
+
+
+def test_nothing_is_said_of_updates_that_wait_for_nothing(shell: Shell, step: Graph) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--json")
+    assert done.record["updates_wait_for"] == []
+    assert "updates wait" not in shell.tmmu("fit", "small.ir.cbor", "--at-most", "100").out
+    assert "updates wait" not in shell.tmmu("fit", "small.ir.cbor", "--step", "1KiB").err
 
 
 def test_graph_without_calls_is_refused(shell: Shell) -> None:

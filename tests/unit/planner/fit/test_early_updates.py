@@ -1,7 +1,14 @@
 """Updates right after their gradients: what it saves, that it means the step, that it has its bits; what forbids it."""
 
-import pytest
+import inspect
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+import torch
+from torch import nn
+
+import tmmu
 from tests.runtime.harness import plan_of, same_bits
 from tests.unit.judge.rewrite.programs import deep_step
 from tests.unit.judge.rewrite.test_runs import run
@@ -12,7 +19,7 @@ from tmmu.ir.rewrite import SAME, SUBLIST
 from tmmu.judge.rewrite.check import require_meaning
 from tmmu.judge.rules import require_legal
 from tmmu.passes.lowering.read_calls import read_program
-from tmmu.planner.fit.early_updates import _groups, early_updates
+from tmmu.planner.fit.early_updates import _groups, early_updates, gradient_readers
 
 LISTS = ("adamw:foreach", "adamw:fused", "adam:foreach", "sgd:momentum=0.9,foreach")
 
@@ -79,3 +86,92 @@ def test_updates_of_one_parameter_at_a_time_stay_whole(optimizer: str) -> None:
 )
 def test_small_parameters_share_a_group(sizes: list[int], smallest: int, ranges: list[tuple[int, int]]) -> None:
     assert _groups(sizes, smallest) == ranges
+
+
+LAYERS = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+HALVES = list(LAYERS.parameters())[:4], list(LAYERS.parameters())[4:]
+ALL = torch.optim.AdamW(LAYERS.parameters(), foreach=True)
+FUSED = torch.optim.AdamW(LAYERS.parameters(), fused=True)
+TWO = [torch.optim.AdamW(half, foreach=True) for half in HALVES]
+SCALER = torch.amp.GradScaler("cpu")
+
+
+def plain(x: torch.Tensor) -> None:
+    LAYERS(x).square().mean().backward()
+    ALL.step()
+
+
+def clips(x: torch.Tensor) -> None:
+    LAYERS(x).square().mean().backward()
+    nn.utils.clip_grad_norm_(LAYERS.parameters(), 1.0)  # reads them
+    ALL.step()
+
+
+def clips_before_fused(x: torch.Tensor) -> None:
+    LAYERS(x).square().mean().backward()
+    nn.utils.clip_grad_norm_(LAYERS.parameters(), 1.0)  # reads them
+    FUSED.step()
+
+
+def scales(x: torch.Tensor) -> None:
+    SCALER.scale(LAYERS(x).square().mean()).backward()
+    SCALER.step(ALL)  # reads them
+    SCALER.update()
+
+
+def sums_by_hand(x: torch.Tensor) -> None:
+    LAYERS(x).square().mean().backward()
+    total = sum(p.grad.square().sum() for p in LAYERS.parameters())  # reads them
+    for p in LAYERS.parameters():
+        p.grad.div_(total + 1.0)
+    ALL.step()
+
+
+def clips_one_half(x: torch.Tensor) -> None:
+    LAYERS(x).square().mean().backward()
+    nn.utils.clip_grad_norm_(HALVES[1], 1.0)  # reads them
+    for optimizer in TWO:
+        optimizer.step()
+
+
+def scales_each(x: torch.Tensor) -> None:
+    LAYERS(x).square().mean().backward()
+    for p in LAYERS.parameters():
+        p.grad.mul_(0.5)
+    ALL.step()
+
+
+def reports_a_norm(x: torch.Tensor) -> torch.Tensor:
+    LAYERS(x).square().mean().backward()
+    norm = nn.utils.get_total_norm([p.grad for p in LAYERS.parameters()])
+    ALL.step()
+    return norm
+
+
+@pytest.mark.parametrize(
+    ("step", "operator"),
+    [
+        (plain, ""),
+        (clips, "_foreach_norm"),
+        (clips_before_fused, "_foreach_norm"),
+        (scales, "_amp_foreach_non_finite_check_and_unscale_"),
+        (sums_by_hand, "pow"),
+        (clips_one_half, "_foreach_norm"),
+        (scales_each, ""),
+        (reports_a_norm, ""),
+    ],
+)
+def test_line_that_keeps_updates_behind_all_gradients_is_found(step: Callable[..., object], operator: str) -> None:
+    graph = tmmu.plan(step, torch.zeros(2, 8), device="cuda").graph
+    found = [(graph.ops.target[op].split(".")[1], graph.notes.ops.source[op]) for op in gradient_readers(graph)]
+    lines, first = inspect.getsourcelines(step)
+    expected = [
+        (operator, f"{Path(__file__).name}:{first + n}") for n, line in enumerate(lines) if "reads them" in line
+    ]
+    assert found == expected
+    assert bool(found) == bool(operator)
+
+
+@pytest.mark.parametrize("optimizer", [*LISTS, "adamw:forloop"])
+def test_updates_of_a_model_s_step_wait_for_nothing(optimizer: str) -> None:
+    assert gradient_readers(deep_step(optimizer)) == ()
