@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.graphs import Done, Shell
+from tmmu.codec import lock
 from tmmu.errors import InvalidConfig
-from tmmu.golden import check, lock, store, update
+from tmmu.golden import check, store, update
 from tmmu.golden.cases import CONFIGS, GoldenCase, read_cases
 from tmmu.golden.journal import JOURNAL
 from tmmu.golden.replay import replay
@@ -87,7 +88,7 @@ def test_update_that_waits_too_long_for_another_is_refused(little: Shell, monkey
     with lock.lock_folder(GOLDEN):
         done = little.tmmu("golden", "update")
     assert (done.code, done.err.count("\n"), contents()) == (2, 1, before)
-    assert done.err.startswith("tmmu: INVALID_CONFIG: golden: another update has been writing there for ")
+    assert done.err.startswith("tmmu: INVALID_CONFIG: golden: another process has been writing there for ")
     assert little.tmmu("golden", "update").code == 0
 
 

@@ -10,11 +10,12 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tmmu.codec.lock import lock_folder
 from tmmu.errors import InvalidConfig, PlanCorrupt
 
 _TEMPORARY: Final = re.compile(r"\.tmmu-(\d{1,9})-\d+\.tmp")
@@ -41,10 +42,11 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     write_together([(path, data)])
 
 
-def write_together(files: Sequence[tuple[str | Path, bytes]]) -> None:
+def write_together(files: Sequence[tuple[str | Path, bytes]], *, is_locked: bool = False) -> None:
     """Every path holds its data, as by ``write_atomic``; where one cannot be written, all hold what they held.
 
-    All contents are on disk before the first rename, so only a crash between two renames can part the files.
+    All contents are on disk before the first rename, so only a crash between two renames can part the files. Folders
+    are locked meanwhile, so that two processes' files do not mix; ``is_locked``: the caller has locked them.
     """
     staged: list[_StagedFile] = []
     try:
@@ -55,9 +57,13 @@ def write_together(files: Sequence[tuple[str | Path, bytes]]) -> None:
             if is_special(Path(path)):
                 with _translated_errors("write", path), Path(path).open("ab") as stream:
                     stream.write(data)
-        for file in staged:
-            with _translated_errors("write", file.path):
-                file.temporary.replace(file.target)
+        folders = sorted({file.target.parent for file in staged}) if len(staged) > 1 and not is_locked else []
+        with ExitStack() as locks:
+            for folder in folders:
+                locks.enter_context(lock_folder(folder))
+            for file in staged:
+                with _translated_errors("write", file.path):
+                    file.temporary.replace(file.target)
     except BaseException:
         for file in staged:
             with suppress(OSError):

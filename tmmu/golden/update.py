@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tmmu.codec.files import read_file, remove_unfinished, write_together
+from tmmu.codec.lock import lock_folder
 from tmmu.errors import GoldenMismatch
 from tmmu.golden import store
 from tmmu.golden.cases import MANIFEST, GoldenCase, PlanConfig, graph_file
 from tmmu.golden.check import Finding, case_files, check_case
 from tmmu.golden.formats import new_files
 from tmmu.golden.journal import Journal, forget_journal, interrupted_findings, read_journal, write_journal
-from tmmu.golden.lock import lock_folder
 from tmmu.golden.replay import Replay
 
 
@@ -71,7 +71,7 @@ def _write_files(folder: Path, moved: Sequence[Finding], changed: Mapping[str, b
         write_journal(folder, Journal(moved=tuple(moved), sums=sums, removed=tuple(removed)))
     for name in changed:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    write_together([(folder / name, data) for name, data in changed.items()])
+    write_together([(folder / name, data) for name, data in changed.items()], is_locked=True)
     for name in removed:
         (folder / name).unlink()
     forget_journal(folder)

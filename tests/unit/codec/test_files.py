@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,25 @@ def test_contents_are_on_disk_before_any_rename(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Path, "replace", replace)
     write_together([(tmp_path / "a", b"1"), (tmp_path / "b", b"2")])
     assert calls[:4] == ["fsync", "fsync", "replace", "replace"]
+
+
+def test_files_of_two_writers_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, others = Path.replace, list[threading.Thread]()
+
+    def write(data: bytes) -> None:
+        write_together([(tmp_path / name, data) for name in ("base", "graph", "plan")])
+
+    def replace(source: Path, target: Path) -> None:
+        rename(source, target)
+        if not others:
+            others.append(threading.Thread(target=write, args=(b"second",)))
+            others[0].start()
+            others[0].join(0.3)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    write(b"first")
+    others[0].join()
+    assert {(tmp_path / name).read_bytes() for name in ("base", "graph", "plan")} == {b"second"}
 
 
 def test_open_stream_by_name_is_appended_to(tmp_path: Path) -> None:

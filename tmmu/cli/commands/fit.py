@@ -168,12 +168,18 @@ def fit_job(
         near=limits.allow == "near",
         reserve=parse_reserve(limits.reserve),
         folder=path.parent.absolute(),
-        name=path.name.removesuffix(PLAN_SUFFIX).removesuffix(FIT_SUFFIX),
+        name=_name(path),
         curve=limits.curve,
         page=_page(limits.report, path, model.path),
         axis=axis,
         json=limits.as_json,
     )
+
+
+def _name(path: Path) -> str:
+    """NAME of the files, which the output's path may name as the plan; that of a rewritten graph stays as it is."""
+    stem = path.name.removesuffix(PLAN_SUFFIX)
+    return stem if stem == path.name else stem.removesuffix(FIT_SUFFIX)
 
 
 def _axis(request: ModelRequest, limits: FitCommandOptions) -> str:
@@ -190,7 +196,7 @@ def _page(text: str | None, output: Path, model: Path) -> Path | None:
     if text is None:
         return None
     page = require_writable(parse_file(text, "--report"), "--report", never=model)
-    if page.absolute() in {path.absolute() for path in fitted_paths(output.parent, output.name)}:
+    if page.absolute() in {path.absolute() for path in fitted_paths(output.parent, _name(output))}:
         raise InvalidConfig(f"--report names {page}, which the plan or a graph has", fix="name another file")
     return page.absolute()
 
@@ -266,6 +272,7 @@ def _fit_request(job: FitJob, compiled: Compiled) -> FitRequest:
         settings=PlanSettings(
             preset=compiled.plan.preset,
             token=plan.token,
+            mode=compiled.plan.mode,
             budget=job.budget if job.budget is not None else job.step,
             search_nodes=plan.search_nodes,
         ),
@@ -343,7 +350,9 @@ def _require_whole_step(compiled: Compiled) -> None:
     graph, plan = compiled.graph, compiled.plan
     if graph.calls is None:
         raise InvalidConfig("the graph does not say its calls", fix="plan the model again, or give the model")
-    if len(plan.order) != len(graph.ops) or (plan.mode == "backward" and "backward" not in graph.ops.stage):
+    is_own = graph.notes.eager is not None and graph.notes.eager.own_step
+    is_half = plan.mode == "backward" and not is_own and all(stage == "forward" for stage in graph.ops.stage)
+    if is_half or len(plan.order) != len(graph.ops):
         raise InvalidConfig(
             "the plan is not of a whole step", fix="use --mode backward for a training step, else --mode inference"
         )

@@ -189,6 +189,7 @@ def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, gr
             least_bytes=least.peak,
             limit_bytes=limit,
         )
+    left_out = [name for name, _ in LEVERS if name not in request.levers]
     readers = [op_text(base, op) for op in _gradient_readers(base, request)]
     raise BudgetTooSmall(
         f"the stack takes {readable_size(least.peak)} at the least{_for_time(curve)}, and has room for "
@@ -196,7 +197,8 @@ def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, gr
         f"{readable_size(least.peak - limit)} too few; nothing goes below {readable_size(floor.bytes)}, which "
         f"{op_text(graph, floor.op)} takes"
         + (f"; updates wait for all gradients, which {', '.join(readers)} reads" if readers else ""),
-        fix="give that much more, or a smaller batch or sequence",
+        fix="give that much more, or a smaller batch or sequence"
+        + (f", or leave the other levers in: {', '.join(left_out)}" if left_out else ""),
         least_bytes=least.peak,
         limit_bytes=limit,
         floor_bytes=floor.bytes,

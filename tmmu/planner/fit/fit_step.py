@@ -59,10 +59,14 @@ class FittedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What a plan depends on beside the graph; ``budget``: what it is said to be for."""
+    """What a plan depends on beside the graph; ``budget``: what it is said to be for.
+
+    ``mode``: that of the plan as it is, which a step of the user's without gradients has too; by default the graph's.
+    """
 
     preset: str
     token: bytes
+    mode: str | None = None
     budget: int | None = None
     search_nodes: int = 0
 
@@ -138,7 +142,7 @@ def _plan(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
     overwrites = TAKEOVER in curve.levers
     return prepare_memory(
         graph,
-        mode=step_mode(graph),
+        mode=settings.mode or step_mode(graph),
         preset=OVERWRITING.get(settings.preset, settings.preset) if overwrites else settings.preset,
         token=settings.token,
         arenas=curve.arenas,

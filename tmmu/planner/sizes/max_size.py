@@ -205,10 +205,12 @@ class _Search:
 
     def refuse(self, form: _AsItIs | _WithLevers) -> Never:
         """``BUDGET_TOO_SMALL``, with the least that is needed."""
-        needed = self._traced_needs(form, 1)
-        what = f"it takes {readable_size(needed)}" if needed else f"the model refuses it: {self.refused[1]}"
+        least = 1 if self._trace_at(1) else min(self.traces)
+        needed = self._traced_needs(form, least)
+        what = f"it takes {readable_size(needed)}" if needed else "it has no plan at all"
+        refused = "" if least == 1 else f"; the model refuses 1: {self.refused[1]}"
         raise BudgetTooSmall(
-            f"not even 1 fits in {readable_size(self.request.limit)}: {what}",
+            f"not even {least} fits in {readable_size(self.request.limit)}: {what}{refused}",
             fix="give more room",
             least_bytes=needed,
             limit_bytes=self.request.limit,

@@ -104,6 +104,16 @@ def test_levers_can_be_named(shell: Shell, step: Graph) -> None:
         (("--step", "40KiB", "--at-most", "0.1%"), 3, "BUDGET_TOO_SMALL: "),
         ((), 2, "no limit is named"),
         (("--step", "1KiB", "--budget", "1GiB"), 2, "two limits"),
+        (("--budget", "NaN"), 2, "--budget: 'NaN' is not a size"),
+        (("--budget", "inf"), 2, "--budget: 'inf' is not a size"),
+        (("--budget", "1e30"), 2, "--budget: '1e30' is not a size"),
+        (("--budget", "99999999999999999999GB"), 2, "does not fit 64 bits"),
+        (("--budget", "٣MB"), 2, "is not a size"),
+        (("--budget", ""), 2, "--budget: '' is not a size"),
+        (("--budget", "0"), 3, "BUDGET_TOO_SMALL: "),
+        (("--budget", "16 GB ", "--only", "order,order"), 0, ""),
+        (("--step", "1KiB", "--only", "order,,parts"), 2, "--only: no lever ''"),
+        (("--step", "1KiB", "--only", "ORDER"), 2, "--only: no lever 'ORDER'"),
         (("--step", "much"), 2, "--step: 'much' is not a size"),
         (("--step", "-1"), 2, "--step: '-1' is not a size"),
         (("--at-most", "ten"), 2, "--at-most: 'ten'"),
@@ -123,6 +133,74 @@ def test_what_makes_no_sense_is_refused(
     assert (done.code, text in done.err) == (code, True), done.err
     assert code == 0 or done.err.count("\n") <= 1
     assert code == 0 or shell.files() == ("small.ir.cbor",)
+
+
+STEPS = """
+import torch
+from torch import nn
+
+layer = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+for parameter in layer.parameters():
+    parameter.grad = torch.ones_like(parameter)
+optimizer = torch.optim.AdamW(layer.parameters(), foreach=True)
+
+
+def batch():
+    return torch.randn(64, 16)
+
+
+def update(x):
+    optimizer.step()
+
+
+def evaluate(x):
+    with torch.no_grad():
+        first = layer(x)
+        rows = torch.cat([layer(first) for _ in range(4)])
+        return first.sum() + rows.sum() * first.mean()
+"""
+
+
+@pytest.mark.parametrize("step", ["update", "evaluate"])
+def test_own_step_without_a_backward_pass_is_fitted(shell: Shell, step: str) -> None:
+    Path("steps.py").write_text(STEPS)
+    options = (f"steps.py:{step}", "--mode", "step", "--device", "cpu")
+    done = shell.tmmu("fit", *options, "--at-most", "100", "--json")
+    assert done.code == 0, done.err
+    assert done.record["stack_bytes"] <= done.record["base_stack_bytes"]
+    plan = load_plan(Path(f"steps.{step}.fit.plan.cbor"))
+    assert plan.mode == done.record["mode"] == "backward"
+    assert shell.tmmu("verify", f"steps.{step}.fit.plan.cbor", "--base", f"steps.{step}.ir.cbor").code == 0
+    if step == "evaluate":
+        assert done.record["reruns"] > 0
+        ran = shell.tmmu("run", *options, "--plan", f"steps.{step}.fit.plan.cbor", "--check")
+        assert ran.code == 0, ran.err
+
+
+def test_rewritten_graph_has_files_of_its_own(shell: Shell, step: Graph) -> None:
+    assert shell.tmmu("fit", "small.ir.cbor", "--at-most", "15%").code == 0
+    before = {name: Path(name).read_bytes() for name in FILES}
+    done = shell.tmmu("fit", "small.fit.ir.cbor", "--at-most", "15%")
+    assert done.code == 0, done.err
+    assert shell.files() == ("small.fit.fit.ir.cbor", "small.fit.fit.plan.cbor", *FILES)
+    assert {name: Path(name).read_bytes() for name in FILES} == before
+    named = shell.tmmu("fit", "small.ir.cbor", "--at-most", "15%", "-o", "small.fit.plan.cbor")
+    assert named.code == 0, named.err
+    assert Path(FILES[1]).read_bytes() == before[FILES[1]]
+
+
+def test_page_takes_no_file_of_the_plan(shell: Shell, step: Graph) -> None:
+    taken = ("--report", "out.fit.plan.cbor", "-o", "out.fit.plan.cbor")
+    done = shell.tmmu("fit", "small.ir.cbor", "--at-most", "10", *taken)
+    assert done.code == 2
+    assert "which the plan or a graph has" in done.err
+
+
+def test_refusal_names_the_levers_that_are_left_out(shell: Shell, step: Graph) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", "--step", "1KiB", "--only", "order,parts,order")
+    assert done.code == 3
+    assert "or leave the other levers in: takeover, updates, recompute)" in done.err
+    assert "the other levers" not in shell.tmmu("fit", "small.ir.cbor", "--step", "1KiB").err
 
 
 def test_line_that_forbids_early_updates_is_named(shell: Shell) -> None:

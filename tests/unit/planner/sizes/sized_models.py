@@ -69,6 +69,18 @@ class Fixed(Layers):
         return super().forward(x.new_ones(2, WIDTH))
 
 
+class Normed(Layers):
+    """A norm over the rows, which refuses a single one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The loss of rows float32[n, 64]."""
+        return super().forward(self.norm(x))
+
+
 @cache
 def step_of(model: type[nn.Module], size: int) -> MemoryPlan:
     """The plan of a training step of so many rows, on a CPU."""

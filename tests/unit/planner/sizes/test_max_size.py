@@ -6,7 +6,7 @@ import pytest
 
 from tests.runtime.harness import TOKEN
 from tests.unit.planner.fit.head_models import head_step
-from tests.unit.planner.sizes.sized_models import Attention, Branch, Fixed, Layers, Limited, Padded, step_of
+from tests.unit.planner.sizes.sized_models import Attention, Branch, Fixed, Layers, Limited, Normed, Padded, step_of
 from tmmu.errors import BudgetTooSmall
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan
@@ -118,6 +118,12 @@ def test_where_1_does_not_fit_the_least_is_said() -> None:
     with pytest.raises(BudgetTooSmall, match="not even 1 fits") as error:
         largest(Layers, limit=100)
     assert error.value.fields["least_bytes"] == step_of(Layers, 1).stack
+
+
+def test_where_the_model_refuses_1_the_least_that_it_takes_is_said() -> None:
+    with pytest.raises(BudgetTooSmall, match=r"not even 2 fits in 100 B: it takes .*; the model refuses 1: ") as error:
+        largest(Normed, limit=100)
+    assert error.value.fields["least_bytes"] == step_of(Normed, 2).stack
 
 
 def test_1_is_tried_by_a_trace() -> None:

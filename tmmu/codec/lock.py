@@ -1,4 +1,4 @@
-"""Lock of a golden folder: one update at a time."""
+"""Lock of a folder: files that belong together are renamed in it by one process at a time."""
 
 import os
 import time
@@ -15,7 +15,7 @@ except ImportError:  # a system without it has no lock that leaves no file in th
     fcntl = None  # type: ignore[assignment]
 
 LOCK_TIMEOUT_S: Final = 60.0
-"""An update locks the folder after planning, for a moment only."""
+"""What is written is there already; a folder is locked for the renames alone, for a moment."""
 POLL_INTERVAL_S: Final = 0.05
 
 
@@ -23,12 +23,15 @@ POLL_INTERVAL_S: Final = 0.05
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock of the folder, where its file system supports one; it ends with the process.
 
-    ``InvalidConfig`` if another update holds it for ``LOCK_TIMEOUT_S`` seconds.
+    Not reentrant. ``InvalidConfig`` if another writer holds it for ``LOCK_TIMEOUT_S`` seconds.
     """
-    if fcntl is None:
+    try:
+        handle = None if fcntl is None else os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written and not listed
+        handle = None
+    if handle is None:
         yield
         return
-    handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
             _acquire(handle, folder)
@@ -44,6 +47,6 @@ def _acquire(handle: int, folder: Path) -> None:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > end:
-                message = f"{folder}: another update has been writing there for {LOCK_TIMEOUT_S:.0f} seconds"
+                message = f"{folder}: another process has been writing there for {LOCK_TIMEOUT_S:.0f} seconds"
                 raise InvalidConfig(message, fix="wait until it ends, or end it; then run this again") from error
         time.sleep(POLL_INTERVAL_S)
