@@ -149,7 +149,9 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     equal = f"near what the step computes ({', '.join(near)})" if near else "what the step computes"
     yield f"judged: it computes {equal}, and is sound in memory"
     yield f"wrote {', '.join(path.name for path in reversed(report.files))}"
-    yield f"run it, with the options of the model here: tmmu run {report.model} --plan {report.files[-1].name} --check"
+    device = "" if graph.target == "cpu" else f" --device {graph.target}"
+    command = f"tmmu run {report.model}{device} --plan {report.files[-1].name} --check"
+    yield f"run it, with the other options of the model here: {command}"
 
 
 def _again_text(row: AgainRow) -> str:

@@ -58,7 +58,7 @@ def require_rows(base: Graph, rewrite: Rewrite) -> None:
     if rewrite.base_hash != base.ir_hash:
         raise PlanMismatch(
             f"the plan rewrites graph {rewrite.base_hash.hex()[:16]}, not {base.ir_hash.hex()[:16]}",
-            fix="name the graph that it was made of, or the model with the options of then",
+            fix="name the graph that it was made of, or the model with the options of then, its device too",
         )
     faults = tuple(islice(_row_faults(base, rewrite), MAX_LISTED_FAULTS))
     if faults:

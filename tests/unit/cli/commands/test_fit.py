@@ -1,5 +1,6 @@
 """``tmmu fit``: limits, files, figures, and every way to ask for what makes no sense."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,13 @@ def test_report_says_what_each_lever_gives(shell: Shell, step: Graph) -> None:
     assert [row["stack_bytes"] for row in record["curve"]] == sorted(
         (row["stack_bytes"] for row in record["curve"]), reverse=True
     )
+
+
+def test_command_that_runs_it_names_the_device_that_is_not_the_default(shell: Shell, step: Graph) -> None:
+    run = "tmmu run MODEL{} --plan small.fit.plan.cbor --check"
+    assert run.format("") in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB").out
+    shell.graph(replace(step, target="cuda"))
+    assert run.format(" --device cuda") in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB").out
 
 
 def test_curve_alone_writes_nothing(shell: Shell, step: Graph) -> None:

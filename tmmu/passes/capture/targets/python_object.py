@@ -130,7 +130,7 @@ def _workload_of_step(module: ModuleType, name: str, request: CaptureRequest, fo
     elif not hasattr(module, source):
         raise CaptureFailed(
             f"{request.model} defines neither inputs nor batch",
-            fix="define inputs in the file, or give --input name=dtype[shape]",
+            fix="define inputs or batch in the file, or give --input name=dtype[shape]",
         )
     else:
         maker = getattr(module, source)
