@@ -2,11 +2,11 @@
 
     python -m benchmarks.generate [--rounds 5] [--tokens 48] [--no-compiled] [--only "GPT2 64"]
 
-A row is an architecture of ``benchmarks.run``, 12 layers, at a width, and a number of texts that go on together. `eager`
-is ``generate`` with a static cache and its model as it is, `compiled` with what transformers compiles by itself; both
-take the texts as one batch of equal lengths, the engine as a session each. Prompts are read before the clock starts, as
-the difference between a run of many tokens and a run of one. `switch` is a step of one row of 64 sessions drawn at
-random, over a step of always the same one.
+A row is an architecture of ``benchmarks.run``, 12 layers, at a width, and a number of texts that go on together.
+`eager` is ``generate`` with a static cache and its model as it is, `compiled` with what transformers compiles by
+itself; both take the texts as one batch of equal lengths, the engine as a session each. Prompts are read before the
+clock starts, as the difference between a run of many tokens and a run of one. `switch` is a step of one row of 64
+sessions drawn at random, over a step of always the same one.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import transformers
 
 from benchmarks.run import gpt2, llama
 from tmmu.engine.engine import Engine
-from tmmu.engine.session import Session
 
 PROMPT = 32
 SIZES = {"GPT2": gpt2, "Llama": llama}

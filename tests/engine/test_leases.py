@@ -19,18 +19,18 @@ def test_leases_expire_unless_they_are_renewed() -> None:
     table.grant("a", 10)
     table.grant("b", 5)
     table.renew("nobody")
-    assert (table.remaining("a"), table.remaining("nobody")) == (10, None)
+    assert (table.seconds_left("a"), table.seconds_left("nobody")) == (10, None)
     time.now += 5
-    assert table.expired() == ("b",)
+    assert table.expired_keys() == ("b",)
     table.renew("a")
     time.now += 9
-    assert table.expired() == ("b",)
+    assert table.expired_keys() == ("b",)
     time.now += 1
-    assert table.expired() == ("b", "a")
-    assert table.remaining("a") == 0
+    assert table.expired_keys() == ("b", "a")
+    assert table.seconds_left("a") == 0
     table.end("b")
     table.end("b")
-    assert table.expired() == ("a",)
+    assert table.expired_keys() == ("a",)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), True, "1"])

@@ -139,7 +139,7 @@ class Engine:
     def reclaim_expired(self) -> int:
         """Closes sessions whose lease has run out, unless they wait for a step; returns how many."""
         with self._lock:
-            expired = [self._sessions[key] for key in self._leases.expired() if not self._waits(key)]
+            expired = [self._sessions[key] for key in self._leases.expired_keys() if not self._waits(key)]
             for session in expired:
                 self.close_session(session)
             return len(expired)

@@ -54,7 +54,7 @@ class HostTier:
     def copy_out(self, session: Session) -> None:
         """Brings the image of a session up to date; the arena stays as it is. ``SEGMENT_FULL`` where it has no room."""
         image = self._images.get(session.capability) or self._make_image(session)
-        for tensor, offset in self._placed(session):
+        for tensor, offset in self._tensors_at(session):
             start = tensor.bytes_for(image.positions) if tensor.grows else 0
             end = tensor.bytes_for(session.length)
             self.counts.bytes_out += end - start
@@ -65,7 +65,7 @@ class HostTier:
     def copy_in(self, session: Session) -> None:
         """Fills the arena of a session, which has its bytes but not its content, from its image."""
         image = self._images[session.capability]
-        for tensor, offset in self._placed(session):
+        for tensor, offset in self._tensors_at(session):
             size = tensor.bytes_for(session.length)
             self.counts.bytes_in += size
             _copy(image.tensors[tensor.name], self.slab.bytes(session.base + offset, size), 0, size)
@@ -100,7 +100,7 @@ class HostTier:
         self.used += size
         return image
 
-    def _placed(self, session: Session) -> Iterator[tuple[StateTensor, int]]:
+    def _tensors_at(self, session: Session) -> Iterator[tuple[StateTensor, int]]:
         """(tensor, byte offset in the arena) of each tensor of a session."""
         offsets = self.geometry.offsets(session.capacity)
         return ((tensor, offsets[tensor.name]) for tensor in self.geometry.tensors)

@@ -39,12 +39,12 @@ class LeaseTable:
         """Forgets a lease; nothing for a key without one."""
         self._leases.pop(key, None)
 
-    def remaining(self, key: str) -> float | None:
+    def seconds_left(self, key: str) -> float | None:
         """Seconds until it expires, at least 0; ``None`` for a key without a lease."""
         lease = self._leases.get(key)
         return None if lease is None else max(lease.ends - self._clock(), 0.0)
 
-    def expired(self) -> tuple[str, ...]:
+    def expired_keys(self) -> tuple[str, ...]:
         """Keys whose lease has run out, that which ended first before the others."""
         now = self._clock()
         keys = [key for key, lease in self._leases.items() if lease.ends <= now]

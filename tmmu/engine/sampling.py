@@ -31,10 +31,10 @@ class Sampling:
         scores = logits.to(dtype=torch.float32)[None]
         if self.temperature == 0:
             return int(scores.argmax(dim=-1))
-        scores = self._limited(scores / self.temperature)
+        scores = self._mask_others(scores / self.temperature)
         return int(torch.multinomial(scores.softmax(dim=-1), num_samples=1, generator=generator))
 
-    def _limited(self, scores: torch.Tensor) -> torch.Tensor:
+    def _mask_others(self, scores: torch.Tensor) -> torch.Tensor:
         """Minus infinity for what is not among the best."""
         if self.top_k:
             least = scores.topk(min(self.top_k, scores.shape[-1])).values[..., -1, None]

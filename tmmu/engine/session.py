@@ -61,7 +61,7 @@ class Session:
         that is yielded is not in the state. The prompt is read when the first token is taken.
         """
         run = self._generation(max_new_tokens, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), seed, stop)
-        return self._generated(ids, run)
+        return self._tokens(ids, run)
 
     async def generate_async(
         self,
@@ -74,12 +74,12 @@ class Session:
     ) -> AsyncIterator[int]:
         """``generate`` for asyncio: steps run in a thread of the engine's own."""
         run = self._generation(max_new_tokens, sampling or Sampling(), seed, stop)
-        logits = self._last_logits() if ids is None else await self._submitted(tokens_of(ids))
+        logits = self._last_logits() if ids is None else await self._read_elsewhere(tokens_of(ids))
         while run.goes_on:
             token = run.choose(logits)
             yield token
             if run.goes_on:
-                logits = await self._submitted([token])
+                logits = await self._read_elsewhere([token])
 
     def heartbeat(self) -> None:
         """Renews the lease, where there is one."""
@@ -121,7 +121,7 @@ class Session:
         ends = frozenset(self.engine.stop if stop is None else stop)
         return _Generation(sampling=sampling, generator=generator, remaining=count, ends=ends)
 
-    def _generated(self, ids: Sequence[int] | torch.Tensor | None, run: "_Generation") -> Iterator[int]:
+    def _tokens(self, ids: Sequence[int] | torch.Tensor | None, run: "_Generation") -> Iterator[int]:
         logits = self._last_logits() if ids is None else self.prefill(ids)
         while run.goes_on:
             token = run.choose(logits)
@@ -134,7 +134,7 @@ class Session:
             raise InvalidConfig("the session has read no tokens", fix="give it a prompt")
         return self.logits
 
-    async def _submitted(self, tokens: list[int]) -> torch.Tensor:
+    async def _read_elsewhere(self, tokens: list[int]) -> torch.Tensor:
         return await wrap_future(self.engine.submit(self, tokens))
 
 

@@ -48,7 +48,7 @@ class StepRunner:
         }
         if positions > 1:
             inputs[LAST] = torch.tensor([len(part) - 1], device=device)
-        with self._breaking([session]):
+        with self._break_on_failure([session]):
             logits = self._steps.step(shape).run(inputs, [self._views_of(session, shape, 0)])
         session.length += len(part)
         session.logits = logits[0].clone()
@@ -63,7 +63,7 @@ class StepRunner:
             POSITIONS: torch.tensor([[session.length] for session in sessions], device=self._segments.device),
         }
         rows = [self._views_of(session, shape, row) for row, session in enumerate(sessions)]
-        with self._breaking(sessions):
+        with self._break_on_failure(sessions):
             logits = step.run(inputs, rows)
         for row, session in enumerate(sessions):
             session.length += 1
@@ -97,7 +97,7 @@ class StepRunner:
         return self._views[key]
 
     @contextmanager
-    def _breaking(self, sessions: Sequence[Session]) -> Iterator[None]:
+    def _break_on_failure(self, sessions: Sequence[Session]) -> Iterator[None]:
         """Block whose failure leaves state that recurs between two tokens: such sessions are not used again."""
         try:
             yield

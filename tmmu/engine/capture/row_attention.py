@@ -33,7 +33,7 @@ class AttentionForm:
 
 
 @contextmanager
-def attending(cache: "RowCache | ProbeCache") -> Iterator[None]:
+def attend_through(cache: "RowCache | ProbeCache") -> Iterator[None]:
     """Block in which attentions are those of this cache."""
     token = _ACTIVE.set(cache)
     try:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.engine.capture.row_attention import IMPLEMENTATION, attending
+from tmmu.engine.capture.row_attention import IMPLEMENTATION, attend_through
 from tmmu.engine.capture.row_cache import ProbeCache, RowCache
 from tmmu.engine.geometry import Geometry, StateTensor
 from tmmu.errors import UnsupportedOp
@@ -55,7 +55,7 @@ def probe(config: Any, dtype: torch.dtype, *, device: str, alignment: int) -> St
         cache = ProbeCache()
 
         def run(input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-            with attending(cache):
+            with attend_through(cache):
                 logits = _call(model, cache, input_ids, position_ids)
             missing = sorted(set(cache.keys) - cache.attended)
             tensors = cache.tensors()
@@ -99,7 +99,7 @@ def capture_step(subject: StepModel, shape: StepShape) -> CapturedProgram:
             cache = RowCache(
                 subject.geometry.tensors, lookups, position_ids, direct=subject.direct, is_fresh=shape.is_fresh
             )
-            with attending(cache):
+            with attend_through(cache):
                 logits = _call(model, cache, input_ids, position_ids, last)
             cache.write_back()
             return logits
