@@ -49,8 +49,9 @@ COSTLY: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [MEBIBYTE, 8 * MEBIBYTE])
+@pytest.mark.parametrize(
+    "size", [pytest.param(MEBIBYTE, marks=pytest.mark.slow), pytest.param(8 * MEBIBYTE, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("make", COSTLY.values(), ids=COSTLY.keys())
 def test_file_of_many_items_takes_at_most_16_times_its_bytes_and_64_mebibytes(
     make: Callable[[int], bytes], size: int

@@ -52,7 +52,7 @@ def test_hash_seed_folder_and_compilation_change_nothing(tmp_path: Path) -> None
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_million_rows_are_packed_in_linear_memory(tmp_path: Path) -> None:
     used = []
     for items in (250_000, 1_000_000):

@@ -185,7 +185,7 @@ def test_other_operators_compute_alone(name: str) -> None:
     assert not mode.faults
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_all_operators_of_the_database_compute_alone() -> None:
     mode = try_database()

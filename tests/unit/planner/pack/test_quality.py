@@ -65,7 +65,7 @@ def test_calls_of_planning_are_linear_in_the_ops() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_quarter_million_buffers_are_planned_in_linear_memory() -> None:
     used = []
     for ops in (62_500, 250_000):

@@ -255,7 +255,7 @@ def test_many_items_settle_into_the_lowest_gaps() -> None:
     assert settle_items(few) is few
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_crowd_of_3000_items_is_packed_within_the_work_that_its_nodes_count_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

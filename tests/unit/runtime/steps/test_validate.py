@@ -61,7 +61,7 @@ def test_two_processes_choose_the_same_steps() -> None:
     assert len(processes(range(2))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_processes_choose_the_same_steps() -> None:
     assert len(processes(range(20))) == 1
 
