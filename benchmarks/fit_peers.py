@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
@@ -35,13 +35,13 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.fit import ARENAS, MIB, MODELS, TOKEN, FitModel, captured, is_monotone
 from tmmu.driver import PlanRequest, compile_live
 from tmmu.ir.graph import Graph
+from tmmu.ir.rewrite import Rewrite
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import fake_environment
-from tmmu.planner.fit.curve import LEVER_NAMES, RECOMPUTE, StepCurve, StepFrames, step_curve
+from tmmu.planner.fit.curve import StepCurve, StepFrames, step_curve
 from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_point, judge_step
-from tmmu.planner.fit.search import Search
-from tmmu.planner.fit.step_table import FLOPS_PER_PICOSECOND, StepTable, step_table
-from tmmu.planner.pack.exact.jit import make_cells
+from tmmu.planner.fit.forms import LEVER_NAMES, RECOMPUTE, Form, StepForms
+from tmmu.planner.fit.step_facts import FLOPS_PER_PICOSECOND, step_facts
 from tmmu.torch_private import functorch_config, min_cut_partition
 
 ROOT: Final = Path(__file__).parent.parent
@@ -254,12 +254,9 @@ class OurCurves:
     @classmethod
     def of(cls, base: Graph, *, near: bool) -> "OurCurves":
         """Both, of one step."""
-        frames = StepFrames.of(base, ARENAS, LEVER_NAMES, near=near)
-        starts = tuple(
-            replace(start, search=Search(table=priced_by_flops(start.search.table))) for start in frames.starts
-        )
-        priced = replace(frames, plain=priced_by_flops(frames.plain), starts=starts)
-        return cls(by_time=frames.curve(again=True), by_flops=priced.curve(again=True))
+        by_time, by_flops = (kind(base=base, arenas=ARENAS, near=near) for kind in (StepForms, FormsByFlops))
+        curves = (StepFrames.of(forms, LEVER_NAMES).curve(again=True) for forms in (by_time, by_flops))
+        return cls(by_time=next(curves), by_flops=next(curves))
 
     def step_of(self, flops: int, settings: PlanSettings) -> FittedStep:
         """The step in the fewest bytes of those that take at most so many FLOPs more."""
@@ -267,12 +264,25 @@ class OurCurves:
         return min(steps, key=lambda step: step.stack_bytes)
 
 
-def priced_by_flops(table: StepTable) -> StepTable:
-    """The table with FLOPs in the place of time."""
-    cells = table.cells._replace(
-        row_time=make_cells([flops // FLOPS_PER_PICOSECOND for flops in table.cells.row_flops])
-    )
-    return replace(table, cells=cells, time=table.flops // FLOPS_PER_PICOSECOND)
+class FormsByFlops(StepForms):
+    """The forms of a step with FLOPs in the place of time."""
+
+    @cached_property
+    def whole(self) -> Form:
+        """The base itself."""
+        return priced_by_flops(super().whole)
+
+    def _new_form(self, rewrite: Rewrite, *, early: bool) -> Form:
+        form = super()._new_form(rewrite, early=early)
+        return form if form is self.whole else priced_by_flops(form)
+
+
+def priced_by_flops(form: Form) -> Form:
+    """The form with FLOPs in the place of time."""
+    facts = form.facts
+    times = facts.row_flops // FLOPS_PER_PICOSECOND
+    priced = replace(facts, row_time=times, time=int(times[: len(facts.graph.ops.ids)].sum()))
+    return Form(rewrite=form.rewrite, facts=priced, first=form.first)
 
 
 def peer_rows(name: str, ours: OurCurves, graphs: Iterable[tuple[str, Graph]], settings: Settings) -> Iterator[PeerRow]:
@@ -289,7 +299,7 @@ def peer_rows(name: str, ours: OurCurves, graphs: Iterable[tuple[str, Graph]], s
             peer_flops_ppm=flops * PPM // base.flops,
             our_flops_ppm=our_step.flops * PPM // base.flops,
             peer_time_ppm=time * PPM // base.time,
-            our_time_ppm=(step_table(our_step.graph, ARENAS).time - base.time) * PPM // base.time,
+            our_time_ppm=(step_facts(our_step.graph, ARENAS).time - base.time) * PPM // base.time,
             peer_bytes=step.stack_bytes,
             our_bytes=our_step.stack_bytes,
             in_time_bytes=least_in(base, "time", time, settings.plan).stack_bytes,
