@@ -1,0 +1,290 @@
+"""The swapper: where bytes are, by hand and under random clients, steps and copies."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tmmu.engine.policies.swapper import SwapLimits, Swapper
+from tmmu.engine.policies.table import POLICIES, SwapPolicy, policy_named
+from tmmu.engine.policies.views import NS_PER_SECOND as S
+from tmmu.engine.policies.views import Decision, Situation
+from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
+
+
+def swapper(policy: str = "lru", device: int = 20, host: int | None = None, **limits: int) -> Swapper:
+    settings = {"chunk": 4, "in_flight": 8, "bytes_per_second": 10} | limits
+    return Swapper(policy_named(policy), SwapLimits(device=device, host=host, **settings))
+
+
+def copy_all(swaps: Swapper, now: int) -> list[tuple[str, int, int]]:
+    """Copies until nothing is asked for; (direction, session, bytes) of each chunk."""
+    chunks = []
+    swaps.decide(now)
+    while (chunk := swaps.next_chunk()) is not None:
+        chunks.append((chunk.direction, chunk.key, chunk.size))
+        if swaps.landed(chunk):
+            swaps.decide(now)
+    return chunks
+
+
+def opened(swaps: Swapper, now: int, room: int = 10) -> int:
+    """A session that has read its prompt and waits."""
+    session = swaps.open(room, now)
+    swaps.decide(now)
+    assert swaps.take_ready() == [session]
+    swaps.write(session, now, live=room, changed=0)
+    swaps.begin_wait(session, now)
+    return session
+
+
+def test_idle_sessions_are_copied_early_and_their_room_is_free_at_once() -> None:
+    swaps = swapper()
+    opened(swaps, 0)
+    assert copy_all(swaps, 0) == [("out", 0, 4), ("out", 0, 4), ("out", 0, 2)]
+    opened(swaps, 1)
+    copy_all(swaps, 1)
+    third = swaps.open(10, 2)
+    swaps.decide(2)
+    assert (swaps.take_ready(), swaps.views[0].location, swaps.free) == ([third], "host", 0)
+
+
+def test_what_did_not_change_is_not_copied_again() -> None:
+    swaps = swapper(device=10)
+    opened(swaps, 0)
+    copy_all(swaps, 0)
+    swaps.need(0, 1)
+    swaps.write(0, 1, live=10, changed=3)
+    swaps.begin_wait(0, 1)
+    assert copy_all(swaps, 1) == [("out", 0, 3)]
+    opened(swaps, 2)
+    copy_all(swaps, 2)
+    swaps.need(0, 3)
+    assert copy_all(swaps, 3) == [("in", 0, 4), ("in", 0, 4), ("in", 0, 2)]
+    assert swaps.take_ready() == [0]
+    swaps.begin_wait(0, 4)
+    assert copy_all(swaps, 4) == []
+
+
+def test_session_that_is_needed_while_it_leaves_stays_and_runs_when_its_chunk_has_landed() -> None:
+    swaps = swapper(device=10)
+    opened(swaps, 0)
+    other = swaps.open(10, 1)
+    swaps.decide(1)
+    chunk = swaps.next_chunk()
+    assert chunk is not None
+    assert swaps.views[0].location == "leaving"
+    swaps.need(0, 2)
+    assert (swaps.take_ready(), swaps.views[0].location) == ([], "device")
+    swaps.landed(chunk)
+    assert (swaps.take_ready(), swaps.views[0].copied, swaps.next_chunk()) == ([0], 4, None)
+    swaps.begin_wait(0, 3)
+    copy_all(swaps, 3)
+    assert swaps.take_ready() == [other]
+
+
+def test_swap_in_that_is_needed_meanwhile_goes_before_early_ones() -> None:
+    swaps = swapper("hint", device=20)
+    for _ in range(4):
+        opened(swaps, 0)
+        copy_all(swaps, 0)
+    for session in range(4):
+        swaps.expect(session, 50 * S + session)
+    evicted = [view.id for view in swaps.views.values() if view.location == "host"]
+    for session in tuple(swaps.views):
+        if session not in evicted:
+            swaps.close(session)
+    swaps.decide(1)
+    swaps.need(evicted[1], 2)
+    assert [key for _, key, _ in copy_all(swaps, 2)] == [evicted[1]] * 3 + [evicted[0]] * 3
+
+
+def test_closed_session_gives_back_its_room_when_its_last_chunk_has_landed() -> None:
+    swaps = swapper(device=10)
+    opened(swaps, 0)
+    swaps.decide(0)
+    chunk = swaps.next_chunk()
+    assert chunk is not None
+    swaps.close(0)
+    assert swaps.free == 0
+    with pytest.raises(SessionUnknown, match="no session 0"):
+        swaps.need(0, 1)
+    assert swaps.landed(chunk)
+    assert (swaps.free, swaps.copied_bytes, swaps.next_chunk()) == (10, 0, None)
+
+
+def test_full_host_tier_drops_copies_of_sessions_on_the_device_most_recently_used_first() -> None:
+    swaps = swapper(device=30, host=25)
+    for now in range(3):
+        opened(swaps, now)
+        copy_all(swaps, now)
+    assert [view.copied for view in swaps.views.values()] == [10, 10, 5]
+    swaps.open(10, 9)
+    swaps.open(10, 9)
+    copy_all(swaps, 9)
+    assert [view.location for view in swaps.views.values()] == ["host", "host", "device", "device", "device"]
+    swaps.open(10, 10)
+    copy_all(swaps, 10)
+    assert swaps.views[2].location == "device"
+    assert swaps.copied_bytes <= 25
+
+
+def test_only_copies_are_never_dropped_and_whoever_needs_room_waits() -> None:
+    swaps = swapper(device=10, host=10)
+    opened(swaps, 0)
+    copy_all(swaps, 0)
+    opened(swaps, 1)
+    copy_all(swaps, 1)
+    third = swaps.open(10, 2)
+    assert copy_all(swaps, 2) == []
+    assert (swaps.views[0].copied, swaps.views[1].location, swaps.take_ready()) == (10, "device", [])
+    swaps.close(0)
+    copy_all(swaps, 3)
+    assert swaps.take_ready() == [third]
+
+
+def test_refusals() -> None:
+    swaps = swapper()
+    with pytest.raises(SegmentFull, match="21 bytes does not fit on a device of 20"):
+        swaps.open(21, 0)
+    with pytest.raises(SessionUnknown):
+        swaps.close(0)
+    session = opened(swaps, 0)
+    with pytest.raises(InvalidConfig, match="report steps of sessions that can run"):
+        swaps.write(session, 1, live=10, changed=1)
+    for limits in ({"device": 0}, {"host": -1}, {"bytes_per_second": 0}, {"in_flight": 3}):
+        with pytest.raises(InvalidConfig):
+            swapper(**limits)  # type: ignore[arg-type]
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(("open", "need", "wait", "write", "close", "expect", "chunk", "land", "decide", "decide")),
+    st.integers(0, 7),
+    st.integers(1, 20),
+)
+
+
+class Clients:
+    """Random clients and a device of a few bytes, with what must hold after each of their acts."""
+
+    def __init__(self, policy: SwapPolicy, host: int | None) -> None:
+        self.swaps = Swapper(policy, SwapLimits(device=40, host=host, chunk=4, in_flight=8, bytes_per_second=10))
+        self.flying: list[object] = []
+        self.now = self.changed = 0
+        self.log: list[object] = []
+
+    def act(self, action: str, pick: int, size: int) -> None:
+        self.now += size * S // 4
+        swaps = self.swaps
+        sessions = [view for view in swaps.views.values() if view.id not in swaps._closing]
+        view = sessions[pick % len(sessions)] if sessions else None
+        if action == "open" and len(sessions) < 8:
+            swaps.open(size, self.now)
+        elif action == "decide":
+            self.log.append(swaps.decide(self.now))
+        elif action == "chunk":
+            self.issue()
+        elif action == "land":
+            self.land()
+        elif view is not None:
+            self.act_on(action, view.id, size)
+        self.check()
+
+    def act_on(self, action: str, session: int, size: int) -> None:
+        swaps, view = self.swaps, self.swaps.views[session]
+        if action == "need":
+            swaps.need(session, self.now)
+        elif action == "wait":
+            swaps.begin_wait(
+                session, self.now, kind=str(size % 3), expected_ns=self.now + size * S if size % 2 else None
+            )
+        elif action == "expect":
+            swaps.expect(session, self.now + size * S)
+        elif action == "close":
+            swaps.close(session)
+        elif swaps.can_run(session):
+            live = min(view.room, view.live + size)
+            changed = min(size, view.live)
+            self.changed += live - view.live + changed
+            swaps.write(session, self.now, live=live, changed=changed)
+
+    def issue(self) -> None:
+        chunk = self.swaps.next_chunk()
+        if chunk is not None:
+            assert not self.swaps.can_run(chunk.key)
+            self.flying.append(chunk)
+            self.log.append(chunk)
+
+    def land(self) -> None:
+        if self.flying:
+            self.swaps.landed(self.flying.pop(0))  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        swaps, views = self.swaps, tuple(self.swaps.views.values())
+        taken = sum(view.room for view in views if view.location != "host")
+        assert taken == swaps.limits.device - swaps.free <= swaps.limits.device
+        assert sum(view.copied for view in views) == swaps.copied_bytes
+        assert swaps.limits.host is None or swaps.copied_bytes <= swaps.limits.host
+        assert swaps.bytes_out <= self.changed or swaps.limits.host is not None
+        assert all(0 <= view.copied <= view.live <= view.room for view in views)
+        assert all(view.copied == view.live for view in views if view.location in ("host", "arriving"))
+        assert all(view.landed == 0 or view.location == "arriving" for view in views)
+        assert swaps.arbiter.in_flight <= swaps.limits.in_flight
+
+    def settle(self) -> None:
+        """Copies all that is asked for."""
+        self.swaps.decide(self.now)
+        for _ in range(1000):
+            self.issue()
+            if not self.flying:
+                return
+            self.land()
+            self.swaps.decide(self.now)
+            self.check()
+        raise AssertionError("the copies never end")
+
+
+def played(policy: SwapPolicy, host: int | None, rows: list[tuple[str, int, int]]) -> Clients:
+    clients = Clients(policy, host)
+    for row in rows:
+        clients.act(*row)
+    return clients
+
+
+def everything_at_once(situation: Situation) -> Decision:
+    """A policy that looks at no budget."""
+    ids = tuple(view.id for view in situation.sessions)
+    return Decision(evict=ids, fetch=ids)
+
+
+RECKLESS = SwapPolicy(name="reckless", summary="evicts and fetches all", decide=everything_at_once)
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, RECKLESS], ids=lambda policy: policy.name)
+@settings(max_examples=15)
+@given(rows=st.lists(ACTIONS, min_size=40, max_size=120), host=st.sampled_from((None, 0, 25, 60)))
+def test_bytes_are_conserved_within_both_budgets(
+    policy: SwapPolicy, rows: list[tuple[str, int, int]], host: int | None
+) -> None:
+    assert played(policy, host, rows).log == played(policy, host, rows).log
+
+
+@pytest.mark.parametrize("policy", [row for row in POLICIES if row.name != "hold"], ids=lambda policy: policy.name)
+@settings(max_examples=15)
+@given(rows=st.lists(ACTIONS, min_size=30, max_size=80))
+def test_everybody_runs_once_the_others_wait(policy: SwapPolicy, rows: list[tuple[str, int, int]]) -> None:
+    """First come, first served: once those on the device have waited, the oldest request is always served next."""
+    clients = played(policy, None, rows)
+    swaps = clients.swaps
+    while clients.flying:
+        clients.land()
+    for session in tuple(swaps.views):
+        swaps.need(session, clients.now)
+    clients.settle()
+    waiting = sorted(swaps.views.values(), key=lambda view: (view.needed_since_ns, view.id))
+    for session in [view.id for view in waiting if swaps.can_run(view.id)]:
+        swaps.begin_wait(session, clients.now)
+    for view in waiting:
+        if not swaps.views[view.id].is_idle:
+            clients.settle()
+            assert swaps.can_run(view.id)
+            swaps.begin_wait(view.id, clients.now)

@@ -1,0 +1,303 @@
+"""Where the bytes of each session are, what a policy decides of them, and the chunks that carry it out.
+
+Whoever has a device drives it: reports what clients and steps do, asks for decisions, copies the chunks and reports
+each that has landed. Times come in as arguments; nothing waits here. Not for several threads at once.
+
+Write-behind: the dirty bytes of an idle session are asked for early, behind whatever is urgent; a clean session's room
+is free the moment it is evicted. What the host has and a step did not change is not copied again, also after the
+session was back on the device.
+
+Host tier: what the device does not have whole counts first. Copies of sessions that are on the device take what is
+left, and are dropped, most recently used first, where an eviction needs their bytes; an only copy never is. An eviction
+for which that is not enough does not happen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from tmmu.engine.policies.arbiter import Chunk, LinkArbiter
+from tmmu.engine.policies.history import WaitHistory
+from tmmu.engine.policies.table import SwapPolicy
+from tmmu.engine.policies.views import LinkView, SessionView, Situation
+from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
+
+PATIENCE: Final = 8
+"""Chunks of others after which a direction of the link is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapLimits:
+    """Bytes of ``device`` and ``host`` tier (``None``: no budget), of a chunk and in flight; the link's rate."""
+
+    device: int
+    host: int | None = None
+    chunk: int = 64_000_000
+    in_flight: int = 128_000_000
+    bytes_per_second: int = 24 * 10**9
+    time_to_live_ns: int = 60 * 10**9
+
+    def check(self) -> None:
+        """``INVALID_CONFIG`` for limits with which nothing runs; the arbiter checks its own."""
+        if self.device < 1 or self.bytes_per_second < 1 or self.time_to_live_ns < 1 or (self.host or 0) < 0:
+            raise InvalidConfig(
+                f"a device of {self.device} bytes, a host tier of {self.host}, {self.bytes_per_second} bytes a second",
+                fix="give positive numbers",
+            )
+
+
+class Swapper:
+    """Sessions on one device, one host tier and one link, under one policy. Ids count up from 0 and never repeat."""
+
+    def __init__(self, policy: SwapPolicy, limits: SwapLimits) -> None:
+        limits.check()
+        self.policy, self.limits = policy, limits
+        self.arbiter = LinkArbiter(chunk=limits.chunk, in_flight=limits.in_flight, patience=PATIENCE)
+        self._views: dict[int, SessionView] = {}
+        self._flying: dict[int, int] = {}
+        self._closing: set[int] = set()
+        self._ready: list[int] = []
+        self._history = WaitHistory()
+        self._opened = self._taken = 0
+        self.copied_bytes = 0
+        """Bytes of sessions that the host tier has as they are now."""
+        self.bytes_in = self.bytes_out = 0
+        """Bytes that have landed so far, by direction."""
+
+    # -- what clients and steps do
+
+    def open(self, room: int, now_ns: int) -> int:
+        """A new session that needs ``room`` bytes of the device; its id. ``SEGMENT_FULL`` where it never fits."""
+        if room > self.limits.device:
+            raise SegmentFull(
+                f"a session of {room} bytes does not fit on a device of {self.limits.device}",
+                fix="give a larger budget, or a shorter session",
+                needed=room,
+                device=self.limits.device,
+            )
+        number = self._opened
+        self._opened += 1
+        self._views[number] = SessionView(id=number, room=room, needed_since_ns=now_ns, last_op_ns=now_ns)
+        return number
+
+    def need(self, session: int, now_ns: int) -> None:
+        """The client wants a step: the session is ready once its bytes are on the device and none of them moves."""
+        view = self._view(session)
+        if not view.is_idle:
+            return
+        self._history.record(view.wait_kind, now_ns - view.last_op_ns)
+        self.arbiter.cancel(session, "out")
+        location = "device" if view.location == "leaving" else view.location
+        self._change(session, needed_since_ns=now_ns, expected_ns=None, location=location)
+        self.arbiter.request(session, "in", 0, urgent=True)
+        self._note_ready(session)
+
+    def begin_wait(self, session: int, now_ns: int, *, kind: str = "", expected_ns: int | None = None) -> None:
+        """The client wants no step for now; ``expected_ns`` is when it says that it will."""
+        self._view(session)
+        self._change(session, needed_since_ns=None, last_op_ns=now_ns, wait_kind=kind, expected_ns=expected_ns)
+
+    def expect(self, session: int, at_ns: int) -> None:
+        """The client of an idle session now says this time."""
+        if self._view(session).is_idle:
+            self._change(session, expected_ns=at_ns)
+
+    def write(self, session: int, now_ns: int, *, live: int, changed: int) -> None:
+        """A step has ended: the state has ``live`` bytes, and ``changed`` of those it had before are others."""
+        view = self._view(session)
+        if not (0 <= live <= view.room and changed >= 0 and self.can_run(session)):
+            raise InvalidConfig(
+                f"session {session}: {live} bytes of {view.room}, {changed} changed, {view.location}",
+                fix="report steps of sessions that can run, inside of their room",
+            )
+        copied = min(max(0, view.copied - changed), live)
+        self._change(session, live=live, copied=copied, last_op_ns=now_ns)
+
+    def close(self, session: int) -> None:
+        """Its room and copies are free, at once or when the last of its chunks has landed."""
+        self._view(session)
+        for direction in ("in", "out"):
+            self.arbiter.cancel(session, direction)
+        if self._flying.get(session):
+            self._closing.add(session)
+        else:
+            self._remove(session)
+
+    # -- what the device does
+
+    def decide(self, now_ns: int) -> int | None:
+        """Asks the policy and carries it out; when to call again at the latest. Call it after whatever has changed."""
+        decision = self.policy.decide(self.situation(now_ns))
+        for session in decision.evict:
+            self._evict(self._views[session])
+        for session in decision.fetch:
+            view = self._views[session]
+            if view.location == "host" and view.room <= self.free:
+                self._fetch(view)
+        self._write_behind()
+        return decision.ask_again_ns
+
+    def next_chunk(self) -> Chunk | None:
+        """The chunk to copy now, if any; its session does not run before it has landed."""
+        chunk = self.arbiter.next_chunk()
+        if chunk is not None and chunk.direction != "weights":
+            self._flying[chunk.key] = self._flying.get(chunk.key, 0) + chunk.size
+        return chunk
+
+    def landed(self, chunk: Chunk) -> bool:
+        """A chunk is where it goes. Whether a decision may change by that."""
+        self.arbiter.landed(chunk)
+        if chunk.direction == "weights":
+            return False
+        self._flying[chunk.key] -= chunk.size
+        view = self._views[chunk.key]
+        if chunk.direction == "in":
+            self.bytes_in += chunk.size
+            is_settled = self._arrive(view, view.landed + chunk.size)
+        else:
+            self.bytes_out += chunk.size
+            is_settled = self._leave(view, view.copied + chunk.size)
+        self._note_ready(chunk.key)
+        if chunk.key in self._closing and not self._flying[chunk.key]:
+            self._closing.discard(chunk.key)
+            self._remove(chunk.key)
+            return True
+        return is_settled
+
+    # -- what there is
+
+    def can_run(self, session: int) -> bool:
+        """Whether the session is needed, all of it is on the device, and none of its bytes moves."""
+        view = self._views[session]
+        return not view.is_idle and view.location == "device" and not self._flying.get(session)
+
+    def take_ready(self) -> list[int]:
+        """Sessions that can run and could not at the last call, in the order in which they became able to."""
+        ready = [session for session in dict.fromkeys(self._ready) if session in self._views and self.can_run(session)]
+        self._ready.clear()
+        return ready
+
+    @property
+    def views(self) -> Mapping[int, SessionView]:
+        """Every session, by id; read-only."""
+        return MappingProxyType(self._views)
+
+    @property
+    def free(self) -> int:
+        """Bytes of the device that no session takes."""
+        return self.limits.device - self._taken
+
+    def situation(self, now_ns: int) -> Situation:
+        """What a policy is asked with."""
+        views = tuple(view for view in self._views.values() if view.id not in self._closing)
+        away = sum(view.live for view in self._views.values() if view.location != "device")
+        arriving = sum(view.live - view.landed for view in views if view.location == "arriving")
+        return Situation(
+            now_ns=now_ns,
+            budget=self.limits.device,
+            free=self.free,
+            sessions=views,
+            link=LinkView(bytes_per_second=self.limits.bytes_per_second, arriving=arriving),
+            host_room=None if self.limits.host is None else max(0, self.limits.host - away),
+            history=self._history.view(),
+            time_to_live_ns=self.limits.time_to_live_ns,
+        )
+
+    # -- how it is carried out
+
+    def _evict(self, view: SessionView) -> None:
+        if view.location != "device" or not view.is_idle or not self._make_host_room(view):
+            return
+        if not view.dirty:
+            self._change(view.id, location="host")
+            return
+        self._change(view.id, location="leaving")
+        self.arbiter.request(view.id, "out", view.dirty - self._promised(view.id), urgent=True)
+
+    def _fetch(self, view: SessionView) -> None:
+        self._change(view.id, location="arriving" if view.live else "device", landed=0)
+        if view.live:
+            self.arbiter.request(view.id, "in", view.live, urgent=not view.is_idle)
+        self._note_ready(view.id)
+
+    def _write_behind(self) -> None:
+        """Copies of idle sessions are asked for, oldest step first, as far as the host tier has room."""
+        waiting = [view for view in self._views.values() if self._is_behind(view)]
+        for view in sorted(waiting, key=lambda view: (view.last_op_ns, view.id)):
+            size = min(view.dirty, self._host_free())
+            if size:
+                self.arbiter.request(view.id, "out", size, urgent=False)
+
+    def _is_behind(self, view: SessionView) -> bool:
+        is_idle = view.is_idle and view.location == "device" and view.id not in self._closing
+        return is_idle and bool(view.dirty) and not self._promised(view.id)
+
+    def _make_host_room(self, view: SessionView) -> bool:
+        """Whether the host tier has room for the whole of a session, once copies that can be spared are dropped."""
+        missing = view.dirty - self._promised(view.id) - self._host_free()
+        if missing <= 0:
+            return True
+        spare = [other for other in self._views.values() if self._is_spare(other) and other.id != view.id]
+        if sum(other.copied + self.arbiter.remaining(other.id, "out") for other in spare) < missing:
+            return False
+        for other in sorted(spare, key=lambda other: (-other.last_op_ns, other.id)):
+            if missing <= 0:
+                break
+            missing -= other.copied + self.arbiter.cancel(other.id, "out")
+            self._change(other.id, copied=0)
+        return True
+
+    def _is_spare(self, view: SessionView) -> bool:
+        return view.location == "device" and not self._flying.get(view.id)
+
+    def _host_free(self) -> int:
+        """Bytes of the host tier that it neither has nor has promised."""
+        if self.limits.host is None:
+            return 1 << 62
+        return max(0, self.limits.host - self.copied_bytes - sum(map(self._promised, self._views)))
+
+    def _promised(self, session: int) -> int:
+        """Bytes on their way to the host: asked for, or in flight."""
+        view = self._views[session]
+        flying = 0 if view.location in ("host", "arriving") else self._flying.get(session, 0)
+        return flying + self.arbiter.remaining(session, "out")
+
+    def _arrive(self, view: SessionView, landed: int) -> bool:
+        is_whole = landed == view.live
+        if is_whole:
+            self._change(view.id, location="device", landed=0)
+        else:
+            self._change(view.id, landed=landed)
+        return is_whole
+
+    def _leave(self, view: SessionView, copied: int) -> bool:
+        is_gone = view.location == "leaving" and copied == view.live and view.id not in self._closing
+        self._change(view.id, copied=copied, location="host" if is_gone else view.location)
+        return copied == view.live
+
+    def _note_ready(self, session: int) -> None:
+        if session not in self._closing and self.can_run(session):
+            self._ready.append(session)
+
+    def _change(self, session: int, **fields: Any) -> None:
+        before = self._views[session]
+        after = self._views[session] = replace(before, **fields)
+        self._taken += _taken_by(after) - _taken_by(before)
+        self.copied_bytes += after.copied - before.copied
+
+    def _remove(self, session: int) -> None:
+        view = self._views.pop(session)
+        self._taken -= _taken_by(view)
+        self.copied_bytes -= view.copied
+        self._flying.pop(session, None)
+
+    def _view(self, session: int) -> SessionView:
+        view = self._views.get(session)
+        if view is None or session in self._closing:
+            raise SessionUnknown(f"no session {session} is open", fix="open one")
+        return view
+
+
+def _taken_by(view: SessionView) -> int:
+    return 0 if view.location == "host" else view.room
