@@ -29,6 +29,7 @@ COMMANDS: Final = (
     "pack",
     "ring",
     "diff",
+    "sessions",
     "bandwidth",
     "golden",
     "cache",

@@ -11,6 +11,15 @@ from tmmu.engine.policies.views import Decision, Situation
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
 
 
+def everything_at_once(situation: Situation) -> Decision:
+    """A policy that looks at no budget."""
+    ids = tuple(view.id for view in situation.sessions)
+    return Decision(evict=ids, fetch=ids)
+
+
+RECKLESS = SwapPolicy(name="reckless", summary="evicts and fetches all", decide=everything_at_once)
+
+
 def swapper(policy: str = "lru", device: int = 20, host: int | None = None, **limits: int) -> Swapper:
     settings = {"chunk": 4, "in_flight": 8, "bytes_per_second": 10} | limits
     return Swapper(policy_named(policy), SwapLimits(device=device, host=host, **settings))
@@ -142,6 +151,19 @@ def test_only_copies_are_never_dropped_and_whoever_needs_room_waits() -> None:
     assert swaps.take_ready() == [third]
 
 
+def test_no_policy_can_have_an_only_copy_dropped() -> None:
+    def careless(situation: Situation) -> Decision:
+        idle = tuple(view.id for view in situation.sessions if view.is_idle)
+        return Decision(evict=idle, fetch=tuple(view.id for view in situation.sessions if not view.live))
+
+    policy = SwapPolicy(name="careless", summary="evicts all", decide=careless)
+    swaps = Swapper(policy, SwapLimits(device=20, host=10, chunk=4, in_flight=8, bytes_per_second=10))
+    for now in range(2):
+        opened(swaps, now)
+        copy_all(swaps, now)
+    assert [(view.location, view.copied) for view in swaps.views.values()] == [("host", 10), ("device", 0)]
+
+
 def test_refusals() -> None:
     swaps = swapper()
     with pytest.raises(SegmentFull, match="21 bytes does not fit on a device of 20"):
@@ -248,15 +270,6 @@ def played(policy: SwapPolicy, host: int | None, rows: list[tuple[str, int, int]
     for row in rows:
         clients.act(*row)
     return clients
-
-
-def everything_at_once(situation: Situation) -> Decision:
-    """A policy that looks at no budget."""
-    ids = tuple(view.id for view in situation.sessions)
-    return Decision(evict=ids, fetch=ids)
-
-
-RECKLESS = SwapPolicy(name="reckless", summary="evicts and fetches all", decide=everything_at_once)
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, RECKLESS], ids=lambda policy: policy.name)

@@ -1,0 +1,1 @@
+"""Sessions in virtual time: what a policy does to a workload of agents, by the code that swaps for real."""
