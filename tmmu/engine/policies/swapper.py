@@ -213,7 +213,7 @@ class Swapper:
             self._change(view.id, location="host")
             return
         self._change(view.id, location="leaving")
-        self.arbiter.request(view.id, "out", view.dirty - self._promised(view.id), urgent=True)
+        self.arbiter.request(view.id, "out", view.dirty - self._promised_bytes(view.id), urgent=True)
 
     def _fetch(self, view: SessionView) -> None:
         self._change(view.id, location="arriving" if view.live else "device", landed=0)
@@ -231,21 +231,21 @@ class Swapper:
 
     def _is_behind(self, view: SessionView) -> bool:
         is_idle = view.is_idle and view.location == "device" and view.id not in self._closing
-        return is_idle and bool(view.dirty) and not self._promised(view.id)
+        return is_idle and bool(view.dirty) and not self._promised_bytes(view.id)
 
     def _make_host_room(self, view: SessionView) -> bool:
         """Whether the host tier has room for the whole of a session, once copies that can be spared are dropped."""
-        missing = view.dirty - self._promised(view.id) - self._host_free()
+        missing = view.dirty - self._promised_bytes(view.id) - self._host_free()
         if missing <= 0:
             return True
-        spare = [other for other in self._views.values() if self._is_spare(other) and other.id != view.id]
-        if sum(other.copied + self.arbiter.remaining(other.id, "out") for other in spare) < missing:
+        spare = [spared for spared in self._views.values() if self._is_spare(spared) and spared.id != view.id]
+        if sum(spared.copied + self.arbiter.remaining(spared.id, "out") for spared in spare) < missing:
             return False
-        for other in sorted(spare, key=lambda other: (-other.last_op_ns, other.id)):
+        for spared in sorted(spare, key=lambda spared: (-spared.last_op_ns, spared.id)):
             if missing <= 0:
                 break
-            missing -= other.copied + self.arbiter.cancel(other.id, "out")
-            self._change(other.id, copied=0)
+            missing -= spared.copied + self.arbiter.cancel(spared.id, "out")
+            self._change(spared.id, copied=0)
         return True
 
     def _is_spare(self, view: SessionView) -> bool:
@@ -255,9 +255,9 @@ class Swapper:
         """Bytes of the host tier that it neither has nor has promised."""
         if self.limits.host is None:
             return 1 << 62
-        return max(0, self.limits.host - self.copied_bytes - sum(map(self._promised, self._views)))
+        return max(0, self.limits.host - self.copied_bytes - sum(map(self._promised_bytes, self._views)))
 
-    def _promised(self, session: int) -> int:
+    def _promised_bytes(self, session: int) -> int:
         """Bytes on their way to the host: asked for, or in flight."""
         view = self._views[session]
         flying = 0 if view.location in ("host", "arriving") else self._flying.get(session, 0)

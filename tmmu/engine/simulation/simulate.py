@@ -82,7 +82,7 @@ class _Simulation:
 
     def run(self) -> SimulationResult:
         for agent in self.agents:
-            self._at(agent.script.arrival_ns, partial(self._arrive, agent))
+            self._schedule(agent.script.arrival_ns, partial(self._arrive, agent))
         while self.events:
             self.now = self.events[0][0]
             while self.events and self.events[0][0] == self.now:
@@ -90,7 +90,7 @@ class _Simulation:
             self._settle()
         return self._result()
 
-    def _at(self, time: int, event: Callable[[], None]) -> None:
+    def _schedule(self, time: int, event: Callable[[], None]) -> None:
         heappush(self.events, (time, self.event_count, event))
         self.event_count += 1
 
@@ -111,7 +111,7 @@ class _Simulation:
         self.must_decide = True
         self.recording.state(agent.script.number, self.now, "blocked")
         if agent.group.timeout_ns is not None:
-            self._at(self.now + agent.group.timeout_ns, partial(self._give_up, agent, self.now))
+            self._schedule(self.now + agent.group.timeout_ns, partial(self._give_up, agent, self.now))
 
     def _give_up(self, agent: _Agent, asked_ns: int) -> None:
         """The client closes the session where it still waits for what it asked for then."""
@@ -145,11 +145,13 @@ class _Simulation:
             return
         self.swapper.write(agent.session, self.now, live=agent.live, changed=changed)
         back = self.now + agent.script.waits_ns[agent.round - 1]
-        said = None if group.expected_ns is None else self.now + group.expected_ns
-        self.swapper.begin_wait(agent.session, self.now, kind=group.wait_kind, expected_ns=back if self.knows else said)
+        announced = None if group.expected_ns is None else self.now + group.expected_ns
+        self.swapper.begin_wait(
+            agent.session, self.now, kind=group.wait_kind, expected_ns=back if self.knows else announced
+        )
         if group.soon_ns is not None and not self.knows:
-            self._at(max(self.now, back - group.soon_ns), partial(self._say_soon, agent, back))
-        self._at(back, partial(self._resume, agent))
+            self._schedule(max(self.now, back - group.soon_ns), partial(self._say_soon, agent, back))
+        self._schedule(back, partial(self._resume, agent))
         self.must_decide = True
         self.recording.state(agent.script.number, self.now, "wait")
 
@@ -166,7 +168,7 @@ class _Simulation:
             ask_ns = self.swapper.decide(self.now)
             if ask_ns is not None and ask_ns not in self.asks and len(self.of_session):
                 self.asks.add(ask_ns)
-                self._at(ask_ns, partial(self._ask_policy, ask_ns))
+                self._schedule(ask_ns, partial(self._ask_policy, ask_ns))
         while (chunk := self.swapper.next_chunk()) is not None:
             self._copy(chunk)
         for session in self.swapper.take_ready():
@@ -188,7 +190,7 @@ class _Simulation:
         self.link_ns += self.link_free - begin
         agent = self.of_session[chunk.key].script.number
         self.recording.chunk(begin, self.link_free, chunk.direction, agent, chunk.size)
-        self._at(self.link_free, partial(self._land, chunk))
+        self._schedule(self.link_free, partial(self._land, chunk))
 
     def _land(self, chunk: Chunk) -> None:
         self.must_decide = self.swapper.landed(chunk) or self.must_decide
@@ -213,7 +215,7 @@ class _Simulation:
         self.recording.step(self.now, self.now + duration, kind, len(rows))
         for agent in rows:
             self.recording.state(agent.script.number, self.now, kind)
-        self._at(self.now + duration, event)
+        self._schedule(self.now + duration, event)
 
     def _end_prompt_step(self, agent: _Agent, size: int) -> None:
         """The last step of a prompt gives a first token."""

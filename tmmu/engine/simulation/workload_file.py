@@ -91,38 +91,38 @@ def _groups(rows: object) -> tuple[AgentGroup, ...]:
     return tuple(AgentGroup(**_table(f"[[agents]] {number}", row, AGENTS)) for number, row in enumerate(rows, 1))
 
 
-def _table(where: str, table: object, keys: Mapping[str, _Key]) -> dict[str, Any]:
+def _table(title: str, table: object, keys: Mapping[str, _Key]) -> dict[str, Any]:
     """The fields that a table sets."""
     if not isinstance(table, dict):
-        raise InvalidConfig(f"{where}: no such table", fix="write it")
-    _refuse_unknown(where, table, tuple(keys))
+        raise InvalidConfig(f"{title}: no such table", fix="write it")
+    _refuse_unknown(title, table, tuple(keys))
     missing = [name for name, key in keys.items() if not key.is_optional and name not in table]
     if missing:
-        raise InvalidConfig(f"{where}: {missing[0]} is missing", fix=f"write {missing[0]} = …")
-    return {keys[name].field: keys[name].read(f"{where} {name}", value) for name, value in table.items()}
+        raise InvalidConfig(f"{title}: {missing[0]} is missing", fix=f"write {missing[0]} = …")
+    return {keys[name].field: keys[name].read(f"{title} {name}", value) for name, value in table.items()}
 
 
-def _refuse_unknown(where: str, table: Mapping[str, object], names: Sequence[str]) -> None:
+def _refuse_unknown(title: str, table: Mapping[str, object], names: Sequence[str]) -> None:
     for name in table:
         if name not in names:
-            raise InvalidConfig(f"{where}: no key {name!r:.40}", fix=f"it has {', '.join(names)}")
+            raise InvalidConfig(f"{title}: no key {name!r:.40}", fix=f"it has {', '.join(names)}")
 
 
 def _count(low: int, high: int) -> Reader:
-    def read(where: str, value: object) -> int:
+    def read(key: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InvalidConfig(f"{where} is {value!r:.40}", fix=f"give a whole number from {low} to {high}")
+            raise InvalidConfig(f"{key} is {value!r:.40}", fix=f"give a whole number from {low} to {high}")
         return value
 
     return read
 
 
 def _duration(low_ns: int) -> Reader:
-    def read(where: str, value: object) -> int:
+    def read(key: str, value: object) -> int:
         duration = parse_duration(value) if isinstance(value, str) else None
         if duration is None or not low_ns <= duration <= DAY_NS:
             least = "" if not low_ns else ", more than nothing"
-            raise InvalidConfig(f"{where} is {value!r:.40}", fix=f"give a time of at most a day, as 10s or 25ms{least}")
+            raise InvalidConfig(f"{key} is {value!r:.40}", fix=f"give a time of at most a day, as 10s or 25ms{least}")
         return duration
 
     return read
@@ -138,26 +138,26 @@ def parse_duration(text: str) -> int | None:
     return duration
 
 
-def _size(where: str, value: object) -> int:
+def _size(key: str, value: object) -> int:
     try:
         size = parse_size(value) if isinstance(value, str) else 0
     except UserError:
         size = 0
     if not 0 < size <= SIZE_LIMIT:
-        raise InvalidConfig(f"{where} is {value!r:.40}", fix="give a size of at most 1 PiB, as 2GB or 64MiB")
+        raise InvalidConfig(f"{key} is {value!r:.40}", fix="give a size of at most 1 PiB, as 2GB or 64MiB")
     return size
 
 
-def _rate(where: str, value: object) -> int:
+def _rate(key: str, value: object) -> int:
     try:
         return parse_rate(value if isinstance(value, str) else "", "B")
     except UserError as error:
-        raise InvalidConfig(f"{where} is {value!r:.40}", fix="give a rate, as 24GB/s") from error
+        raise InvalidConfig(f"{key} is {value!r:.40}", fix="give a rate, as 24GB/s") from error
 
 
-def _word(where: str, value: object) -> str:
+def _word(key: str, value: object) -> str:
     if not isinstance(value, str) or not value or len(value) > 64 or not value.isprintable():
-        raise InvalidConfig(f"{where} is {value!r:.40}", fix="give a name of at most 64 characters")
+        raise InvalidConfig(f"{key} is {value!r:.40}", fix="give a name of at most 64 characters")
     return value
 
 
@@ -200,14 +200,14 @@ def _check(workload: SessionWorkload) -> None:
     """What one key alone does not show: no agent needs more than there is, and the simulation ends in a while."""
     limits = workload.limits
     for number, group in enumerate(workload.groups, 1):
-        where = f"[[agents]] {number}"
+        key = f"[[agents]] {number}"
         if group.kv > limits.device:
             raise InvalidConfig(
-                f"{where}: kv is {group.kv} bytes, the budget of the device {limits.device}",
+                f"{key}: kv is {group.kv} bytes, the budget of the device {limits.device}",
                 fix="give a larger budget, or smaller agents",
             )
         if group.wait_spread_ns > group.wait_ns:
-            raise InvalidConfig(f"{where}: wait_spread is more than wait", fix="no wait is below 0: give a smaller one")
+            raise InvalidConfig(f"{key}: wait_spread is more than wait", fix="no wait is below 0: give a smaller one")
     if limits.in_flight < limits.chunk:
         raise InvalidConfig("[link] in_flight is less than a chunk", fix="give at least as much as chunk")
     work = sum(_work(workload, group) for group in workload.groups)
