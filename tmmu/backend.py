@@ -256,7 +256,7 @@ class CompiledGraph:
 
     def _bind(self, specialization: "_Specialization", args: Sequence[Any]) -> "StepMemory":
         """New memory for a plan. A refusal is a reason to run without one, unless the plan itself is wrong."""
-        from tmmu.runtime.execute.bind import BindRequest
+        from tmmu.runtime.execute.bind_request import BindRequest
         from tmmu.runtime.execute.step_memory import bind_step_memory
         from tmmu.runtime.execute.step_memory_pool import require_storages, why_unbindable
 

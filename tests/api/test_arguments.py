@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import tmmu
-from tmmu.runtime.execute.bind import BindRequest
+from tmmu.runtime.execute.bind_request import BindRequest
 
 VALUES: tuple[Any, ...] = (
     *(None, 3, -1, 2**70, True, math.nan, math.inf, -1.5, 1e300),

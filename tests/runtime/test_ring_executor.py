@@ -20,7 +20,8 @@ from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.races import races
 from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
-from tmmu.runtime.execute.bind import BindRequest, bind
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.weights.safetensors_files import stored_tensors

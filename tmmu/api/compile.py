@@ -28,7 +28,7 @@ from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
 from tmmu.planner.fit.fit_step import PlanSettings
 from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.token import token_from_seed
-from tmmu.runtime.execute.bind import BindRequest
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.summary.budget import stack_room
 from tmmu.summary.plan_summary import DEFAULT_RESERVE
 

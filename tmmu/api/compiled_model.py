@@ -28,7 +28,8 @@ from tmmu.passes.capture.call_form import (
 )
 from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.workload import Workload
-from tmmu.runtime.execute.bind import BindRequest, bind_executor
+from tmmu.runtime.execute.bind import bind_executor
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.tensor_views import storage_bytes
 from tmmu.runtime.weights.sources import ModelTensor

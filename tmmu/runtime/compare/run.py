@@ -18,7 +18,8 @@ from tmmu.runtime.compare.random_tensors import random_weights, valid_inputs
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.device.choose import memory_device
-from tmmu.runtime.execute.bind import BindRequest, bind_executor
+from tmmu.runtime.execute.bind import bind_executor
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.sizing import require_free
 from tmmu.runtime.memory.slab import row_major_bytes

@@ -32,7 +32,8 @@ from tmmu.runtime.compare.run import (
     require_same_bits,
 )
 from tmmu.runtime.compare.sanitize import run_sanitized
-from tmmu.runtime.execute.bind import BindRequest, bind_executor
+from tmmu.runtime.execute.bind import bind_executor
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.execute.inputs import input_specs
 from tmmu.runtime.memory.sizing import require_free

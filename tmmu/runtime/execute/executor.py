@@ -116,6 +116,11 @@ class Executor:
         """
         tensors = check_inputs(self._bound.inputs, inputs)
         bound = self._bound
+        expected = len(bound.state.windows) if bound.state else 0
+        if len(state) != expected:
+            raise InvalidConfig(
+                f"a run takes {expected} tensors of state, not {len(state)}", fix="pass bound.state.views(location_of)"
+            )
         for place in bound.caller_storages:
             if place.storage.data_ptr() != place.pointer or place.storage.nbytes() != place.bytes:
                 raise _moved(place)

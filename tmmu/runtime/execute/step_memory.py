@@ -26,7 +26,8 @@ from torch.utils.dlpack import from_dlpack
 
 from tmmu.errors import InternalError
 from tmmu.ir.program import ArgumentView, GraphHalf, JointGraph, ValueRef, joint_graph
-from tmmu.runtime.execute.bind import BindRequest, bind_program
+from tmmu.runtime.execute.bind import bind_program
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import BoundProgram, run_launches
 from tmmu.runtime.execute.step_results import (
     StepResults,

@@ -15,7 +15,8 @@ from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Ring
 from tmmu.runtime.device.memory import MemoryDevice
-from tmmu.runtime.execute.bind import BindRequest, bind_program
+from tmmu.runtime.execute.bind import bind_program
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import BoundProgram, Executor
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.fences import FenceFilter, all_fences

@@ -25,6 +25,7 @@ from tmmu.torch_private import BelowAutograd, DisableAutocast
 MIN_SCRATCH: Final = 1 << 18
 SCRATCH_SHARE: Final = 50
 """Operators that can only allocate run in parts of ``stack_bytes / SCRATCH_SHARE``."""
+GRAPHS_BY_PLACES: Final = 64
 CUDA_SCRATCH: Final = 1 << 28
 """Bytes that captured operators may allocate on a GPU beside the plan, mostly workspaces of libraries; the default."""
 
@@ -217,7 +218,10 @@ class CudaExecutionStream(ExecutionStream):
 
 
 class _GraphByPlaces:
-    """A CUDA graph for each tuple of places of the arguments; calls one by one where none can be captured."""
+    """A CUDA graph for each tuple of places of the arguments, ``GRAPHS_BY_PLACES`` of them at most, the last used.
+
+    Calls one by one where none can be captured.
+    """
 
     def __init__(self, stream: CudaExecutionStream, code: Code, arguments: tuple[torch.Tensor, ...]) -> None:
         self._stream, self._code, self._arguments = stream, code, arguments
@@ -225,11 +229,14 @@ class _GraphByPlaces:
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         places = tuple(tensor.data_ptr() for tensor in tensors)
-        run = self._runs.get(places)
+        run = self._runs.pop(places, None)
         if run is None:
             exchanged = {id(own): tensor for own, tensor in zip(self._arguments, tensors, strict=True)}
             code = with_tensors(self._code, exchanged)
-            run = self._runs[places] = self._stream.capture(code) or runnable_of(code)
+            run = self._stream.capture(code) or runnable_of(code)
+        self._runs[places] = run  # the last in the dict is the last used
+        if len(self._runs) > GRAPHS_BY_PLACES:
+            del self._runs[next(iter(self._runs))]
         run()
 
 

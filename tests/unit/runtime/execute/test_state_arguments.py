@@ -65,6 +65,8 @@ def test_binding_without_a_session_takes_nothing_of_the_data_segment() -> None:
     assert segments.slabs["data"].bytes(owned, 256).eq(CANARY).all()
     with pytest.raises(InvalidConfig, match="argument of each run"):
         executor.state("keys")
+    with pytest.raises(InvalidConfig, match="tensors of state, not 0"):
+        executor.run({"x": torch.zeros(1, 16)})
     executor.close()
     assert segments.data.sessions == ("somebody",)
 

@@ -8,7 +8,7 @@ from tests.unit.passes.autograd.test_joint_graph import step_of
 from tmmu.backend import _TRAINING
 from tmmu.driver import compile_graph
 from tmmu.passes.autograd.joint_graph import trace_joint
-from tmmu.runtime.execute.bind import BindRequest
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.step_memory import StepMemory, bind_step_memory
 from tmmu.runtime.execute.step_memory_pool import MAX_STEPS, StepMemoryPool
 

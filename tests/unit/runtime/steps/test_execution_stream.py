@@ -11,7 +11,12 @@ from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
 from tmmu.passes.capture.record.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.kernels.code import Code, instruction
 from tmmu.runtime.steps.build import CompiledStep
-from tmmu.runtime.steps.execution_stream import CpuExecutionStream, CudaExecutionStream, execution_stream_of
+from tmmu.runtime.steps.execution_stream import (
+    GRAPHS_BY_PLACES,
+    CpuExecutionStream,
+    CudaExecutionStream,
+    execution_stream_of,
+)
 from tmmu.runtime.steps.launch_plan import launch_plan_of
 
 aten = torch.ops.aten
@@ -166,6 +171,36 @@ def test_calls_that_cannot_be_captured_run_between_graphs() -> None:
     assert [index for launch in launches for index in range(launch.first, launch.last)] == list(range(16))
     assert len(cuda.graphs) == 2
     assert stream.capture_errors[0] == "operation not permitted when stream is capturing"
+
+
+def test_state_has_a_graph_for_each_tuple_of_places() -> None:
+    own, weight = torch.zeros(2), torch.ones(2)
+    cuda = Cuda()
+    stream = CudaExecutionStream(GPU, cuda=cuda)
+    code = [step(instruction(aten.add_.Tensor, own, weight)) for _ in range(4)]
+    (launch,) = launch_plan_of(code, stream, replay=True, arguments=[own])
+    assert cuda.graphs == []  # nothing lies where the code was compiled for
+    arenas = [torch.zeros(2) for _ in range(GRAPHS_BY_PLACES + 1)]
+    for arena in (arenas[0], arenas[1], arenas[0], arenas[0]):
+        launch.run(arena)
+    assert [graph.replays for graph in cuda.graphs] == [3, 1]
+    assert [arena.tolist() for arena in (own, *arenas[:2])] == [[0, 0], [4, 4], [4, 4]]
+    for arena in arenas[2:]:
+        launch.run(arena)
+    assert len(cuda.graphs) == len(arenas)
+    launch.run(arenas[0])  # used after the second, whose graph went when the last one came
+    assert len(cuda.graphs) == len(arenas)
+    launch.run(arenas[1])
+    assert len(cuda.graphs) == len(arenas) + 1
+
+
+def test_state_that_no_graph_can_hold_is_used_call_by_call() -> None:
+    own, arena = torch.zeros(2), torch.zeros(2)
+    stream = CudaExecutionStream(GPU, cuda=Cuda(refuse=lambda: True))
+    code = [step(instruction(aten.add_.Scalar, own, 1)) for _ in range(3)]
+    (launch,) = launch_plan_of(code, stream, replay=True, arguments=[own])
+    launch.run(arena)  # once in the capture that fails, which a GPU does not run, and once by itself
+    assert (own.tolist(), arena.tolist()) == ([0, 0], [6, 6])
 
 
 @pytest.mark.parametrize("call", [(RANDOM_STATE, "cuda"), (SET_RANDOM_STATE, torch.zeros(16, dtype=torch.uint8))])
