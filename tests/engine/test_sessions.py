@@ -1,13 +1,14 @@
 """Sessions: exact reservations, refusals with numbers, isolation, and arenas that are clean when they are free."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 
-from tests.engine.models import VOCABULARY, model_of, prompt_of
+from tests.engine.models import VOCABULARY, model_of, prompt_of, reference_tokens
 from tmmu.engine.engine import Engine
-from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown
+from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_capability_finds_its_session_alone(engine: Engine) -> None:
     with engine.open() as session:
         assert len(bytes.fromhex(session.capability)) == 16
         assert engine.session(session.capability) is session
-        for other in ("", "0" * 32, session.capability[:-1], session.capability.upper() + "é"):
+        for other in ("", "0" * 32, session.capability[:-1], session.capability.upper() + "é", "\ud800"):
             with pytest.raises(SessionUnknown):
                 engine.session(other)
     with pytest.raises(SessionUnknown):
@@ -110,7 +111,22 @@ def test_capability_finds_its_session_alone(engine: Engine) -> None:
         (lambda session: session.prefill("text"), "whole numbers"),
         (lambda session: session.prefill(torch.zeros(3)), "float32"),
         (lambda session: session.prefill([1] * 65), "65 tokens behind 0 do not fit in a session of 64"),
+        (lambda session: session.prefill(5), "whole numbers"),
+        (lambda session: session.prefill(b"ab"), "whole numbers"),
+        (lambda session: session.prefill({1, 2}), "whole numbers"),
+        (lambda session: session.prefill([[1]]), "whole numbers"),
+        (lambda session: session.prefill(torch.zeros(2, 3, dtype=torch.int64)), "int64"),
+        (lambda session: session.prefill(torch.zeros(3, dtype=torch.complex64)), "complex64"),
+        (lambda session: session.decode("1"), "no token of the model"),
         (lambda session: session.generate([1], -1), "max_new_tokens"),
+        (lambda session: session.generate([1], 1.5), "max_new_tokens"),
+        (lambda session: session.generate([1], seed="x"), "seed"),
+        (lambda session: session.generate([1], seed=-1), "seed"),
+        (lambda session: session.generate([1], stop=5), "whole numbers"),
+        (lambda session: session.generate([1], temperature=float("nan")), "temperature"),
+        (lambda session: session.generate([1], temperature=float("inf")), "temperature"),
+        (lambda session: session.generate([1], temperature="1"), "temperature"),
+        (lambda session: session.generate([1], top_k=1.5), "top_k"),
         (lambda session: session.generate([1], temperature=-1), "temperature"),
         (lambda session: session.generate([1], top_p=0), "top_p"),
         (lambda session: next(session.generate()), "read no tokens"),
@@ -154,3 +170,49 @@ def test_closed_engine_refuses_sessions(model: Any) -> None:
 def test_what_no_engine_is_made_of_is_refused(model: Any) -> None:
     with pytest.raises(InvalidConfig):
         Engine(model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"budget": -1}, {"budget": 1.5}, {"budget": "much"}, {"budget": True}, {"host": -1}, {"host": "x"},
+     {"max_batch": 0}, {"max_tokens": 0}, {"max_tokens": 513}, {"max_sessions": "1"}, {"device": "cpux"}],
+    ids=str,
+)  # fmt: skip
+def test_bad_options_of_an_engine_are_refused(model: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig):
+        Engine(model, **({"max_tokens": 64} | options))
+
+
+def test_model_that_is_not_what_its_configuration_names_is_refused(model: Any) -> None:
+    class Other(type(model)):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(UnsupportedOp, match="Other has the configuration of a LlamaForCausalLM"):
+        Engine(Other(model.config), max_tokens=64)
+
+
+def test_quantized_configuration_is_refused(model: Any) -> None:
+    other = deepcopy(model)
+    other.config.quantization_config = {"quant_method": "fp8"}
+    with pytest.raises(UnsupportedOp, match="quantized by fp8"):
+        Engine(other, max_tokens=64)
+
+
+def test_weights_of_another_dtype_or_without_bytes_are_refused(model: Any) -> None:
+    name = "model.norm.weight"
+    for other in (model.model.norm.weight.detach().half(), torch.ones(64, device="meta"), "x"):
+        with pytest.raises(InvalidConfig, match=name):
+            Engine(model, max_tokens=64, weights={name: other}).open().prefill([1])
+
+
+def test_weights_come_with_a_configuration_or_in_any_order_of_memory(model: Any) -> None:
+    prompt = prompt_of(7)
+    expected = reference_tokens(model, prompt, 6)
+    weights = {name: tensor.detach().t().contiguous().t() if tensor.dim() == 2 else tensor.detach()
+               for name, tensor in model.named_parameters()}  # fmt: skip
+    assert not weights["model.layers.0.mlp.up_proj.weight"].is_contiguous()
+    with Engine(model.config, weights=weights, max_tokens=64, max_batch=1) as engine, engine.open() as session:
+        assert list(session.generate(prompt, 6, stop=())) == expected
+    with pytest.raises(InvalidConfig, match="has no weights"):
+        Engine(model.config)

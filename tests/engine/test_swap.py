@@ -58,6 +58,24 @@ def test_positions_that_the_host_has_are_not_copied_again() -> None:
         assert engine.host.used == 0
 
 
+def test_state_that_did_not_change_is_not_copied_again(model: Any) -> None:
+    with Engine(model, max_tokens=64, max_batch=1, max_sessions=2, host="64MiB") as engine:
+        session = engine.open()
+        engine.swap_out(session)  # before the first token: what recurs is zeros, and is so again
+        engine.swap_out(session)
+        before = session.prefill(prompt_of(9))
+        engine.swap_out(session)
+        moved = engine.host.counts.bytes_out
+        with session.fork() as other:  # it came in to be copied
+            engine.swap_out(session)
+            assert engine.host.counts.bytes_out == moved
+            assert other.decode(1).equal(session.decode(1))
+        engine.swap_out(session)
+        assert engine.host.counts.bytes_out > moved
+        with engine.open() as alone:
+            assert alone.prefill(prompt_of(9)).equal(before)
+
+
 def test_full_host_tier_is_refused_and_nothing_moves() -> None:
     with Engine(model_of("Llama"), max_tokens=64, max_batch=1, max_sessions=1, host=1000) as engine:
         session = engine.open()

@@ -9,18 +9,22 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.targets.huggingface import read_config
-from tmmu.runtime.weights.load import Weight, content_key
-from tmmu.runtime.weights.sources import ModelTensor, tensor_source
+from tmmu.runtime.weights.load import content_key
+from tmmu.runtime.weights.sources import tensor_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A configuration, the dtype of the weights, and the weights by name. ``stop``: tokens that end a text."""
+    """A configuration, the dtype of the weights, and the weights by name, row by row in memory.
+
+    ``stop``: tokens that end a text. ``architecture``: the class of the model, where there is one.
+    """
 
     config: Any
     dtype: torch.dtype
-    weights: Mapping[str, Weight]
+    weights: Mapping[str, torch.Tensor]
     stop: tuple[int, ...]
+    architecture: type | None = None
 
 
 def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
@@ -36,8 +40,9 @@ def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> C
     if isinstance(model, PreTrainedConfig):
         if weights is None:
             raise InvalidConfig("a configuration has no weights", fix="give weights= by name, or a model")
-        dtype = next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)
-        return Checkpoint(config=model, dtype=dtype, weights=dict(weights), stop=_stop_of(None, model))
+        tensors = _in_rows(weights)
+        dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
+        return Checkpoint(config=model, dtype=dtype, weights=tensors, stop=_stop_of(None, model))
     if isinstance(model, PreTrainedModel):
         return _of_module(model, weights)
     raise InvalidConfig(
@@ -49,10 +54,7 @@ def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> C
 def weight_keys(checkpoint: Checkpoint) -> dict[str, bytes]:
     """The content key of each weight by name: computed once, for all steps that hold it."""
     keys = {}
-    for name, weight in checkpoint.weights.items():
-        tensor = weight.tensor if isinstance(weight, ModelTensor) else weight
-        if not isinstance(tensor, torch.Tensor):
-            continue
+    for name, tensor in checkpoint.weights.items():
         size = tensor.untyped_storage().nbytes()
         if size == tensor.numel() * tensor.element_size():
             keys[name] = content_key(tensor_source(name, tensor, size), size)
@@ -69,7 +71,7 @@ def random_model(folder: Path, seed: int) -> Any:
         try:
             make: Any = AutoModelForCausalLM.from_config
             return make(config).eval()
-        except (ValueError, RuntimeError) as error:
+        except Exception as error:  # the same at a configuration of no language model
             message = " ".join(str(error).split())[:200]
             raise InvalidConfig(f"{folder}: {message}", fix="give the configuration of a language model") from error
 
@@ -83,14 +85,19 @@ def _folder_of(path: Path) -> Path:
 
 
 def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
-    tensors = {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-    for name, tensor in tensors.items():
-        if tensor.device.type == "meta":
-            raise InvalidConfig(f"{name} is on meta, where nothing has bytes", fix="give the model its weights")
-    named = {name: ModelTensor(tensor) for name, tensor in tensors.items()}
+    named = _in_rows(dict([*model.named_parameters(), *model.named_buffers()]) | dict(weights or {}))
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
     stop = _stop_of(getattr(model, "generation_config", None), model.config)
-    return Checkpoint(config=model.config, dtype=dtype, weights={**named, **(weights or {})}, stop=stop)
+    return Checkpoint(config=model.config, dtype=dtype, weights=named, stop=stop, architecture=type(model))
+
+
+def _in_rows(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights row by row, whatever order theirs is in memory; ``INVALID_CONFIG`` for one without bytes."""
+    for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
+            kind = "on meta, where nothing has bytes" if isinstance(tensor, torch.Tensor) else "no tensor"
+            raise InvalidConfig(f"{name} is {kind}", fix="give the model its weights")
+    return {name: tensor.detach().contiguous() for name, tensor in weights.items()}
 
 
 def _of_folder(path: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
@@ -102,7 +109,7 @@ def _of_folder(path: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkp
         model = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype="auto"
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # what libraries raise at files that are no weights of it
         message = " ".join(str(error).split())[:200]
         raise InvalidConfig(f"{folder}: {message}", fix="give a folder with config.json and safetensors") from error
     return _of_module(model, weights)

@@ -27,7 +27,7 @@ from tmmu.engine.host_tier import HostTier
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
-from tmmu.engine.session import Session
+from tmmu.engine.session import Session, is_whole
 from tmmu.engine.sizes import EngineLimits, engine_sizes, largest_steps
 from tmmu.engine.step_runner import StepRunner
 from tmmu.engine.steps_by_shape import StepsByShape
@@ -72,14 +72,20 @@ class Engine:
         self._device = device_of(device)
         checkpoint = load_checkpoint(model, weights)
         self.stop = checkpoint.stop
-        self.subject = probe(checkpoint.config, checkpoint.dtype, device=self._device.type, alignment=DEFAULT_ALIGNMENT)
+        self.subject = probe(
+            checkpoint.config,
+            checkpoint.dtype,
+            device=self._device.type,
+            alignment=DEFAULT_ALIGNMENT,
+            architecture=checkpoint.architecture,
+        )
         self.limits = EngineLimits(
             max_tokens=_whole(
                 "max_tokens", (self.geometry.longest or DEFAULT_LONGEST) if max_tokens is None else max_tokens
             ),
             max_batch=_whole("max_batch", max_batch),
             max_sessions=_whole("max_sessions", max_sessions),
-            budget=parse_size(budget) if isinstance(budget, str) else budget,
+            budget=None if budget is None else _bytes("budget", budget),
         )
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         largest = largest_steps(self.subject, self.limits)
@@ -88,8 +94,7 @@ class Engine:
         for shape, planned in largest.items():
             self._steps.keep(shape, planned)
         self._runner = StepRunner(self._steps, self.segments)
-        host_bytes = parse_size(host) if isinstance(host, str) else host
-        self.host = HostTier(geometry=self.geometry, slab=self.segments.slabs["data"], budget=host_bytes)
+        self.host = HostTier(geometry=self.geometry, slab=self.segments.slabs["data"], budget=_bytes("host", host))
         self._lock = RLock()
         self._pending: dict[str, StepRequest] = {}
         self._leases = LeaseTable(clock)
@@ -149,7 +154,7 @@ class Engine:
         matching = None
         with self._lock:
             for known, session in self._sessions.items():
-                if compare_digest(known.encode(), str(capability).encode()):
+                if compare_digest(known.encode(), str(capability).encode(errors="surrogatepass")):
                     matching = session
         if matching is None:
             raise SessionUnknown("no session has that capability", fix="open a session")
@@ -200,7 +205,8 @@ class Engine:
             for session, token in zip(sessions, tokens, strict=True):
                 self._require_readable(session, [token])
             requests = [
-                self._submit(session, [token], is_prompt=False) for session, token in zip(sessions, tokens, strict=True)
+                self._enqueue(session, [token], is_prompt=False)
+                for session, token in zip(sessions, tokens, strict=True)
             ]
         return self.scheduler.wait(requests)
 
@@ -219,12 +225,16 @@ class Engine:
     def _submit(self, session: Session, tokens: Sequence[int], *, is_prompt: bool) -> StepRequest:
         with self._lock:
             self._require_readable(session, tokens)
-            request = StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt)
-            self._pending[session.capability] = request
-            self._leases.renew(session.capability)
-            request.future.add_done_callback(lambda _: self._forget(session, request))
-            self.scheduler.submit([request])
-            return request
+            return self._enqueue(session, tokens, is_prompt=is_prompt)
+
+    def _enqueue(self, session: Session, tokens: Sequence[int], *, is_prompt: bool) -> StepRequest:
+        """A request of a session that may have one; the lock is held."""
+        request = StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt)
+        self._pending[session.capability] = request
+        self._leases.renew(session.capability)
+        request.future.add_done_callback(lambda _: self._forget(session, request))
+        self.scheduler.submit([request])
+        return request
 
     def _waits(self, capability: str) -> bool:
         """Whether a session waits for a request; one that is done may not be forgotten yet."""
@@ -420,7 +430,7 @@ class Engine:
         if not tokens:
             raise InvalidConfig("there are no tokens", fix="give at least one")
         for token in tokens:
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self._vocabulary:
+            if not is_whole(token) or not 0 <= token < self._vocabulary:
                 raise InvalidConfig(
                     f"{token!r:.40} is no token of the model", fix=f"tokens are 0 to {self._vocabulary - 1}"
                 )
@@ -431,8 +441,17 @@ def _logits_of(session: Session) -> torch.Tensor:
     return session.logits.clone()
 
 
+def _bytes(name: str, value: int | str) -> int:
+    """A number of bytes, or text that says one; ``INVALID_CONFIG`` for anything else."""
+    if isinstance(value, str):
+        return parse_size(value)
+    if not is_whole(value) or value < 0:
+        raise InvalidConfig(f"{name} is {value!r:.40}", fix="give a number of bytes, or text such as 2GB")
+    return value
+
+
 def _whole(name: str, value: int) -> int:
     """``value``, a whole number of at least 1; ``INVALID_CONFIG`` for any other."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_whole(value) or value < 1:
         raise InvalidConfig(f"{name} is {value!r:.40}", fix="give a whole number of at least 1")
     return value

@@ -27,7 +27,8 @@ class _Image:
 
     tensors: dict[str, torch.Tensor]
     size: int
-    positions: int = 0
+    positions: int = -1
+    """Before it was filled; then positions that the session had read, which its state is a function of."""
 
 
 @dataclass(slots=True)
@@ -54,8 +55,10 @@ class HostTier:
     def copy_out(self, session: Session) -> None:
         """Brings the image of a session up to date; the arena stays as it is. ``SEGMENT_FULL`` where it has no room."""
         image = self._images.get(session.capability) or self._make_image(session)
+        if image.positions == session.length:
+            return
         for tensor, offset in self._tensors_at(session):
-            start = tensor.bytes_for(image.positions) if tensor.grows else 0
+            start = tensor.bytes_for(max(image.positions, 0)) if tensor.grows else 0
             end = tensor.bytes_for(session.length)
             self.counts.bytes_out += end - start
             source, target = self.slab.bytes(session.base + offset, end), image.tensors[tensor.name]

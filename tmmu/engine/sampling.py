@@ -16,15 +16,16 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value, fits in (
-            ("temperature", self.temperature, self.temperature >= 0),
-            ("top_k", self.top_k, self.top_k >= 0),
-            ("top_p", self.top_p, 0 < self.top_p <= 1),
-        ):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not fits:
-                raise InvalidConfig(
-                    f"{name} is {value!r:.40}", fix="temperature and top_k are at least 0, top_p is above 0, at most 1"
-                )
+        fix = "temperature and top_k are at least 0, top_p is above 0, at most 1"
+        kinds: dict[str, tuple[type, ...]] = {"temperature": (int, float), "top_k": (int,), "top_p": (int, float)}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise InvalidConfig(f"{name} is {value!r:.40}", fix=fix)
+        if not 0 <= self.temperature < float("inf"):
+            raise InvalidConfig(f"temperature is {self.temperature}", fix=fix)
+        if self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise InvalidConfig(f"top_k is {self.top_k}, top_p {self.top_p}", fix=fix)
 
     def choose(self, logits: torch.Tensor, generator: torch.Generator) -> int:
         """The token for ``dtype[vocabulary]``; ``generator`` advances where it is drawn, by one draw."""

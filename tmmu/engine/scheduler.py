@@ -148,8 +148,8 @@ class Scheduler(Generic[Owner, Result]):
         except BaseException as error:
             for request in batch:
                 self._fail(request, error)
-            if not isinstance(error, Exception):
-                raise
+            if not batch or not isinstance(error, Exception):
+                raise  # nobody's request failed of it
         finally:
             with self._changed:
                 self._is_running = False

@@ -60,20 +60,23 @@ class Session:
         What is drawn depends on ``seed`` alone, whoever else runs: as after ``torch.manual_seed(seed)``. The last token
         that is yielded is not in the state. The prompt is read when the first token is taken.
         """
-        run = self._generation(max_new_tokens, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), seed, stop)
-        return self._tokens(ids, run)
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        return self._tokens(ids, self._generation(max_new_tokens, sampling, seed, stop))
 
-    async def generate_async(
+    async def generate_async(  # noqa: PLR0913 - those of generate
         self,
         ids: Sequence[int] | torch.Tensor | None = None,
         max_new_tokens: int = 64,
         *,
-        sampling: Sampling | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
         seed: int | None = None,
         stop: Sequence[int] | None = None,
     ) -> AsyncIterator[int]:
         """``generate`` for asyncio: steps run in a thread of the engine's own."""
-        run = self._generation(max_new_tokens, sampling or Sampling(), seed, stop)
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        run = self._generation(max_new_tokens, sampling, seed, stop)
         logits = self._last_logits() if ids is None else await self._read_elsewhere(tokens_of(ids))
         while run.goes_on:
             token = run.choose(logits)
@@ -111,14 +114,16 @@ class Session:
     def _generation(
         self, count: int, sampling: Sampling, seed: int | None, stop: Sequence[int] | None
     ) -> "_Generation":
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        if not is_whole(count) or count < 0:
             raise InvalidConfig(f"max_new_tokens is {count!r:.40}", fix="give 0 or more")
         generator = torch.Generator()
         if seed is None:
             generator.seed()
-        else:
+        elif is_whole(seed) and 0 <= seed < 1 << 64:
             generator.manual_seed(seed)
-        ends = frozenset(self.engine.stop if stop is None else stop)
+        else:
+            raise InvalidConfig(f"seed is {seed!r:.40}", fix="give a whole number of 64 bits, or None")
+        ends = frozenset(self.engine.stop if stop is None else tokens_of(stop))
         return _Generation(sampling=sampling, generator=generator, remaining=count, ends=ends)
 
     def _tokens(self, ids: Sequence[int] | torch.Tensor | None, run: "_Generation") -> Iterator[int]:
@@ -160,11 +165,16 @@ class _Generation:
 
 
 def tokens_of(ids: Sequence[int] | torch.Tensor) -> list[int]:
-    """The tokens as numbers; of a tensor ``int[tokens]`` or ``int[1, tokens]``."""
+    """The tokens as numbers; of a tensor ``int[tokens]`` or ``int[1, tokens]``. ``INVALID_CONFIG`` for others."""
     if isinstance(ids, torch.Tensor):
-        if ids.dtype.is_floating_point or ids.dtype == torch.bool or ids.squeeze(0).dim() > 1:
+        if ids.dtype not in (torch.int64, torch.int32) or ids.squeeze(0).dim() > 1:
             raise InvalidConfig(f"tokens are {str(ids.dtype)[6:]}{list(ids.shape)}", fix="give int64[tokens]")
         return [int(token) for token in ids.reshape(-1).tolist()]
-    if isinstance(ids, str) or any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+    if not isinstance(ids, Sequence) or isinstance(ids, (str, bytes)) or not all(map(is_whole, ids)):
         raise InvalidConfig("tokens are not whole numbers", fix="give what the tokenizer makes of the text")
     return list(ids)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)

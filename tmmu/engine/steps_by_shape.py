@@ -23,7 +23,6 @@ from tmmu.runtime.execute.state_arguments import StateWindow
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.memory.tensor_views import segment_layout
-from tmmu.runtime.weights.load import Weight
 
 TOKEN_SEED = 0
 
@@ -93,7 +92,11 @@ class StepsByShape:
     """Steps by shape, in segments that they share. ``weights`` by name, and the content key of each."""
 
     def __init__(
-        self, subject: StepModel, segments: Segments, weights: Mapping[str, Weight], weight_keys: Mapping[str, bytes]
+        self,
+        subject: StepModel,
+        segments: Segments,
+        weights: Mapping[str, torch.Tensor],
+        weight_keys: Mapping[str, bytes],
     ) -> None:
         self.subject, self.segments = subject, segments
         self._weights, self._weight_keys = weights, weight_keys

@@ -87,6 +87,13 @@ def test_failure_is_that_of_its_own_step() -> None:
     assert recorded.wait(decode("c")) == [1]
 
 
+def test_failure_of_no_request_is_raised_and_nobody_waits_for_ever() -> None:
+    recorded = Recorded()
+    recorded.scheduler._can_join = lambda *_: (_ for _ in ()).throw(ZeroDivisionError("joins"))
+    with pytest.raises(ZeroDivisionError, match="joins"):
+        recorded.wait(decode("a1"), decode("a2"))
+
+
 def test_refused_row_fails_alone() -> None:
     recorded = Recorded()
     requests = [decode("a1", 1), decode("a!"), decode("a3", 3), decode("a4", 4)]

@@ -75,7 +75,26 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.rows[0].keys.shape[0]
 
 
-class RowCache(Cache):
+class PositionlessCache(Cache):
+    """What the caches of a step tell the model: positions are inputs, masks are made where the model attends."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0: positions are inputs of the step."""
+        del layer_idx
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """(keys, offset) of a mask; no mask is made of it."""
+        del layer_idx
+        return query_length, 0
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """No: only the last state is kept."""
+        del layer_idx
+        return False
+
+
+class RowCache(PositionlessCache):
     """The cache of one step, over the rows of ``state``: a tensor for each name of the geometry and each row.
 
     ``is_fresh``: no row has read a token. State that recurs is the row's own tensor where there is one row, and is
@@ -113,25 +132,10 @@ class RowCache(Cache):
         """Writes keys and values of a layer."""
         return self.row_layers[layer_idx].update(key_states, value_states, *args, **kwargs)
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0: positions are inputs of the step."""
-        del layer_idx
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """(keys, offset) of a mask; no mask is made of it."""
-        del layer_idx
-        return query_length, 0
-
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
         """Whether state that recurs is there."""
         del layer_idx, state_idx
         return not self.is_fresh
-
-    def is_recording_past(self, layer_idx: int) -> bool:
-        """No: only the last state is kept."""
-        del layer_idx
-        return False
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
         """``dtype[rows, channels, kernel]``, which the model changes in place; ``None`` before the first token."""
@@ -197,7 +201,7 @@ class RowCache(Cache):
         return self._gathered[name]
 
 
-class ProbeCache(Cache):
+class ProbeCache(PositionlessCache):
     """The cache of a step of one token that is run to learn the geometry: it returns what it is given.
 
     ``direct``: layers whose attention took what came back as it was; ``attended``: those that attended at all.
@@ -220,24 +224,9 @@ class ProbeCache(Cache):
         self.keys[layer_idx] = key_states
         return key_states, value_states
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0: nothing came before."""
-        del layer_idx
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """(keys, offset) of a mask; no mask is made of it."""
-        del layer_idx
-        return query_length, 0
-
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
         """No."""
         del layer_idx, state_idx
-        return False
-
-    def is_recording_past(self, layer_idx: int) -> bool:
-        """No."""
-        del layer_idx
         return False
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:

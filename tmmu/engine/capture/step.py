@@ -14,7 +14,7 @@ from tmmu.engine.geometry import Geometry, StateTensor
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.capture.request import CaptureRequest
-from tmmu.passes.capture.targets.huggingface import build, cache_argument, longest_sequence
+from tmmu.passes.capture.targets.huggingface import build, cache_argument, longest_sequence, refuse_quantized
 from tmmu.passes.capture.trace import capture_workload
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 
@@ -46,12 +46,23 @@ class StepModel:
     """Layers whose attention reads the state where it lies."""
 
 
-def probe(config: Any, dtype: torch.dtype, *, device: str, alignment: int) -> StepModel:
-    """Learns the geometry of a model's state from one traced step; ``UNSUPPORTED_OP`` for state of another kind."""
+def probe(
+    config: Any, dtype: torch.dtype, *, device: str, alignment: int, architecture: type | None = None
+) -> StepModel:
+    """Learns the geometry of a model's state from one traced step; ``UNSUPPORTED_OP`` for state of another kind.
+
+    ``architecture``: the class that the configuration must name, since steps are traced from that alone.
+    """
+    refuse_quantized(config)
     found: list[tuple[tuple[StateTensor, ...], frozenset[int]]] = []
 
     def load(_: object) -> Workload:
         model = _build(config, dtype)
+        if architecture is not None and type(model) is not architecture:
+            raise UnsupportedOp(
+                f"a {architecture.__name__} has the configuration of a {type(model).__name__}",
+                fix="make the engine of the language model that the configuration names",
+            )
         cache = ProbeCache()
 
         def run(input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:

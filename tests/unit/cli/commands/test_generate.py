@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,22 @@ def test_budget_that_is_too_small_says_what_is_needed(shell: Shell, folder: Path
     done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--budget", "100KiB")
     assert done.code == 3
     assert "DEVICE_MEMORY" in done.err
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"\xff" * len(data)])
+def test_damaged_weights_are_one_line(shell: Shell, folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    random_model(folder, 3).save_pretrained("stored")
+    weights = Path("stored/model.safetensors")
+    weights.write_bytes(damage(weights.read_bytes()))
+    done = shell.tmmu("generate", "stored", "--prompt-ids", "1")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+
+
+def test_configuration_of_no_language_model_is_one_line(shell: Shell, folder: Path) -> None:
+    for text in ('{"model_type": "vit"}', '{"model_type": "t5"}', "{}", "[", '{"model_type": "gpt2", "n_head": 7}'):
+        (folder / "config.json").write_text(text)
+        done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--max-new-tokens", 2)
+        assert (done.code, done.err.count("\n")) == (2, 1), (text, done.err)
 
 
 def test_broken_tokenizer_and_missing_folder_are_one_line(shell: Shell, folder: Path) -> None:

@@ -35,7 +35,7 @@ def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
     """The workload of a configuration object."""
     if request.settings or request.inputs:
         raise InvalidConfig("--set and --input are for Python files", fix="use --batch, --seq and --dtype")
-    _refuse_quantized(config)
+    refuse_quantized(config)
     dtype = _dtype(request, config)
     if request.decode:
         return _decode(config, request, dtype, name)
@@ -63,7 +63,7 @@ def read_config(folder: Path) -> Any:
         ) from error
 
 
-def _refuse_quantized(config: Any) -> None:
+def refuse_quantized(config: Any) -> None:
     """``UNSUPPORTED_OP`` for weights that are stored otherwise than the architecture computes with them."""
     quantization = getattr(config, "quantization_config", None)
     if not quantization:
