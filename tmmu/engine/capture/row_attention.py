@@ -4,7 +4,7 @@ A row attends to its own session's state where that lies. Query heads that share
 axis of queries, so that keys and values are not repeated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,6 +21,8 @@ IMPLEMENTATION: Final = "tmmu_rows"
 """The name under which transformers knows it; no mask function has that name, so that no masks are made."""
 _WHOLE: Final = ("full_attention", "attention", "hybrid")
 """Kinds of layers that attend to all positions."""
+_EXACT: Final = (torch.float32, torch.float64)
+"""Dtypes whose scores need no wider one."""
 _ACTIVE: Final[ContextVar["RowCache | ProbeCache | None"]] = ContextVar("active_cache", default=None)
 
 
@@ -67,16 +69,19 @@ def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers c
         cache.note_attention(index, key)
         return _scores_of_probe(query, value), None
     layer = cache.layer_of_keys(key)
-    rows = []
-    for row in range(query.shape[0]):
-        if layer is not None and layer.is_direct:
-            keys, values = layer.rows[row].heads_first()
-        else:
-            keys, values = key[row : row + 1], value[row : row + 1]
-        shared = query.shape[1] // keys.shape[1]
-        mask = cache.mask(window=window, copies=shared, dtype=query.dtype)[row : row + 1]
-        form = AttentionForm(scaling=scaling, softcap=softcap)
-        rows.append(_attend(query[row : row + 1], keys, values, mask, form))
+    if layer is not None and layer.is_direct:
+        states = [state.heads_first() for state in layer.rows]
+    else:
+        states = [(key[row : row + 1], value[row : row + 1]) for row in range(query.shape[0])]
+    shared = query.shape[1] // states[0][0].shape[1]
+    mask = cache.mask(window=window, copies=shared, dtype=query.dtype)
+    form = AttentionForm(scaling=scaling, softcap=softcap)
+    if query.shape[2] == 1 and query.device.type == "cpu" and query.dtype in _EXACT:
+        return _attend_one_token(query, states, mask, form).transpose(1, 2), None
+    rows = [
+        _attend(query[row : row + 1], keys, values, mask[row : row + 1], form)
+        for row, (keys, values) in enumerate(states)
+    ]
     return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2), None
 
 
@@ -97,6 +102,34 @@ def _window_of(module: torch.nn.Module, index: int, named: int | None) -> int:
 def _scores_of_probe(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     batch, heads, tokens, _ = query.shape
     return query.new_zeros(batch, tokens, heads, value.shape[3])
+
+
+def _attend_one_token(
+    query: torch.Tensor,
+    states: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    mask: torch.Tensor,
+    form: AttentionForm,
+) -> torch.Tensor:
+    """``dtype[rows, heads, 1, size]``: products a row, and all between them for all rows at once.
+
+    On a CPU the calls of short attentions cost more than their numbers: a fused attention is a call a row that
+    makes temporaries of its own, two products are two calls into memory of the step.
+    """
+    rows, heads, _, size = query.shape
+    keys, values = states[0]
+    kv_heads, kv_length = keys.shape[1], keys.shape[2]
+    grouped = query.reshape(rows, kv_heads, heads // kv_heads, size)
+    grouped = grouped * (form.scaling if form.scaling is not None else size**-0.5)
+    scores = query.new_empty(rows, kv_heads, heads // kv_heads, kv_length)
+    for row, (keys, _) in enumerate(states):
+        torch.bmm(grouped[row], keys[0].transpose(1, 2), out=scores[row])
+    if form.softcap is not None:
+        scores = torch.tanh(scores / form.softcap) * form.softcap
+    weights = torch.softmax(scores + mask, dim=-1)
+    out = query.new_empty(rows, kv_heads, heads // kv_heads, values.shape[3])
+    for row, (_, values) in enumerate(states):
+        torch.bmm(weights[row], values[0], out=out[row])
+    return out.reshape(rows, heads, 1, values.shape[3])
 
 
 def _attend(
