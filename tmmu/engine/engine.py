@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from tmmu.engine.capture.step import probe
+from tmmu.engine.capture.step import StepShape, probe
 from tmmu.engine.checkpoint import load_checkpoint, weight_keys
 from tmmu.engine.geometry import Geometry
 from tmmu.engine.host_tier import HostTier
@@ -30,7 +30,8 @@ from tmmu.engine.scheduler import Request, Scheduler
 from tmmu.engine.session import Session, is_whole
 from tmmu.engine.sizes import EngineLimits, engine_sizes, largest_steps
 from tmmu.engine.step_runner import StepRunner
-from tmmu.engine.steps_by_shape import StepsByShape
+from tmmu.engine.steps_by_shape import PlannedStep, StepsByShape
+from tmmu.engine.weight_stream import WeightStream
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, TmmuError
 from tmmu.planner.arenas import parse_size
 from tmmu.runtime.memory.segments import Segments
@@ -52,7 +53,9 @@ class Engine:
     model's. ``budget``: bytes, or text such as ``2GB``, of weights, stack and sessions together. ``max_tokens``: the
     longest session. ``max_batch``: sessions that a step decodes at most. ``max_sessions``: without a budget, how
     many of the longest there is room for. ``host``: bytes of host memory for sessions that make room for others; 0:
-    none does. ``queue``: who is served next. ``clock``: seconds, for leases.
+    none does. ``ring``: bytes of the device through which the weights stream from the host; ``None``: they stay.
+    ``heap``: bytes for sessions, in place of what the budget leaves. ``queue``: who is served next. ``clock``:
+    seconds, for leases.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -66,6 +69,8 @@ class Engine:
         max_batch: int = 8,
         max_sessions: int = DEFAULT_SESSIONS,
         host: int | str = 0,
+        ring: int | str | None = None,
+        heap: int | str | None = None,
         queue: ReadyQueue[StepRequest] | None = None,
         clock: Clock = monotonic,
     ) -> None:
@@ -79,18 +84,23 @@ class Engine:
             alignment=DEFAULT_ALIGNMENT,
             architecture=checkpoint.architecture,
         )
+        longest = self.geometry.longest or DEFAULT_LONGEST
         self.limits = EngineLimits(
-            max_tokens=_whole(
-                "max_tokens", (self.geometry.longest or DEFAULT_LONGEST) if max_tokens is None else max_tokens
-            ),
+            max_tokens=_whole("max_tokens", longest if max_tokens is None else max_tokens),
             max_batch=_whole("max_batch", max_batch),
             max_sessions=_whole("max_sessions", max_sessions),
             budget=None if budget is None else _bytes("budget", budget),
+            heap=None if heap is None else _bytes("heap", heap),
+            ring=None if ring is None else _bytes("ring", ring),
         )
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         largest = largest_steps(self.subject, self.limits)
-        self.segments = Segments(engine_sizes(self.subject, self.limits, largest, self._device), self._device)
-        self._steps = StepsByShape(self.subject, self.segments, checkpoint.weights, weight_keys(checkpoint))
+        stream = None if self.limits.ring is None else _stream_of(largest, self.limits.ring, self._device)
+        streamed = None if stream is None else stream.ring.bytes
+        sizes = engine_sizes(self.subject, self.limits, largest, self._device, streamed=streamed)
+        self.segments, self.stream = Segments(sizes, self._device), stream
+        keys = weight_keys(checkpoint) if stream is None else {}
+        self._steps = StepsByShape(self.subject, self.segments, checkpoint.weights, keys, stream)
         for shape, planned in largest.items():
             self._steps.keep(shape, planned)
         self._runner = StepRunner(self._steps, self.segments)
@@ -434,6 +444,12 @@ class Engine:
                 raise InvalidConfig(
                     f"{token!r:.40} is no token of the model", fix=f"tokens are 0 to {self._vocabulary - 1}"
                 )
+
+
+def _stream_of(largest: Mapping[StepShape, PlannedStep], capacity: int, device: torch.device) -> WeightStream:
+    """The ring of the step that decodes most, which the others follow."""
+    planned = next(iter(largest.values()))
+    return WeightStream(planned.program.graph, planned.plan, capacity=capacity, device=device)
 
 
 def _logits_of(session: Session) -> torch.Tensor:

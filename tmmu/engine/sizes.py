@@ -15,12 +15,17 @@ from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, round_up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """What an engine is for. ``budget``: bytes of all segments; ``None``: room for ``max_sessions`` of the longest."""
+    """What an engine is for. ``budget``: bytes of all segments; ``None``: room for ``max_sessions`` of the longest.
+
+    ``heap``: bytes of the data segment, in place of what is left. ``ring``: bytes through which weights stream.
+    """
 
     max_tokens: int
     max_batch: int
     max_sessions: int
     budget: int | None
+    heap: int | None = None
+    ring: int | None = None
 
 
 def largest_steps(subject: StepModel, limits: EngineLimits) -> dict[StepShape, PlannedStep]:
@@ -34,29 +39,45 @@ def largest_steps(subject: StepModel, limits: EngineLimits) -> dict[StepShape, P
 
 
 def engine_sizes(
-    subject: StepModel, limits: EngineLimits, largest: Mapping[StepShape, PlannedStep], device: torch.device
+    subject: StepModel,
+    limits: EngineLimits,
+    largest: Mapping[StepShape, PlannedStep],
+    device: torch.device,
+    *,
+    streamed: int | None = None,
 ) -> SegmentSizes:
-    """Bytes of text, stack and data; ``DEVICE_MEMORY`` where no session would fit, or the device has less."""
+    """Bytes of text, stack and data; ``DEVICE_MEMORY`` where no session would fit, or the device has less.
+
+    ``streamed``: bytes of an arena beside them, where weights stream; then there is no text.
+    """
     geometry = subject.geometry
     longest = geometry.arena_bytes(geometry.capacity_for(limits.max_tokens))
     smallest = geometry.arena_bytes(geometry.capacity_for(1))
     # Each step has constants of its own beside the weights; they are small, and each is padded.
     padding = DEFAULT_ALIGNMENT * max(len(planned.plan.buffers.id) for planned in largest.values())
     text = round_up(max(planned.text_bytes for planned in largest.values()) + padding, DEFAULT_ALIGNMENT)
+    weights = text if streamed is None else streamed
     stack = round_up(max(planned.stack_bytes for planned in largest.values()), DEFAULT_ALIGNMENT)
     free, _ = device_memory(device)
-    if limits.budget is None:
-        data = min(limits.max_sessions * longest, max(free - text - stack, longest))
+    rest = free if limits.budget is None else min(limits.budget, free)
+    if limits.heap is not None:
+        data = limits.heap
+    elif limits.budget is None:
+        data = min(limits.max_sessions * longest, max(rest - weights - stack, longest))
     else:
-        data = limits.budget - text - stack
-    if data < smallest or text + stack + data > free:
-        there = min(free, text + stack + data)
+        data = limits.budget - weights - stack
+    if data < smallest or weights + stack + data > rest:
+        there = min(rest, weights + stack + data)
         raise DeviceMemory(
-            f"weights take {text} bytes, the stack {stack}, the smallest session {smallest}: {there} are there",
-            fix="give a larger budget=, or a smaller max_tokens= or max_batch=",
-            text=text,
+            f"weights take {weights} bytes, the stack {stack}, the smallest session {smallest}: {there} are there",
+            fix="give a larger budget= or heap=, a smaller max_tokens= or max_batch=, or stream the weights with ring=",
+            text=weights,
             stack=stack,
             data=max(data, 0),
             free=free,
         )
-    return SegmentSizes(text=text, stack=stack, data=data // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT)
+    return SegmentSizes(
+        text=text if streamed is None else DEFAULT_ALIGNMENT,
+        stack=stack,
+        data=data // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT,
+    )

@@ -11,13 +11,15 @@ import torch
 
 from tmmu.driver import PlanRequest, compile_graph
 from tmmu.engine.capture.step import ROW_SEPARATOR, StepModel, StepShape, capture_step
+from tmmu.engine.weight_stream import WeightStream
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
-from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.execute.bind import bind_executor
+from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.execute.state_arguments import StateWindow
 from tmmu.runtime.memory.segments import Segments
@@ -89,7 +91,10 @@ def _windows_by_row(executor: Executor, rows: int) -> list[list[tuple[str, State
 
 
 class StepsByShape:
-    """Steps by shape, in segments that they share. ``weights`` by name, and the content key of each."""
+    """Steps by shape, in segments that they share. ``weights`` by name, and the content key of each.
+
+    ``stream``: what moves the weights past the steps; ``None``: they lie in the text segment.
+    """
 
     def __init__(
         self,
@@ -97,8 +102,9 @@ class StepsByShape:
         segments: Segments,
         weights: Mapping[str, torch.Tensor],
         weight_keys: Mapping[str, bytes],
+        stream: WeightStream | None = None,
     ) -> None:
-        self.subject, self.segments = subject, segments
+        self.subject, self.segments, self._stream = subject, segments, stream
         self._weights, self._weight_keys = weights, weight_keys
         self._planned: dict[StepShape, PlannedStep] = {}
         self._bound: dict[StepShape, BoundStep] = {}
@@ -111,9 +117,9 @@ class StepsByShape:
         """The step of a shape, made at its first use."""
         if shape not in self._bound:
             planned = self._planned.pop(shape, None) or plan_step(self.subject, shape)
-            executor = bind(
-                planned.program,
-                planned.plan,
+            request = BindRequest(
+                program=planned.program,
+                plan=planned.plan,
                 token=token_from_seed(TOKEN_SEED),
                 weights=dict(planned.constants) | dict(self._weights),
                 weight_keys=self._weight_keys,
@@ -121,6 +127,7 @@ class StepsByShape:
                 segments=self.segments,
                 session=None,
             )
+            executor = bind_executor(request) if self._stream is None else self._stream.bind(request)
             self._bound[shape] = BoundStep(executor, shape)
         return self._bound[shape]
 
@@ -130,7 +137,7 @@ class StepsByShape:
         return tuple(self._bound)
 
     def close(self) -> None:
-        """Releases what the steps hold of the text segment."""
-        for step in self._bound.values():
+        """Releases what the steps hold of the text segment, and the stream: the first step has it."""
+        for step in reversed(self._bound.values()):
             step.executor.close()
         self._bound.clear()

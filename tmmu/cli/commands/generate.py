@@ -28,7 +28,10 @@ MAX_TOKENS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """What is generated, and how. ``budget``: bytes of weights, stack and session; ``None``: what they need."""
+    """What is generated, and how. ``budget``: bytes of weights, stack and session; ``None``: what they need.
+
+    ``ring``: bytes through which weights stream; ``None``: they stay.
+    """
 
     folder: Path
     prompt: str | None
@@ -36,6 +39,7 @@ class GenerateRequest:
     max_new_tokens: int
     sampling: dict[str, Any]
     budget: int | None
+    ring: int | None
     random_weights: int | None
 
 
@@ -68,6 +72,10 @@ def generate(  # noqa: PLR0913 - options
         str | None,
         typer.Option(metavar="SIZE", help="Hold weights, stack and session in this. Default: what they need."),
     ] = None,
+    ring: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Stream the weights from the host through SIZE. Default: they stay."),
+    ] = None,
     random_weights: Annotated[
         int | None,
         typer.Option(metavar="SEED", min=0, help="Take random weights, for a folder that has none. Default: no."),
@@ -82,6 +90,7 @@ def generate(  # noqa: PLR0913 - options
         max_new_tokens=max_new_tokens,
         sampling={"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
         budget=None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
+        ring=None if ring is None else parse_option("--ring", lambda: parse_size(ring)),
         random_weights=random_weights,
     )
     if (prompt is None) == (prompt_ids is None):
@@ -110,7 +119,9 @@ def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
         model = random_model(request.folder, request.random_weights)
     tokens = len(ids) + request.max_new_tokens
     with (
-        Engine(model, budget=request.budget, max_tokens=tokens, max_batch=1, max_sessions=1) as engine,
+        Engine(
+            model, budget=request.budget, ring=request.ring, max_tokens=tokens, max_batch=1, max_sessions=1
+        ) as engine,
         engine.open() as session,
     ):
         start = perf_counter()
@@ -154,15 +165,17 @@ def _record(  # noqa: PLR0913, PLR0917 - what a run was
     engine: "Engine", session: "Session", ids: list[int], found: list[int], seconds: float, first: float
 ) -> dict[str, Any]:
     usage = engine.usage
+    streamed = engine.stream.weights if engine.stream else None
     return {
         "prompt_tokens": len(ids),
         "tokens": found,
         "first_token_seconds": round(first, 6),
         "tokens_per_second": round((len(found) - 1) / seconds, 2) if len(found) > 1 and seconds else None,
-        "weight_bytes": usage["text"].used,
+        "weight_bytes": streamed.loop.ring.bytes if streamed else usage["text"].used,
         "stack_bytes": usage["stack"].peak,
         "session_bytes": session.arena_bytes,
         "session_tokens": session.capacity,
+        "ring": streamed.figures if streamed else {},
     }
 
 
@@ -176,3 +189,6 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     sizes = [f"{render.size(result[key + '_bytes'])} {name}" for key, name in
              (("weight", "weights"), ("stack", "stack"), ("session", "session"))]  # fmt: skip
     yield f"{', '.join(sizes)} ({result['session_tokens']} tokens)"
+    if ring := result["ring"]:
+        copied, host = render.size(ring["pass_bytes"]), render.size(ring["host_bytes"])
+        yield f"weights stream: {host} on the host, {copied} copied a step"

@@ -14,6 +14,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import CONSTANT, PARAMETER, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.ring import Ring
+from tmmu.judge.check import judge
 from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.execute.bind import bind_program
 from tmmu.runtime.execute.bind_request import BindRequest
@@ -22,6 +23,7 @@ from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.fences import FenceFilter, all_fences
 from tmmu.runtime.ring.host_image import HostImage, HostImageOptions
 from tmmu.runtime.ring.loop import StreamingLoop
+from tmmu.runtime.ring.streamed_weights import StreamedWeights
 from tmmu.runtime.steps.launch_plan import Hooks
 from tmmu.runtime.weights.load import Weight, check_weights
 from tmmu.runtime.weights.sources import Source
@@ -42,36 +44,44 @@ class RingOptions:
 
 
 class StreamedExecutor(Executor):
-    """An executor whose weights stream: ``loop`` issues and counts the copies, ``image`` is the weights on the host."""
+    """An executor whose weights stream; ``owns``: they, and maybe their device, are closed with it."""
 
-    def __init__(
-        self, bound: BoundProgram, loop: StreamingLoop, image: HostImage, *, replay: bool, owns_device: bool
-    ) -> None:
-        super().__init__(bound, replay=replay, hooks=_VisitHooks(loop, len(bound.steps)).by_position)
-        self.loop, self.image, self._owns_device = loop, image, owns_device
+    def __init__(self, bound: BoundProgram, weights: StreamedWeights, *, replay: bool, owns: "_Owned") -> None:
+        assert bound.plan.ring is not None
+        hooks = _VisitHooks(weights, bound.plan.ring, len(bound.steps))
+        super().__init__(bound, replay=replay, hooks=hooks.by_position)
+        self.weights, self._owns = weights, owns
+
+    @property
+    def loop(self) -> StreamingLoop:
+        """What issues and counts the copies."""
+        return self.weights.loop
+
+    @property
+    def image(self) -> HostImage:
+        """The weights on the host."""
+        return self.weights.image
 
     @property
     def figures(self) -> dict[str, int]:
         """What streaming has taken so far, and bytes of ring and host image, by the keys of ``tmmu run --json``."""
-        counts = self.loop.counters
-        return {
-            "passes": counts.passes,
-            "copies": counts.copies,
-            "moved_bytes": counts.copied_bytes,
-            "waits": counts.waits,
-            "pass_bytes": self.loop.ring.bytes_per_pass,
-            "resident_bytes": self.loop.ring.resident_bytes,
-            "host_bytes": self.image.size,
-            "pinned_bytes": self.image.pinning.pinned_bytes,
-        }
+        return self.weights.figures
 
     def close(self) -> None:
-        """Waits for what is under way, and frees the segments, the ring's arena and the host image."""
+        """Waits for what is under way, and frees the segments; arena and host image, where they are its own."""
         super().close()
-        self.loop.close()
-        self.image.close()
-        if self._owns_device:
-            self.loop.device.close()
+        if self._owns.weights:
+            self.weights.close()
+        if self._owns.device:
+            self.weights.device.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Owned:
+    """What is closed with an executor."""
+
+    weights: bool = False
+    device: bool = False
 
 
 def bind_ring(request: BindRequest, device: MemoryDevice, options: RingOptions | None = None) -> StreamedExecutor:
@@ -102,7 +112,24 @@ def bind_ring(request: BindRequest, device: MemoryDevice, options: RingOptions |
             fence_filter=rules.fence_filter,
         )
         undo.pop_all()
-    return StreamedExecutor(bound, loop, image, replay=request.replay, owns_device=rules.owns_device)
+    streamed = StreamedWeights(device=device, graph=program.graph, loop=loop, image=image)
+    owns = _Owned(weights=True, device=rules.owns_device)
+    return StreamedExecutor(bound, streamed, replay=request.replay, owns=owns)
+
+
+def bind_beside(request: BindRequest, streamed: StreamedWeights) -> StreamedExecutor:
+    """An executor over weights that stream for another one already; the pass after it is bound copies all anew.
+
+    The weights of the request are not read. Errors as of ``bind``; ``PLAN_MISMATCH`` where the plan's ring is another.
+    """
+    program, device = request.program, streamed.device
+    judge(program.graph, request.plan, token=request.token)
+    ring = _require_ring(program.graph, request.plan)
+    streamed.require_same_passes(program.graph, ring)
+    locations = _weight_locations(program.graph, ring, streamed.slab)
+    with torch.inference_mode(mode=False), streamed.at_rest():
+        bound = bind_program(replace(request, device=device.device), weight_locations=locations)
+    return StreamedExecutor(bound, streamed, replay=request.replay, owns=_Owned())
 
 
 def _require_ring(graph: Graph, plan: Plan) -> Ring:
@@ -149,11 +176,11 @@ class _VisitHooks:
     A run that is under way when the next one begins broke off: its pass is forgotten.
     """
 
-    def __init__(self, loop: StreamingLoop, steps: int) -> None:
-        self._loop, self._steps, self._under_way = loop, steps, False
+    def __init__(self, weights: StreamedWeights, ring: Ring, steps: int) -> None:
+        self._weights, self._steps = weights, steps
         self._enters: dict[int, list[int]] = {}
         self._leaves: dict[int, list[int]] = {}
-        for index, visit in enumerate(loop.ring.visits):
+        for index, visit in enumerate(ring.visits):
             self._enters.setdefault(visit.first, []).append(index)
             self._leaves.setdefault(visit.last + 1, []).append(index)
         positions = sorted({0, steps, *self._enters, *self._leaves})
@@ -161,12 +188,10 @@ class _VisitHooks:
 
     def _run(self, position: int) -> None:
         if position == 0:
-            if self._under_way:
-                self._loop.restart()
-            self._under_way = True
+            self._weights.begin_pass()
         for visit in self._leaves.get(position, ()):
-            self._loop.leave(visit)
+            self._weights.loop.leave(visit)
         for visit in self._enters.get(position, ()):
-            self._loop.enter(visit)
+            self._weights.loop.enter(visit)
         if position == self._steps:
-            self._under_way = False
+            self._weights.under_way = False

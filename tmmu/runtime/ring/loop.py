@@ -146,7 +146,7 @@ class StreamingLoop:
         self._left[visit] += 1
         self._ends += 1
         self._end_number[visit] = self._ends
-        self.counters.passes = min(self._left)
+        self.counters.passes = self._passes_before + min(self._left)
 
     def restart(self) -> None:
         """Forgets a pass that broke off: the next visit is the first of a first pass.
@@ -184,6 +184,7 @@ class StreamingLoop:
 
     def _rewind(self) -> None:
         count = len(self.ring.visits)
+        self._passes_before = self.counters.passes
         self._entered, self._left, self._issued = [0] * count, [0] * count, [0] * count
         self._queue: deque[tuple[Copy, int]] = deque()
         # Ends and copies are numbered as they are issued, which is the order in which their streams run them. Of each

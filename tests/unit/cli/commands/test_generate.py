@@ -112,3 +112,18 @@ def test_broken_tokenizer_and_missing_folder_are_one_line(shell: Shell, folder: 
         done = shell.tmmu("generate", path, "--prompt", "x", "--random-weights", 0)
         assert done.code == 2
         assert done.err.count("\n") == 1
+
+
+def test_ring_streams_the_weights_and_keeps_the_tokens(shell: Shell, folder: Path) -> None:
+    sizes = ("--prompt-ids", "1,2,3", "--max-new-tokens", 4, "--random-weights", 0)
+    record = json.loads(shell.tmmu("generate", folder, *sizes, "--ring", "400KB", "--json").out)
+    done = shell.tmmu("generate", folder, *sizes)
+    assert done.out == ",".join(map(str, record["tokens"])) + "\n"
+    ring = record["ring"]
+    assert record["weight_bytes"] <= 400_000 < ring["host_bytes"]
+    assert ring["passes"] == 4
+    assert ring["moved_bytes"] >= 4 * ring["pass_bytes"] > 0
+    small = shell.tmmu("generate", folder, *sizes, "--ring", "1KB")
+    assert (small.code, small.out) == (3, "")
+    assert "ARENA_TOO_SMALL" in small.err
+    assert "give it" in small.err
