@@ -15,6 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.engine.models import reference_logits
 from tmmu.engine.engine import Engine
+from tmmu.engine.geometry import StateLengths
 from tmmu.engine.session import Session
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
 
@@ -91,8 +92,8 @@ class EngineMachine(RuleBasedStateMachine):
     def live(self, session: Session) -> torch.Tensor:
         """The bytes of all positions that a session has read."""
         arena, geometry = self.arena(session), self.engine.geometry
-        offsets = geometry.offsets(session.capacity)
-        sizes = {name: geometry.by_name[name].bytes_for(session.length) for name in offsets}
+        offsets = geometry.offsets(session.capacities)
+        sizes = {name: geometry.by_name[name].bytes_for(session.lengths) for name in offsets}
         return torch.cat([arena[offset : offset + sizes[name]] for name, offset in offsets.items()])
 
     def is_as_before(self, session: Session) -> bool:
@@ -101,8 +102,8 @@ class EngineMachine(RuleBasedStateMachine):
         if before is None or arena.equal(before):
             return True
         geometry = self.engine.geometry
-        for name, offset in geometry.offsets(session.capacity).items():
-            live, whole = (geometry.by_name[name].bytes_for(n) for n in (session.length, session.capacity))
+        for name, offset in geometry.offsets(session.capacities).items():
+            live, whole = (geometry.by_name[name].bytes_for(n) for n in (session.lengths, session.capacities))
             if not arena[offset : offset + live].equal(before[offset : offset + live]):
                 return False
             if arena[offset + live : offset + whole].any():
@@ -124,7 +125,7 @@ class EngineMachine(RuleBasedStateMachine):
     def open(self, size: int, leased: bool) -> Any:
         self.expire()
         capacity = 64 if size <= 64 else 96
-        fits = self.engine.geometry.arena_bytes(capacity) <= self.engine.usage["data"].largest_free
+        fits = self.engine.geometry.arena_bytes(StateLengths(capacity, 0)) <= self.engine.usage["data"].largest_free
         try:
             session = self.engine.open(size, lease=10 if leased else None)
         except SegmentFull:

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from tests.engine.models import MODELS, model_of, prompt_of, reference_tokens
 from tmmu.engine.engine import Engine
-from tmmu.errors import ArenaTooSmall, DeviceMemory, InvalidConfig
+from tmmu.errors import ArenaTooSmall, DeviceMemory, InvalidConfig, UnsupportedOp
 
 SHORT = ["Llama"]
 
@@ -38,7 +39,8 @@ def test_tokens_are_those_of_weights_that_stay(name: str) -> None:
 
 def test_heap_overflow_swaps_an_idle_session() -> None:
     model = model_of("GPT-2")
-    arena = Engine(model, max_tokens=64, max_sessions=1).geometry.arena_bytes(64)
+    with Engine(model, max_tokens=64, max_sessions=1) as engine:
+        arena = engine.open().arena_bytes
     with Engine(model, max_tokens=64, ring=room_of(model), heap=2 * arena, host="1GB") as engine:
         assert engine.usage["data"].capacity == 2 * arena
         sessions = [engine.open() for _ in range(4)]
@@ -88,6 +90,12 @@ def test_refusals_have_a_code() -> None:
         Engine(model, max_tokens=64, heap=64)
     with pytest.raises(DeviceMemory, match="ring="):
         Engine(model, max_tokens=64, budget="300KB")
+
+
+def test_encoders_do_not_stream() -> None:
+    config = transformers.T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4, vocab_size=100)
+    with pytest.raises(UnsupportedOp, match="an encoder and its decoder"):
+        Engine(transformers.T5ForConditionalGeneration(config).eval(), max_tokens=64, max_source=64, ring="1MB")
 
 
 def test_folder_of_files_streams(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from tests.engine.models import VOCABULARY, model_of, prompt_of, reference_tokens
 from tmmu.engine.engine import Engine
+from tmmu.engine.geometry import StateLengths
 from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
 
 
@@ -35,11 +36,11 @@ def test_session_reserves_the_bytes_of_its_positions_and_no_more(engine: Engine)
 
 def test_full_engine_refuses_with_numbers_and_opens_again(model: Any) -> None:
     with Engine(model, max_tokens=64, max_batch=2, budget="3MiB") as engine:
-        room = engine.usage["data"].capacity // engine.geometry.arena_bytes(64)
+        room = engine.usage["data"].capacity // engine.geometry.arena_bytes(StateLengths(64, 0))
         sessions = [engine.open() for _ in range(room)]
         with pytest.raises(SegmentFull) as caught:
             engine.open()
-        assert caught.value.fields["bytes"] == engine.geometry.arena_bytes(64)
+        assert caught.value.fields["bytes"] == engine.geometry.arena_bytes(StateLengths(64, 0))
         sessions[0].close()
         engine.open().prefill(prompt_of(5))
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.models import model_of, prompt_of, reference_tokens
 from tmmu.engine.engine import Engine
+from tmmu.engine.geometry import StateLengths
 from tmmu.engine.session import Session
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
 
@@ -103,7 +104,7 @@ def test_lease_ends_unless_something_is_asked(engine: Engine) -> None:
 
 
 def test_expired_sessions_make_room(engine: Engine) -> None:
-    room = engine.usage["data"].capacity // engine.geometry.arena_bytes(64)
+    room = engine.usage["data"].capacity // engine.geometry.arena_bytes(StateLengths(64, 0))
     sessions = [engine.open(lease=5) for _ in range(room)]
     with pytest.raises(SegmentFull):
         engine.open()

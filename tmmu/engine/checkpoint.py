@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tmmu.errors import InvalidConfig
-from tmmu.passes.capture.targets.huggingface import read_config
+from tmmu.passes.capture.targets.huggingface import language_auto_class, read_config
 from tmmu.runtime.weights.load import content_key
 from tmmu.runtime.weights.sources import tensor_source
 
@@ -17,13 +17,15 @@ from tmmu.runtime.weights.sources import tensor_source
 class Checkpoint:
     """A configuration, the dtype of the weights, and the weights by name, row by row in memory.
 
-    ``stop``: tokens that end a text. ``architecture``: the class of the model, where there is one.
+    ``stop``: tokens that end a text. ``start``: those with which the decoder of an encoder-decoder begins.
+    ``architecture``: the class of the model, where there is one.
     """
 
     config: Any
     dtype: torch.dtype
     weights: Mapping[str, torch.Tensor]
     stop: tuple[int, ...]
+    start: tuple[int, ...] = ()
     architecture: type | None = None
 
 
@@ -42,7 +44,9 @@ def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> C
             raise InvalidConfig("a configuration has no weights", fix="give weights= by name, or a model")
         tensors = _in_rows(weights)
         dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
-        return Checkpoint(config=model, dtype=dtype, weights=tensors, stop=_stop_of(None, model))
+        return Checkpoint(
+            config=model, dtype=dtype, weights=tensors, stop=_stop_of(None, model), start=_start_of(None, model)
+        )
     if isinstance(model, PreTrainedModel):
         return _of_module(model, weights)
     raise InvalidConfig(
@@ -63,14 +67,11 @@ def weight_keys(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 def random_model(folder: Path, seed: int) -> Any:
     """The model of a folder's ``config.json`` with the random weights that ``seed`` gives, whatever files it has."""
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415
-
     config = read_config(_folder_of(folder))
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         try:
-            make: Any = AutoModelForCausalLM.from_config
-            return make(config).eval()
+            return language_auto_class(config).from_config(config).eval()
         except Exception as error:  # the same at a configuration of no language model
             message = " ".join(str(error).split())[:200]
             raise InvalidConfig(f"{folder}: {message}", fix="give the configuration of a language model") from error
@@ -87,8 +88,15 @@ def _folder_of(path: Path) -> Path:
 def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
     named = _in_rows(dict([*model.named_parameters(), *model.named_buffers()]) | dict(weights or {}))
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    stop = _stop_of(getattr(model, "generation_config", None), model.config)
-    return Checkpoint(config=model.config, dtype=dtype, weights=named, stop=stop, architecture=type(model))
+    generation, config = getattr(model, "generation_config", None), model.config
+    return Checkpoint(
+        config=config,
+        dtype=dtype,
+        weights=named,
+        stop=_stop_of(generation, config),
+        start=_start_of(generation, config),
+        architecture=type(model),
+    )
 
 
 def _in_rows(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -101,12 +109,10 @@ def _in_rows(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _of_folder(path: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415
-
     folder = _folder_of(path)
-    read_config(folder)  # refuses what is hostile, with a line
+    config = read_config(folder)  # refuses what is hostile, with a line
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = language_auto_class(config).from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype="auto"
         )
     except Exception as error:  # what libraries raise at files that are no weights of it
@@ -120,3 +126,12 @@ def _stop_of(generation: Any, config: Any) -> tuple[int, ...]:
     found = getattr(generation, "eos_token_id", None)
     found = getattr(config, "eos_token_id", None) if found is None else found
     return () if found is None else tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
+
+
+def _start_of(generation: Any, config: Any) -> tuple[int, ...]:
+    """The token with which a decoder begins, as ``generate`` of transformers takes it; none without an encoder."""
+    if not getattr(config, "is_encoder_decoder", False):
+        return ()
+    named = [getattr(owner, name, None) for name in ("decoder_start_token_id", "bos_token_id")
+             for owner in (generation, config)]  # fmt: skip
+    return next(((token,) for token in named if isinstance(token, int)), ())

@@ -5,9 +5,11 @@
         for token in session.generate(ids, max_new_tokens=64): ...
 
 Text holds the weights, the stack is used in turn, and the rest of the budget is the data segment, where each session
-reserves its bytes when it is opened. Invariants: the lock is taken while a step runs, and while sessions come and go; a
-session waits for one request at a time; an arena is all zeros when it is reserved, and again before it is free; the
-state of a session is written by its own steps alone.
+reserves its bytes when it is opened. A session of an encoder-decoder reads a source first (``encode``).
+
+Invariants: the lock is taken while a step runs, and while sessions come and go; a session waits for one request at a
+time; an arena is all zeros when it is reserved, and again before it is free; the state of a session is written by its
+own steps alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,19 +22,20 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from tmmu.engine.capture.step import StepShape, probe
-from tmmu.engine.checkpoint import load_checkpoint, weight_keys
-from tmmu.engine.geometry import Geometry
+from tmmu.engine.capture.step import probe
+from tmmu.engine.checkpoint import Checkpoint, load_checkpoint, weight_keys
+from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.host_tier import HostTier
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
-from tmmu.engine.session import Session, is_whole
+from tmmu.engine.session import Session, is_whole, require_tokens
 from tmmu.engine.sizes import EngineLimits, engine_sizes, largest_steps
+from tmmu.engine.source import longest_source, source_tensor
 from tmmu.engine.step_runner import StepRunner
-from tmmu.engine.steps_by_shape import PlannedStep, StepsByShape
+from tmmu.engine.steps_by_shape import PlannedStep, Shape, StepsByShape
 from tmmu.engine.weight_stream import WeightStream
-from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, TmmuError
+from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, TmmuError, UnsupportedOp
 from tmmu.planner.arenas import parse_size
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import device_of
@@ -43,6 +46,10 @@ DEFAULT_SESSIONS: Final = 8
 """Sessions of the longest text for which there is room without a budget."""
 DEFAULT_LONGEST: Final = 2048
 """Tokens of the longest text of a model without a limit of its own."""
+DEFAULT_SOURCE: Final = 512
+"""Tokens of the longest source of an encoder-decoder."""
+_NO_LOGITS: Final = torch.empty(0)
+"""The result of an encoding."""
 StepRequest: TypeAlias = Request[Session, torch.Tensor]
 
 
@@ -51,11 +58,11 @@ class Engine:
 
     ``model``: a model or configuration of transformers, or a folder. ``weights``: tensors by name, in place of the
     model's. ``budget``: bytes, or text such as ``2GB``, of weights, stack and sessions together. ``max_tokens``: the
-    longest session. ``max_batch``: sessions that a step decodes at most. ``max_sessions``: without a budget, how
-    many of the longest there is room for. ``host``: bytes of host memory for sessions that make room for others; 0:
-    none does. ``ring``: bytes of the device through which the weights stream from the host; ``None``: they stay.
-    ``heap``: bytes for sessions, in place of what the budget leaves. ``queue``: who is served next. ``clock``:
-    seconds, for leases.
+    longest session. ``max_source``: tokens of the longest source that an encoder reads, 512 by default. ``max_batch``:
+    sessions that a step decodes at most. ``max_sessions``: without a budget, how many of the longest there is room for.
+    ``host``: bytes of host memory for sessions that make room for others; 0: none does. ``ring``: bytes of the device
+    through which the weights stream from the host; ``None``: they stay. ``heap``: bytes for sessions, in place of what
+    the budget leaves. ``queue``: who is served next. ``clock``: seconds, for leases.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -66,6 +73,7 @@ class Engine:
         device: str | torch.device = "cpu",
         budget: int | str | None = None,
         max_tokens: int | None = None,
+        max_source: int | None = None,
         max_batch: int = 8,
         max_sessions: int = DEFAULT_SESSIONS,
         host: int | str = 0,
@@ -76,7 +84,7 @@ class Engine:
     ) -> None:
         self._device = device_of(device)
         checkpoint = load_checkpoint(model, weights)
-        self.stop = checkpoint.stop
+        self.stop, self.start = checkpoint.stop, checkpoint.start
         self.subject = probe(
             checkpoint.config,
             checkpoint.dtype,
@@ -87,6 +95,9 @@ class Engine:
         longest = self.geometry.longest or DEFAULT_LONGEST
         self.limits = EngineLimits(
             max_tokens=_whole("max_tokens", longest if max_tokens is None else max_tokens),
+            max_source=longest_source(
+                self.geometry, None if max_source is None else _whole("max_source", max_source), DEFAULT_SOURCE
+            ),
             max_batch=_whole("max_batch", max_batch),
             max_sessions=_whole("max_sessions", max_sessions),
             budget=None if budget is None else _bytes("budget", budget),
@@ -94,15 +105,7 @@ class Engine:
             ring=None if ring is None else _bytes("ring", ring),
         )
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
-        largest = largest_steps(self.subject, self.limits)
-        stream = None if self.limits.ring is None else _stream_of(largest, self.limits.ring, self._device)
-        streamed = None if stream is None else stream.ring.bytes
-        sizes = engine_sizes(self.subject, self.limits, largest, self._device, streamed=streamed)
-        self.segments, self.stream = Segments(sizes, self._device), stream
-        keys = weight_keys(checkpoint) if stream is None else {}
-        self._steps = StepsByShape(self.subject, self.segments, checkpoint.weights, keys, stream)
-        for shape, planned in largest.items():
-            self._steps.keep(shape, planned)
+        self._steps = self._make_steps(checkpoint)
         self._runner = StepRunner(self._steps, self.segments)
         self.host = HostTier(geometry=self.geometry, slab=self.segments.slabs["data"], budget=_bytes("host", host))
         self._lock = RLock()
@@ -121,10 +124,11 @@ class Engine:
 
     # -- sessions
 
-    def open(self, max_tokens: int | None = None, *, lease: float | None = None) -> Session:
+    def open(self, max_tokens: int | None = None, *, source: int | None = None, lease: float | None = None) -> Session:
         """A session with room for ``max_tokens``; its bytes are reserved. ``SEGMENT_FULL`` where there is no room.
 
-        ``lease``: seconds after which it is closed if nothing is asked of it, not even a ``heartbeat``.
+        ``source``: tokens of the longest source that it encodes, by default the engine's ``max_source``. ``lease``:
+        seconds after which it is closed if nothing is asked of it, not even a ``heartbeat``.
         """
         with self._lock:
             self._require_open()
@@ -136,7 +140,7 @@ class Engine:
                     fix="make the engine with a larger max_tokens=",
                     tokens=tokens,
                 )
-            session = self._reserve(self.geometry.capacity_for(tokens))
+            session = self._reserve(self.geometry.capacities_for(tokens, self._source_room(source)))
             if lease is not None:
                 try:
                     self._leases.grant(session.capability, lease)
@@ -175,12 +179,12 @@ class Engine:
         with self._lock:
             self._require_session(session)
             self._bring_in(session)
-            other = self._reserve(session.capacity, keep=session)
+            other = self._reserve(session.capacities, keep=session)
             slab = self.segments.slabs["data"]
-            for name, offset in self.geometry.offsets(session.capacity).items():
-                size = self.geometry.by_name[name].bytes_for(session.length)
+            for name, offset in self.geometry.offsets(session.capacities).items():
+                size = self.geometry.by_name[name].bytes_for(session.lengths)
                 slab.bytes(other.base + offset, size).copy_(slab.bytes(session.base + offset, size))
-            other.length = session.length
+            other.length, other.source_length = session.length, session.source_length
             other.logits = None if session.logits is None else session.logits.clone()
             return other
 
@@ -197,6 +201,16 @@ class Engine:
                 del self._sessions[session.capability]
 
     # -- steps
+
+    def encode(self, session: Session, source: Sequence[int] | torch.Tensor) -> None:
+        """Has the encoder read a source, tokens or features; the text of the session begins anew."""
+        self.scheduler.wait([self._submit_source(session, source)])
+
+    def submit_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> "Future[torch.Tensor]":
+        """``encode`` in a thread of the engine's own; the result says nothing."""
+        request = self._submit_source(session, source)
+        self.scheduler.start()
+        return request.future
 
     def prefill(self, session: Session, tokens: Sequence[int]) -> torch.Tensor:
         """``dtype[vocabulary]``: the logits behind the last token, after all of them are in the state."""
@@ -237,9 +251,17 @@ class Engine:
             self._require_readable(session, tokens)
             return self._enqueue(session, tokens, is_prompt=is_prompt)
 
-    def _enqueue(self, session: Session, tokens: Sequence[int], *, is_prompt: bool) -> StepRequest:
+    def _submit_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> StepRequest:
+        with self._lock:
+            self._require_free(session)
+            tensor = source_tensor(self.subject.source, source, session, self._vocabulary)
+            return self._enqueue(session, (), is_prompt=True, source=tensor)
+
+    def _enqueue(
+        self, session: Session, tokens: Sequence[int], *, is_prompt: bool, source: torch.Tensor | None = None
+    ) -> StepRequest:
         """A request of a session that may have one; the lock is held."""
-        request = StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt)
+        request = StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source)
         self._pending[session.capability] = request
         self._leases.renew(session.capability)
         request.future.add_done_callback(lambda _: self._forget(session, request))
@@ -257,13 +279,17 @@ class Engine:
                 del self._pending[session.capability]
 
     def _read_part(self, request: StepRequest) -> torch.Tensor | None:
-        """Runs a part of a prompt; the logits behind it, if it was the last."""
+        """Runs a part of a prompt, or an encoding; the logits behind it, if it was the last."""
         with self._lock:
             session = request.owner
             self._require_session(session)
             self._bring_in(session)
-            request.done += self._runner.read_part(session, request.tokens[request.done :])
             self._leases.renew(session.capability)
+            if request.source is not None:
+                self.host.drop(session)  # what it has there is of another source
+                self._runner.encode(session, request.source)
+                return _NO_LOGITS
+            request.done += self._runner.read_part(session, request.tokens[request.done :])
             return None if request.done < len(request.tokens) else _logits_of(session)
 
     def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
@@ -311,9 +337,9 @@ class Engine:
         return results
 
     def _can_join(self, first: StepRequest, other: StepRequest) -> bool:
-        """Whether another session is at a length for which the step of the first is made, and may run."""
-        kv_length = self._runner.kv_length
-        return other.owner.is_open and kv_length(first.owner) == kv_length(other.owner)
+        """Whether another session is at lengths for which the step of the first is made, and may run."""
+        lengths = self._runner.step_lengths
+        return other.owner.is_open and lengths(first.owner) == lengths(other.owner)
 
     # -- what there is
 
@@ -350,10 +376,22 @@ class Engine:
 
     # -- sizes and checks
 
-    def _reserve(self, capacity: int, *, keep: Session | None = None) -> Session:
-        capability, size = token_hex(16), self.geometry.arena_bytes(capacity)
+    def _source_room(self, source: int | None) -> int:
+        """Positions of the longest source of a session; ``INVALID_CONFIG`` for more than the engine's."""
+        limit = self.limits.max_source
+        length = longest_source(self.geometry, None if source is None else _whole("source", source), limit)
+        if length > limit:
+            raise InvalidConfig(
+                f"a session for a source of {length}, in an engine for {limit} at most",
+                fix="make the engine with a larger max_source=",
+                source=length,
+            )
+        return length
+
+    def _reserve(self, capacities: StateLengths, *, keep: Session | None = None) -> Session:
+        capability, size = token_hex(16), self.geometry.arena_bytes(capacities)
         base = self._take_arena(capability, size, [] if keep is None else [keep])
-        session = Session(self, capability, capacity=capacity, base=base, arena_bytes=size)
+        session = Session(self, capability, capacities=capacities, base=base, arena_bytes=size)
         self._sessions[capability] = session
         return session
 
@@ -407,6 +445,29 @@ class Engine:
         self._runner.forget(session)
         session.is_resident = False
 
+    def _make_steps(self, checkpoint: Checkpoint) -> StepsByShape:
+        """The steps, none bound yet, in segments that the largest of them fit in."""
+        largest = largest_steps(self.subject, self.limits)
+        stream = None if self.limits.ring is None else self._stream_of(largest, self.limits.ring)
+        streamed = None if stream is None else stream.ring.bytes
+        sizes = engine_sizes(self.subject, self.limits, largest, self._device, streamed=streamed)
+        self.segments, self.stream = Segments(sizes, self._device), stream
+        keys = weight_keys(checkpoint) if stream is None else {}
+        steps = StepsByShape(self.subject, self.segments, checkpoint.weights, keys, stream)
+        for shape, planned in largest.items():
+            steps.keep(shape, planned)
+        return steps
+
+    def _stream_of(self, largest: Mapping[Shape, PlannedStep], capacity: int) -> WeightStream:
+        """The ring of the step that decodes most, which the others follow."""
+        if self.geometry.has_source:
+            raise UnsupportedOp(
+                "an encoder and its decoder read other weights, and one ring streams those of one pass",
+                fix="run a model with an encoder without ring=",
+            )
+        planned = next(iter(largest.values()))
+        return WeightStream(planned.program.graph, planned.plan, capacity=capacity, device=self._device)
+
     def _require_open(self) -> None:
         if not self._is_open:
             raise InvalidConfig("the engine is closed", fix="make another one")
@@ -418,13 +479,19 @@ class Engine:
         if session.is_broken:
             raise SessionUnknown("a step of the session failed half way", fix="close it, and open another one")
 
-    def _require_readable(self, session: Session, tokens: Sequence[int]) -> None:
-        """What every request needs: an open session that waits for nothing else, tokens of the model, and room."""
+    def _require_free(self, session: Session) -> None:
+        """What every request needs: an open session that waits for nothing else."""
         self._require_session(session)
         if self._waits(session.capability):
             raise InvalidConfig("the session waits for a step already", fix="wait for that, or cancel it")
-        self._require_tokens(tokens)
+
+    def _require_readable(self, session: Session, tokens: Sequence[int]) -> None:
+        """What reading needs beside: tokens of the model, room, and a source where there is an encoder."""
+        self._require_free(session)
+        require_tokens(tokens, self._vocabulary)
         self._require_room(session, len(tokens))
+        if self.geometry.has_source and not session.source_length:
+            raise InvalidConfig("the session has no source", fix="have it encode one first")
 
     def _require_room(self, session: Session, tokens: int) -> None:
         if session.length + tokens > session.capacity:
@@ -435,21 +502,6 @@ class Engine:
                 length=session.length,
                 capacity=session.capacity,
             )
-
-    def _require_tokens(self, tokens: Sequence[int]) -> None:
-        if not tokens:
-            raise InvalidConfig("there are no tokens", fix="give at least one")
-        for token in tokens:
-            if not is_whole(token) or not 0 <= token < self._vocabulary:
-                raise InvalidConfig(
-                    f"{token!r:.40} is no token of the model", fix=f"tokens are 0 to {self._vocabulary - 1}"
-                )
-
-
-def _stream_of(largest: Mapping[StepShape, PlannedStep], capacity: int, device: torch.device) -> WeightStream:
-    """The ring of the step that decodes most, which the others follow."""
-    planned = next(iter(largest.values()))
-    return WeightStream(planned.program.graph, planned.plan, capacity=capacity, device=device)
 
 
 def _logits_of(session: Session) -> torch.Tensor:

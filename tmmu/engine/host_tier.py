@@ -2,7 +2,8 @@
 
 An image has the positions that a session has read, and what recurs, as they were when they were last copied. Growing
 tensors are copied from the first position that is new, since positions that were read do not change; so a session that
-leaves a second time moves what it has read since. Invariants: images take at most ``budget`` bytes together; an image
+leaves a second time moves what it has read since. A session that reads another source begins anew, and so does its
+image (``drop``). Invariants: images take at most ``budget`` bytes together; an image
 is the session's and leaves with it.
 """
 
@@ -12,7 +13,7 @@ from typing import Final
 
 import torch
 
-from tmmu.engine.geometry import Geometry, StateTensor
+from tmmu.engine.geometry import Geometry, StateLengths, StateTensor
 from tmmu.engine.session import Session
 from tmmu.errors import SegmentFull
 from tmmu.runtime.memory.slab import Slab
@@ -23,12 +24,12 @@ CHUNK_BYTES: Final = 8 << 20
 
 @dataclass(slots=True)
 class _Image:
-    """``tensors``: ``uint8[bytes]`` by name, of the capacity of the session; ``positions`` of them are copied."""
+    """``tensors``: ``uint8[bytes]`` by name, of the capacity of the session; ``lengths`` of them are copied."""
 
     tensors: dict[str, torch.Tensor]
     size: int
-    positions: int = -1
-    """Before it was filled; then positions that the session had read, which its state is a function of."""
+    lengths: StateLengths | None = None
+    """``None`` before it was filled; then what the session had read, which its state is a function of."""
 
 
 @dataclass(slots=True)
@@ -55,21 +56,21 @@ class HostTier:
     def copy_out(self, session: Session) -> None:
         """Brings the image of a session up to date; the arena stays as it is. ``SEGMENT_FULL`` where it has no room."""
         image = self._images.get(session.capability) or self._make_image(session)
-        if image.positions == session.length:
+        if image.lengths == session.lengths:
             return
         for tensor, offset in self._tensors_at(session):
-            start = tensor.bytes_for(max(image.positions, 0)) if tensor.grows else 0
-            end = tensor.bytes_for(session.length)
+            start = tensor.bytes_for(image.lengths) if image.lengths and tensor.grows else 0
+            end = tensor.bytes_for(session.lengths)
             self.counts.bytes_out += end - start
             source, target = self.slab.bytes(session.base + offset, end), image.tensors[tensor.name]
             _copy(source, target, start, end)
-        image.positions = session.length
+        image.lengths = session.lengths
 
     def copy_in(self, session: Session) -> None:
         """Fills the arena of a session, which has its bytes but not its content, from its image."""
         image = self._images[session.capability]
         for tensor, offset in self._tensors_at(session):
-            size = tensor.bytes_for(session.length)
+            size = tensor.bytes_for(session.lengths)
             self.counts.bytes_in += size
             _copy(image.tensors[tensor.name], self.slab.bytes(session.base + offset, size), 0, size)
 
@@ -86,7 +87,7 @@ class HostTier:
                 tensor.zero_()  # the host's allocator may give these bytes to anybody
 
     def _make_image(self, session: Session) -> _Image:
-        sizes = {tensor.name: tensor.bytes_for(session.capacity) for tensor in self.geometry.tensors}
+        sizes = {tensor.name: tensor.bytes_for(session.capacities) for tensor in self.geometry.tensors}
         size = sum(sizes.values())
         if self.used + size > self.budget:
             raise SegmentFull(
@@ -105,7 +106,7 @@ class HostTier:
 
     def _tensors_at(self, session: Session) -> Iterator[tuple[StateTensor, int]]:
         """(tensor, byte offset in the arena) of each tensor of a session."""
-        offsets = self.geometry.offsets(session.capacity)
+        offsets = self.geometry.offsets(session.capacities)
         return ((tensor, offsets[tensor.name]) for tensor in self.geometry.tensors)
 
 

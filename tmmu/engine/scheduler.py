@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from tmmu.engine.ready_queue import ReadyQueue
 
@@ -20,11 +20,15 @@ JOIN_SECONDS: Final = 60.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request(Generic[Owner, Result]):
-    """Tokens that a session is to read. A prompt is read in parts: ``done`` tokens are in the state."""
+    """Tokens that a session is to read. A prompt is read in parts: ``done`` tokens are in the state.
+
+    ``source``: what an encoder reads instead, in one part, as a prompt.
+    """
 
     owner: Owner
     tokens: Sequence[int]
     is_prompt: bool
+    source: Any = None
     done: int = 0
     future: "Future[Result]" = field(default_factory=Future)
 

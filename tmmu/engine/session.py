@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tmmu.engine.geometry import StateLengths
 from tmmu.engine.sampling import Sampling
 from tmmu.errors import InvalidConfig, SessionUnknown
 
@@ -20,10 +21,14 @@ class Session:
     A context manager, which closes it. Nothing of its arena leaves the engine: logits are copies.
     """
 
-    def __init__(self, engine: "Engine", capability: str, *, capacity: int, base: int, arena_bytes: int) -> None:
+    def __init__(
+        self, engine: "Engine", capability: str, *, capacities: StateLengths, base: int, arena_bytes: int
+    ) -> None:
         self.engine, self.capability = engine, capability
-        self.capacity, self.base, self.arena_bytes = capacity, base, arena_bytes
+        self.capacities, self.base, self.arena_bytes = capacities, base, arena_bytes
         self.length = 0
+        self.source_length = 0
+        """Positions of the source, which ``encode`` has read; 0 before, and of a model without an encoder."""
         self.logits: torch.Tensor | None = None
         """``dtype[vocabulary]`` behind the last token; ``None`` before the first."""
         self.is_open = self.is_resident = True
@@ -31,6 +36,28 @@ class Session:
         """A count of the engine's that grows with each use of any session."""
         self.is_broken = False
         """Whether a step failed half way, after which state that recurs is between two tokens."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens for which there is room."""
+        return self.capacities.text
+
+    @property
+    def lengths(self) -> StateLengths:
+        """Positions that are read, of which its state is a function."""
+        return StateLengths(self.length, self.source_length)
+
+    def encode(self, source: Sequence[int] | torch.Tensor) -> None:
+        """Has the encoder read a source: tokens, or features ``dtype[bins, frames]`` of speech. The text begins anew.
+
+        What the decoder attends to across is computed here, once, and stays in the state. ``INVALID_CONFIG`` for a
+        source of another kind, for one that does not fit, and where the model has no encoder.
+        """
+        self.engine.encode(self, source)
+
+    async def encode_async(self, source: Sequence[int] | torch.Tensor) -> None:
+        """``encode`` for asyncio."""
+        await wrap_future(self.engine.submit_source(self, source))
 
     def prefill(self, ids: Sequence[int] | torch.Tensor) -> torch.Tensor:
         """``dtype[vocabulary]``: the logits behind the last of these tokens, which follow what is there.
@@ -56,7 +83,8 @@ class Session:
     ) -> Iterator[int]:
         """Yields up to ``max_new_tokens`` tokens; a token of ``stop``, by default the model's own, is the last.
 
-        ``ids``: a prompt that follows what is there; without it the text goes on behind the last token in the state.
+        ``ids``: a prompt that follows what is there; without it the text goes on behind the last token in the state, or
+        begins with the start token of an encoder-decoder.
         What is drawn depends on ``seed`` alone, whoever else runs: as after ``torch.manual_seed(seed)``. The last token
         that is yielded is not in the state. The prompt is read when the first token is taken.
         """
@@ -77,7 +105,8 @@ class Session:
         """``generate`` for asyncio: steps run in a thread of the engine's own."""
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         run = self._generation(max_new_tokens, sampling, seed, stop)
-        logits = self._last_logits() if ids is None else await self._read_elsewhere(tokens_of(ids))
+        prompt = self._prompt(ids)
+        logits = self._last_logits() if prompt is None else await self._read_elsewhere(prompt)
         while run.goes_on:
             token = run.choose(logits)
             yield token
@@ -127,12 +156,19 @@ class Session:
         return _Generation(sampling=sampling, generator=generator, remaining=count, ends=ends)
 
     def _tokens(self, ids: Sequence[int] | torch.Tensor | None, run: "_Generation") -> Iterator[int]:
-        logits = self._last_logits() if ids is None else self.prefill(ids)
+        prompt = self._prompt(ids)
+        logits = self._last_logits() if prompt is None else self.prefill(prompt)
         while run.goes_on:
             token = run.choose(logits)
             yield token
             if run.goes_on:
                 logits = self.decode(token)
+
+    def _prompt(self, ids: Sequence[int] | torch.Tensor | None) -> list[int] | None:
+        """What is read before the first token is chosen; ``None`` where the text goes on."""
+        if ids is not None:
+            return tokens_of(ids)
+        return list(self.engine.start) if self.length == 0 and self.engine.start else None
 
     def _last_logits(self) -> torch.Tensor:
         if self.logits is None:
@@ -173,6 +209,15 @@ def tokens_of(ids: Sequence[int] | torch.Tensor) -> list[int]:
     if not isinstance(ids, Sequence) or isinstance(ids, (str, bytes)) or not all(map(is_whole, ids)):
         raise InvalidConfig("tokens are not whole numbers", fix="give what the tokenizer makes of the text")
     return list(ids)
+
+
+def require_tokens(tokens: Sequence[int], vocabulary: int) -> None:
+    """``INVALID_CONFIG`` unless there is at least one, and each is below ``vocabulary``."""
+    if not tokens:
+        raise InvalidConfig("there are no tokens", fix="give at least one")
+    for token in tokens:
+        if not is_whole(token) or not 0 <= token < vocabulary:
+            raise InvalidConfig(f"{token!r:.40} is no token of the model", fix=f"tokens are 0 to {vocabulary - 1}")
 
 
 def is_whole(value: object) -> bool:

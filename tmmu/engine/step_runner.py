@@ -6,20 +6,27 @@ from typing import Final
 
 import torch
 
-from tmmu.engine.capture.step import IDS, LAST, POSITIONS, StepShape
-from tmmu.engine.geometry import Geometry
+from tmmu.engine.capture.encoder import EncodingShape
+from tmmu.engine.capture.model_call import IDS, LAST, POSITIONS, SOURCE, SOURCE_LENGTHS
+from tmmu.engine.capture.step import StepShape
+from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.session import Session
-from tmmu.engine.steps_by_shape import StepsByShape
+from tmmu.engine.steps_by_shape import Shape, StepsByShape
 from tmmu.runtime.memory.segments import Segments
 
 PREFILL_TOKENS: Final = (512, 256, 128, 64, 32, 16)
 """How many tokens of a prompt a step reads at most, longest first; what is behind a prompt's end is padding."""
 
 
-def prefill_shape(geometry: Geometry, tokens: int, end: int) -> StepShape:
-    """The shape of a step of one row that writes ``tokens`` positions, the last of them before ``end``."""
-    is_fresh = geometry.recurs and tokens > 1
-    return StepShape(rows=1, tokens=tokens, kv_length=geometry.kv_length_for(end), is_fresh=is_fresh)
+def prefill_shape(geometry: Geometry, tokens: int, ends: StateLengths) -> StepShape:
+    """The shape of a step of one row that writes ``tokens`` positions, the last of them before the end of the text."""
+    return StepShape(
+        rows=1,
+        tokens=tokens,
+        kv_length=geometry.kv_length_for(ends.text),
+        source_length=geometry.source_length_for(ends.source),
+        is_fresh=geometry.recurs and tokens > 1,
+    )
 
 
 class StepRunner:
@@ -30,21 +37,43 @@ class StepRunner:
     def __init__(self, steps: StepsByShape, segments: Segments) -> None:
         self._steps, self._segments = steps, segments
         self._geometry = steps.subject.geometry
-        self._views: dict[tuple[str, StepShape, int], tuple[torch.Tensor, ...]] = {}
+        self._views: dict[tuple[str, Shape, int], tuple[torch.Tensor, ...]] = {}
 
-    def kv_length(self, session: Session) -> int:
-        """The KV length of a step that decodes the next token of a session."""
-        return self._geometry.kv_length_for(session.length + 1)
+    def step_lengths(self, session: Session) -> StateLengths:
+        """The KV length of a step that decodes the next token of a session, and the length of its source there."""
+        geometry = self._geometry
+        return StateLengths(
+            geometry.kv_length_for(session.length + 1), geometry.source_length_for(session.source_length)
+        )
+
+    def encode(self, session: Session, source: torch.Tensor) -> None:
+        """Reads a source, ``int64[n]`` tokens or features as the encoder has them; the text begins anew.
+
+        A session whose encoding fails has no source.
+        """
+        positions = self._geometry.source_positions or source.shape[0]
+        shape = EncodingShape(source_length=self._geometry.source_length_for(positions))
+        device = self._segments.device
+        if not self._geometry.source_positions:
+            source = torch.nn.functional.pad(source, (0, shape.source_length - positions))
+        inputs = {SOURCE: source.to(device)[None], SOURCE_LENGTHS: torch.tensor([positions], device=device)}
+        session.length = session.source_length = 0
+        session.logits = None
+        self._steps.step(shape).run(inputs, [self._views_of(session, shape, 0)])
+        session.source_length = positions
 
     def read_part(self, session: Session, tokens: Sequence[int]) -> int:
         """Reads the first of these tokens, as many as a step takes; returns their number."""
         positions = self._positions(session, len(tokens))
         part = list(tokens[:positions])
-        shape = prefill_shape(self._geometry, positions, session.length + positions)
+        shape = prefill_shape(
+            self._geometry, positions, StateLengths(session.length + positions, session.source_length)
+        )
         device = self._segments.device
         inputs = {
             IDS: torch.tensor([part + [0] * (positions - len(part))], device=device),
             POSITIONS: torch.arange(session.length, session.length + positions, device=device)[None],
+            SOURCE_LENGTHS: torch.tensor([session.source_length], device=device),
         }
         if positions > 1:
             inputs[LAST] = torch.tensor([len(part) - 1], device=device)
@@ -55,12 +84,14 @@ class StepRunner:
         return len(part)
 
     def decode(self, sessions: Sequence[Session], tokens: Sequence[int]) -> None:
-        """Reads one token of each session, a power of two of them, which have one KV length."""
-        shape = StepShape(rows=len(sessions), tokens=1, kv_length=self.kv_length(sessions[0]))
+        """Reads one token of each session, a power of two of them, for which a step has the same lengths."""
+        lengths = self.step_lengths(sessions[0])
+        shape = StepShape(rows=len(sessions), tokens=1, kv_length=lengths.text, source_length=lengths.source)
         step = self._steps.step(shape)
         inputs = {
             IDS: torch.tensor([[token] for token in tokens], device=self._segments.device),
             POSITIONS: torch.tensor([[session.length] for session in sessions], device=self._segments.device),
+            SOURCE_LENGTHS: torch.tensor([session.source_length for session in sessions], device=self._segments.device),
         }
         rows = [self._views_of(session, shape, row) for row, session in enumerate(sessions)]
         with self._break_on_failure(sessions):
@@ -88,10 +119,10 @@ class StepRunner:
         whole = [tokens for tokens in fitting if tokens <= remaining]
         return enough[-1] if enough else whole[0] if whole else 1
 
-    def _views_of(self, session: Session, shape: StepShape, row: int) -> tuple[torch.Tensor, ...]:
+    def _views_of(self, session: Session, shape: Shape, row: int) -> tuple[torch.Tensor, ...]:
         key = (session.capability, shape, row)
         if key not in self._views:
-            offsets = self._geometry.offsets(session.capacity)
+            offsets = self._geometry.offsets(session.capacities)
             step = self._steps.step(shape)
             self._views[key] = step.row_views(row, self._segments.slabs["data"], session.base, offsets)
         return self._views[key]

@@ -6,15 +6,18 @@ each run.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from tmmu.driver import PlanRequest, compile_graph
+from tmmu.engine.capture.encoder import EncodingShape, capture_encoding
 from tmmu.engine.capture.step import ROW_SEPARATOR, StepModel, StepShape, capture_step
 from tmmu.engine.weight_stream import WeightStream
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
+from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
@@ -27,6 +30,7 @@ from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.memory.tensor_views import segment_layout
 
 TOKEN_SEED = 0
+Shape: TypeAlias = StepShape | EncodingShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,9 @@ class PlannedStep:
         return segment_layout(self.plan).bytes["text"]
 
 
-def plan_step(subject: StepModel, shape: StepShape) -> PlannedStep:
+def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
     """Traces and plans one step; the plan is judged."""
-    captured = capture_step(subject, shape)
+    captured = _capture(subject, shape)
     program = lower_program(captured)
     request = PlanRequest(
         mode="inference", preset="inference", token=token_from_seed(TOKEN_SEED), arenas=default_arenas()
@@ -59,10 +63,14 @@ def plan_step(subject: StepModel, shape: StepShape) -> PlannedStep:
     return PlannedStep(program=program, plan=compiled.plan, constants=constant_values(captured))
 
 
+def _capture(subject: StepModel, shape: Shape) -> CapturedProgram:
+    return capture_encoding(subject, shape) if isinstance(shape, EncodingShape) else capture_step(subject, shape)
+
+
 class BoundStep:
     """A step that runs on the state of sessions, a row each, wherever their arenas lie."""
 
-    def __init__(self, executor: Executor, shape: StepShape) -> None:
+    def __init__(self, executor: Executor, shape: Shape) -> None:
         self.executor, self.shape = executor, shape
         assert executor.bound.state is not None
         self._rows = _windows_by_row(executor, shape.rows)
@@ -72,7 +80,10 @@ class BoundStep:
         return tuple(window.view_at((slab, base + offsets[name])) for name, window in self._rows[row])
 
     def run(self, inputs: Mapping[str, torch.Tensor], rows: Sequence[tuple[torch.Tensor, ...]]) -> torch.Tensor:
-        """``dtype[rows, vocabulary]``: logits in memory of their own. ``rows``: ``row_views`` of each."""
+        """``dtype[rows, vocabulary]``: logits in memory of their own, which an encoding has not.
+
+        ``rows``: ``row_views`` of each.
+        """
         state = rows[0] if len(rows) == 1 else [view for row in rows for view in row]
         taken = {spec.name: inputs[spec.name] for spec in self.executor.inputs}  # a model may not look at positions
         (logits,) = self.executor.run(taken, state=state)
@@ -106,14 +117,14 @@ class StepsByShape:
     ) -> None:
         self.subject, self.segments, self._stream = subject, segments, stream
         self._weights, self._weight_keys = weights, weight_keys
-        self._planned: dict[StepShape, PlannedStep] = {}
-        self._bound: dict[StepShape, BoundStep] = {}
+        self._planned: dict[Shape, PlannedStep] = {}
+        self._bound: dict[Shape, BoundStep] = {}
 
-    def keep(self, shape: StepShape, planned: PlannedStep) -> None:
+    def keep(self, shape: Shape, planned: PlannedStep) -> None:
         """A plan that was made before the segments were."""
         self._planned[shape] = planned
 
-    def step(self, shape: StepShape) -> BoundStep:
+    def step(self, shape: Shape) -> BoundStep:
         """The step of a shape, made at its first use."""
         if shape not in self._bound:
             planned = self._planned.pop(shape, None) or plan_step(self.subject, shape)
@@ -132,7 +143,7 @@ class StepsByShape:
         return self._bound[shape]
 
     @property
-    def shapes(self) -> tuple[StepShape, ...]:
+    def shapes(self) -> tuple[Shape, ...]:
         """What is bound, in the order in which it was."""
         return tuple(self._bound)
 

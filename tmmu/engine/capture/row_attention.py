@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -24,6 +24,7 @@ _WHOLE: Final = ("full_attention", "attention", "hybrid")
 _EXACT: Final = (torch.float32, torch.float64)
 """Dtypes whose scores need no wider one."""
 _ACTIVE: Final[ContextVar["RowCache | ProbeCache | None"]] = ContextVar("active_cache", default=None)
+_SOURCE: Final[ContextVar["SourceAttention | None"]] = ContextVar("active_source", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +35,34 @@ class AttentionForm:
     softcap: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionInputs:
+    """One call of an attention: ``dtype[batch, heads, positions, size]`` each, and what the model says beside."""
+
+    module: torch.nn.Module
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    form: AttentionForm
+    bias: torch.Tensor | None
+
+
+class SourceAttention(Protocol):
+    """The attentions of an encoder-decoder that are not the decoder's to its own text."""
+
+    def attend(self, call: AttentionInputs) -> torch.Tensor | None:
+        """``dtype[batch, positions, heads, size]``; ``None`` where it is the decoder's own."""
+
+
 @contextmanager
-def attend_through(cache: "RowCache | ProbeCache") -> Iterator[None]:
-    """Block in which attentions are those of this cache."""
-    token = _ACTIVE.set(cache)
+def attend_through(cache: "RowCache | ProbeCache", source: SourceAttention | None = None) -> Iterator[None]:
+    """Block in which attentions are those of this cache and, of an encoder-decoder, of a source."""
+    tokens = _ACTIVE.set(cache), _SOURCE.set(source)
     try:
         yield
     finally:
-        _ACTIVE.reset(token)
+        _ACTIVE.reset(tokens[0])
+        _SOURCE.reset(tokens[1])
 
 
 def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers calls
@@ -54,16 +75,22 @@ def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers c
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """``dtype[batch, tokens, heads, size]`` of queries ``dtype[batch, heads, tokens, size]``."""
-    cache = _ACTIVE.get()
+    cache, source = _ACTIVE.get(), _SOURCE.get()
     index: Any = getattr(module, "layer_idx", None)
-    if cache is None or attention_mask is not None or dropout or index is None or kwargs.get("s_aux") is not None:
-        raise UnsupportedOp(
-            f"{type(module).__name__} attends with a mask, dropout or sinks of its own",
-            fix="run the model without an engine",
-        )
+    if cache is None or attention_mask is not None or dropout or kwargs.get("s_aux") is not None:
+        raise _own_attention(module)
+    form = AttentionForm(scaling=scaling, softcap=softcap)
+    if source is not None:
+        call = AttentionInputs(module=module, query=query, key=key, value=value, form=form, bias=position_bias)
+        attended = source.attend(call)
+        if attended is not None:
+            return attended, None
+    if index is None:
+        raise _own_attention(module)
     window = _window_of(module, index, sliding_window)
     if isinstance(cache, ProbeCache):
         cache.note_attention(index, key)
@@ -75,7 +102,8 @@ def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers c
         states = [(key[row : row + 1], value[row : row + 1]) for row in range(query.shape[0])]
     shared = query.shape[1] // states[0][0].shape[1]
     mask = cache.mask(window=window, copies=shared, dtype=query.dtype)
-    form = AttentionForm(scaling=scaling, softcap=softcap)
+    if position_bias is not None:
+        mask = cache.biased_mask(mask, position_bias, shared)
     if query.shape[2] == 1 and query.device.type == "cpu" and query.dtype in _EXACT:
         return _attend_one_token(query, states, mask, form).transpose(1, 2), None
     rows = [
@@ -83,6 +111,13 @@ def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers c
         for row, (keys, values) in enumerate(states)
     ]
     return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2), None
+
+
+def _own_attention(module: torch.nn.Module) -> UnsupportedOp:
+    return UnsupportedOp(
+        f"{type(module).__name__} attends with a mask, dropout or sinks of its own",
+        fix="run the model without an engine",
+    )
 
 
 def _window_of(module: torch.nn.Module, index: int, named: int | None) -> int:

@@ -15,18 +15,20 @@ from tmmu.engine.geometry import StateTensor
 from tmmu.errors import UnsupportedOp
 
 KEY, VALUE = "key", "value"
+CROSS_KEY, CROSS_VALUE = "cross_key", "cross_value"
+"""Kinds of what a decoder attends to across: keys and values of the source."""
 CONVOLUTION, RECURRENT = "convolution", "recurrent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowState:
-    """Keys and values of one layer of one session, ``dtype[kv_length, heads, size]`` each."""
+    """Keys and values of one layer of one session, ``dtype[positions, heads, size]`` each."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
     def heads_first(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views ``dtype[1, heads, kv_length, size]`` of both."""
+        """Views ``dtype[1, heads, positions, size]`` of both."""
         return self.keys.transpose(0, 1)[None], self.values.transpose(0, 1)[None]
 
 
@@ -110,7 +112,7 @@ class RowCache(PositionlessCache):
         direct: frozenset[int],
         is_fresh: bool,
     ) -> None:
-        attentions = [layer_of(tensor.name) for tensor in tensors if tensor.name.endswith(KEY)]
+        attentions = [layer_of(tensor.name) for tensor in tensors if kind_of(tensor.name) == KEY]
         self.row_layers = {
             index: RowLayer(
                 index,
@@ -125,6 +127,7 @@ class RowCache(PositionlessCache):
         self._state = state
         self._gathered: dict[str, torch.Tensor] = {}
         self._masks: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+        self._biased: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -183,9 +186,8 @@ class RowCache(PositionlessCache):
         """
         key = (window, copies if self.positions.shape[1] > 1 else 1, dtype)  # one query: one row, whatever its head
         if key not in self._masks:
-            kv_length = next(iter(self.row_layers.values())).get_max_length()
             own = self.positions[:, :, None]
-            places = torch.arange(kv_length, device=own.device)
+            places = torch.arange(self.kv_length, device=own.device)
             allowed = places <= own
             if window:
                 allowed = allowed & (places > own - window)
@@ -193,6 +195,23 @@ class RowCache(PositionlessCache):
             mask = mask.masked_fill_(allowed, 0.0)[:, None]
             self._masks[key] = mask.repeat(1, 1, key[1], 1) if key[1] > 1 else mask
         return self._masks[key]
+
+    def biased_mask(self, mask: torch.Tensor, bias: torch.Tensor, copies: int) -> torch.Tensor:
+        """``dtype[rows, heads / copies, copies · tokens, kv_length]``: a mask and a bias of each head.
+
+        ``bias``: ``dtype[rows, heads, tokens, kv_length]``. Added once for all layers that have both in common.
+        """
+        key = (id(mask), id(bias))
+        if key not in self._biased:
+            rows, heads, tokens, kv_length = bias.shape
+            grouped = bias.reshape(rows, heads // copies, copies * tokens, kv_length)
+            self._biased[key] = mask, bias, mask + grouped
+        return self._biased[key][2]
+
+    @property
+    def kv_length(self) -> int:
+        """Positions to which the step attends."""
+        return next(iter(self.row_layers.values())).get_max_length()
 
     def _gather(self, name: str) -> torch.Tensor:
         if name not in self._gathered:
@@ -205,10 +224,12 @@ class ProbeCache(PositionlessCache):
     """The cache of a step of one token that is run to learn the geometry: it returns what it is given.
 
     ``direct``: layers whose attention took what came back as it was; ``attended``: those that attended at all.
+    ``of_source``: of keys and values of the source.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_source: bool = False) -> None:
         super().__init__(layers=[])
+        self.of_source = of_source
         self.direct: set[int] = set()
         self.attended: set[int] = set()
         self.keys: dict[int, torch.Tensor] = {}
@@ -217,9 +238,10 @@ class ProbeCache(PositionlessCache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes down the form of ``dtype[1, heads, 1, size]``."""
+        """Takes down the form of ``dtype[1, heads, positions, size]``."""
         del args, kwargs
-        for kind, tensor in ((KEY, key_states), (VALUE, value_states)):
+        kinds = (CROSS_KEY, CROSS_VALUE) if self.of_source else (KEY, VALUE)
+        for kind, tensor in zip(kinds, (key_states, value_states), strict=True):
             self._note(state_name(layer_idx, kind), tensor.dtype, (tensor.shape[1], tensor.shape[3]), grows=True)
         self.keys[layer_idx] = key_states
         return key_states, value_states
@@ -270,17 +292,27 @@ class ProbeCache(PositionlessCache):
 
     def tensors(self) -> tuple[StateTensor, ...]:
         """The state of a session, layer by layer."""
-        return tuple(sorted(self._tensors.values(), key=lambda tensor: (layer_of(tensor.name), tensor.name)))
+        return sort_tensors(*self._tensors.values())
 
     def _note(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], *, grows: bool) -> None:
         if name in self._tensors:
             raise UnsupportedOp("a layer writes its cache twice in a step", fix="run the model without an engine")
-        self._tensors[name] = StateTensor(name=name, dtype=dtype, shape=shape, grows=grows)
+        self._tensors[name] = StateTensor(name=name, dtype=dtype, shape=shape, grows=grows, of_source=self.of_source)
+
+
+def sort_tensors(*tensors: StateTensor) -> tuple[StateTensor, ...]:
+    """Layer by layer, and by name in each."""
+    return tuple(sorted(tensors, key=lambda tensor: (layer_of(tensor.name), tensor.name)))
 
 
 def state_name(layer: int, kind: str, number: int | None = None) -> str:
     """The name of a tensor of a session's state; ``number`` where a layer has several of a kind."""
     return f"layers.{layer}.{kind}" if number is None else f"layers.{layer}.{kind}.{number}"
+
+
+def kind_of(name: str) -> str:
+    """The kind of a tensor of a session's state."""
+    return name.split(".")[2]
 
 
 def layer_of(name: str) -> int:

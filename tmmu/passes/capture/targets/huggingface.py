@@ -84,10 +84,28 @@ def build(config: Any, dtype: torch.dtype, **options: Any) -> torch.nn.Module:
         architecture = getattr(transformers, name, None)
         if architecture is not None:
             return _instantiate(architecture, config, dtype, options)
-    for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM, transformers.AutoModel):
+    for auto in _auto_classes(config):
         if type(config) in auto._model_mapping:
             return _instantiate(auto._model_mapping[type(config)], config, dtype, options)
     raise CaptureFailed(f"transformers has no model for {type(config).__name__}", fix="name one in `architectures`")
+
+
+def language_auto_class(config: Any) -> Any:
+    """The auto class of transformers that makes the language model of a configuration."""
+    import transformers  # noqa: PLC0415
+
+    if not getattr(config, "is_encoder_decoder", False):
+        return transformers.AutoModelForCausalLM
+    speech: Any = transformers.AutoModelForSpeechSeq2Seq
+    return speech if type(config) in speech._model_mapping else transformers.AutoModelForSeq2SeqLM
+
+
+def _auto_classes(config: Any) -> tuple[Any, ...]:
+    """Those that may know a configuration; a decoder alone is not what an encoder-decoder's means."""
+    import transformers  # noqa: PLC0415
+
+    others = (transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM, transformers.AutoModel)
+    return language_auto_class(config), *others
 
 
 def _instantiate(model_class: Any, config: Any, dtype: torch.dtype, options: Mapping[str, Any]) -> torch.nn.Module:
@@ -189,10 +207,13 @@ def _pixels(sizes: _InputSizes) -> torch.Tensor:
     return torch.empty((sizes.batch, channels, height, width), dtype=sizes.dtype)
 
 
+def feature_shape(config: Any) -> tuple[int, int]:
+    """(bins, frames) of the features of speech that a model takes."""
+    return getattr(config, "num_mel_bins", 80), 2 * getattr(config, "max_source_positions", 1500)
+
+
 def _features(sizes: _InputSizes) -> torch.Tensor:
-    bins = getattr(sizes.config, "num_mel_bins", 80)
-    frames = 2 * getattr(sizes.config, "max_source_positions", 1500)
-    return torch.empty((sizes.batch, bins, frames), dtype=sizes.dtype)
+    return torch.empty((sizes.batch, *feature_shape(sizes.config)), dtype=sizes.dtype)
 
 
 def _waveform(sizes: _InputSizes) -> torch.Tensor:
