@@ -6,6 +6,7 @@ bound; autograd, autocast and gradient tracking are off, because the graph says 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,7 +96,7 @@ class Executor:
     """
 
     def __init__(self, bound: BoundProgram, *, replay: bool = True, hooks: Hooks | None = None) -> None:
-        self._bound = bound
+        self._bound, self._replay = bound, replay
         self._launches = _launches_of(bound, hooks, replay=replay)
         self._input_views = tuple(own_window(bound.views.view(spec.value)) for spec in bound.inputs)
         self._output_views = tuple(bound.views.view(value) for value in bound.outputs)
@@ -114,8 +115,19 @@ class Executor:
         session answers for it. ``INVALID_CONFIG`` for inputs that the plan was not made for, and where an operator
         raises, with its source.
         """
-        tensors = check_inputs(self._bound.inputs, inputs)
+        tensors, bound = self.require_runnable(inputs, state), self._bound
+        with bound.segments.exclusive, self.stack_scope(), bound.stream.activate(), DisableAutocast():
+            self.fill_inputs(tensors)
+            run_launches(bound, self._launches, state)
+            for position in bound.written_inputs:
+                tensors[position].copy_(self._input_views[position])
+            self.note_run()
+            return self.results(views=views)
+
+    def require_runnable(self, inputs: Mapping[str, torch.Tensor], state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The inputs in their order; ``INVALID_CONFIG`` for what no run takes, and for memory that has moved."""
         bound = self._bound
+        tensors = check_inputs(bound.inputs, inputs)
         expected = len(bound.state.windows) if bound.state else 0
         if len(state) != expected:
             raise InvalidConfig(
@@ -124,14 +136,30 @@ class Executor:
         for place in bound.caller_storages:
             if place.storage.data_ptr() != place.pointer or place.storage.nbytes() != place.bytes:
                 raise _moved(place)
-        with bound.segments.exclusive, _StackScope(bound, self._lifetime), bound.stream.activate(), DisableAutocast():
-            for spec, view, tensor in zip(bound.inputs, self._input_views, tensors, strict=True):
-                fill_input(spec, view, tensor)
-            run_launches(bound, self._launches, state)
-            for position in bound.written_inputs:
-                tensors[position].copy_(self._input_views[position])
-            self._lifetime.wait = bound.stream.record_event()
-            return tuple(out.detach() if views else out.clone() for out in self._output_views)
+        return tensors
+
+    def stack_scope(self) -> AbstractContextManager[None]:
+        """Block in which its slab is on the stack; whoever has exclusive access to the segments enters it."""
+        return _StackScope(self._bound, self._lifetime)
+
+    def fill_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copies inputs, in their order, into the memory that its code reads."""
+        for spec, view, tensor in zip(self._bound.inputs, self._input_views, tensors, strict=True):
+            fill_input(spec, view, tensor)
+
+    def results(self, *, views: bool = False) -> tuple[torch.Tensor, ...]:
+        """The outputs of what has just run, copied out of its memory, or as views of that."""
+        return tuple(out.detach() if views else out.clone() for out in self._output_views)
+
+    def note_run(self) -> None:
+        """Has the next ``commit`` wait for what has been issued so far."""
+        self._lifetime.wait = self._bound.stream.record_event()
+
+    def launches_of(self, first: int, last: int) -> tuple[Launch, ...]:
+        """Launches of the steps ``[first, last)`` alone, captured now. ``UNSUPPORTED_OP`` where hooks run between."""
+        if any(launch.first == launch.last for launch in self._launches):
+            raise UnsupportedOp("weights that stream are there for a whole run", fix="bind a plan without a ring")
+        return _launches_of(self._bound, None, replay=self._replay, span=(first, last))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """``UNSUPPORTED_OP``: its memory and the code that is bound to it are neither copied nor stored."""
@@ -266,12 +294,16 @@ def _moved(place: CallerStorage) -> InvalidConfig:
     )
 
 
-def _launches_of(bound: BoundProgram, hooks: Hooks | None, *, replay: bool) -> tuple[Launch, ...]:
-    """The launches of a run; what is captured takes the kernels of the program's own switches."""
+def _launches_of(
+    bound: BoundProgram, hooks: Hooks | None, *, replay: bool, span: tuple[int, int] | None = None
+) -> tuple[Launch, ...]:
+    """The launches of a run, or of a span of it; what is captured takes the kernels of the program's own switches."""
     with under_switches(bound.switches, bound.graph.target):
         single = frozenset(position for variant in bound.variants for position in variant)
         arguments = bound.state.templates if bound.state else ()
-        return launch_plan_of(bound.steps, bound.stream, replay=replay, hooks=hooks, single=single, arguments=arguments)
+        return launch_plan_of(
+            bound.steps, bound.stream, replay=replay, hooks=hooks, single=single, arguments=arguments, span=span
+        )
 
 
 def run_launches(bound: BoundProgram, launches: Sequence[Launch], state: Sequence[torch.Tensor] = ()) -> None:

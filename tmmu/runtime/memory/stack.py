@@ -1,11 +1,21 @@
 """The stack segment: a bump pointer over the slabs of running steps, reset to a watermark when a step ends.
 
-State: the top and its peak, in bytes. Invariants: ``0 <= top <= capacity``, and top is a multiple of the alignment.
-There are no holes: a slab is freed with all that was pushed after it.
+State: the top and its peak, in bytes, and the *parked* bytes: what paused runs left above the top, to be found again.
+Invariants: ``0 <= top <= capacity``, and top is a multiple of the alignment. There are no holes: a slab is freed with
+all that was pushed after it. Nobody gets a slab before whoever has parked bytes in it has moved them.
 """
+
+from typing import Protocol
 
 from tmmu.errors import InvalidConfig, SegmentFull
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, check_alignment, check_size, round_up
+
+
+class ParkedBytes(Protocol):
+    """What a paused run has left in the stack."""
+
+    def make_room(self, low: int, high: int, /) -> None:
+        """Moves what it has in the bytes ``[low, high)`` of the segment, which are written once this returns."""
 
 
 class StackSegment:
@@ -16,13 +26,17 @@ class StackSegment:
         self.alignment = check_alignment(alignment)
         self._top = 0
         self._peak = 0
+        self._parked: list[ParkedBytes] = []
 
     def mark(self) -> int:
         """The top, as a watermark: a ``reset`` to it keeps what lies below."""
         return self._top
 
     def push(self, size: int) -> int:
-        """Byte offset of a new slab of ``size`` bytes, rounded up to the alignment; or ``SEGMENT_FULL``."""
+        """Byte offset of a new slab of ``size`` bytes, rounded up to the alignment; or ``SEGMENT_FULL``.
+
+        Parked bytes in it are moved away first; where that fails, nothing is pushed.
+        """
         padded = round_up(check_size("slab", size), self.alignment)
         if self._top + padded > self.capacity:
             free = self.capacity - self._top
@@ -34,6 +48,8 @@ class StackSegment:
                 free=free,
                 capacity=self.capacity,
             )
+        for parked in self._parked:
+            parked.make_room(self._top, self._top + padded)
         offset, self._top = self._top, self._top + padded
         self._peak = max(self._peak, self._top)
         return offset
@@ -45,6 +61,14 @@ class StackSegment:
                 f"watermark {mark} is not on the stack, whose top is {self._top}", fix="reset to a mark taken before"
             )
         self._top = mark
+
+    def park(self, parked: ParkedBytes) -> None:
+        """Has ``parked`` asked to make room before anybody gets a slab where it has bytes."""
+        self._parked.append(parked)
+
+    def unpark(self, parked: ParkedBytes) -> None:
+        """Forgets it; nothing where it is not parked."""
+        self._parked = [other for other in self._parked if other is not parked]
 
     @property
     def usage(self) -> Usage:

@@ -4,7 +4,7 @@ Invariant: the launches cover every step once, in order. A run of steps that the
 and its halves again, down to single calls from Python; a half is shorter than the whole, so this ends.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Final, TypeAlias
@@ -38,24 +38,27 @@ def launch_plan_of(  # noqa: PLR0913 - steps and a stream, and what each binding
     hooks: Hooks | None = None,
     single: Container[int] = (),
     arguments: Sequence[torch.Tensor] = (),
+    span: tuple[int, int] | None = None,
 ) -> tuple[Launch, ...]:
-    """Launches of all steps in order, with the hooks between them.
+    """Launches of all steps in order, or of those of the half-open ``span``, with the hooks between them.
 
     Steps are captured only with ``replay``. Each position in ``single`` has a launch of its own, to be exchanged. Every
     launch of steps takes a tensor in place of each of ``arguments``.
     """
     hooks = hooks or {}
-    capturable = [
-        replay and step.is_settled and index not in single and stream.can_capture(step.code)
-        for index, step in enumerate(steps)
-    ]
-    cuts = sorted({0, len(steps), *(position for position in hooks if 0 < position < len(steps))})
+    start, end = span or (0, len(steps))
+
+    def can_capture(position: int) -> bool:
+        step = steps[position]
+        return replay and step.is_settled and position not in single and stream.can_capture(step.code)
+
+    cuts = sorted({start, end, *(position for position in hooks if start < position < end)})
     launches: list[Launch] = []
     for low, high in pairwise(cuts):
         launches += _hook(hooks, low)
-        for first, last, is_capturable in _uniform_runs(capturable, low, high):
+        for first, last, is_capturable in _uniform_runs(can_capture, low, high):
             launches += _launches(steps, stream if is_capturable else None, first, last, arguments)
-    return (*launches, *_hook(hooks, len(steps)))
+    return (*launches, *_hook(hooks, end))
 
 
 def single_launches(
@@ -74,10 +77,10 @@ def _hook(hooks: Hooks, position: int) -> list[Launch]:
     return [Launch(first=position, last=position, run=hooks[position])] if position in hooks else []
 
 
-def _uniform_runs(capturable: Sequence[bool], low: int, high: int) -> Iterator[tuple[int, int, bool]]:
+def _uniform_runs(can_capture: Callable[[int], bool], low: int, high: int) -> Iterator[tuple[int, int, bool]]:
     """(first, last, is capturable) of each longest run of steps alike in that."""
     start = low
-    for is_capturable, group in groupby(capturable[low:high]):
+    for is_capturable, group in groupby(map(can_capture, range(low, high))):
         count = sum(1 for _ in group)
         yield start, start + count, is_capturable
         start += count
