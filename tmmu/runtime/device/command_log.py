@@ -35,11 +35,18 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class HostWait:
+    """The host waited for what the event stands for here, before it submitted what comes later."""
+
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
 class Synchronize:
     """The host waited for the end of all that was submitted before."""
 
 
-Command: TypeAlias = Submit | Record | Wait | Synchronize
+Command: TypeAlias = Submit | Record | Wait | HostWait | Synchronize
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class CommandLog:
     @property
     def stream_count(self) -> int:
         """One more than the highest stream that a command names."""
-        return 1 + max((c.stream for c in self.commands if not isinstance(c, Synchronize)), default=-1)
+        return 1 + max((c.stream for c in self.commands if not isinstance(c, (HostWait, Synchronize))), default=-1)
 
 
 class CommandRecorder(Observer):
@@ -71,6 +78,10 @@ class CommandRecorder(Observer):
     def on_wait(self, stream: Stream, event: Event) -> None:
         """Appends a ``Wait``."""
         self._commands.append(Wait(stream.number, event.number))
+
+    def on_host_wait(self, event: Event) -> None:
+        """Appends a ``HostWait``."""
+        self._commands.append(HostWait(event.number))
 
     def on_synchronize(self) -> None:
         """Appends a ``Synchronize``."""
@@ -111,10 +122,23 @@ class DryRunDevice(Device):
         del source, place
         return no_op
 
+    def make_move(self, source: ByteRange, target: ByteRange) -> Callable[[], object]:
+        """Nothing: there are no bytes."""
+        del source, target
+        return no_op
+
     def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """Nothing: there are no bytes."""
         del place
         return no_op
+
+    def make_zero(self, place: ByteRange) -> Callable[[], object]:
+        """Nothing: there are no bytes."""
+        del place
+        return no_op
+
+    def call_back(self, stream: Stream, callback: Callable[[], object]) -> None:
+        """Nothing: whoever drives a dry run says when a stream gets somewhere."""
 
     def _allocate(self, arena: Arena) -> None: ...
 
@@ -131,3 +155,5 @@ class DryRunDevice(Device):
     def _record(self, event: Event, stream: Stream) -> None: ...
 
     def _wait(self, stream: Stream, event: Event) -> None: ...
+
+    def _wait_on_host(self, event: Event) -> None: ...

@@ -7,6 +7,8 @@ driver has read its source, and no event would tell when it has; so those copies
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Final
 
 import torch
@@ -42,6 +44,7 @@ class CudaDevice(MemoryDevice):
         self._cuda_events: list[Any] = []
         self._callers: dict[int, Stream] = {}
         self._adopted: Any = None
+        self._callbacks: dict[int, _HostCallbacks] = {}
 
     def caller_stream(self) -> Stream:
         """The stream that is torch's current one now; each CUDA stream is adopted once, by its handle."""
@@ -69,14 +72,34 @@ class CudaDevice(MemoryDevice):
         target = self._bytes(place)
         return partial(target.copy_, source, non_blocking=source.is_pinned())
 
+    def make_move(self, source: ByteRange, target: ByteRange) -> Callable[[], object]:
+        """One ``cudaMemcpyAsync`` between views that are made here, once."""
+        here, there = self._bytes(source), self._bytes(target)
+        return partial(there.copy_, here, non_blocking=here.is_pinned() or there.is_pinned())
+
     def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """Every byte 255, by a kernel on the stream that runs it."""
         return partial(self._bytes(place).fill_, 255)
+
+    def make_zero(self, place: ByteRange) -> Callable[[], object]:
+        """Every byte 0, by a kernel on the stream that runs it."""
+        return partial(self._bytes(place).fill_, 0)
+
+    def call_back(self, stream: Stream, callback: Callable[[], object]) -> None:
+        """By a thread for each stream, which waits for an event of its own: torch has no ``cudaLaunchHostFunc``."""
+        event = self._cuda.Event(enable_timing=False, blocking=True)
+        event.record(self._cuda_streams[stream.number])
+        if stream.number not in self._callbacks:
+            self._callbacks[stream.number] = _HostCallbacks(stream.name)
+        self._callbacks[stream.number].put(event, callback)
 
     def close(self) -> None:
         """The GPU has run all tasks, and its memory goes back to torch."""
         if self._slabs or self._cuda_streams:
             self._cuda.synchronize(self.device)
+        for callbacks in self._callbacks.values():
+            callbacks.stop()
+        self._callbacks = {}
         self._slabs.clear()
         self._cuda_streams, self._cuda_events, self._callers = [], [], {}
 
@@ -115,8 +138,36 @@ class CudaDevice(MemoryDevice):
     def _wait(self, stream: Stream, event: Event) -> None:
         self._cuda_streams[stream.number].wait_event(self._cuda_events[event.number])
 
+    def _wait_on_host(self, event: Event) -> None:
+        self._cuda_events[event.number].synchronize()
+
     def _synchronize(self) -> None:
         self._cuda.synchronize(self.device)
+
+
+class _HostCallbacks:
+    """A thread that waits for events in their order, sleeping, and makes a call after each."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[tuple[Any, Callable[[], object]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=f"tmmu {name} landed", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Any, callback: Callable[[], object]) -> None:
+        """The call is made after the event."""
+        self._queue.put((event, callback))
+
+    def stop(self) -> None:
+        """All calls are made and the thread has ended."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            event, callback = entry
+            with suppress(RuntimeError):  # what failed is raised where the host waits for the task itself
+                event.synchronize()
+            callback()
 
 
 def pci_address(properties: Any) -> str:

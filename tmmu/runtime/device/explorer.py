@@ -23,7 +23,16 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from tmmu.errors import InvalidConfig
-from tmmu.runtime.device.command_log import Command, CommandLog, DryRunDevice, Record, Submit, Synchronize, Wait
+from tmmu.runtime.device.command_log import (
+    Command,
+    CommandLog,
+    DryRunDevice,
+    HostWait,
+    Record,
+    Submit,
+    Synchronize,
+    Wait,
+)
 from tmmu.runtime.device.interface import ByteRange
 from tmmu.runtime.device.tags import NEVER, TORN, IntendedContents, Mismatch, Tag, TaskTags, make_mismatch
 
@@ -198,12 +207,17 @@ class _TransitionBuilder:
             case Record(event=event, stream=stream):
                 self.events[event] = {**self.after[stream], stream: len(self.transitions[stream])}
             case Wait(stream=stream, event=event):
-                after = self.after[stream]
-                for other_stream, count in self.events.get(event, {}).items():
-                    after[other_stream] = max(after.get(other_stream, 0), count)
+                self._order(self.after[stream], event)
+            case HostWait(event=event):
+                for after in self.after:
+                    self._order(after, event)
             case Synchronize():
                 done = {stream: len(transitions) for stream, transitions in enumerate(self.transitions)}
                 self.after = [dict(done) for _ in self.transitions]
+
+    def _order(self, after: dict[int, int], event: int) -> None:
+        for stream, count in self.events.get(event, {}).items():
+            after[stream] = max(after.get(stream, 0), count)
 
     def _add_task(self, number: int, stream: int, tags: TaskTags) -> None:
         reads = tuple((cell, tag) for place, tag in tags.expected for cell in _cells_of(self.cells, place))

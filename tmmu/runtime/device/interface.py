@@ -9,6 +9,8 @@ here                       CUDA                       meaning
 ``submit(stream, task)``   kernel launch, memcpy      returns at once; runs when the stream gets there
 ``record(event, stream)``  ``cudaEventRecord``        the event stands for all given to the stream so far
 ``wait(stream, event)``    ``cudaStreamWaitEvent``    later tasks of the stream run after that
+``wait_on_host(event)``    ``cudaEventSynchronize``   the host waits for the latest record
+``call_back(stream, f)``   ``cudaLaunchHostFunc``     ``f`` is called after all given to the stream so far
 ``synchronize()``          ``cudaDeviceSynchronize``  the host waits for all streams
 =========================  =========================  ===================================================
 
@@ -113,6 +115,9 @@ class Observer:
     def on_wait(self, stream: Stream, event: Event) -> None:
         """What ``stream`` is given from now on runs after what ``event`` stands for."""
 
+    def on_host_wait(self, event: Event) -> None:
+        """What ``event`` stands for has ended: all that is submitted from now on, to any stream, runs after it."""
+
     def on_synchronize(self) -> None:
         """All that was submitted so far has ended."""
 
@@ -184,6 +189,12 @@ class Device(ABC):
             observer.on_wait(stream, event)
         self._wait(stream, event)
 
+    def wait_on_host(self, event: Event) -> None:
+        """The host waits until what ``event`` stands for has run; raises what failed on the device, once."""
+        self._wait_on_host(event)
+        for observer in self._observers:
+            observer.on_host_wait(event)
+
     def synchronize(self) -> None:
         """The host waits until every stream has run all its tasks; raises what failed in one, once."""
         self._synchronize()
@@ -218,8 +229,23 @@ class Device(ABC):
         """The ``run`` of a task that copies ``uint8[n]`` of the host to ``place``; ``None`` if there are no bytes."""
 
     @abstractmethod
+    def make_move(self, source: ByteRange, target: ByteRange) -> Callable[[], object]:
+        """The ``run`` of a task that copies the bytes of one arena to as many of another one, of either memory."""
+
+    @abstractmethod
     def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """The ``run`` of a task that sets every byte to 255: as a float of any width that is a NaN."""
+
+    @abstractmethod
+    def make_zero(self, place: ByteRange) -> Callable[[], object]:
+        """The ``run`` of a task that sets every byte to 0."""
+
+    @abstractmethod
+    def call_back(self, stream: Stream, callback: Callable[[], object]) -> None:
+        """Has ``callback`` called once, from a thread of the device's own, after all that the stream was given so far.
+
+        After a task that failed, too. It must not wait for the device. A device that runs nothing calls nothing.
+        """
 
     @abstractmethod
     def _allocate(self, arena: Arena) -> None: ...
@@ -244,3 +270,6 @@ class Device(ABC):
 
     @abstractmethod
     def _wait(self, stream: Stream, event: Event) -> None: ...
+
+    @abstractmethod
+    def _wait_on_host(self, event: Event) -> None: ...

@@ -2,7 +2,8 @@
 
 Two tasks conflict if they touch a common byte and one of them writes it. They must be ordered by *happens-before*, the
 least transitive relation with: tasks of one stream in the order of submission; everything before a record before
-everything after a wait for it; everything before a synchronize before everything after it.
+everything after a wait for it, on every stream where the host waits; everything before a synchronize before everything
+after it.
 
 State: per stream a vector clock (Lamport 1978, Fidge 1988): how many tasks of each stream are known to have ended when
 the stream's next task begins. Per event the clock at its latest record. Per byte (``ShadowMemory``) its last write and
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tmmu.runtime.device.command_log import CommandLog, Record, Submit, Synchronize, Wait
+from tmmu.runtime.device.command_log import CommandLog, HostWait, Record, Submit, Synchronize, Wait
 from tmmu.runtime.device.interface import ByteRange, Task
 from tmmu.runtime.device.shadow import ShadowMemory
 
@@ -80,6 +81,8 @@ def races(log: CommandLog) -> tuple[Race, ...]:
                 events[event] = clocks[stream]
             case Wait(stream=stream, event=event):
                 clocks[stream] = tuple(map(max, clocks[stream], events.get(event, clocks[stream])))
+            case HostWait(event=event):
+                clocks = [tuple(map(max, clock, events.get(event, clock))) for clock in clocks]
             case Synchronize():
                 clocks = [tuple(clocks[stream][stream] for stream in range(streams))] * streams
     return tuple(unordered.values())

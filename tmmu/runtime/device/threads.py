@@ -112,8 +112,14 @@ class ThreadsDevice(MemoryDevice):
         """One copy, or with jitter several that follow each other."""
         if source is None:
             raise ValueError("a device with memory copies bytes")
+        return self._copying(source.numpy(), place)
+
+    def make_move(self, source: ByteRange, target: ByteRange) -> Callable[[], object]:
+        """A copy as of ``make_copy``."""
+        return self._copying(self._bytes(source), target)
+
+    def _copying(self, array: Bytes, place: ByteRange) -> Callable[[], object]:
         target = self._bytes(place)
-        array: Bytes = source.numpy()
         if self._jitter is None:
             return partial(np.copyto, target, array)
         size = -(-len(target) // PARTS) or 1
@@ -123,6 +129,14 @@ class ThreadsDevice(MemoryDevice):
     def make_clear(self, place: ByteRange) -> Callable[[], object]:
         """Every byte 255."""
         return partial(self._bytes(place).fill, 255)
+
+    def make_zero(self, place: ByteRange) -> Callable[[], object]:
+        """Every byte 0."""
+        return partial(self._bytes(place).fill, 0)
+
+    def call_back(self, stream: Stream, callback: Callable[[], object]) -> None:
+        """By the stream's own thread."""
+        self._queues[stream.number].put(callback)
 
     def close(self) -> None:
         """All tasks have run and every thread has ended. An arena's memory lives as long as there is a view of it."""
@@ -176,6 +190,12 @@ class ThreadsDevice(MemoryDevice):
             queue.put(flag.wait)
         if queue.thread is None:
             self._raise_failure()
+
+    def _wait_on_host(self, event: Event) -> None:
+        flag = self._latest.get(event.number)
+        if flag is not None:
+            flag.wait()
+        self._raise_failure()
 
     def _synchronize(self) -> None:
         flags = [Flag() for _ in self._queues]

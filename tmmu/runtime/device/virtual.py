@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tmmu.errors import InvalidConfig
-from tmmu.runtime.device.command_log import CommandLog, DryRunDevice, Record, Submit, Synchronize, Wait
+from tmmu.runtime.device.command_log import CommandLog, DryRunDevice, HostWait, Record, Submit, Synchronize, Wait
 from tmmu.runtime.device.interface import Observer, Stream
 from tmmu.runtime.device.tags import Mismatch, TagChecker
 
@@ -86,6 +86,8 @@ def timeline(log: CommandLog, link: LinkSpeed) -> Timeline:
                 events[event] = free[stream]
             case Wait(stream=stream, event=event):
                 free[stream] = max(free[stream], events.get(event, 0))
+            case HostWait(event=event):
+                free = [max(time, events.get(event, 0)) for time in free]
             case Synchronize():
                 free = [max(free, default=0)] * len(free)
     return Timeline(tasks=tuple(tasks), total_ns=total, link_busy_ns=busy)

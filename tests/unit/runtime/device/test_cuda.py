@@ -1,5 +1,6 @@
 """Calls of CUDA, on a stand-in for ``torch.cuda``; without a GPU the device is refused."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,9 @@ class FakeEvent:
 
     def record(self, stream: FakeStream) -> None:
         self.log.append(f"{stream.name} records {self.number}")
+
+    def synchronize(self) -> None:
+        self.log.append(f"host waits {self.number}")
 
 
 class FakeCuda:
@@ -101,6 +105,25 @@ def test_cuda_device_knows_its_pci_address_and_registrar(fake: FakeCuda) -> None
     assert pci_address(fake.get_device_properties(0)) == "0000:3b:00.0"
     assert pci_address(SimpleNamespace(pci_bus_id=1)) == ""
     assert CudaDevice(cuda=fake).registrar is not None
+
+
+def test_host_is_told_by_a_thread_that_waits_for_an_event_behind_the_task(fake: FakeCuda) -> None:
+    device, told = CudaDevice(cuda=fake), list[int]()
+    host, arena = device.adopt(Slab.over(torch.arange(8, dtype=torch.uint8))), device.allocate(8)
+    stream, event = device.create_stream("s"), device.create_event()
+    for begin, content in ((0, 1), (4, 2)):
+        move = device.make_move(ByteRange(host.number, begin, begin + 4), ByteRange(arena.number, 4 - begin, 8 - begin))
+        device.submit(stream, Task(name="move", run=move))
+        device.call_back(stream, partial(told.append, content))
+    device.submit(stream, Task(name="zero", run=device.make_zero(ByteRange(arena.number, 0, 1))))
+    device.record(event, stream)
+    device.wait_on_host(event)
+    assert device.memory(arena).bytes(0, 8).tolist() == [0, 5, 6, 7, 0, 1, 2, 3]
+    device.close()
+    assert told == [1, 2]
+    waits = [line for line in fake.log if line.startswith("host waits")]
+    assert len(waits) == len(set(waits)) == 3
+    assert all(fake.log.index(line.replace("host waits", "side 1 records")) < fake.log.index(line) for line in waits)
 
 
 def test_index_of_no_gpu_is_refused(fake: FakeCuda) -> None:

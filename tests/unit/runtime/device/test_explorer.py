@@ -57,6 +57,18 @@ def test_synchronize_is_a_wait_for_everything() -> None:
     assert not script.device.explore().counterexamples
 
 
+def test_host_that_waited_for_a_record_waited_for_no_more() -> None:
+    script = Script()
+    script.write(script.a)
+    event = script.record(script.a)
+    script.write(script.a, HIGH)
+    script.device.wait_on_host(event)
+    script.read(script.b)
+    assert not script.device.explore().counterexamples
+    script.read(script.b, HIGH)
+    assert len(script.device.explore().counterexamples) == 1
+
+
 def test_memories_left_by_a_race_are_separate_states() -> None:
     script = Script()
     script.write(script.a, LOW, 1)

@@ -120,3 +120,14 @@ def test_task_that_updates_in_place_does_not_race_with_itself() -> None:
     script = Script()
     script.device.submit(script.a, Task(name="both", reads=(Access(LOW),), writes=(Access(LOW),)))
     assert race_pairs(script) == []
+
+
+def test_host_that_waited_orders_all_streams_after_the_record_and_no_more() -> None:
+    script = Script()
+    script.write(script.a)
+    event = script.record(script.a)
+    script.write(script.a, HIGH)
+    script.device.wait_on_host(event)
+    script.read(script.b, LOW)
+    script.read(script.b, HIGH)
+    assert race_pairs(script) == [(1, 3)]

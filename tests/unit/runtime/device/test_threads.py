@@ -13,6 +13,7 @@ from tmmu.runtime.device.interface import Access, ByteRange, Task
 from tmmu.runtime.device.races import races
 from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
+from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.fences import Fence
 from tmmu.runtime.ring.loop import StreamingLoop
 
@@ -178,6 +179,35 @@ def oracles_find(fence: Fence | None, *, jitter: Jitter) -> tuple[bool, bool]:
     loop.close()
     device.close()
     return bool(tags.mismatches), bool(races(recording.log))
+
+
+@pytest.mark.parametrize("jitter", [None, Jitter(seed=1, max_seconds=0.0005)])
+def test_bytes_move_between_arenas_and_are_zeroed_and_the_caller_is_told_when(jitter: Jitter | None) -> None:
+    device = ThreadsDevice(jitter=jitter)
+    host = device.adopt(Slab.over(torch.arange(16, dtype=torch.uint8)))
+    arena, stream, event = device.allocate(16), device.create_stream("s"), device.create_event()
+    told = Flag()
+    move = device.make_move(ByteRange(host.number, 4, 12), ByteRange(arena.number, 2, 10))
+    device.submit(stream, Task(name="move", run=move))
+    device.submit(stream, Task(name="zero", run=device.make_zero(ByteRange(arena.number, 2, 4))))
+    device.record(event, stream)
+    device.call_back(stream, told.set)
+    device.wait_on_host(event)
+    assert device.memory(arena).bytes(0, 12).tolist() == [0, 0, 0, 0, *range(6, 12), 0, 0]
+    assert told.wait(30)
+    device.close()
+
+
+def test_caller_is_told_of_a_task_that_failed_and_the_failure_is_raised_once(device: ThreadsDevice) -> None:
+    stream, event, told = device.create_stream("s"), device.create_event(), Flag()
+    device.wait_on_host(event)  # never recorded
+    device.submit(stream, Task(name="fails", run=lambda: 1 // 0))
+    device.record(event, stream)
+    device.call_back(stream, told.set)
+    assert told.wait(30)
+    with pytest.raises(ZeroDivisionError):
+        device.wait_on_host(event)
+    device.wait_on_host(event)
 
 
 def test_loop_on_threads_is_right_with_all_fences() -> None:

@@ -47,6 +47,16 @@ def test_wait_delays_a_stream_until_the_record() -> None:
     assert [begin for begin, _ in script.times()] == [0, 2]
 
 
+def test_host_that_waits_for_a_record_delays_every_stream_until_then() -> None:
+    script = TimedScript()
+    script.write(script.b)
+    event = script.record(script.b)
+    script.write(script.b)
+    script.device.wait_on_host(event)
+    script.read(script.a)
+    assert [begin for begin, _ in script.times()] == [0, 2, 2]
+
+
 def test_synchronize_delays_every_stream() -> None:
     script = TimedScript()
     script.write(script.b)
