@@ -23,6 +23,8 @@ VOCABULARY = 20
 TOKENS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20)
 NEAR = 1e-4
 ROOM = 3
+LONG = 10**6
+"""Seconds: nobody leaves for nobody's sake while a rule looks at arenas."""
 HOST = 4 * 96 * 2 * 2 * 16 * 4
 """Bytes of four sessions of the longest text."""
 
@@ -42,7 +44,8 @@ class Shared:
         config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=VOCABULARY, n_positions=96)
         self.model = transformers.GPT2LMHeadModel(config).eval()
         self.time = Time()
-        self.engine = Engine(self.model, max_tokens=96, max_batch=4, max_sessions=ROOM, host=HOST, clock=self.time)
+        self.engine = Engine(self.model, max_tokens=96, max_batch=4, max_sessions=ROOM, host=HOST,
+                             time_to_live=LONG, clock=self.time)  # fmt: skip
         self.known: dict[tuple[int, ...], torch.Tensor] = {}
 
     def logits(self, tokens: list[int]) -> torch.Tensor:
@@ -237,8 +240,11 @@ class EngineMachine(RuleBasedStateMachine):
         whole = self.engine.segments.slabs["data"].bytes(0, self.engine.usage["data"].capacity)
         end, used = 0, 0
         assert all(session.length == len(tokens) for session, tokens in self.tokens.items())
-        images = sum(session.arena_bytes for session in self.tokens if self.engine.host.has(session))
-        assert self.engine.host.used == images <= HOST
+        swapping = self.engine._swapping
+        assert swapping is not None
+        swapping.wait_until_still()
+        with swapping.still():
+            assert self.engine.host.used == swapping.copied_bytes <= HOST
         resident = [session for session in self.tokens if session.is_resident]
         for session in sorted(resident, key=lambda session: session.base):
             assert session.base >= end

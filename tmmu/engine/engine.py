@@ -9,11 +9,13 @@ reserves its bytes when it is opened. A session of an encoder-decoder reads a so
 
 Invariants: the lock is taken while a step runs, and while sessions come and go; a session waits for one request at a
 time; an arena is all zeros when it is reserved, and again before it is free; the state of a session is written by its
-own steps alone.
+own steps alone. With a host tier sessions have arenas while they need them: a session is needed from when it is asked
+for a step until it has no other to do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hmac import compare_digest
 from secrets import token_hex
 from threading import RLock
@@ -25,7 +27,6 @@ import torch
 from tmmu.engine.capture.step import probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint, weight_keys
 from tmmu.engine.geometry import Geometry, StateLengths
-from tmmu.engine.host_tier import HostTier
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
@@ -34,6 +35,9 @@ from tmmu.engine.sizes import EngineLimits, engine_sizes, largest_steps
 from tmmu.engine.source import longest_source, source_tensor
 from tmmu.engine.step_runner import StepRunner
 from tmmu.engine.steps_by_shape import PlannedStep, Shape, StepsByShape
+from tmmu.engine.swap.build import TIME_TO_LIVE, build_swapping, seconds_of
+from tmmu.engine.swap.host_tier import HostTier
+from tmmu.engine.swap.swapping import SessionSwapping
 from tmmu.engine.weight_stream import WeightStream
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, TmmuError, UnsupportedOp
 from tmmu.planner.arenas import parse_size
@@ -60,9 +64,11 @@ class Engine:
     model's. ``budget``: bytes, or text such as ``2GB``, of weights, stack and sessions together. ``max_tokens``: the
     longest session. ``max_source``: tokens of the longest source that an encoder reads, 512 by default. ``max_batch``:
     sessions that a step decodes at most. ``max_sessions``: without a budget, how many of the longest there is room for.
-    ``host``: bytes of host memory for sessions that make room for others; 0: none does. ``ring``: bytes of the device
-    through which the weights stream from the host; ``None``: they stay. ``heap``: bytes for sessions, in place of what
-    the budget leaves. ``queue``: who is served next. ``clock``: seconds, for leases.
+    ``host``: bytes of host memory for sessions that make room for others; 0: none does. ``policy``: who leaves and who
+    comes back, when (``tmmu.engine.policies``); without one ``lru``, if there is a host tier. ``time_to_live``: seconds
+    until an idle session leaves though nobody needs its room. ``ring``: bytes of the device through which the weights
+    stream from the host; ``None``: they stay. ``heap``: bytes for sessions, in place of what the budget leaves.
+    ``queue``: who is served next. ``clock``: seconds, for leases and policies.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -77,6 +83,8 @@ class Engine:
         max_batch: int = 8,
         max_sessions: int = DEFAULT_SESSIONS,
         host: int | str = 0,
+        policy: str | None = None,
+        time_to_live: float = TIME_TO_LIVE,
         ring: int | str | None = None,
         heap: int | str | None = None,
         queue: ReadyQueue[StepRequest] | None = None,
@@ -107,7 +115,6 @@ class Engine:
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         self._steps = self._make_steps(checkpoint)
         self._runner = StepRunner(self._steps, self.segments)
-        self.host = HostTier(geometry=self.geometry, slab=self.segments.slabs["data"], budget=_bytes("host", host))
         self._lock = RLock()
         self._pending: dict[str, StepRequest] = {}
         self._leases = LeaseTable(clock)
@@ -117,10 +124,29 @@ class Engine:
             can_join=self._can_join,
             max_batch=self.limits.max_batch,
             queue=ReadyQueue() if queue is None else queue,
+            can_run=self._can_run,
         )
         self._sessions: dict[str, Session] = {}
-        self._ticks = 0
         self._is_open = True
+        self._swapping = self._build_swapping(policy, _bytes("host", host), time_to_live, clock)
+        self.host = HostTier(0) if self._swapping is None else self._swapping.host
+
+    def _build_swapping(
+        self, policy: str | None, host: int, time_to_live: float, clock: Clock
+    ) -> SessionSwapping | None:
+        """Nothing where nobody is to make room for others."""
+        seconds_of("time_to_live", time_to_live)
+        if policy is None and not host:
+            return None
+        return build_swapping(
+            policy=policy or "lru",
+            host=host,
+            time_to_live=time_to_live,
+            geometry=self.geometry,
+            segments=self.segments,
+            clock=clock,
+            wake=self.scheduler.wake,
+        )
 
     # -- sessions
 
@@ -128,7 +154,9 @@ class Engine:
         """A session with room for ``max_tokens``; its bytes are reserved. ``SEGMENT_FULL`` where there is no room.
 
         ``source``: tokens of the longest source that it encodes, by default the engine's ``max_source``. ``lease``:
-        seconds after which it is closed if nothing is asked of it, not even a ``heartbeat``.
+        seconds after which it is closed if nothing is asked of it, not even a ``heartbeat``. With a host tier this
+        waits for copies that make room, but for no step: where all sessions that are there have one to do, it gets its
+        room when it is first used.
         """
         with self._lock:
             self._require_open()
@@ -141,13 +169,15 @@ class Engine:
                     tokens=tokens,
                 )
             session = self._reserve(self.geometry.capacities_for(tokens, self._source_room(source)))
+        with self._closed_on_failure(session):
             if lease is not None:
-                try:
-                    self._leases.grant(session.capability, lease)
-                except InvalidConfig:
-                    self.close_session(session)
-                    raise
-            return session
+                self._leases.grant(session.capability, lease)
+            if self._swapping is not None:
+                refusal = self._swapping.settle(session)
+                if refusal is not None:
+                    raise refusal
+                self._swapping.rest(session)
+        return session
 
     def heartbeat(self, session: Session) -> None:
         """Renews the lease of a session that is still needed."""
@@ -175,30 +205,50 @@ class Engine:
         return matching
 
     def fork(self, session: Session) -> Session:
-        """A session of its own with a copy of the live bytes of this one."""
-        with self._lock:
-            self._require_session(session)
-            self._bring_in(session)
-            other = self._reserve(session.capacities, keep=session)
-            slab = self.segments.slabs["data"]
-            for name, offset in self.geometry.offsets(session.capacities).items():
-                size = self.geometry.by_name[name].bytes_for(session.lengths)
-                slab.bytes(other.base + offset, size).copy_(slab.bytes(session.base + offset, size))
-            other.length, other.source_length = session.length, session.source_length
-            other.logits = None if session.logits is None else session.logits.clone()
-            return other
+        """A session of its own with a copy of the live bytes of this one. ``SEGMENT_FULL`` where both have no room."""
+        with self._on_device(session):
+            with self._lock:
+                other = self._reserve(session.capacities)
+            with self._closed_on_failure(other):
+                if self._swapping is not None:
+                    self._swapping.require_room(other)
+                with self._lock, self._step([other], [session]):
+                    self._require_session(session)
+                    self._copy_state(session, other)
+                if self._swapping is not None:
+                    self._swapping.rest(other)
+                return other
+
+    def _copy_state(self, session: Session, other: Session) -> None:
+        slab = self.segments.slabs["data"]
+        for name, offset in self.geometry.offsets(session.capacities).items():
+            size = self.geometry.by_name[name].bytes_for(session.lengths)
+            slab.bytes(other.base + offset, size).copy_(slab.bytes(session.base + offset, size))
+        other.length, other.source_length = session.length, session.source_length
+        other.logits = None if session.logits is None else session.logits.clone()
 
     def close_session(self, session: Session) -> None:
-        """Zeroes the arena of a session and frees it."""
+        """Zeroes the arena of a session and frees it, with a host tier once copies of it have landed."""
         with self._lock:
             if session.is_open:
                 session.is_open = False
                 session.logits = None
                 self._leases.end(session.capability)
-                if session.is_resident:
-                    self._give_up_arena(session)
-                self.host.drop(session)
+                self._runner.forget(session)
                 del self._sessions[session.capability]
+                if self._swapping is not None:
+                    self._swapping.close(session)
+                else:
+                    zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
+                    self.segments.data.reclaim(session.capability)
+
+    @contextmanager
+    def _closed_on_failure(self, session: Session) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close_session(session)
+            raise
 
     # -- steps
 
@@ -263,6 +313,8 @@ class Engine:
         """A request of a session that may have one; the lock is held."""
         request = StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source)
         self._pending[session.capability] = request
+        if self._swapping is not None:
+            self._swapping.need(session)
         self._leases.renew(session.capability)
         request.future.add_done_callback(lambda _: self._forget(session, request))
         self.scheduler.submit([request])
@@ -271,50 +323,49 @@ class Engine:
     def _waits(self, capability: str) -> bool:
         """Whether a session waits for a request; one that is done may not be forgotten yet."""
         request = self._pending.get(capability)
-        return request is not None and not request.future.done()
+        if request is not None and request.future.done():
+            self._forget(request.owner, request)
+            request = None
+        return request is not None
 
     def _forget(self, session: Session, request: StepRequest) -> None:
+        """The end of a request, which is done; nothing at the second time."""
         with self._lock:
-            if self._pending.get(session.capability) is request:
-                del self._pending[session.capability]
+            if self._pending.get(session.capability) is not request:
+                return
+            del self._pending[session.capability]
+            if request.future.cancelled():
+                self.scheduler.cancel(request)  # by its future: it is in the queue still
+            if self._swapping is not None:
+                self._swapping.rest(session)
 
     def _read_part(self, request: StepRequest) -> torch.Tensor | None:
         """Runs a part of a prompt, or an encoding; the logits behind it, if it was the last."""
         with self._lock:
             session = request.owner
-            self._require_session(session)
-            self._bring_in(session)
-            self._leases.renew(session.capability)
+            self._require_ready(session)
             if request.source is not None:
-                self.host.drop(session)  # what it has there is of another source
-                self._runner.encode(session, request.source)
+                with self._step([session], is_new=True):
+                    self._runner.encode(session, request.source)
+                self._leases.renew(session.capability)
                 return _NO_LOGITS
-            request.done += self._runner.read_part(session, request.tokens[request.done :])
+            with self._step([session]):
+                request.done += self._runner.read_part(session, request.tokens[request.done :])
+            self._leases.renew(session.capability)
             return None if request.done < len(request.tokens) else _logits_of(session)
 
     def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
-        """One more token of each session, in one step where there is room for all at once; a refusal is a row's own."""
-        results: dict[int, torch.Tensor | Exception] = {}
+        """One more token of each session; a refusal is a row's own."""
         with self._lock:
-            group: list[StepRequest] = []
-            for request in requests:
-                refusal = self._refusal(request, group)
-                if isinstance(refusal, SegmentFull) and group:
-                    results |= self._decode_group(group)
-                    group = []
-                    refusal = self._refusal(request, group)
-                if refusal is None:
-                    group.append(request)
-                else:
-                    results[id(request)] = refusal
-            results |= self._decode_group(group)
+            refusals = {id(request): self._refusal(request) for request in requests}
+            results: dict[int, torch.Tensor | Exception] = {key: error for key, error in refusals.items() if error}
+            results |= self._decode_group([request for request in requests if refusals[id(request)] is None])
         return [results[id(request)] for request in requests]
 
-    def _refusal(self, request: StepRequest, group: Sequence[StepRequest]) -> TmmuError | None:
-        """Why a session cannot run beside those of ``group``; ``None``, and it has its arena, where it can."""
+    def _refusal(self, request: StepRequest) -> TmmuError | None:
+        """Why a session cannot run, if it cannot."""
         try:
-            self._require_session(request.owner)
-            self._bring_in(request.owner, keep=[other.owner for other in group])
+            self._require_ready(request.owner)
         except TmmuError as error:
             return error
         return None
@@ -326,8 +377,10 @@ class Engine:
         while start < len(group):
             rows = group[start : start + (1 << ((len(group) - start).bit_length() - 1))]
             start += len(rows)
+            owners = [row.owner for row in rows]
             try:
-                self._runner.decode([row.owner for row in rows], [row.tokens[0] for row in rows])
+                with self._step(owners):
+                    self._runner.decode(owners, [row.tokens[0] for row in rows])
             except Exception as error:  # noqa: BLE001 - it is the error of these rows, and the others go on
                 results |= {id(row): error for row in rows}
                 continue
@@ -341,6 +394,75 @@ class Engine:
         lengths = self._runner.step_lengths
         return other.owner.is_open and lengths(first.owner) == lengths(other.owner)
 
+    def _can_run(self, request: StepRequest) -> bool:
+        """Whether the state of a session is on the device, or it is refused. Called with the scheduler's lock."""
+        return self._swapping is None or self._swapping.may_run(request.owner)
+
+    def _step(
+        self, written: Sequence[Session], read: Sequence[Session] = (), *, is_new: bool = False
+    ) -> AbstractContextManager[None]:
+        """Block in which states of sessions that may run are read and written, or read alone; the lock is held.
+
+        ``is_new``: what is written begins anew, and follows nothing that was there.
+        """
+        return nullcontext() if self._swapping is None else self._swapping.step(written, read, is_new=is_new)
+
+    # -- making room
+
+    def begin_wait(self, session: Session, expected: float | None = None, kind: str = "") -> None:
+        """The client of a session wants no step for now: ``Session.wait``."""
+        if not isinstance(kind, str):
+            raise InvalidConfig(f"a wait of kind {kind!r:.40}", fix="give a text, such as tool")
+        seconds = None if expected is None else seconds_of("expected", expected)
+        with self._lock:
+            self._require_idle(session)
+            if self._swapping is not None:
+                self._swapping.wait(session, kind=kind, expected=seconds)
+
+    def expect(self, session: Session, seconds: float) -> None:
+        """The client of a session will want a step so soon: ``Session.resume_soon``."""
+        within = seconds_of("within", seconds)
+        with self._lock:
+            self._require_session(session)
+            if self._swapping is not None:
+                self._swapping.expect(session, within)
+
+    def swap_out(self, session: Session) -> None:
+        """Moves the live bytes of a session to the host, and frees its arena; they come back when it is used.
+
+        Nothing where it has left already. ``SEGMENT_FULL`` where the host tier has no room.
+        """
+        with self._lock:
+            self._require_idle(session)
+        if self._swapping is None:
+            raise SegmentFull(
+                "the engine has no host tier", fix="give the engine host=", segment="host", bytes=session.arena_bytes
+            )
+        self._swapping.evict(session)
+
+    def is_resident(self, session: Session) -> bool:
+        """Whether the state of an open session is whole on the device."""
+        return self._swapping is None or self._swapping.is_on_device(session)
+
+    @contextmanager
+    def _on_device(self, session: Session) -> Iterator[None]:
+        """Block in which the state of a session stays on the device. Runs steps of others until it is there."""
+        with self._lock:
+            self._require_session(session)
+            if self._swapping is not None:
+                self._swapping.need(session)
+        if self._swapping is None:
+            yield
+            return
+        swapping = self._swapping
+        try:
+            self.scheduler.run_until(lambda: swapping.may_run(session))
+            with self._lock:
+                self._require_ready(session)
+            yield
+        finally:
+            swapping.rest(session)
+
     # -- what there is
 
     @property
@@ -351,7 +473,8 @@ class Engine:
     @property
     def usage(self) -> dict[str, Usage]:
         """By segment: capacity, used, peak and largest free run, in bytes."""
-        return self.segments.usage
+        with nullcontext() if self._swapping is None else self._swapping.still():
+            return self.segments.usage
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -363,10 +486,12 @@ class Engine:
         """Closes every session and releases the weights. Closing again does nothing."""
         self.scheduler.close()
         with self._lock:
-            self._is_open = False
+            was_open, self._is_open = self._is_open, False
             for session in self.sessions:
                 self.close_session(session)
             self._steps.close()
+        if was_open and self._swapping is not None:
+            self._swapping.shut_down()
 
     def __enter__(self) -> "Engine":
         return self
@@ -388,62 +513,15 @@ class Engine:
             )
         return length
 
-    def _reserve(self, capacities: StateLengths, *, keep: Session | None = None) -> Session:
+    def _reserve(self, capacities: StateLengths) -> Session:
+        """A session that has its arena; with a host tier, one that is needed and will get its arena."""
         capability, size = token_hex(16), self.geometry.arena_bytes(capacities)
-        base = self._take_arena(capability, size, [] if keep is None else [keep])
+        base = 0 if self._swapping is not None else self.segments.data.reserve(capability, size)
         session = Session(self, capability, capacities=capacities, base=base, arena_bytes=size)
+        if self._swapping is not None:
+            self._swapping.open(session)
         self._sessions[capability] = session
         return session
-
-    def _take_arena(self, capability: str, size: int, keep: Sequence[Session]) -> int:
-        """The place of a new arena. Where there is none, idle sessions leave for the host, the longest idle first."""
-        while True:
-            try:
-                return self.segments.data.reserve(capability, size)
-            except SegmentFull:
-                victims = [s for s in self._sessions.values() if s.is_resident and s not in keep]
-                if not victims or not self.host.budget:
-                    raise
-                # Who waits for a step is needed soon; but a step that runs now is needed before.
-                self._move_out(min(victims, key=lambda s: (self._waits(s.capability), s.last_used)))
-
-    def swap_out(self, session: Session) -> None:
-        """Moves the live bytes of a session to the host, and frees its arena; they come back when it is used.
-
-        Nothing where it has left already. ``SEGMENT_FULL`` where the host tier has no room.
-        """
-        with self._lock:
-            self._require_session(session)
-            if not session.is_resident:
-                return
-            if self._waits(session.capability):
-                raise InvalidConfig("the session waits for a step", fix="wait for that, or cancel it")
-            self._move_out(session)
-
-    def _move_out(self, session: Session) -> None:
-        self.host.copy_out(session)
-        self.host.counts.sessions_out += 1
-        self._give_up_arena(session)
-
-    def _bring_in(self, session: Session, keep: Sequence[Session] = ()) -> None:
-        """An arena with the state of a session, which is used now; ``keep`` stay where they are."""
-        session.last_used = self._ticks = self._ticks + 1
-        if session.is_resident:
-            return
-        session.base = self._take_arena(session.capability, session.arena_bytes, [session, *keep])
-        try:
-            self.host.copy_in(session)
-        except BaseException:
-            self._give_up_arena(session)
-            raise
-        session.is_resident = True
-        self.host.counts.sessions_in += 1
-
-    def _give_up_arena(self, session: Session) -> None:
-        zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
-        self.segments.data.reclaim(session.capability)
-        self._runner.forget(session)
-        session.is_resident = False
 
     def _make_steps(self, checkpoint: Checkpoint) -> StepsByShape:
         """The steps, none bound yet, in segments that the largest of them fit in."""
@@ -478,6 +556,21 @@ class Engine:
             raise SessionUnknown("the session is of another engine", fix="use the engine that opened it")
         if session.is_broken:
             raise SessionUnknown("a step of the session failed half way", fix="close it, and open another one")
+
+    def _require_idle(self, session: Session) -> None:
+        self._require_session(session)
+        if self._waits(session.capability):
+            raise InvalidConfig("the session waits for a step", fix="wait for that, or cancel it")
+
+    def _require_ready(self, session: Session) -> None:
+        """What a step needs: an open session whose state is on the device; views of where it was before are gone."""
+        self._require_session(session)
+        if self._swapping is not None:
+            refusal = self._swapping.refusal(session)
+            if refusal is not None:
+                raise refusal
+            if self._swapping.take_moved(session):
+                self._runner.forget(session)
 
     def _require_free(self, session: Session) -> None:
         """What every request needs: an open session that waits for nothing else."""

@@ -36,10 +36,11 @@ class Request(Generic[Owner, Result]):
 class Scheduler(Generic[Owner, Result]):
     """Runs requests. ``read_part`` runs a part of a prompt, and returns the result when it was the last; ``decode``
     runs one token of several requests, and returns a result or a refusal for each; ``can_join`` says whether a
-    request may run in the step of another. They are called by one thread at a time.
+    request may run in the step of another, ``can_run`` whether it may run now: where that changes, call ``wake``. They
+    are called by one thread at a time, the last two with the lock of the scheduler.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what steps are made of, by name
         self,
         *,
         read_part: Callable[[Request[Owner, Result]], Result | None],
@@ -47,8 +48,9 @@ class Scheduler(Generic[Owner, Result]):
         can_join: Callable[[Request[Owner, Result], Request[Owner, Result]], bool],
         max_batch: int,
         queue: ReadyQueue[Request[Owner, Result]],
+        can_run: Callable[[Request[Owner, Result]], bool] = lambda _: True,
     ) -> None:
-        self._read_part, self._decode, self._can_join = read_part, decode, can_join
+        self._read_part, self._decode, self._can_join, self._can_run = read_part, decode, can_join, can_run
         self.max_batch = max_batch
         self._queue = queue
         self._prompt: Request[Owner, Result] | None = None
@@ -77,7 +79,13 @@ class Scheduler(Generic[Owner, Result]):
                 self._prompt, waits = None, True
         if waits:
             _cancel_future(request.future)
+            self.wake()
         return waits
+
+    def wake(self) -> None:
+        """Has everybody who waits look again: a request may run that could not, or is no more."""
+        with self._changed:
+            self._changed.notify_all()
 
     def wait(self, requests: Sequence[Request[Owner, Result]]) -> list[Result]:
         """The results of submitted requests, once all are done; raises what one of them raised.
@@ -85,20 +93,21 @@ class Scheduler(Generic[Owner, Result]):
         Whoever is interrupted meanwhile takes his requests back.
         """
         try:
-            self._run_until_done(requests)
+            self.run_until(lambda: all(request.future.done() for request in requests))
         except BaseException:
             for request in requests:
                 self.cancel(request)
             raise
         return [request.future.result() for request in requests]
 
-    def _run_until_done(self, requests: Sequence[Request[Owner, Result]]) -> None:
-        while not all(request.future.done() for request in requests):
+    def run_until(self, is_over: Callable[[], bool]) -> None:
+        """Runs whatever may run until ``is_over``; waits where nothing may, or somebody else runs it."""
+        while not is_over():
             with self._changed:
-                while self._is_running and not all(request.future.done() for request in requests):
+                while not is_over() and (self._is_running or not self._has_work()):
                     self._changed.wait()
-                if self._is_running:
-                    continue
+                if is_over():
+                    return
                 self._is_running = True
             self._run_step()
 
@@ -124,6 +133,7 @@ class Scheduler(Generic[Owner, Result]):
             self._changed.notify_all()
         for request in waiting:  # outside of the condition: what is told of it takes locks of its own
             _cancel_future(request.future)
+        self.wake()
         if worker is not None:
             worker.join(JOIN_SECONDS)
 
@@ -138,7 +148,8 @@ class Scheduler(Generic[Owner, Result]):
             self._run_step()
 
     def _has_work(self) -> bool:
-        return self._prompt is not None or len(self._queue) > 0
+        """Whether a step of any request may run."""
+        return (self._prompt is not None and self._can_run(self._prompt)) or self._queue.count(self._can_run) > 0
 
     def _run_step(self) -> None:
         """One step of whatever is next. Nobody else runs meanwhile."""
@@ -171,17 +182,18 @@ class Scheduler(Generic[Owner, Result]):
 
     def _prompt_part(self) -> list[Request[Owner, Result]]:
         if self._prompt is None:
-            self._prompt = next(iter(self._queue.take(1, lambda request: request.is_prompt)), None)
-        return [] if self._prompt is None else [self._prompt]
+            prompts = self._queue.take(1, lambda request: request.is_prompt and self._can_run(request))
+            self._prompt = next(iter(prompts), None)
+        return [] if self._prompt is None or not self._can_run(self._prompt) else [self._prompt]
 
     def _decode_batch(self) -> list[Request[Owner, Result]]:
         """The next request that decodes, and as many that may join it as make a power of two."""
-        batch = self._queue.take(1, lambda request: not request.is_prompt)
+        batch = self._queue.take(1, lambda request: not request.is_prompt and self._can_run(request))
         if not batch:
             return []
 
         def joins(request: Request[Owner, Result]) -> bool:
-            return not request.is_prompt and self._can_join(batch[0], request)
+            return not request.is_prompt and self._can_run(request) and self._can_join(batch[0], request)
 
         rows = min(1 + self._queue.count(joins), self.max_batch)
         size = 1 << (rows.bit_length() - 1)

@@ -31,9 +31,7 @@ class Session:
         """Positions of the source, which ``encode`` has read; 0 before, and of a model without an encoder."""
         self.logits: torch.Tensor | None = None
         """``dtype[vocabulary]`` behind the last token; ``None`` before the first."""
-        self.is_open = self.is_resident = True
-        self.last_used = 0
-        """A count of the engine's that grows with each use of any session."""
+        self.is_open = True
         self.is_broken = False
         """Whether a step failed half way, after which state that recurs is between two tokens."""
 
@@ -112,6 +110,23 @@ class Session:
             yield token
             if run.goes_on:
                 logits = await self._read_elsewhere([token])
+
+    def wait(self, expected: float | None = None, *, kind: str = "") -> None:
+        """Says that nothing will be asked for now: for ``expected`` seconds, and for what (``tool``, ``person`` …).
+
+        Its bytes may be copied at once, and leave when a policy has others come; they come back by what is said here.
+        ``INVALID_CONFIG`` while it waits for a step.
+        """
+        self.engine.begin_wait(self, expected, kind)
+
+    def resume_soon(self, within: float = 0.0) -> None:
+        """Says that a waiting session will go on within so many seconds."""
+        self.engine.expect(self, within)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether its state is whole on the device, and it has its arena."""
+        return self.is_open and self.engine.is_resident(self)
 
     def heartbeat(self) -> None:
         """Renews the lease, where there is one."""

@@ -6,12 +6,13 @@ from tmmu.engine.policies.views import Decision, SessionView, Situation
 
 
 class Ledger:
-    """A decision under way. ``free``: room to use now; ``coming``: that, and what leaving sessions will free."""
+    """A decision under way. ``free``: room to use now; ``coming``: that, and what sessions that leave will free."""
 
     def __init__(self, situation: Situation) -> None:
         self.situation = situation
         self.free = situation.free
-        self.coming = situation.free + sum(view.room for view in situation.sessions if view.location == "leaving")
+        leaving = sum(view.room for view in situation.sessions if view.location == "leaving")
+        self.coming = situation.free + situation.clearing + leaving
         self._host_room = situation.host_room
         self._evicted: dict[int, None] = {}
         self._fetched: dict[int, None] = {}
@@ -60,11 +61,12 @@ class Ledger:
 
 def needed_on_host(situation: Situation) -> list[SessionView]:
     """Sessions whose clients wait while their bytes are on the host, longest first."""
-    waiting = [(view.needed_since_ns, view.id, view) for view in situation.sessions if _is_missed(view)]
+    waiting = [(view.needed_since_ns, view.id, view) for view in situation.sessions if is_missed(view)]
     return [view for *_, view in sorted(waiting, key=lambda row: row[:2])]
 
 
-def _is_missed(view: SessionView) -> bool:
+def is_missed(view: SessionView) -> bool:
+    """Whether its client waits while its bytes are on the host."""
     return view.needed_since_ns is not None and view.location == "host"
 
 

@@ -7,6 +7,8 @@ Write-behind: the dirty bytes of an idle session are asked for early, behind wha
 is free the moment it is evicted. What the host has and a step did not change is not copied again, also after the
 session was back on the device.
 
+A session that is needed again while it leaves stays; at most ``STAYS`` times where somebody waits for room.
+
 Host tier: what the device does not have whole counts first. Copies of sessions that are on the device take what is
 left, and are dropped, most recently used first, where an eviction needs their bytes; an only copy never is. An eviction
 for which that is not enough does not happen.
@@ -15,16 +17,39 @@ for which that is not enough does not happen.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tmmu.engine.policies.arbiter import Chunk, LinkArbiter
 from tmmu.engine.policies.history import WaitHistory
+from tmmu.engine.policies.ledger import is_missed
 from tmmu.engine.policies.table import SwapPolicy
 from tmmu.engine.policies.views import LinkView, SessionView, Situation
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
 
 PATIENCE: Final = 8
 """Chunks of others after which a direction of the link is due."""
+STAYS: Final = 16
+"""Times that a session which is needed again while it leaves keeps its room, though somebody waits for room."""
+
+
+class Rooms(Protocol):
+    """Where rooms and copies really lie, for a swapper of which more than numbers is wanted.
+
+    Calls come from within the swapper's own; they must not call it back.
+    """
+
+    @property
+    def largest_free(self) -> int:
+        """Bytes of the longest room that there is."""
+
+    def take(self, session: int) -> bool:
+        """A room for the session, in one piece; false, and nothing has changed, where no gap is long enough."""
+
+    def clear(self, session: int) -> None:
+        """Nobody needs what is in the session's room: ``Swapper.end_clearing`` is told when the room is free."""
+
+    def drop_copy(self, session: int) -> None:
+        """Nobody needs what the host has of the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +75,21 @@ class SwapLimits:
 class Swapper:
     """Sessions on one device, one host tier and one link, under one policy. Ids count up from 0 and never repeat."""
 
-    def __init__(self, policy: SwapPolicy, limits: SwapLimits) -> None:
+    def __init__(self, policy: SwapPolicy, limits: SwapLimits, rooms: Rooms | None = None) -> None:
+        """Without ``rooms`` any two free bytes make a room of two, and rooms are free when they are left."""
         limits.check()
         self.policy, self.limits = policy, limits
+        self._rooms = rooms
         self.arbiter = LinkArbiter(chunk=limits.chunk, in_flight=limits.in_flight, patience=PATIENCE)
         self._views: dict[int, SessionView] = {}
         self._flying: dict[int, int] = {}
         self._closing: set[int] = set()
         self._ready: list[int] = []
         self._history = WaitHistory()
-        self._opened = self._taken = 0
+        self._copied_from: dict[int, int] = {}
+        self._stays: dict[int, int] = {}
+        self._opened = self._taken = self._clearing = 0
+        self._is_cramped = False
         self.copied_bytes = 0
         """Bytes of sessions that the host tier has as they are now."""
         self.bytes_in = self.bytes_out = 0
@@ -87,15 +117,23 @@ class Swapper:
         if not view.is_idle:
             return
         self._history.record(view.wait_kind, now_ns - view.last_op_ns)
-        self.arbiter.cancel(session, "out")
-        location = "device" if view.location == "leaving" else view.location
+        location = view.location
+        if location != "leaving" or self._keeps_room(view):
+            self.arbiter.cancel(session, "out")
+            location = "device" if location == "leaving" else location
         self._change(session, needed_since_ns=now_ns, expected_ns=None, location=location)
         self.arbiter.request(session, "in", 0, urgent=True)
         self._note_ready(session)
 
-    def begin_wait(self, session: int, now_ns: int, *, kind: str = "", expected_ns: int | None = None) -> None:
-        """The client wants no step for now; ``expected_ns`` is when it says that it will."""
+    def begin_wait(
+        self, session: int, now_ns: int, *, kind: str = "", expected_ns: int | None = None, pause_ns: int = 0
+    ) -> None:
+        """The client wants no step for now; ``expected_ns`` is when it says that it will.
+
+        ``pause_ns``: how long nothing is copied early, where it may go on at once.
+        """
         self._view(session)
+        self._copied_from[session] = now_ns + pause_ns
         self._change(session, needed_since_ns=None, last_op_ns=now_ns, wait_kind=kind, expected_ns=expected_ns)
 
     def expect(self, session: int, at_ns: int) -> None:
@@ -114,6 +152,11 @@ class Swapper:
         copied = min(max(0, view.copied - changed), live)
         self._change(session, live=live, copied=copied, last_op_ns=now_ns)
 
+    def evict(self, session: int) -> bool:
+        """Whether an idle session, asked by hand, goes from the device or is gone."""
+        self._evict(self._view(session))
+        return self._views[session].location in ("leaving", "host")
+
     def close(self, session: int) -> None:
         """Its room and copies are free, at once or when the last of its chunks has landed."""
         self._view(session)
@@ -128,15 +171,12 @@ class Swapper:
 
     def decide(self, now_ns: int) -> int | None:
         """Asks the policy and carries it out; when to call again at the latest. Call it after whatever has changed."""
-        decision = self.policy.decide(self.situation(now_ns))
-        for session in decision.evict:
-            self._evict(self._views[session])
-        for session in decision.fetch:
-            view = self._views[session]
-            if view.location == "host" and view.room <= self.free:
-                self._fetch(view)
-        self._write_behind()
-        return decision.ask_again_ns
+        ask_ns = self._follow_policy(now_ns)
+        if self._is_cramped:  # free rooms are apart: as if there was the longest of them alone, so that others go
+            ask_ns = self._follow_policy(now_ns)
+        self._is_cramped = False
+        times = [time for time in (ask_ns, self._write_behind(now_ns)) if time is not None]
+        return min(times, default=None)
 
     def next_chunk(self) -> Chunk | None:
         """The chunk to copy now, if any; its session does not run before it has landed."""
@@ -165,6 +205,10 @@ class Swapper:
             return True
         return is_settled
 
+    def end_clearing(self, room: int) -> None:
+        """A room that ``Rooms.clear`` was told of is free: call ``decide``."""
+        self._clearing -= room
+
     # -- what there is
 
     def can_run(self, session: int) -> bool:
@@ -185,8 +229,26 @@ class Swapper:
 
     @property
     def free(self) -> int:
-        """Bytes of the device that no session takes."""
-        return self.limits.device - self._taken
+        """Bytes of the device that no session takes and nobody clears."""
+        return self.limits.device - self._taken - self._clearing
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a session leaves or arrives, a chunk is in flight, or a room is cleared."""
+        moving = any(view.location in ("leaving", "arriving") for view in self._views.values())
+        return moving or bool(self._clearing) or any(self._flying.values())
+
+    def stuck(self) -> int | None:
+        """The session that has waited longest for room, where no room will be free unless a session is closed.
+
+        ``None`` too under a policy that has sessions wait for that.
+        """
+        if not self.policy.evicts or self.is_moving:
+            return None
+        needed = [view for view in self._views.values() if not view.is_idle]
+        if any(view.location != "host" for view in needed):
+            return None
+        return min(needed, key=lambda view: (view.needed_since_ns or 0, view.id)).id if needed else None
 
     def situation(self, now_ns: int) -> Situation:
         """What a policy is asked with."""
@@ -196,7 +258,8 @@ class Swapper:
         return Situation(
             now_ns=now_ns,
             budget=self.limits.device,
-            free=self.free,
+            free=self._largest_free(),
+            clearing=self._clearing,
             sessions=views,
             link=LinkView(bytes_per_second=self.limits.bytes_per_second, arriving=arriving),
             host_room=None if self.limits.host is None else max(0, self.limits.host - away),
@@ -215,19 +278,49 @@ class Swapper:
         self._change(view.id, location="leaving")
         self.arbiter.request(view.id, "out", view.dirty - self._promised_bytes(view.id), urgent=True)
 
+    def _follow_policy(self, now_ns: int) -> int | None:
+        decision = self.policy.decide(self.situation(now_ns))
+        for session in decision.evict:
+            self._evict(self._views[session])
+        for session in decision.fetch:
+            view = self._views[session]
+            if view.location == "host" and view.room <= self.free:
+                self._fetch(view)
+        return decision.ask_again_ns
+
+    def _largest_free(self) -> int:
+        return min(self.free, self._rooms.largest_free) if self._rooms is not None and self._is_cramped else self.free
+
+    def _keeps_room(self, view: SessionView) -> bool:
+        """Whether a session that is needed again while it leaves stays."""
+        if not any(is_missed(other) for other in self._views.values()):
+            self._stays.pop(view.id, None)
+            return True
+        self._stays[view.id] = self._stays.get(view.id, 0) + 1
+        return self._stays[view.id] <= STAYS
+
     def _fetch(self, view: SessionView) -> None:
+        if self._rooms is not None and not self._rooms.take(view.id):
+            self._is_cramped = True
+            return
         self._change(view.id, location="arriving" if view.live else "device", landed=0)
         if view.live:
             self.arbiter.request(view.id, "in", view.live, urgent=not view.is_idle)
         self._note_ready(view.id)
 
-    def _write_behind(self) -> None:
-        """Copies of idle sessions are asked for, oldest step first, as far as the host tier has room."""
-        waiting = [view for view in self._views.values() if self._is_behind(view)]
+    def _write_behind(self, now_ns: int) -> int | None:
+        """Copies of idle sessions are asked for, oldest step first, as far as the host tier has room.
+
+        When the next pause is over that somebody has before it is copied.
+        """
+        behind = [view for view in self._views.values() if self._is_behind(view)]
+        waiting = [view for view in behind if self._copied_from.get(view.id, 0) <= now_ns]
         for view in sorted(waiting, key=lambda view: (view.last_op_ns, view.id)):
             size = min(view.dirty, self._host_free())
             if size:
                 self.arbiter.request(view.id, "out", size, urgent=False)
+        pauses = [self._copied_from[view.id] for view in behind if self._copied_from.get(view.id, 0) > now_ns]
+        return min(pauses, default=None)
 
     def _is_behind(self, view: SessionView) -> bool:
         is_idle = view.is_idle and view.location == "device" and view.id not in self._closing
@@ -246,6 +339,8 @@ class Swapper:
                 break
             missing -= spared.copied + self.arbiter.cancel(spared.id, "out")
             self._change(spared.id, copied=0)
+            if self._rooms is not None:
+                self._rooms.drop_copy(spared.id)
         return True
 
     def _is_spare(self, view: SessionView) -> bool:
@@ -285,12 +380,25 @@ class Swapper:
         after = self._views[session] = replace(before, **fields)
         self._taken += _taken_by(after) - _taken_by(before)
         self.copied_bytes += after.copied - before.copied
+        if after.location == "host" and before.location != "host":
+            self._leave_room(after)
+
+    def _leave_room(self, view: SessionView) -> None:
+        self._stays.pop(view.id, None)
+        if self._rooms is not None:
+            self._clearing += view.room
+            self._rooms.clear(view.id)
 
     def _remove(self, session: int) -> None:
         view = self._views.pop(session)
         self._taken -= _taken_by(view)
         self.copied_bytes -= view.copied
-        self._flying.pop(session, None)
+        for table in (self._flying, self._copied_from, self._stays):
+            table.pop(session, None)
+        if view.location != "host":
+            self._leave_room(view)
+        if self._rooms is not None:
+            self._rooms.drop_copy(session)
 
     def _view(self, session: int) -> SessionView:
         view = self._views.get(session)

@@ -16,11 +16,12 @@ from tmmu.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapPolicy:
-    """A policy: a pure function, and what it does in one line."""
+    """A policy: a pure function, and what it does in one line. ``evicts``: whether anybody ever makes room."""
 
     name: str
     summary: str
     decide: Callable[[Situation], Decision]
+    evicts: bool = True
 
 
 POLICIES: Final = (
@@ -28,7 +29,7 @@ POLICIES: Final = (
     SwapPolicy(name="idle", summary="evicts whoever had no step for a second", decide=decide_idle),
     SwapPolicy(name="hint", summary="swaps ahead by what clients say of their waits", decide=decide_hint),
     SwapPolicy(name="predicted", summary="swaps ahead by earlier waits of a kind", decide=decide_predicted),
-    SwapPolicy(name="hold", summary="evicts nobody, others wait", decide=decide_hold),
+    SwapPolicy(name="hold", summary="evicts nobody, others wait", decide=decide_hold, evicts=False),
     SwapPolicy(name="static", summary="fixed partitions, each with sessions of its own", decide=decide_static),
 )
 

@@ -58,7 +58,8 @@ class LinkView:
 class Situation:
     """All that a decision depends on.
 
-    ``free``: bytes of the device that no session takes. ``host_room``: bytes of which the host could become the only
+    ``free``: bytes of the device that no session takes. ``clearing``: bytes that will be free without anybody's doing,
+    when what was there is overwritten. ``host_room``: bytes of which the host could become the only
     owner; ``None`` where the host tier has no budget. ``history``: per kind of wait the latest lengths, ascending.
     """
 
@@ -70,6 +71,7 @@ class Situation:
     host_room: int | None = None
     history: Mapping[str, tuple[int, ...]]
     time_to_live_ns: int
+    clearing: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

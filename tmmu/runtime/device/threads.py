@@ -112,13 +112,13 @@ class ThreadsDevice(MemoryDevice):
         """One copy, or with jitter several that follow each other."""
         if source is None:
             raise ValueError("a device with memory copies bytes")
-        return self._copying(source.numpy(), place)
+        return self._copy_run(source.numpy(), place)
 
     def make_move(self, source: ByteRange, target: ByteRange) -> Callable[[], object]:
         """A copy as of ``make_copy``."""
-        return self._copying(self._bytes(source), target)
+        return self._copy_run(self._bytes(source), target)
 
-    def _copying(self, array: Bytes, place: ByteRange) -> Callable[[], object]:
+    def _copy_run(self, array: Bytes, place: ByteRange) -> Callable[[], object]:
         target = self._bytes(place)
         if self._jitter is None:
             return partial(np.copyto, target, array)

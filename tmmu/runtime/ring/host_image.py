@@ -63,7 +63,7 @@ class HostImage:
         self.ring, self.size = ring, ring.model_bytes
         _require_room(self.size, rules.budget)
         reads = _chunk_reads(ring, sources)
-        self._memory = _map_memory(self.size)
+        self._memory = map_memory(self.size)
         self._segment_bounds = [*range(0, self.size, _whole_pages(rules.segment)), self.size]
         _fill(self._memory, reads, rules)
         self._registrar = registrar
@@ -149,7 +149,7 @@ def _chunk_reads(ring: Ring, sources: Mapping[int, Source]) -> list[_ChunkRead]:
     return reads
 
 
-def _map_memory(size: int) -> torch.Tensor:
+def map_memory(size: int) -> torch.Tensor:
     """``uint8[size]`` of zeros that no page backs yet."""
     if not size:
         return torch.empty(0, dtype=torch.uint8)
