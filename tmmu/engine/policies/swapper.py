@@ -259,7 +259,7 @@ class Swapper:
             now_ns=now_ns,
             budget=self.limits.device,
             free=self._largest_free(),
-            clearing=self._clearing,
+            clearing=self._clearing + sum(self._views[session].room for session in self._closing),
             sessions=views,
             link=LinkView(bytes_per_second=self.limits.bytes_per_second, arriving=arriving),
             host_room=None if self.limits.host is None else max(0, self.limits.host - away),

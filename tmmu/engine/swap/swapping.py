@@ -248,22 +248,27 @@ class SessionSwapping:
 
     def _advance(self, *, decide: bool = True) -> None:
         """Decisions, then chunks; who may run then, and who never will."""
-        if self._failure is not None:
-            for state in self._states.values():
-                if state.needs and not state.is_ready:
-                    state.refusal = self._failure
-        else:
+        if self._failure is None:
             if decide:
                 self._alarm.set_by(self._swapper.decide(self._now()))
             while (chunk := self._swapper.next_chunk()) is not None:
                 self._issue(chunk)
-            for number in self._swapper.take_ready():
-                self._rooms.states[number].is_ready = True
-            stuck = self._swapper.stuck() if decide else None
-            if stuck is not None:
-                self._rooms.states[stuck].refusal = self._full(self._rooms.states[stuck])
+        for number in self._swapper.take_ready():
+            self._rooms.states[number].is_ready = True
+        self._refuse(decide=decide)
         self._changed.notify_all()
         self._wake()
+
+    def _refuse(self, *, decide: bool) -> None:
+        """Whoever needs a state that cannot be there: after a failure all of them, else who has waited longest."""
+        if self._failure is not None:
+            for state in self._states.values():
+                if state.needs and not state.is_ready:
+                    state.refusal = self._failure
+            return
+        stuck = self._swapper.stuck() if decide else None
+        if stuck is not None:
+            self._rooms.states[stuck].refusal = self._full(self._rooms.states[stuck])
 
     def _issue(self, chunk: Chunk) -> None:
         state = self._rooms.states[chunk.key]
