@@ -5,23 +5,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.models import MODELS, model_of, prompt_of, reference_logits, reference_tokens
+from tests.engine.models import (
+    MODELS,
+    NEAR,
+    model_of,
+    prompt_of,
+    reference_logits,
+    reference_tokens,
+    require_same_tokens,
+)
 from tmmu.engine.engine import Engine
-
-NEAR = 1e-5
-"""Of the range of the logits: how far a run of other shapes may be from the reference."""
-
-
-def require_same_tokens(model: Any, prompt: list[int], found: list[int], expected: list[int]) -> None:
-    """A first token that differs is a fault, unless the reference's two best are nearly one."""
-    differing = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), None)
-    if differing is None:
-        return
-    logits = reference_logits(model, prompt + expected[:differing])
-    first, second = logits.topk(2).values.tolist()
-    spread = float(logits.max() - logits.min())
-    assert first - second < NEAR * spread, (differing, first, second)
-    print(f"token {differing} differs where the two best are {(first - second) / spread:.1e} of the range apart")
 
 
 @pytest.fixture(scope="module")
