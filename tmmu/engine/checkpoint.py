@@ -65,6 +65,18 @@ def weight_keys(checkpoint: Checkpoint) -> dict[str, bytes]:
     return keys
 
 
+def has_encoder(folder: Path) -> bool:
+    """Whether the model of a folder encodes a prompt, to decode of that. ``INVALID_CONFIG`` where it encodes speech."""
+    from transformers import AutoModelForSpeechSeq2Seq  # noqa: PLC0415
+
+    config = read_config(_folder_of(folder))
+    if language_auto_class(config) is AutoModelForSpeechSeq2Seq:
+        raise InvalidConfig(
+            f"{folder}: the model reads speech, not a prompt", fix="encode its features in a session of tmmu.Engine"
+        )
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
 def random_model(folder: Path, seed: int) -> Any:
     """The model of a folder's ``config.json`` with the random weights that ``seed`` gives, whatever files it has."""
     config = read_config(_folder_of(folder))

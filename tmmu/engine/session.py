@@ -183,7 +183,11 @@ class Session:
         """What is read before the first token is chosen; ``None`` where the text goes on."""
         if ids is not None:
             return tokens_of(ids)
-        return list(self.engine.start) if self.length == 0 and self.engine.start else None
+        if self.length or not self.engine.geometry.has_source:
+            return None
+        if not self.engine.start:
+            raise InvalidConfig("the model names no decoder_start_token_id", fix="give ids that begin with it")
+        return list(self.engine.start)
 
     def _last_logits(self) -> torch.Tensor:
         if self.logits is None:

@@ -50,7 +50,11 @@ def generate(  # noqa: PLR0913 - options
     ],
     *,
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Go on behind this text, by the folder's tokenizer.json.")
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Go on behind this text, by the folder's tokenizer.json; what is encoded, of an encoder-decoder.",
+        ),
     ] = None,
     prompt_ids: Annotated[
         str | None, typer.Option(metavar="N,N,...", help="Go on behind these tokens, in place of --prompt.")
@@ -108,7 +112,7 @@ def parse_ids(text: str) -> list[int]:
 
 def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
     """Generate and print; returns 0."""
-    from tmmu.engine.checkpoint import random_model
+    from tmmu.engine.checkpoint import has_encoder, random_model
     from tmmu.engine.engine import Engine
     from tmmu.engine.text import Text
 
@@ -117,17 +121,27 @@ def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
     model: Any = request.folder
     if request.random_weights is not None:
         model = random_model(request.folder, request.random_weights)
-    tokens = len(ids) + request.max_new_tokens
+    encodes = has_encoder(request.folder)
+    tokens = (1 if encodes else len(ids)) + request.max_new_tokens
+    source = max(len(ids), 1) if encodes else None
     with (
         Engine(
-            model, budget=request.budget, ring=request.ring, max_tokens=tokens, max_batch=1, max_sessions=1
+            model,
+            budget=request.budget,
+            ring=request.ring,
+            max_tokens=tokens,
+            max_source=source,
+            max_batch=1,
+            max_sessions=1,
         ) as engine,
         engine.open() as session,
     ):
         start = perf_counter()
         found: list[int] = []
         first = start
-        for piece, token in _pieces(session, ids, request, text):
+        if encodes:
+            session.encode(ids)
+        for piece, token in _pieces(session, None if encodes else ids, request, text):
             found.append(token)
             first = perf_counter() if len(found) == 1 else first
             if not as_json:
@@ -144,9 +158,9 @@ def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
 
 
 def _pieces(
-    session: "Session", ids: list[int], request: GenerateRequest, text: "Text | None"
+    session: "Session", ids: list[int] | None, request: GenerateRequest, text: "Text | None"
 ) -> Iterator[tuple[str, int]]:
-    """(what to print, token) for each token as it comes."""
+    """(what to print, token) for each token as it comes. ``ids``: ``None`` where the prompt is encoded."""
     from tmmu.engine.text import TextStream
 
     stream = TextStream(text) if text else None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.unit.cli.graphs import Shell
@@ -100,10 +101,35 @@ def test_damaged_weights_are_one_line(shell: Shell, folder: Path, damage: Callab
 
 
 def test_configuration_of_no_language_model_is_one_line(shell: Shell, folder: Path) -> None:
-    for text in ('{"model_type": "vit"}', '{"model_type": "t5"}', "{}", "[", '{"model_type": "gpt2", "n_head": 7}'):
+    for text in (
+        '{"model_type": "vit"}',
+        '{"model_type": "whisper"}',
+        "{}",
+        "[",
+        '{"model_type": "gpt2", "n_head": 7}',
+    ):
         (folder / "config.json").write_text(text)
         done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--max-new-tokens", 2)
         assert (done.code, done.err.count("\n")) == (2, 1), (text, done.err)
+
+
+def test_prompt_of_an_encoder_decoder_is_encoded(shell: Shell, folder: Path) -> None:
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 256}
+    t5 = {"model_type": "t5", "decoder_start_token_id": 0} | sizes
+    (folder / "config.json").write_text(json.dumps(t5))
+    random_model(folder, 3).save_pretrained("stored")
+    shutil.copy(folder / "tokenizer.json", "stored")
+    done = shell.tmmu("generate", "stored", "--prompt", "memory", "--max-new-tokens", 4, "--json")
+    record = json.loads(done.out)
+    ids = torch.tensor([Text(folder).encode("memory")])
+    expected = random_model(folder, 3).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4)[0].tolist()
+    assert record["tokens"] == expected[1:]
+    assert (record["prompt_tokens"], record["session_tokens"]) == (len("memory"), 64)
+    assert record["session_bytes"] == (64 + 64) * 2 * 16 * 4
+    (folder / "config.json").write_text(json.dumps(t5 | {"decoder_start_token_id": None}))
+    refused = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0)
+    assert (refused.code, refused.err.count("\n")) == (2, 1), refused.err
+    assert "decoder_start_token_id" in refused.err
 
 
 def test_broken_tokenizer_and_missing_folder_are_one_line(shell: Shell, folder: Path) -> None:
