@@ -89,6 +89,23 @@ def test_drawn_tokens_are_those_after_manual_seed(subject: Subject) -> None:
         assert list(session.generate(max_new_tokens=16, seed=3, stop=(), **settings)) == expected
 
 
+def test_tokens_that_the_model_suppresses_are_not_chosen() -> None:
+    model, source = model_of("Whisper"), source_of("Whisper")
+    first, *others = reference_text(model, source, 8)
+    model.generation_config.begin_suppress_tokens = [first, VOCABULARY]
+    model.generation_config.suppress_tokens = [others[-1]]
+    expected = reference_text(model, source, 16)
+    assert expected[0] != first
+    assert others[-1] not in expected
+    with Engine(model, max_tokens=64, max_batch=1) as engine, engine.open() as session:
+        session.encode(source)
+        found = list(session.generate(max_new_tokens=9, stop=()))
+        # Of a text that goes on no token is the first.
+        found += session.generate(max_new_tokens=0, stop=())
+        session.decode(found[-1])
+        assert found + list(session.generate(max_new_tokens=7, stop=())) == expected
+
+
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_padded_source_and_prompt_have_the_logits_of_a_run_without(name: str) -> None:
     """In double precision, where rounding is far below what a wrong mask or position would change."""
@@ -309,11 +326,33 @@ def test_model_without_an_encoder_takes_no_source() -> None:
         assert session.capacities == StateLengths(64, 0)
 
 
-def test_decoder_that_counts_its_own_positions_is_refused() -> None:
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-    config = transformers.BartConfig(vocab_size=50, encoder_attention_heads=2, decoder_attention_heads=2, **sizes)
-    with pytest.raises(UnsupportedOp, match="counts its own positions"):
-        Engine(transformers.BartForConditionalGeneration(config).eval(), max_tokens=64)
+SMALL = {"vocab_size": 50, "d_model": 32, "d_ff": 32, "d_kv": 8, "num_layers": 1, "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "words"),
+    [
+        ("Bart", {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+                  "encoder_attention_heads": 2, "decoder_attention_heads": 2}, "counts its own positions"),
+        ("UMT5", {}, "counts its own positions"),
+        ("LongT5", {}, "0 of 1 layers of the encoder"),
+    ],
+)  # fmt: skip
+def test_model_whose_padding_or_positions_would_be_wrong_is_refused(kind: str, sizes: Any, words: str) -> None:
+    config = getattr(transformers, f"{kind}Config")(**SMALL | sizes)
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    with pytest.raises(UnsupportedOp, match=words):
+        Engine(model, max_tokens=64)
+
+
+def test_encoder_with_windows_is_refused() -> None:
+    part = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 50, "sliding_window": 8,
+            "attn_logit_softcapping": None}  # fmt: skip
+    config = transformers.T5GemmaConfig(encoder=part, decoder=part, vocab_size=50)
+    model = transformers.T5GemmaForConditionalGeneration(config).eval()
+    with pytest.raises(UnsupportedOp, match="a cap or a window"):
+        Engine(model, max_tokens=64)
 
 
 def test_encoding_that_fails_leaves_a_session_without_a_source(t5: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 """Where an engine has its model from: a module of transformers, a configuration, or a folder with both."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tmmu.engine.sampling import Suppression
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.targets.huggingface import language_auto_class, read_config
 from tmmu.runtime.weights.load import content_key
@@ -18,7 +19,7 @@ class Checkpoint:
     """A configuration, the dtype of the weights, and the weights by name, row by row in memory.
 
     ``stop``: tokens that end a text. ``start``: those with which the decoder of an encoder-decoder begins.
-    ``architecture``: the class of the model, where there is one.
+    ``suppression``: those that are never chosen. ``architecture``: the class of the model, where there is one.
     """
 
     config: Any
@@ -26,6 +27,7 @@ class Checkpoint:
     weights: Mapping[str, torch.Tensor]
     stop: tuple[int, ...]
     start: tuple[int, ...] = ()
+    suppression: Suppression = field(default_factory=Suppression)
     architecture: type | None = None
 
 
@@ -107,6 +109,7 @@ def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkp
         weights=named,
         stop=_stop_of(generation, config),
         start=_start_of(generation, config),
+        suppression=_suppression_of(generation),
         architecture=type(model),
     )
 
@@ -147,3 +150,9 @@ def _start_of(generation: Any, config: Any) -> tuple[int, ...]:
     named = [getattr(owner, name, None) for name in ("decoder_start_token_id", "bos_token_id")
              for owner in (generation, config)]  # fmt: skip
     return next(((token,) for token in named if isinstance(token, int)), ())
+
+
+def _suppression_of(generation: Any) -> Suppression:
+    """What the generation settings suppress."""
+    always, first = (getattr(generation, name, None) or () for name in ("suppress_tokens", "begin_suppress_tokens"))
+    return Suppression(always=tuple(always), first=tuple(first))

@@ -92,7 +92,7 @@ class Engine:
     ) -> None:
         self._device = device_of(device)
         checkpoint = load_checkpoint(model, weights)
-        self.stop, self.start = checkpoint.stop, checkpoint.start
+        self.stop, self.start, self.suppression = checkpoint.stop, checkpoint.start, checkpoint.suppression
         self.subject = probe(
             checkpoint.config,
             checkpoint.dtype,

@@ -8,6 +8,20 @@ from tmmu.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suppression:
+    """Tokens that a model never chooses: ``always``, or ``first``, right behind a prompt."""
+
+    always: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+
+    def mask(self, logits: torch.Tensor, *, is_first: bool) -> torch.Tensor:
+        """``dtype[vocabulary]``: minus infinity for them; the argument itself where there are none."""
+        tokens = self.always + (self.first if is_first else ())
+        known = [token for token in tokens if 0 <= token < logits.shape[-1]]
+        return logits.index_fill(-1, torch.tensor(known, device=logits.device), -torch.inf) if known else logits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How tokens are chosen. ``temperature`` 0: the best one. ``top_k`` 0 and ``top_p`` 1: among all."""
 

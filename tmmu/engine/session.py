@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tmmu.engine.geometry import StateLengths
-from tmmu.engine.sampling import Sampling
+from tmmu.engine.sampling import Sampling, Suppression
 from tmmu.errors import InvalidConfig, SessionUnknown
 
 if TYPE_CHECKING:
@@ -83,8 +83,9 @@ class Session:
 
         ``ids``: a prompt that follows what is there; without it the text goes on behind the last token in the state, or
         begins with the start token of an encoder-decoder.
-        What is drawn depends on ``seed`` alone, whoever else runs: as after ``torch.manual_seed(seed)``. The last token
-        that is yielded is not in the state. The prompt is read when the first token is taken.
+        Tokens that the model's own settings suppress are not chosen. What is drawn depends on ``seed`` alone, whoever
+        else runs: as after ``torch.manual_seed(seed)``. The last token that is yielded is not in the state. The prompt
+        is read when the first token is taken.
         """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         return self._tokens(ids, self._generation(max_new_tokens, sampling, seed, stop))
@@ -104,6 +105,7 @@ class Session:
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         run = self._generation(max_new_tokens, sampling, seed, stop)
         prompt = self._prompt(ids)
+        run.is_first = prompt is not None
         logits = self._last_logits() if prompt is None else await self._read_elsewhere(prompt)
         while run.goes_on:
             token = run.choose(logits)
@@ -168,10 +170,13 @@ class Session:
         else:
             raise InvalidConfig(f"seed is {seed!r:.40}", fix="give a whole number of 64 bits, or None")
         ends = frozenset(self.engine.stop if stop is None else tokens_of(stop))
-        return _Generation(sampling=sampling, generator=generator, remaining=count, ends=ends)
+        return _Generation(
+            sampling=sampling, suppression=self.engine.suppression, generator=generator, remaining=count, ends=ends
+        )
 
     def _tokens(self, ids: Sequence[int] | torch.Tensor | None, run: "_Generation") -> Iterator[int]:
         prompt = self._prompt(ids)
+        run.is_first = prompt is not None
         logits = self._last_logits() if prompt is None else self.prefill(prompt)
         while run.goes_on:
             token = run.choose(logits)
@@ -203,9 +208,12 @@ class _Generation:
     """Which tokens follow, until ``remaining`` is 0."""
 
     sampling: Sampling
+    suppression: Suppression
     generator: torch.Generator
     remaining: int
     ends: frozenset[int]
+    is_first: bool = False
+    """Whether the next token is the first behind a prompt."""
 
     @property
     def goes_on(self) -> bool:
@@ -214,7 +222,8 @@ class _Generation:
 
     def choose(self, logits: torch.Tensor) -> int:
         """The next token; the last one, if it ends a text."""
-        token = self.sampling.choose(logits, self.generator)
+        token = self.sampling.choose(self.suppression.mask(logits, is_first=self.is_first), self.generator)
+        self.is_first = False
         self.remaining = 0 if token in self.ends else self.remaining - 1
         return token
 

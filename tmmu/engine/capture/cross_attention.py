@@ -91,7 +91,6 @@ class CrossCache(PositionlessCache):
         layer = next((layer for layer in self.cross_layers if layer.keys is call.key), None)
         if layer is None:
             return None
-        require_plain(call)
         rows = []
         for row, state in enumerate(layer.rows):
             mask = None if self._masks is None else self._masks[row : row + 1]
@@ -105,15 +104,24 @@ class ProbedSource:
     def __init__(self, encoder: torch.nn.Module) -> None:
         self._encoder = set(encoder.modules())
         self.cache = ProbeCache(of_source=True)
+        self.encoder_calls = 0
 
     def attend(self, call: AttentionInputs) -> torch.Tensor | None:
         """Zeros; takes down which layers attend to keys of the source as they are."""
         index: Any = getattr(call.module, "layer_idx", None)
-        if call.module not in self._encoder:
-            if self.cache.keys.get(index) is not call.key:
-                return None
-            require_plain(call)
+        if call.module in self._encoder:
+            self.encoder_calls += 1
+        elif self.cache.keys.get(index) is not call.key:
+            return None
+        else:
+            # T5 passes a bias of zeros where an attention has none of its own.
+            if getattr(call.module, "has_relative_attention_bias", False):
+                raise UnsupportedOp(
+                    f"{type(call.module).__name__} attends to a source with a bias",
+                    fix="run the model without an engine",
+                )
             self.cache.note_attention(index, call.key)
+        require_plain(call)
         batch, heads, positions, _ = call.query.shape
         return call.query.new_zeros(batch, positions, heads, call.value.shape[3])
 
@@ -138,13 +146,10 @@ def source_mask(lengths: torch.Tensor, positions: int, dtype: torch.dtype) -> to
 
 
 def require_plain(call: AttentionInputs) -> None:
-    """``UNSUPPORTED_OP`` for cross-attention with a bias that is not zeros, or a cap.
-
-    T5 passes a bias of zeros where an attention has none of its own.
-    """
-    if call.form.softcap is not None or getattr(call.module, "has_relative_attention_bias", False):
+    """``UNSUPPORTED_OP`` for attention of an encoder, or to a source, with a cap or a window."""
+    if call.form.softcap is not None or call.window:
         raise UnsupportedOp(
-            f"{type(call.module).__name__} attends to a source with a bias or a cap",
+            f"{type(call.module).__name__} attends to a source with a cap or a window",
             fix="run the model without an engine",
         )
 

@@ -15,7 +15,6 @@ from tmmu.engine.capture.row_attention import AttentionInputs, attend_through
 from tmmu.engine.capture.row_cache import CROSS_KEY, CROSS_VALUE, PositionlessCache, ProbeCache, state_name
 from tmmu.engine.capture.step import StateRow, StepModel, request_for, state_rows
 from tmmu.engine.geometry import StateLengths
-from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.capture.trace import capture_workload
 from tmmu.passes.capture.workload import Workload
@@ -68,10 +67,6 @@ class EncoderAttention:
         query, value = call.query, call.value
         if call.module not in self._encoder:
             return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-        if call.form.softcap is not None:
-            raise UnsupportedOp(
-                f"{type(call.module).__name__} of the encoder has a cap", fix="run the model without an engine"
-            )
         return attend_to(query, call.key, value, self._mask(call), call.form).transpose(1, 2)
 
     def _mask(self, call: AttentionInputs) -> torch.Tensor | None:
@@ -103,11 +98,11 @@ def capture_encoding(subject: StepModel, shape: EncodingShape) -> CapturedProgra
 
         def run(source: torch.Tensor, source_lengths: torch.Tensor | None = None) -> torch.Tensor:
             attention = EncoderAttention(model.get_encoder(), source_lengths)
-            token = torch.zeros((1, 1), dtype=torch.int64)
+            token = torch.zeros((1, 1), dtype=torch.int64, device=source.device)
             own = ProbeCache()
             with attend_through(own, attention):
                 call_model(model, both_caches(own, WrittenCross(row)), token, token, source={form.input: source})
-            return torch.zeros(1)
+            return torch.zeros(1, device=source.device)
 
         inputs = {SOURCE: form.empty(shape.source_length)}
         if not form.is_features:

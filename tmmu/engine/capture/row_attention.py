@@ -37,7 +37,10 @@ class AttentionForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionInputs:
-    """One call of an attention: ``dtype[batch, heads, positions, size]`` each, and what the model says beside."""
+    """One call of an attention: ``dtype[batch, heads, positions, size]`` each, and what the model says beside.
+
+    ``window``: positions to which it attends at most; 0: all of them.
+    """
 
     module: torch.nn.Module
     query: torch.Tensor
@@ -45,6 +48,7 @@ class AttentionInputs:
     value: torch.Tensor
     form: AttentionForm
     bias: torch.Tensor | None
+    window: int
 
 
 class SourceAttention(Protocol):
@@ -85,8 +89,12 @@ def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers c
         raise _own_attention(module)
     form = AttentionForm(scaling=scaling, softcap=softcap)
     if source is not None:
-        call = AttentionInputs(module=module, query=query, key=key, value=value, form=form, bias=position_bias)
-        attended = source.attend(call)
+        attended = source.attend(
+            AttentionInputs(
+                module=module, query=query, key=key, value=value,
+                form=form, bias=position_bias, window=sliding_window or 0,
+            )
+        )  # fmt: skip
         if attended is not None:
             return attended, None
     if index is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from transformers.modeling_outputs import BaseModelOutput
 
 from tmmu.engine.capture.cross_attention import CrossCache, ProbedSource, both_caches
 from tmmu.engine.capture.model_call import (
@@ -139,6 +140,12 @@ def _probe_source(model: Any, found: _Probe, form: SourceForm) -> Callable[..., 
         caches = both_caches(own, across.cache)
         with attend_through(own, across):
             logits = call_model(model, caches, input_ids, position_ids, source={form.input: source})
+        layers = getattr(model.get_encoder().config, "num_hidden_layers", 0)
+        if not form.is_features and across.encoder_calls != layers:
+            raise UnsupportedOp(
+                f"{across.encoder_calls} of {layers} layers of the encoder attend through transformers' interface",
+                fix="run the model without an engine",
+            )
         for cache in (own, across.cache):
             _require_attention(model, cache)
             if set(cache.keys) != set(range(len(own.keys))) or cache.direct != set(cache.keys):
@@ -204,7 +211,8 @@ def _step_of(model: Any, subject: StepModel, shape: StepShape, rows: list[StateR
             across = CrossCache(tensors, rows, source_lengths)
             bias_by_positions(model.get_decoder(), position_ids, shape.kv_length)
             # The decoder only looks whether there is a source; its keys and values are in the cache.
-            source = {"encoder_outputs": (torch.zeros((shape.rows, 1, 1), dtype=subject.dtype),)}
+            sign = torch.zeros((shape.rows, 1, 1), dtype=subject.dtype, device=input_ids.device)
+            source = {"encoder_outputs": BaseModelOutput(last_hidden_state=sign)}
             with attend_through(cache, across):
                 logits = call_model(model, both_caches(cache, across), input_ids, position_ids, last, source)
         cache.write_back()
