@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.engine.models import reference_logits
 from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import StateLengths
+from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.session import Session
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
 
@@ -65,7 +66,7 @@ def shared() -> Shared:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """The model: the tokens that each session has read, and when its lease ends."""
+    """The model: the tokens that each session has read, those of its paused step, and when its lease ends."""
 
     sessions = Bundle("sessions")
 
@@ -76,6 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.tokens: dict[Session, list[int]] = {}
         self.ends: dict[Session, float] = {}
         self.bytes: dict[Session, torch.Tensor | None] = {}
+        self.paused: dict[Session, tuple[PausedStep, list[int]]] = {}
 
     def teardown(self) -> None:
         for session in self.engine.sessions:
@@ -117,7 +119,12 @@ class EngineMachine(RuleBasedStateMachine):
         assert logits.sub(self.shared.logits(self.tokens[session])).abs().max() < NEAR
 
     def alive(self, session: Session) -> bool:
-        """Whether a session is open; one that is not is refused."""
+        """Whether a session is open and not paused; one that is not is refused."""
+        if session in self.paused:
+            for call in (lambda: session.decode(1), session.fork, lambda: self.engine.swap_out(session)):
+                with pytest.raises(InvalidConfig, match="paused behind"):
+                    call()
+            return False
         if session in self.tokens:
             return True
         with pytest.raises(SessionUnknown):
@@ -160,7 +167,7 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             logits = session.prefill(tokens)
         except SegmentFull as error:
-            assert error.fields["segment"] == "host"  # noqa: PT017 - it may have room, too
+            self.has_no_room(error)
             return
         self.tokens[session] += tokens
         self.near(logits, session)
@@ -168,13 +175,13 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(sessions, min_size=1, max_size=5, unique=True), token=st.integers(0, VOCABULARY - 1))
     def decode(self, chosen: list[Session], token: int) -> None:
-        rows = [s for s in chosen if s in self.tokens and s.length < s.capacity]
+        rows = [s for s in chosen if s in self.tokens and s not in self.paused and s.length < s.capacity]
         if not rows:
             return
         try:
             self.engine.decode(rows, [token] * len(rows))
         except SegmentFull as error:
-            assert error.fields["segment"] == "host"  # noqa: PT017 - those for whom there was room have run
+            self.has_no_room(error)  # those for whom there was room have run
             rows = [session for session in rows if session.length > len(self.tokens[session])]
         for session in rows:
             self.tokens[session].append(token)
@@ -184,9 +191,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(target=sessions, session=sessions)
     def fork(self, session: Session) -> Any:
-        if session not in self.tokens:
-            with pytest.raises(SessionUnknown):
-                session.fork()
+        if not self.alive(session):
             return multiple()
         try:
             other = session.fork()
@@ -202,17 +207,55 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(session=sessions)
     def swap_out(self, session: Session) -> None:
-        if session not in self.tokens or not session.is_resident:
+        if not self.alive(session) or not session.is_resident:
             return
-        live, counts = self.live(session), self.engine.host.counts
+        counts = self.engine.host.counts
         moved = counts.bytes_out
+        resident = [other for other in self.tokens if other.is_resident]
+        live = sum(len(self.live(other)) for other in resident)  # whoever is idle is copied early
         try:
             self.engine.swap_out(session)
         except SegmentFull as error:
             assert error.fields["segment"] == "host"  # noqa: PT017 - it may have room, too
             return
-        assert counts.bytes_out - moved <= len(live)
+        assert counts.bytes_out - moved <= live
         assert not session.is_resident
+
+    def has_no_room(self, error: SegmentFull) -> None:
+        """The host tier is full; or nobody can leave for it, since all who have an arena are paused."""
+        assert error.fields["segment"] == "host" or self.paused
+
+    @rule(session=sessions, tokens=TOKENS, layer=st.sampled_from([0, 1]), is_token=st.booleans())
+    def pause(self, session: Session, tokens: list[int], layer: int, is_token: bool) -> None:
+        tokens = tokens[:1] if is_token else tokens
+        if not self.alive(session) or session.length + len(tokens) > session.capacity:
+            return
+        try:
+            paused = session.run_until(f"transformer.h.{layer}", tokens[0] if is_token else tokens)
+        except SegmentFull as error:
+            self.has_no_room(error)
+            return
+        read = session.length - len(self.tokens[session])  # a prompt that took several steps
+        self.tokens[session] += tokens[:read]
+        self.paused[session] = paused, tokens[read:]
+        assert paused.values[f"transformer.h.{layer}"].isfinite().all()
+        self.changed(session)
+
+    @rule(session=sessions)
+    def resume(self, session: Session) -> None:
+        if session not in self.paused:
+            return
+        paused, tokens = self.paused.pop(session)
+        logits = paused.resume()
+        assert paused.bytes_restored == paused.bytes_saved
+        self.tokens[session] += tokens
+        self.near(logits, session)
+        self.changed(session)
+
+    @rule(session=sessions)
+    def cancel(self, session: Session) -> None:
+        if session in self.paused:
+            self.paused.pop(session)[0].cancel()
 
     @rule(session=consumes(sessions))
     def close(self, session: Session) -> None:
@@ -231,7 +274,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.gone(session)
 
     def gone(self, session: Session) -> None:
-        for table in (self.tokens, self.ends, self.bytes):
+        for table in (self.tokens, self.ends, self.bytes, self.paused):
             table.pop(session, None)
 
     @invariant()
@@ -240,6 +283,7 @@ class EngineMachine(RuleBasedStateMachine):
         whole = self.engine.segments.slabs["data"].bytes(0, self.engine.usage["data"].capacity)
         end, used = 0, 0
         assert all(session.length == len(tokens) for session, tokens in self.tokens.items())
+        assert {session for session in self.tokens if session.paused} == set(self.paused)
         swapping = self.engine._swapping
         assert swapping is not None
         swapping.wait_until_still()

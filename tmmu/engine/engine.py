@@ -28,6 +28,8 @@ from tmmu.engine.capture.step import probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint, weight_keys
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.leases import Clock, LeaseTable
+from tmmu.engine.pause.paused_step import PausedStep
+from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
 from tmmu.engine.session import Session, is_whole, require_tokens
@@ -116,6 +118,7 @@ class Engine:
         self._steps = self._make_steps(checkpoint)
         self._runner = StepRunner(self._steps, self.segments)
         self._lock = RLock()
+        self.pauses = self._make_pauses()
         self._pending: dict[str, StepRequest] = {}
         self._leases = LeaseTable(clock)
         self.scheduler: Scheduler[Session, torch.Tensor] = Scheduler(
@@ -130,6 +133,16 @@ class Engine:
         self._is_open = True
         self._swapping = self._build_swapping(policy, _bytes("host", host), time_to_live, clock)
         self.host = HostTier(0) if self._swapping is None else self._swapping.host
+
+    def _make_pauses(self) -> Pauses:
+        return Pauses(
+            steps=self._steps,
+            runner=self._runner,
+            lock=self._lock,
+            touch=self.heartbeat,
+            hold=self._hold,
+            writing=lambda session: self._step([session]),
+        )
 
     def _build_swapping(
         self, policy: str | None, host: int, time_to_live: float, clock: Clock
@@ -208,6 +221,7 @@ class Engine:
         """A session of its own with a copy of the live bytes of this one. ``SEGMENT_FULL`` where both have no room."""
         with self._on_device(session):
             with self._lock:
+                _require_no_pause(session)
                 other = self._reserve(session.capacities)
             with self._closed_on_failure(other):
                 if self._swapping is not None:
@@ -231,6 +245,7 @@ class Engine:
         """Zeroes the arena of a session and frees it, with a host tier once copies of it have landed."""
         with self._lock:
             if session.is_open:
+                self.pauses.drop(session)
                 session.is_open = False
                 session.logits = None
                 self._leases.end(session.capability)
@@ -290,6 +305,39 @@ class Engine:
         self.scheduler.start()
         return request.future
 
+    def run_until(self, session: Session, module: str, tokens: Sequence[int], *, is_token: bool) -> PausedStep:
+        """Reads tokens up to the end of a module in their last step; ``is_token``: the only one, as ``decode`` does."""
+        if self.stream is not None:
+            raise UnsupportedOp("a step whose weights stream does not pause", fix="make the engine without ring=")
+        with self._lock:
+            self._require_readable(session, tokens)
+            request = PauseRequest(
+                owner=session, tokens=list(tokens), is_prompt=True, until=require_module(module), is_token=is_token
+            )
+            self._push(request)
+        try:
+            self.scheduler.wait([request])
+        except BaseException:
+            if request.paused is not None:
+                self.pauses.cancel(request.paused)
+            raise
+        assert request.paused is not None
+        return request.paused
+
+    def resume(self, paused: PausedStep) -> torch.Tensor:
+        """``dtype[vocabulary]``: the logits behind a paused step, whose rest runs now."""
+        return self.scheduler.wait([self._submit_rest(paused, None)])[0]
+
+    def resume_until(self, paused: PausedStep, module: str) -> None:
+        """Has a paused step run on to the end of a later module."""
+        self.scheduler.wait([self._submit_rest(paused, require_module(module))])
+
+    def _submit_rest(self, paused: PausedStep, until: str | None) -> StepRequest:
+        with self._lock:
+            require_paused(paused)
+            self._require_idle(paused.session)
+            return self._push(PauseRequest(owner=paused.session, tokens=[], is_prompt=True, until=until, paused=paused))
+
     def cancel(self, session: Session) -> bool:
         """Takes back what a session waits for; what of it is in the state already stays. False where it is done."""
         with self._lock:
@@ -311,7 +359,10 @@ class Engine:
         self, session: Session, tokens: Sequence[int], *, is_prompt: bool, source: torch.Tensor | None = None
     ) -> StepRequest:
         """A request of a session that may have one; the lock is held."""
-        request = StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source)
+        return self._push(StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source))
+
+    def _push(self, request: StepRequest) -> StepRequest:
+        session = request.owner
         self._pending[session.capability] = request
         if self._swapping is not None:
             self._swapping.need(session)
@@ -350,6 +401,8 @@ class Engine:
                 self._leases.renew(session.capability)
                 return _NO_LOGITS
             with self._step([session]):
+                if isinstance(request, PauseRequest):
+                    return self.pauses.run(request)
                 request.done += self._runner.read_part(session, request.tokens[request.done :])
             self._leases.renew(session.capability)
             return None if request.done < len(request.tokens) else _logits_of(session)
@@ -415,7 +468,7 @@ class Engine:
             raise InvalidConfig(f"a wait of kind {kind!r:.40}", fix="give a text, such as tool")
         seconds = None if expected is None else seconds_of("expected", expected)
         with self._lock:
-            self._require_idle(session)
+            self._require_free(session)
             if self._swapping is not None:
                 self._swapping.wait(session, kind=kind, expected=seconds)
 
@@ -433,7 +486,7 @@ class Engine:
         Nothing where it has left already. ``SEGMENT_FULL`` where the host tier has no room.
         """
         with self._lock:
-            self._require_idle(session)
+            self._require_free(session)
         if self._swapping is None:
             raise SegmentFull(
                 "the engine has no host tier", fix="give the engine host=", segment="host", bytes=session.arena_bytes
@@ -443,6 +496,11 @@ class Engine:
     def is_resident(self, session: Session) -> bool:
         """Whether the state of an open session is whole on the device."""
         return self._swapping is None or self._swapping.is_on_device(session)
+
+    def _hold(self, session: Session, *, ends: bool) -> None:
+        """Has the state of a session stay on the device, or need not any more; the lock is held."""
+        if self._swapping is not None:
+            (self._swapping.release if ends else self._swapping.hold)(session)
 
     @contextmanager
     def _on_device(self, session: Session) -> Iterator[None]:
@@ -560,7 +618,7 @@ class Engine:
     def _require_idle(self, session: Session) -> None:
         self._require_session(session)
         if self._waits(session.capability):
-            raise InvalidConfig("the session waits for a step", fix="wait for that, or cancel it")
+            raise InvalidConfig("the session waits for a step already", fix="wait for that, or cancel it")
 
     def _require_ready(self, session: Session) -> None:
         """What a step needs: an open session whose state is on the device; views of where it was before are gone."""
@@ -573,10 +631,9 @@ class Engine:
                 self._runner.forget(session)
 
     def _require_free(self, session: Session) -> None:
-        """What every request needs: an open session that waits for nothing else."""
-        self._require_session(session)
-        if self._waits(session.capability):
-            raise InvalidConfig("the session waits for a step already", fix="wait for that, or cancel it")
+        """What every request needs: an open session that waits for nothing else, and is not paused."""
+        self._require_idle(session)
+        _require_no_pause(session)
 
     def _require_readable(self, session: Session, tokens: Sequence[int]) -> None:
         """What reading needs beside: tokens of the model, room, and a source where there is an encoder."""
@@ -595,6 +652,13 @@ class Engine:
                 length=session.length,
                 capacity=session.capacity,
             )
+
+
+def _require_no_pause(session: Session) -> None:
+    if session.paused is not None:
+        raise InvalidConfig(
+            f"the session is paused behind {session.paused.module}", fix="resume that step, or cancel it"
+        )
 
 
 def _logits_of(session: Session) -> torch.Tensor:

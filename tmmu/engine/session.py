@@ -13,6 +13,7 @@ from tmmu.errors import InvalidConfig, SessionUnknown
 
 if TYPE_CHECKING:
     from tmmu.engine.engine import Engine
+    from tmmu.engine.pause.paused_step import PausedStep
 
 
 class Session:
@@ -34,6 +35,8 @@ class Session:
         self.is_open = True
         self.is_broken = False
         """Whether a step failed half way, after which state that recurs is between two tokens."""
+        self.paused: PausedStep | None = None
+        """The step that waits behind a module, where there is one; then nothing else is asked of the session."""
 
     @property
     def capacity(self) -> int:
@@ -67,6 +70,16 @@ class Session:
     def decode(self, token: int) -> torch.Tensor:
         """``dtype[vocabulary]``: the logits behind one more token."""
         return self.engine.decode([self], [token])[0]
+
+    def run_until(self, module: str, ids: Sequence[int] | torch.Tensor | int) -> "PausedStep":
+        """Reads a prompt, or decodes one token, up to the end of a module of the model, such as ``model.layers.15``.
+
+        Of a prompt that takes several steps the last one pauses. Other sessions run until it is resumed.
+        ``INVALID_CONFIG`` as of ``prefill``, and where a step does not have one end of such a module.
+        """
+        is_token = is_whole(ids)
+        tokens = [ids] if isinstance(ids, int) and is_token else tokens_of(ids)  # type: ignore[arg-type]
+        return self.engine.run_until(self, module, tokens, is_token=is_token)
 
     def generate(  # noqa: PLR0913 - the settings that people know by these names
         self,

@@ -1,7 +1,8 @@
 """Runs steps on the state of sessions: which shape, which inputs, which tensors of whose arena."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -27,6 +28,15 @@ def prefill_shape(geometry: Geometry, tokens: int, ends: StateLengths) -> StepSh
         source_length=geometry.source_length_for(ends.source),
         is_fresh=geometry.recurs and tokens > 1,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOfText:
+    """A step of one session: its shape, its inputs, and how many tokens it reads; what is behind them is padding."""
+
+    shape: StepShape
+    inputs: Mapping[str, torch.Tensor]
+    tokens: int
 
 
 class StepRunner:
@@ -59,12 +69,34 @@ class StepRunner:
         inputs = {SOURCE: source.to(device)[None], SOURCE_LENGTHS: torch.tensor([positions], device=device)}
         session.length = session.source_length = 0
         session.logits = None
-        self._steps.step(shape).run(inputs, [self._views_of(session, shape, 0)])
+        self._steps.step(shape).run(inputs, [self.views_of(session, shape, 0)])
         session.source_length = positions
 
     def read_part(self, session: Session, tokens: Sequence[int]) -> int:
         """Reads the first of these tokens, as many as a step takes; returns their number."""
-        positions = self._positions(session, len(tokens))
+        return self.run_part(session, self.prompt_part(session, tokens))
+
+    def run_part(self, session: Session, part: PartOfText) -> int:
+        """Reads a part; returns the number of its tokens."""
+        with self._break_on_failure([session]):
+            logits = self._steps.step(part.shape).run(part.inputs, [self.views_of(session, part.shape, 0)])
+        self.finish_part(session, part, logits)
+        return part.tokens
+
+    def finish_part(self, session: Session, part: PartOfText, logits: torch.Tensor) -> None:
+        """Has a session be behind a part whose step has run; logits are ``dtype[1, vocabulary]``."""
+        session.length += part.tokens
+        session.logits = logits[0].clone()
+
+    def prompt_part(self, session: Session, tokens: Sequence[int]) -> PartOfText:
+        """The step that reads the first of these tokens, as many as a step takes."""
+        return self._part(session, tokens, self._positions(session, len(tokens)))
+
+    def token_part(self, session: Session, token: int) -> PartOfText:
+        """The step that decodes one token."""
+        return self._part(session, [token], 1)
+
+    def _part(self, session: Session, tokens: Sequence[int], positions: int) -> PartOfText:
         part = list(tokens[:positions])
         shape = prefill_shape(
             self._geometry, positions, StateLengths(session.length + positions, session.source_length)
@@ -77,11 +109,7 @@ class StepRunner:
         }
         if positions > 1:
             inputs[LAST] = torch.tensor([len(part) - 1], device=device)
-        with self._break_on_failure([session]):
-            logits = self._steps.step(shape).run(inputs, [self._views_of(session, shape, 0)])
-        session.length += len(part)
-        session.logits = logits[0].clone()
-        return len(part)
+        return PartOfText(shape=shape, inputs=inputs, tokens=len(part))
 
     def decode(self, sessions: Sequence[Session], tokens: Sequence[int]) -> None:
         """Reads one token of each session, a power of two of them, for which a step has the same lengths."""
@@ -93,7 +121,7 @@ class StepRunner:
             POSITIONS: torch.tensor([[session.length] for session in sessions], device=self._segments.device),
             SOURCE_LENGTHS: torch.tensor([session.source_length for session in sessions], device=self._segments.device),
         }
-        rows = [self._views_of(session, shape, row) for row, session in enumerate(sessions)]
+        rows = [self.views_of(session, shape, row) for row, session in enumerate(sessions)]
         with self._break_on_failure(sessions):
             logits = step.run(inputs, rows)
         for row, session in enumerate(sessions):
@@ -119,7 +147,8 @@ class StepRunner:
         whole = [tokens for tokens in fitting if tokens <= remaining]
         return enough[-1] if enough else whole[0] if whole else 1
 
-    def _views_of(self, session: Session, shape: Shape, row: int) -> tuple[torch.Tensor, ...]:
+    def views_of(self, session: Session, shape: Shape, row: int) -> tuple[torch.Tensor, ...]:
+        """What the step of a shape takes of the state of a session that is its ``row``."""
         key = (session.capability, shape, row)
         if key not in self._views:
             offsets = self._geometry.offsets(session.capacities)

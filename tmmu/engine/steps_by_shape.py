@@ -12,12 +12,13 @@ import torch
 
 from tmmu.driver import PlanRequest, compile_graph
 from tmmu.engine.capture.encoder import EncodingShape, capture_encoding
+from tmmu.engine.capture.module_results import ModuleResults
 from tmmu.engine.capture.step import ROW_SEPARATOR, StepModel, StepShape, capture_step
 from tmmu.engine.weight_stream import WeightStream
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
-from tmmu.passes.capture.program import CapturedProgram
+from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
@@ -35,11 +36,12 @@ Shape: TypeAlias = StepShape | EncodingShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """A step's program and plan, and the values of its constants, not bound yet."""
+    """A step's program and plan, the values of its constants, and what its modules return, not bound yet."""
 
     program: Program
     plan: Plan
     constants: Mapping[str, torch.Tensor]
+    results: Mapping[str, tuple[Window, ...]]
 
     @property
     def stack_bytes(self) -> int:
@@ -54,24 +56,31 @@ class PlannedStep:
 
 def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
     """Traces and plans one step; the plan is judged."""
-    captured = _capture(subject, shape)
+    results = ModuleResults()
+    captured = _capture(subject, shape, results)
     program = lower_program(captured)
     request = PlanRequest(
         mode="inference", preset="inference", token=token_from_seed(TOKEN_SEED), arenas=default_arenas()
     )
     compiled = compile_graph(program.graph, request)
-    return PlannedStep(program=program, plan=compiled.plan, constants=constant_values(captured))
+    constants = constant_values(captured)
+    return PlannedStep(program=program, plan=compiled.plan, constants=constants, results=results.windows)
 
 
-def _capture(subject: StepModel, shape: Shape) -> CapturedProgram:
-    return capture_encoding(subject, shape) if isinstance(shape, EncodingShape) else capture_step(subject, shape)
+def _capture(subject: StepModel, shape: Shape, results: ModuleResults) -> CapturedProgram:
+    if isinstance(shape, EncodingShape):
+        return capture_encoding(subject, shape)
+    return capture_step(subject, shape, results)
 
 
 class BoundStep:
-    """A step that runs on the state of sessions, a row each, wherever their arenas lie."""
+    """A step that runs on the state of sessions, a row each, wherever their arenas lie.
 
-    def __init__(self, executor: Executor, shape: Shape) -> None:
-        self.executor, self.shape = executor, shape
+    ``results``: what its modules return, by path, as windows on buffers of its graph.
+    """
+
+    def __init__(self, executor: Executor, shape: Shape, results: Mapping[str, tuple[Window, ...]]) -> None:
+        self.executor, self.shape, self.results = executor, shape, results
         assert executor.bound.state is not None
         self._rows = _windows_by_row(executor, shape.rows)
 
@@ -85,9 +94,12 @@ class BoundStep:
         ``rows``: ``row_views`` of each.
         """
         state = rows[0] if len(rows) == 1 else [view for row in rows for view in row]
-        taken = {spec.name: inputs[spec.name] for spec in self.executor.inputs}  # a model may not look at positions
-        (logits,) = self.executor.run(taken, state=state)
+        (logits,) = self.executor.run(self.inputs_of(inputs), state=state)
         return logits
+
+    def inputs_of(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Those that the step has: a model may not look at positions."""
+        return {spec.name: inputs[spec.name] for spec in self.executor.inputs}
 
 
 def _windows_by_row(executor: Executor, rows: int) -> list[list[tuple[str, StateWindow]]]:
@@ -139,7 +151,7 @@ class StepsByShape:
                 session=None,
             )
             executor = bind_executor(request) if self._stream is None else self._stream.bind(request)
-            self._bound[shape] = BoundStep(executor, shape)
+            self._bound[shape] = BoundStep(executor, shape, planned.results)
         return self._bound[shape]
 
     @property

@@ -19,11 +19,13 @@ from tmmu.engine.capture.model_call import (
     call_model,
     source_form,
 )
+from tmmu.engine.capture.module_results import ModuleResults
 from tmmu.engine.capture.relative_bias import bias_by_positions
 from tmmu.engine.capture.row_attention import attend_through
 from tmmu.engine.capture.row_cache import ProbeCache, RowCache, sort_tensors
 from tmmu.engine.geometry import MIN_KV_LENGTH, Geometry, StateLengths, StateTensor
 from tmmu.errors import UnsupportedOp
+from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.huggingface import longest_sequence, refuse_quantized
@@ -170,8 +172,10 @@ def _require_attention(model: torch.nn.Module, cache: ProbeCache) -> None:
         )
 
 
-def capture_step(subject: StepModel, shape: StepShape) -> CapturedProgram:
+def capture_step(subject: StepModel, shape: StepShape, results: ModuleResults | None = None) -> CapturedProgram:
     """The program of one step. Its state is named ``ROW:NAME``; logits are those of the last token of each row.
+
+    ``results`` takes down what the modules return.
 
     Inputs: ``input_ids`` and ``position_ids``, ``int64[rows, tokens]``; with more than one token ``last``,
     ``int64[1]``, the token whose logits are returned, behind which tokens are padding; where sources are tokens
@@ -188,7 +192,8 @@ def capture_step(subject: StepModel, shape: StepShape) -> CapturedProgram:
         if subject.source is not None and not subject.source.is_features:
             inputs[SOURCE_LENGTHS] = torch.empty(shape.rows, dtype=torch.int64)
         run = _step_of(model, subject, shape, rows)
-        return Workload(name=shape.name, folder="", run=run, module=model, kwargs=inputs, owned=owned)
+        modules = ModuleStack(None if results is None else results.note)
+        return Workload(name=shape.name, folder="", run=run, module=model, kwargs=inputs, owned=owned, modules=modules)
 
     return capture_workload(load, request_for(subject.device))
 

@@ -31,6 +31,8 @@ class SwapState:
     room: int
     image: StateImage
     needs: int = 0
+    holds: int = 0
+    """How many of these have no step to run: a paused step is there to be looked at."""
     arena: str = ""
     """The name of its reservation in the data segment; empty where it has none."""
     last_step: Event | None = None

@@ -117,6 +117,22 @@ class SessionSwapping:
             state.needs -= 1
             if not state.needs:
                 self._begin_wait(state, pause_ns=PAUSE_NS)
+            elif state.needs == state.holds:
+                self._advance()  # who waits for its room waits in vain now
+
+    def hold(self, owner: StateOwner) -> None:
+        """A session that may run stays on the device, though it has no step to run, until ``release``."""
+        with self._changed:
+            self._states[owner.capability].holds += 1
+            self.need(owner)
+
+    def release(self, owner: StateOwner) -> None:
+        """The end of ``hold``."""
+        with self._changed:
+            state = self._states.get(owner.capability)
+            if state is not None:
+                state.holds -= 1
+                self.rest(owner)
 
     def wait(self, owner: StateOwner, *, kind: str, expected: float | None) -> None:
         """The client of a session that is not needed says that it waits: for what, and for how many seconds."""
@@ -255,20 +271,24 @@ class SessionSwapping:
                 self._issue(chunk)
         for number in self._swapper.take_ready():
             self._rooms.states[number].is_ready = True
-        self._refuse(decide=decide)
+        self._refuse()
         self._changed.notify_all()
         self._wake()
 
-    def _refuse(self, *, decide: bool) -> None:
+    def _refuse(self) -> None:
         """Whoever needs a state that cannot be there: after a failure all of them, else who has waited longest."""
         if self._failure is not None:
             for state in self._states.values():
                 if state.needs and not state.is_ready:
                     state.refusal = self._failure
             return
-        stuck = self._swapper.stuck() if decide else None
+        stuck = self._swapper.stuck(self._held())
         if stuck is not None:
             self._rooms.states[stuck].refusal = self._full(self._rooms.states[stuck])
+
+    def _held(self) -> frozenset[int]:
+        """Sessions that are needed, and not for a step."""
+        return frozenset(state.number for state in self._states.values() if 0 < state.needs == state.holds)
 
     def _issue(self, chunk: Chunk) -> None:
         state = self._rooms.states[chunk.key]

@@ -1,6 +1,6 @@
 """Which module of the model is running: its path, kept current by wrapping ``nn.Module.__call__`` while tracing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,10 +13,12 @@ from tmmu.passes.capture.replace import replace_attribute
 class ModuleStack:
     """``path`` is the innermost module being called, from the model's root; ``source`` its line where an export tells.
 
-    Modules are kept alive: their ``id`` is the key of their name.
+    Modules are kept alive: their ``id`` is the key of their name. ``on_return`` is told the path of each named module
+    that returns, and what it returns.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_return: Callable[[str, Any], None] | None = None) -> None:
+        self._on_return = on_return
         self.path = ""
         self.source = ""
         self._names: dict[int, str] = {}
@@ -37,7 +39,10 @@ class ModuleStack:
             before = self.path
             self.path = self._names.get(id(module), before)
             try:
-                return original(module, *args, **kwargs)
+                result = original(module, *args, **kwargs)
+                if self._on_return is not None and id(module) in self._names:
+                    self._on_return(self.path, result)
+                return result
             except BaseException as error:
                 if id(module) in self._names:
                     mark_activity(error, Activity.FORWARD)

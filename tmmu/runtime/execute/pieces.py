@@ -7,10 +7,11 @@ lies in live buffers of the stack, in inputs, weights and state, and nowhere els
 one side of it; state is the caller's, who passes it again and lets nobody write it meanwhile.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
 
 import torch
 
@@ -21,9 +22,6 @@ from tmmu.runtime.execute.executor import Executor, run_launches
 from tmmu.runtime.memory.slab import Slab, is_dense
 from tmmu.runtime.steps.launch_plan import Launch
 from tmmu.torch_private import DisableAutocast
-
-MAX_PIECES: Final = 64
-"""Pieces whose captured code is kept, the last used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,12 @@ class BufferWindow:
 
 
 class PieceRunner:
-    """Starts runs of an executor that pause between two ops. A piece is captured when it is first run."""
+    """Starts runs of an executor that pause between two ops.
+
+    Its *pieces* lie between positions at which a run has paused so far. A piece is captured when it is first run, and
+    again in two parts when a run pauses inside it; so a cut costs what capturing these ops costs, once, and each run
+    over it one more launch.
+    """
 
     def __init__(self, executor: Executor) -> None:
         bound = executor.bound
@@ -48,6 +51,7 @@ class PieceRunner:
                 fix="run it without a pause",
             )
         self.executor = executor
+        self._cuts = [0, len(executor.order)]
         self._launches: dict[tuple[int, int], tuple[Launch, ...]] = {}
         self._versions_at: dict[int, Mapping[int, int]] = {}
 
@@ -60,15 +64,28 @@ class PieceRunner:
         run.advance(until, state=state)
         return run
 
-    def launches(self, first: int, last: int) -> tuple[Launch, ...]:
+    def launches(self, first: int, last: int) -> list[Launch]:
         """Launches of the steps ``[first, last)``; whoever has exclusive access to the segments asks."""
-        launches = self._launches.pop((first, last), None)
-        if launches is None:
-            launches = self.executor.launches_of(first, last)
-        self._launches[first, last] = launches  # the last in the dict is the last used
-        if len(self._launches) > MAX_PIECES:
-            del self._launches[next(iter(self._launches))]
+        self._cut(first)
+        self._cut(last)
+        launches: list[Launch] = []
+        for piece in pairwise(cut for cut in self._cuts if first <= cut <= last):
+            if piece not in self._launches:
+                self._launches[piece] = self.executor.launches_of(*piece)
+            launches += self._launches[piece]
         return launches
+
+    @property
+    def piece_count(self) -> int:
+        """Pieces that are captured."""
+        return len(self._launches)
+
+    def _cut(self, position: int) -> None:
+        """Has a piece end there."""
+        index = bisect_left(self._cuts, position)
+        if self._cuts[index] != position:
+            self._launches.pop((self._cuts[index - 1], self._cuts[index]), None)
+            self._cuts.insert(index, position)
 
     def versions_at(self, position: int) -> Mapping[int, int]:
         """By buffer that is live in the stack once ``position`` ops have run, the position of its last write."""

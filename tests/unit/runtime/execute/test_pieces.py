@@ -81,6 +81,18 @@ def test_a_cut_behind_any_op_leaves_the_bits_of_a_whole_run(replay: bool) -> Non
         assert not run.is_paused
 
 
+def test_a_cut_captures_the_piece_around_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = rows(8, 1)
+    executor = executor_of(Blocks, x)
+    pieces, captured = PieceRunner(executor), []
+    capture, end = executor.launches_of, len(executor.order)
+    monkeypatch.setattr(executor, "launches_of", lambda *span: captured.append(span) or capture(*span))
+    for position in (6, 3, 6, 3, 8):
+        pieces.start({"x": x}, position).finish()
+    assert captured == [(0, 6), (6, end), (0, 3), (3, 6), (6, 8), (8, end)]
+    assert pieces.piece_count == 4
+
+
 def test_nothing_moves_where_nobody_needs_the_room(pair: tuple[Executor, Executor]) -> None:
     small, large = pair
     x = rows(8, 3)

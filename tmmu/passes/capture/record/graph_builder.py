@@ -320,6 +320,12 @@ def value_is_known(tensor: torch.Tensor) -> bool:
         return evaluate(origin.builder.node_of(tensor), origin.builder) is not None
 
 
+def window_of(tensor: torch.Tensor) -> Window | None:
+    """The window of a tensor that a trace knows; ``None`` for any other."""
+    origin: TensorOrigin | None = tensor.__dict__.get(_ORIGIN)
+    return None if origin is None else origin.window
+
+
 def flatten(value: Any) -> list[Any]:
     """The leaves of nested tuples and lists."""
     if isinstance(value, (tuple, list)):
