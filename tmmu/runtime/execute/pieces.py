@@ -54,6 +54,7 @@ class PieceRunner:
         self._cuts = [0, len(executor.order)]
         self._launches: dict[tuple[int, int], tuple[Launch, ...]] = {}
         self._versions_at: dict[int, Mapping[int, int]] = {}
+        self._ranges_at: dict[int, Mapping[int, tuple[int, int]]] = {}
 
     def start(
         self, inputs: Mapping[str, torch.Tensor], until: int, *, state: Sequence[torch.Tensor] = ()
@@ -94,16 +95,16 @@ class PieceRunner:
             self._versions_at[position] = live_versions(bound.graph, bound.plan, position)
         return self._versions_at[position]
 
-    def stack_ranges(self, position: int) -> dict[int, tuple[int, int]]:
+    def stack_ranges(self, position: int) -> Mapping[int, tuple[int, int]]:
         """By buffer of the stack that is live there, its bytes ``[low, high)`` in that segment."""
-        bound = self.executor.bound
-        stack, sizes = bound.segments.slabs["stack"], bound.graph.buffers.bytes
-        ranges: dict[int, tuple[int, int]] = {}
-        for buffer in live_buffers(bound.graph, bound.plan, position):
-            slab, offset = bound.views.locations[buffer]
-            if slab is stack and sizes[buffer]:
-                ranges[buffer] = offset, offset + sizes[buffer]
-        return ranges
+        if position not in self._ranges_at:
+            bound = self.executor.bound
+            stack, sizes = bound.segments.slabs["stack"], bound.graph.buffers.bytes
+            places = {b: bound.views.locations[b] for b in live_buffers(bound.graph, bound.plan, position) if sizes[b]}
+            self._ranges_at[position] = {
+                buffer: (offset, offset + sizes[buffer]) for buffer, (slab, offset) in places.items() if slab is stack
+            }
+        return self._ranges_at[position]
 
 
 class PausedRun:
@@ -112,7 +113,7 @@ class PausedRun:
     def __init__(self, pieces: PieceRunner, inputs: Sequence[torch.Tensor]) -> None:
         self._pieces, self._inputs = pieces, inputs
         self._segments = pieces.executor.segments
-        self._live: dict[int, tuple[int, int]] = {}
+        self._live: Mapping[int, tuple[int, int]] = {}
         self._saved: dict[int, torch.Tensor] = {}
         self.position = 0
         self.is_paused = True
@@ -224,7 +225,7 @@ class PausedRun:
     def _end(self) -> None:
         self.is_paused = False
         self._segments.stack.unpark(self)
-        self._live.clear()
+        self._live = {}
         self._drop_images()
 
     def _drop_images(self) -> None:
