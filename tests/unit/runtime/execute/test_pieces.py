@@ -22,7 +22,7 @@ from tmmu.runtime.steps.launch_plan import launch_plan_of
 WIDTH = 16
 
 
-class Blocks(nn.Module):
+class Chain(nn.Module):
     """Products and elementwise ops, whose results take over arguments, and one value that is read at both ends."""
 
     def __init__(self) -> None:
@@ -35,6 +35,13 @@ class Blocks(nn.Module):
         for block in self.blocks:
             y = block(y).tanh() + y
         return y * first
+
+
+class Blocks(Chain):
+    """The same, and the input is read at both ends, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + x
 
 
 class Grows(nn.Module):
@@ -114,6 +121,23 @@ def test_nothing_moves_where_nobody_needs_the_room(pair: tuple[Executor, Executo
     assert run.bytes_restored == moved
 
 
+def test_whoever_gets_one_byte_of_a_buffer_moves_that_buffer_alone(pair: tuple[Executor, Executor]) -> None:
+    _, large = pair
+    x, pieces = rows(8, 12), PieceRunner(large)
+    (expected,) = large(x=x)
+    ranges = pieces.stack_ranges(4)
+    assert len(ranges) > 1
+    for low, high in ranges.values():
+        for first, last in ((low, low + 1), (high - 1, high)):
+            run = pieces.start({"x": x}, 4)
+            run.make_room(high, high)
+            assert run.bytes_saved == 0
+            run.make_room(first, last)
+            assert run.bytes_saved == high - low
+            large.bound.segments.slabs["stack"].bytes(low, high - low).fill_(0xA5)
+            assert run.finish()[0].equal(expected)
+
+
 def test_several_runs_wait_at_once_and_go_on_in_any_order(pair: tuple[Executor, Executor]) -> None:
     small, large = pair
     inputs = [rows(8, 6), rows(2, 7), rows(8, 8)]
@@ -159,7 +183,7 @@ def windows_of(executor: Executor, position: int) -> Sequence[BufferWindow]:
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_values_are_read_and_replaced_wherever_they_are(is_moved: bool) -> None:
     x, other = rows(8, 10), rows(8, 11)
-    executor = executor_of(Blocks, x)
+    executor = executor_of(Chain, x)
     pieces = PieceRunner(executor)
     (expected,) = executor(x=other)
     position = 5
