@@ -170,6 +170,31 @@ def test_replaced_value_is_that_of_a_hook(grower: Subject, part: str, is_moved: 
             assert plain.prefill(prompt).sub(expected).abs().max() > 100 * NEAR
 
 
+def test_values_end_with_the_prompt_and_replacing_them_touches_no_padding(grower: Subject) -> None:
+    prompt, layer = prompt_of(9), grower.layer(0)
+    expected = replaced_by_hook(grower, layer, prompt, torch.neg)
+    with grower.engine.open() as session:
+        paused = session.run_until(layer, prompt)
+        assert paused.values[layer].shape == (1, 9, 64)
+        with pytest.raises(InvalidConfig, match=r"is float32\[1, 9, 64\], and the tensor float32\[1, 16, 64\]"):
+            paused.values[layer] = torch.full((1, 16, 64), float("nan"))
+        paused.values[layer] = -paused.values[layer]
+        assert paused.resume().sub(expected).abs().max() < NEAR
+
+
+def test_nothing_that_is_not_finite_stays_behind_the_text(grower: Subject) -> None:
+    prompt, layer = prompt_of(9), grower.layer(0)
+    with grower.reader(prompt) as whole, grower.engine.open() as session:
+        paused = session.run_until(layer, prompt)
+        paused.values[layer] = torch.full((1, 9, 64), float("nan"))
+        paused.run_until(grower.layer(1))  # whose keys and values are made of it
+        paused.cancel()
+        assert (
+            session.decode(prompt[0]).isfinite().all()
+        )  # which writes one position, and gives no weight to those behind it
+        assert session.prefill(prompt[1:]).sub(whole.logits).abs().max() < NEAR
+
+
 def returned_tensors(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result]

@@ -33,6 +33,8 @@ class PausedStep:
     ) -> None:
         self.session, self.module, self.part, self.names = session, module, part, names
         self.run, self.undo = run, undo
+        self.is_changed = False
+        """Whether a value was replaced."""
         self._pauses = pauses
 
     @property

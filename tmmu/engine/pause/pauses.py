@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from tmmu.engine.capture.step import StepShape
+from tmmu.engine.geometry import StateLengths
 from tmmu.engine.pause.paused_step import PausedStep, UndoImage
 from tmmu.engine.pause.step_names import StepNames
 from tmmu.engine.scheduler import Request
@@ -22,6 +23,7 @@ from tmmu.engine.step_runner import PartOfText, StepRunner
 from tmmu.engine.steps_by_shape import StepsByShape
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.execute.pieces import BufferWindow, PieceRunner
+from tmmu.runtime.memory.zero import zero_tensor
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -87,6 +89,7 @@ class Pauses:
             if paused.is_paused:
                 with self._writing(paused.session):
                     paused.undo.put_back()
+                    self._clear_behind(paused, paused.session.length + paused.part.shape.tokens)
                 self._end(paused)
 
     def drop(self, session: Session) -> None:
@@ -118,10 +121,12 @@ class Pauses:
             if not isinstance(tensor, torch.Tensor):
                 raise InvalidConfig(f"{name} is replaced by a {type(tensor).__name__}", fix="give a tensor", name=name)
             paused.run.write(window, tensor)
+            paused.is_changed = True
 
     def _find(self, paused: PausedStep, name: str) -> BufferWindow:
         self._require_paused(paused)
-        return paused.names.find(name, paused.run.position, paused.run.versions)
+        value = paused.names.find(name, paused.run.position, paused.run.versions)
+        return value.window_of(paused.part.shape.tokens, paused.part.tokens)
 
     def _require_paused(self, paused: PausedStep) -> None:
         self._touch(paused.session)
@@ -172,7 +177,9 @@ class Pauses:
             if not run.is_paused:
                 self.cancel(paused)
             raise
+        end = session.length + paused.part.shape.tokens
         self._runner.finish_part(session, paused.part, logits)
+        self._clear_behind(paused, end)
         self._end(paused)
         return logits[0]
 
@@ -183,6 +190,20 @@ class Pauses:
                 f"{module} has run before {paused.module} ended", fix="name a later module, or cancel", module=module
             )
         return end
+
+    def _clear_behind(self, paused: PausedStep, end: int) -> None:
+        """Zeroes the positions from the session's length to ``end``, where a replaced value may have left what is not
+        finite: a later step gives such a position no weight, and nothing times infinity is no number.
+        """
+        if not paused.is_changed:
+            return
+        session, slab = paused.session, self._steps.segments.slabs["data"]
+        geometry = self._steps.subject.geometry
+        for name, offset in geometry.offsets(session.capacities).items():
+            tensor = geometry.by_name[name]
+            if tensor.grows and not tensor.of_source:
+                low, high = (tensor.bytes_for(StateLengths(text, 0)) for text in (session.length, end))
+                zero_tensor(slab.bytes(session.base + offset + low, high - low))
 
     def _end(self, paused: PausedStep) -> None:
         paused.run.discard()

@@ -6,7 +6,7 @@ a mask that later layers share, is called ``op 31 aten.full.default``, as errors
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
@@ -25,13 +25,25 @@ NEAREST: Final = 3
 class NamedValue:
     """A window on a buffer from the op at position ``written`` until another op writes that buffer.
 
-    ``end``: the position behind which it has the name: that of its module's last op, or of its own.
+    ``end``: the position behind which it has the name: that of its module's last op, or of its own. ``is_result``:
+    whether a module returned it.
     """
 
     name: str
     window: BufferWindow
     written: int
     end: int
+    is_result: bool
+
+    def window_of(self, positions: int, tokens: int) -> BufferWindow:
+        """Its window, without what is behind ``tokens``, where it is a module's ``dtype[1, positions, n]``.
+
+        Of other forms it is not known which axis is that of positions.
+        """
+        shape = self.window.shape
+        if not self.is_result or len(shape) != 3 or shape[:2] != (1, positions):
+            return self.window
+        return replace(self.window, shape=(1, tokens, shape[2]))
 
 
 @dataclass(slots=True)
@@ -94,15 +106,15 @@ class StepNames:
         value = self._values.get(name) if isinstance(name, str) else None
         return value is not None and _is_there(value, position, versions)
 
-    def find(self, name: str, position: int, versions: Mapping[int, int]) -> BufferWindow:
-        """The window of a name, any that a value has; ``INVALID_CONFIG`` says what became of one that is not there."""
+    def find(self, name: str, position: int, versions: Mapping[int, int]) -> NamedValue:
+        """The value of a name, any that it has; ``INVALID_CONFIG`` says what became of one that is not there."""
         value = self._values.get(name) if isinstance(name, str) else None
         if value is None:
             raise self._unknown(str(name), position, versions)
         if not _is_there(value, position, versions):
             fate, fix = self._fate(value, position)
             raise InvalidConfig(f"{name} {fate}", fix=fix, name=name)
-        return value.window
+        return value
 
     def _find_writes(self) -> dict[int, list[int]]:
         """By buffer that ops make, the positions of the ops that write it."""
@@ -133,6 +145,7 @@ class StepNames:
                         ),
                         written=written[-1],
                         end=span.last,
+                        is_result=True,
                     )
 
     def _op_values(self) -> Iterator[NamedValue]:
@@ -149,6 +162,7 @@ class StepNames:
                     window=self._window_of(shown),
                     written=position,
                     end=position,
+                    is_result=False,
                 )
 
     def _window_of(self, value: int) -> BufferWindow:
