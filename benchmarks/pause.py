@@ -4,10 +4,10 @@
 
 The third experiment of the source documents: layers 1 to 15, a value is copied out, another session's job runs, layers
 16 to 24. A row is a step (one token, or a prompt of 128) of an architecture of ``benchmarks.run`` with 24 layers, and
-the job of another session meanwhile. Steps alternate in one process, the least of
-the rounds. `cut` is a step that is resumed
-at once, over a whole one; `first` the first pause and resume of a step, which capture its pieces; `overhead` the time
-to save and restore bytes of the stack over that of a whole step. Logits are compared bit for bit in each round.
+the job of another session meanwhile. Steps alternate in one process; times are the least of the rounds. `cut` is a step
+that is resumed at once, over a whole one; `first` the first pause and resume, which capture the pieces where no row
+before has; `copy` the time to read the value; `overhead` that to save and restore bytes of the stack over that of a
+whole step. Logits are compared bit for bit in each round.
 """
 
 import argparse

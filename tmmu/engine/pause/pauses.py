@@ -224,7 +224,7 @@ class Pauses:
     def _undo_image(self, session: Session) -> UndoImage:
         """Of the state that recurs."""
         geometry, slab = self._steps.subject.geometry, self._steps.segments.slabs["data"]
-        offsets = geometry.offsets(session.capacities)
+        offsets = geometry.offsets(session.capacities) if geometry.recurs else {}
         return UndoImage(
             [
                 slab.bytes(session.base + offsets[tensor.name], tensor.bytes_for(session.capacities))
