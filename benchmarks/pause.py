@@ -93,7 +93,7 @@ def measure(bench: Bench, clock: Clock, *, is_prompt: bool, is_job_prompt: bool,
     other = bench.reader(is_prompt=is_job_prompt)
     figures: dict[str, float] = {}
     for number in range(rounds + 2):
-        if number == 2:  # the first rounds bind and capture
+        if number in (0, 2):  # the first rounds bind and capture
             clock.seconds.clear()
         with clock.timing("whole"):
             expected = whole.prefill(ids) if is_prompt else whole.decode(ids)
