@@ -87,6 +87,11 @@ class EngineMachine(RuleBasedStateMachine):
         for session in sessions:
             # It may have made room for another one of the same call.
             self.bytes[session] = self.arena(session).clone() if session.is_resident else None
+        self.renewed(*sessions)
+
+    def renewed(self, *sessions: Session) -> None:
+        """A step was asked for, whether or not there was room for it."""
+        for session in sessions:
             if session in self.ends:
                 self.ends[session] = self.shared.time.now + 10
 
@@ -168,6 +173,7 @@ class EngineMachine(RuleBasedStateMachine):
             logits = session.prefill(tokens)
         except SegmentFull as error:
             self.has_no_room(error)
+            self.renewed(session)
             return
         self.tokens[session] += tokens
         self.near(logits, session)
@@ -182,6 +188,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.decode(rows, [token] * len(rows))
         except SegmentFull as error:
             self.has_no_room(error)  # those for whom there was room have run
+            self.renewed(*rows)
             rows = [session for session in rows if session.length > len(self.tokens[session])]
         for session in rows:
             self.tokens[session].append(token)
@@ -234,6 +241,7 @@ class EngineMachine(RuleBasedStateMachine):
             paused = session.run_until(f"transformer.h.{layer}", tokens[0] if is_token else tokens)
         except SegmentFull as error:
             self.has_no_room(error)
+            self.renewed(session)
             return
         read = session.length - len(self.tokens[session])  # a prompt that took several steps
         self.tokens[session] += tokens[:read]
