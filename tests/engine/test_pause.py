@@ -246,6 +246,7 @@ def test_value_under_the_name_of_a_module_is_what_it_returns(name: str) -> None:
     [
         (lambda s: s.run_until("model.layers.9", [1]), "the nearest are model.layers"),
         (lambda s: s.run_until("", [1]), "no op of a step is in a module ''"),
+        (lambda s: s.run_until("model.layers", [1]), "no one end in a step: it is not called just once"),
         (lambda s: s.run_until(None, [1]), "the module is None"),
         (lambda s: s.run_until("model.layers.0", []), "no tokens"),
         (lambda s: s.run_until("model.layers.0", "text"), "whole numbers"),

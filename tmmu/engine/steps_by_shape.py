@@ -36,7 +36,10 @@ Shape: TypeAlias = StepShape | EncodingShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """A step's program and plan, the values of its constants, and what its modules return, not bound yet."""
+    """A step's program and plan, the values of its constants, and what its modules return, not bound yet.
+
+    ``results``: by path of each module that is called once, as windows on buffers of the graph.
+    """
 
     program: Program
     plan: Plan
@@ -64,7 +67,7 @@ def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
     )
     compiled = compile_graph(program.graph, request)
     constants = constant_values(captured)
-    return PlannedStep(program=program, plan=compiled.plan, constants=constants, results=results.windows)
+    return PlannedStep(program=program, plan=compiled.plan, constants=constants, results=results.of_single_calls)
 
 
 def _capture(subject: StepModel, shape: Shape, results: ModuleResults) -> CapturedProgram:
@@ -76,7 +79,7 @@ def _capture(subject: StepModel, shape: Shape, results: ModuleResults) -> Captur
 class BoundStep:
     """A step that runs on the state of sessions, a row each, wherever their arenas lie.
 
-    ``results``: what its modules return, by path, as windows on buffers of its graph.
+    ``results``: those of its ``PlannedStep``.
     """
 
     def __init__(self, executor: Executor, shape: Shape, results: Mapping[str, tuple[Window, ...]]) -> None:

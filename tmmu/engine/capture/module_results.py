@@ -10,18 +10,20 @@ from tmmu.passes.capture.record.graph_builder import window_of
 
 
 class ModuleResults:
-    """``windows``: by path, those of the tensors that a module returned when it was last called, in their order.
-
-    A window's storage is a buffer of the graph that the trace is lowered to.
-    """
+    """What is noted while modules return. A window's storage is a buffer of the graph that the trace is lowered to."""
 
     def __init__(self) -> None:
-        self.windows: dict[str, tuple[Window, ...]] = {}
+        self._calls: dict[str, list[tuple[Window, ...]]] = {}
 
     def note(self, path: str, result: Any) -> None:
         """Takes down what a module returns."""
         windows = [window_of(tensor) for tensor in _tensors_in(result)]
-        self.windows[path] = tuple(window for window in windows if window is not None)
+        self._calls.setdefault(path, []).append(tuple(window for window in windows if window is not None))
+
+    @property
+    def of_single_calls(self) -> dict[str, tuple[Window, ...]]:
+        """By path of each module that was called once, the windows of the tensors that it returned, in their order."""
+        return {path: calls[0] for path, calls in self._calls.items() if len(calls) == 1}
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor]:

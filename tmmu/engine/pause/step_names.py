@@ -55,33 +55,37 @@ class _ModuleSpan:
     count: int = 0
 
     @property
-    def is_one_call(self) -> bool:
+    def is_unbroken(self) -> bool:
         """Whether nothing else runs between its ops."""
         return self.last - self.first + 1 == self.count
 
 
 class StepNames:
-    """The names of one step. ``results``: what each module returned, by path, as windows on the graph's buffers."""
+    """The names of one step. ``results``: by path of each module that is called once, what it returned, as windows on
+    buffers of the graph.
+    """
 
     def __init__(self, graph: Graph, plan: Plan, results: Mapping[str, Sequence[Window]]) -> None:
         self._graph, self._plan = graph, plan
         self._module = [graph.notes.ops.module[op] for op in plan.order]
         self._spans = _module_spans(self._module)
         self._writes = self._find_writes()
+        self._called_once = frozenset(results)
         values = [*self._results(results), *self._op_values()]
         self._values = {value.name: value for value in values}
 
     def end_of(self, module: str) -> int:
-        """The position behind a module's last op. ``INVALID_CONFIG`` where the step has no such module, or several."""
+        """The position behind a module's last op; ``INVALID_CONFIG`` for a module without one end in the step."""
         span = self._spans.get(module)
         if span is None:
             raise InvalidConfig(
                 f"no op of a step is in a module {module!r:.80}", fix=_offer(module, self._spans), module=module
             )
-        if not span.is_one_call:
+        if module not in self._called_once or not span.is_unbroken:
+            reason = "other ops run between its own" if module in self._called_once else "it is not called just once"
             raise InvalidConfig(
-                f"other ops run between those of {module}: it has no one end in a step",
-                fix="pause at a module that is called once",
+                f"{module} has no one end in a step: {reason}",
+                fix="pause at a module in it or around it",
                 module=module,
             )
         return span.last + 1
@@ -126,10 +130,10 @@ class StepNames:
         return writes
 
     def _results(self, results: Mapping[str, Sequence[Window]]) -> Iterator[NamedValue]:
-        """What modules returned that are called once, as they left it; outer modules first."""
+        """What modules with one end returned, as they left it; outer modules first."""
         for module in sorted(results, key=lambda path: (path.count("."), path)):
             span = self._spans.get(module)
-            if span is None or not span.is_one_call:
+            if span is None or not span.is_unbroken:
                 continue
             for index, window in enumerate(results[module]):
                 written = [position for position in self._writes.get(window.storage, ()) if position <= span.last]
