@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_drawn_tokens_are_those_after_manual_seed(subject: Subject) -> None:
         assert list(session.generate(max_new_tokens=16, seed=3, stop=(), **settings)) == expected
 
 
-def test_tokens_that_the_model_suppresses_are_not_chosen() -> None:
+def test_tokens_that_the_settings_of_a_folder_suppress_are_not_chosen(tmp_path: Path) -> None:
     model, source = model_of("Whisper"), source_of("Whisper")
     first, *others = reference_text(model, source, 8)
     model.generation_config.begin_suppress_tokens = [first, VOCABULARY]
@@ -97,7 +98,8 @@ def test_tokens_that_the_model_suppresses_are_not_chosen() -> None:
     expected = reference_text(model, source, 16)
     assert expected[0] != first
     assert others[-1] not in expected
-    with Engine(model, max_tokens=64, max_batch=1) as engine, engine.open() as session:
+    model.save_pretrained(tmp_path)
+    with Engine(tmp_path, max_tokens=64, max_batch=1) as engine, engine.open() as session:
         session.encode(source)
         found = list(session.generate(max_new_tokens=9, stop=()))
         # Of a text that goes on no token is the first.

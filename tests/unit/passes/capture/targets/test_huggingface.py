@@ -73,6 +73,17 @@ def test_tied_embeddings_are_one_buffer(tmp_path: Path) -> None:
     assert tied.buffers.role.count("parameter") == untied.buffers.role.count("parameter") - 1
 
 
+def test_encoder_decoder_that_names_no_architecture_is_no_decoder_alone(tmp_path: Path) -> None:
+    sizes = {"d_model": 16, "vocab_size": 50, "num_mel_bins": 4, "max_source_positions": 10, "max_target_positions": 8}
+    halves = {
+        f"{half}_{name}": 1 for half in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")
+    }
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    graph = graph_of(tmp_path, {"model_type": "whisper"} | sizes | halves | tokens)
+    names = [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs]
+    assert names == ["input_features", "decoder_input_ids"]
+
+
 def test_encoder_decoder_gets_both_inputs(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, T5, seq=8)
     assert [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs] == ["input_ids", "decoder_input_ids"]
