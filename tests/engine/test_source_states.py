@@ -33,7 +33,7 @@ class Shared:
             d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, vocab_size=VOCABULARY, decoder_start_token_id=0
         )
         self.model = transformers.T5ForConditionalGeneration(config).double().eval()
-        self.engine = Engine(self.model, max_tokens=64, max_source=96, max_batch=4, max_sessions=ROOM, host="1MiB")
+        self.engine = Engine(self.model, max_tokens=64, max_source=96, max_batch=4, max_sessions=ROOM, host="64MiB")
         self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], torch.Tensor] = {}
 
     def logits(self, source: list[int], tokens: list[int]) -> torch.Tensor:
