@@ -140,12 +140,15 @@ class SourceMachine(RuleBasedStateMachine):
     def lengths_are_those_that_were_read(self) -> None:
         for session, (source, tokens) in self.read.items():
             assert (session.source_length, session.length) == (len(source), len(tokens))
+        swapping = self.engine._swapping
+        assert swapping is not None
+        swapping.wait_until_still()
         resident = sum(session.arena_bytes for session in self.read if session.is_resident)
         assert self.engine.usage["data"].used == resident
 
 
 TestSources = SourceMachine.TestCase
-TestSources.settings = settings(max_examples=12, stateful_step_count=40)
+TestSources.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 class LongSourceMachine(SourceMachine):
