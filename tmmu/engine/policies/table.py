@@ -40,4 +40,4 @@ def policy_named(name: str) -> SwapPolicy:
         if policy.name == name:
             return policy
     names = ", ".join(policy.name for policy in POLICIES)
-    raise InvalidConfig(f"no policy {name!r:.40}", fix=f"choose one of {names}", policy=name[:40])
+    raise InvalidConfig(f"no policy {name!r:.40}", fix=f"choose one of {names}", policy=str(name)[:40])
