@@ -170,3 +170,41 @@ def test_closing_cancels_what_waits() -> None:
     recorded.scheduler.submit(requests)
     recorded.scheduler.close()
     assert all(request.future.cancelled() for request in requests)
+
+
+def test_request_that_may_not_run_yet_is_passed_over_until_it_may() -> None:
+    recorded = Recorded()
+    ready = {"b", "q"}
+    recorded.scheduler._can_run = lambda request: request.owner in ready
+    waiting = [decode("a"), prompt("p", 1)]
+    recorded.scheduler.submit(waiting)
+    assert recorded.wait(decode("b"), prompt("q", 1)) == [1, 1]
+    assert recorded.log == [("b",), ("prompt q",)]
+    results: list[list[int]] = []
+    thread = Thread(target=lambda: results.append(recorded.scheduler.wait(waiting)), daemon=True)
+    thread.start()
+    ready.update("ap")
+    recorded.scheduler.wake()
+    thread.join(30)
+    assert results == [[1, 1]]
+
+
+def test_waiting_thread_learns_that_its_request_was_taken_back() -> None:
+    recorded = Recorded()
+    recorded.scheduler._can_run = lambda _: False
+    request = decode("a")
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        recorded.scheduler.submit([request])
+        try:
+            recorded.scheduler.wait([request])
+        except CancelledError as error:
+            failures.append(error)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    while not recorded.scheduler.cancel(request):
+        thread.join(0.001)
+    thread.join(30)
+    assert len(failures) == 1

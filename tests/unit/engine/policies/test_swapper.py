@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tmmu.engine.policies.swapper import SwapLimits, Swapper
+from tmmu.engine.policies.swapper import STAYS, SwapLimits, Swapper
 from tmmu.engine.policies.table import POLICIES, SwapPolicy, policy_named
 from tmmu.engine.policies.views import NS_PER_SECOND as S
 from tmmu.engine.policies.views import Decision, Situation
@@ -162,6 +162,132 @@ def test_no_policy_can_have_an_only_copy_dropped() -> None:
         opened(swaps, now)
         copy_all(swaps, now)
     assert [(view.location, view.copied) for view in swaps.views.values()] == [("host", 10), ("device", 0)]
+
+
+class Gaps:
+    """Rooms of a device as unit ranges, first fit, which are free again when they were cleared."""
+
+    def __init__(self, size: int, rooms: dict[int, int]) -> None:
+        self.sizes, self.owners = rooms, [-1] * size
+        self.cleared: list[int] = []
+        self.dropped: list[int] = []
+
+    @property
+    def largest_free(self) -> int:
+        return max(len(run) for run in "".join("x" if owner >= 0 else "." for owner in self.owners).split("x"))
+
+    def take(self, session: int) -> bool:
+        size = self.sizes[session]
+        for base in range(len(self.owners) - size + 1):
+            if all(owner < 0 for owner in self.owners[base : base + size]):
+                self.owners[base : base + size] = [session] * size
+                return True
+        return False
+
+    def clear(self, session: int) -> None:
+        self.cleared.append(session)
+
+    def free(self, swaps: Swapper) -> None:
+        """All that was to be cleared is."""
+        for session in self.cleared:
+            self.owners = [-1 if owner == session else owner for owner in self.owners]
+            swaps.end_clearing(self.sizes[session])
+        self.cleared = []
+
+    def drop_copy(self, session: int) -> None:
+        self.dropped.append(session)
+
+
+def in_rooms(sizes: list[int], device: int, policy: str = "lru", host: int | None = None) -> tuple[Swapper, Gaps]:
+    """Sessions of these rooms that have had a step, copied and idle, as far as there is room."""
+    rooms = Gaps(device, dict(enumerate(sizes)))
+    limits = SwapLimits(device=device, host=host, chunk=4, in_flight=8, bytes_per_second=10)
+    swaps = Swapper(policy_named(policy), limits, rooms)
+    for now, size in enumerate(sizes):
+        session = swaps.open(size, now)
+        swaps.decide(now)
+        if swaps.take_ready():
+            swaps.write(session, now, live=size, changed=0)
+            swaps.begin_wait(session, now)
+            copy_all(swaps, now)
+    return swaps, rooms
+
+
+def test_room_is_free_once_it_was_cleared_and_nobody_else_leaves_meanwhile() -> None:
+    swaps, rooms = in_rooms([10, 10, 10], device=20)
+    assert (rooms.cleared, swaps.free, swaps.is_moving) == ([0], 0, True)
+    swaps.decide(5)
+    assert [view.location for view in swaps.views.values()] == ["host", "device", "host"]
+    rooms.free(swaps)
+    swaps.decide(6)
+    assert (swaps.take_ready(), rooms.owners.count(2)) == ([2], 10)
+
+
+def test_others_leave_where_free_rooms_are_apart() -> None:
+    swaps, rooms = in_rooms([5, 10, 5], device=20)
+    for session in (0, 2):
+        assert swaps.evict(session)
+    rooms.free(swaps)
+    assert (swaps.free, rooms.largest_free) == (10, 5)
+    large = swaps.open(10, 9)
+    rooms.sizes[large] = 10
+    swaps.decide(9)
+    assert rooms.cleared == [1]
+    rooms.free(swaps)
+    swaps.decide(10)
+    assert swaps.take_ready() == [large]
+
+
+def test_session_evicted_by_hand_goes_where_the_host_tier_has_room() -> None:
+    swaps, rooms = in_rooms([10, 10], device=20, host=15)
+    assert swaps.evict(0)
+    assert swaps.views[0].location == "host"
+    assert not swaps.evict(1)
+    swaps.close(0)
+    assert rooms.dropped == [0]
+    rooms.free(swaps)
+    copy_all(swaps, 9)
+    assert swaps.evict(1)
+
+
+def test_nobody_is_passed_over_for_ever_by_one_that_is_needed_again_while_it_leaves() -> None:
+    swaps = swapper(device=10)
+    opened(swaps, 0)
+    other = swaps.open(10, 1)
+    for now in range(2, 2 + STAYS):
+        swaps.decide(now)
+        assert swaps.views[0].location == "leaving"
+        swaps.need(0, now)
+        assert swaps.views[0].location == "device"
+        swaps.begin_wait(0, now)
+    swaps.decide(99)
+    swaps.need(0, 99)
+    assert swaps.views[0].location == "leaving"
+    copy_all(swaps, 99)
+    assert swaps.take_ready() == [other]
+    swaps.begin_wait(other, 100)
+    copy_all(swaps, 100)
+    assert swaps.take_ready() == [0]
+
+
+def test_idle_session_is_not_copied_before_its_pause_is_over() -> None:
+    swaps = swapper(policy="hold")
+    session = swaps.open(10, 0)
+    swaps.decide(0)
+    swaps.write(session, 0, live=10, changed=0)
+    swaps.begin_wait(session, 5, pause_ns=20)
+    assert (swaps.decide(6), swaps.next_chunk()) == (25, None)
+    assert (swaps.decide(25), swaps.next_chunk() is None) == (None, False)
+
+
+def test_stuck_is_who_waited_longest_where_nobody_can_make_room() -> None:
+    swaps, _ = in_rooms([10, 10, 10], device=10, host=5)
+    assert swaps.stuck() == 1
+    swaps.need(0, 9)  # it will have its step, and may go then
+    assert swaps.stuck() is None
+    assert in_rooms([10, 10], device=10, policy="hold")[0].stuck() is None
+    moving, rooms = in_rooms([10, 10], device=10)
+    assert (rooms.cleared, moving.stuck()) == ([0], None)
 
 
 def test_refusals() -> None:
