@@ -134,8 +134,10 @@ def swaps_on(
     policy: str = "lru",
     fences: SwapFenceFilter = all_fences,
     wake: Callable[[], Any] = lambda: None,
+    clock: Callable[[], float] | None = None,
+    time_to_live: float = 60.0,
 ) -> Swaps:
-    """Rooms for so many sessions, chunks of 4 bytes, two of them in flight."""
+    """Rooms for so many sessions, chunks of 4 bytes, two of them in flight. ``clock``: in place of the told one."""
     size = rooms * ROOM
     data, tier, time = DataSegment(size, alignment=1), HostTier(host), Time()
     slab = Slab(size, 1, torch.device("cpu")) if isinstance(device, MemoryDevice) else None
@@ -145,8 +147,9 @@ def swaps_on(
     else:
         arenas = device.allocate(size), device.allocate(host)
     link = SwapLink(device, BOTH, data=arenas[0], host=arenas[1], fence_filter=fences)
-    limits = SwapLimits(device=size, host=host, chunk=4, in_flight=8, bytes_per_second=1000)
+    ttl_ns = int(time_to_live * 10**9)
+    limits = SwapLimits(device=size, host=host, chunk=4, in_flight=8, bytes_per_second=1000, time_to_live_ns=ttl_ns)
     swapping = SessionSwapping(
-        policy_named(policy), limits, geometry=BOTH, data=data, host=tier, link=link, clock=time, wake=wake
+        policy_named(policy), limits, geometry=BOTH, data=data, host=tier, link=link, clock=clock or time, wake=wake
     )
     return Swaps(device, swapping, link, data, tier, time, slab)

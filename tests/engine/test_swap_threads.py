@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from threading import Condition, Event, Lock, Thread
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.engine.swaps import Swaps, swaps_on
 from tmmu.engine.policies.table import POLICIES
 from tmmu.errors import InternalError, SegmentFull
 from tmmu.runtime.device.command_log import CommandRecorder
+from tmmu.runtime.device.explorer import ExplorerDevice
 from tmmu.runtime.device.races import races
 from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
@@ -123,6 +125,48 @@ def two_of_which_one_leaves(threads: Threads) -> Swaps:
         assert threads.run(name)
     swaps.open("c")
     return swaps
+
+
+def test_session_that_comes_back_again_and_again_has_its_bytes() -> None:
+    threads = Threads(rooms=1)
+    swaps = threads.swaps
+    for name in "ab":
+        swaps.open(name)
+    for name in "abababab":
+        assert threads.run(name)
+    assert swaps.host.counts.sessions_in >= 6  # each step after the first two
+    swaps.swapping.shut_down()
+
+
+def test_session_leaves_at_its_time_though_nobody_does_anything() -> None:
+    threads = Threads(clock=monotonic, time_to_live=0.15)  # beyond the pause after which it is copied
+    swaps = threads.swaps
+    owner = swaps.open("a")
+    assert threads.run("a")
+    with threads.woken:
+        assert threads.woken.wait_for(lambda: swaps.host.counts.sessions_out == 1, LONG)
+    assert not swaps.swapping.is_on_device(owner)
+    assert threads.run("a")
+    swaps.swapping.shut_down()
+
+
+def test_copies_that_are_issued_or_under_way_while_a_step_runs_are_overlapped() -> None:
+    swaps = swaps_on(ExplorerDevice(), rooms=2)
+    for name in "ab":
+        swaps.open(name)
+        swaps.run(name)
+    counts, swapping = swaps.host.counts, swaps.swapping
+    swapping.need(swaps.owners["b"])
+    with swapping.step([swaps.owners["b"]]):
+        swapping.wait(swaps.owners["a"], kind="", expected=None)
+        assert counts.overlapped == 5
+        swaps.land_all()
+    assert counts.overlapped == counts.bytes_out == 5
+    swaps.run("a")
+    swapping.wait(swaps.owners["a"], kind="", expected=None)
+    assert counts.overlapped == 5
+    swaps.step("b")
+    assert counts.overlapped == 10  # two bytes of a position, three that recur
 
 
 def test_others_run_while_a_session_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
