@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.engine.geometry import Geometry, StateTensor
+from tmmu.engine.geometry import Geometry, StateLengths, StateTensor
 from tmmu.engine.policies.swapper import SwapLimits
 from tmmu.engine.policies.table import policy_named
 from tmmu.engine.swap.fences import SwapFence, SwapFenceFilter, all_fences
@@ -21,7 +21,7 @@ from tmmu.runtime.memory.slab import Slab
 GROWING: Final = StateTensor(name="keys", dtype=torch.uint8, shape=(2,))
 RECURRENT: Final = StateTensor(name="sums", dtype=torch.uint8, shape=(3,), grows=False)
 BOTH: Final = Geometry(tensors=(GROWING, RECURRENT), longest=0, alignment=1)
-CAPACITY: Final = 4
+CAPACITY: Final = StateLengths(4, 0)
 ROOM: Final = BOTH.arena_bytes(CAPACITY)
 
 
@@ -40,11 +40,16 @@ class Owner:
     """A session: ``steps`` that it has had are what its bytes depend on."""
 
     capability: str
-    capacity: int = CAPACITY
+    capacities: StateLengths = CAPACITY
     length: int = 0
     base: int = 0
     arena_bytes: int = ROOM
     steps: int = 0
+
+    @property
+    def lengths(self) -> StateLengths:
+        """It has no source."""
+        return StateLengths(self.length, 0)
 
 
 def without(*removed: SwapFence) -> SwapFenceFilter:
@@ -87,7 +92,7 @@ class Swaps:
             return False
         with self.swapping.step([owner]):
             self.check(owner)
-            owner.length = min(owner.length + 1, owner.capacity)
+            owner.length = min(owner.length + 1, CAPACITY.text)
             owner.steps += 1
             self.write(owner)
         return True
@@ -115,8 +120,8 @@ class Swaps:
                 self.slab.bytes(begin, len(row)).copy_(torch.tensor(row, dtype=torch.uint8))
 
     def _ranges(self, owner: Owner) -> list[tuple[int, int]]:
-        offsets = BOTH.offsets(owner.capacity)
-        return [(owner.base + offsets[tensor.name], tensor.bytes_for(owner.length)) for tensor in BOTH.tensors]
+        offsets = BOTH.offsets(owner.capacities)
+        return [(owner.base + offsets[tensor.name], tensor.bytes_for(owner.lengths)) for tensor in BOTH.tensors]
 
 
 def expected_bytes(owner: Owner) -> list[list[int]]:

@@ -6,17 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.swaps import BOTH, GROWING
-from tmmu.engine.geometry import Geometry
+from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.swap import host_tier
 from tmmu.engine.swap.host_tier import Extent, HostTier
 from tmmu.engine.swap.state_image import StateImage
 from tmmu.errors import InternalError
 
 
-def covered(image: StateImage, positions: int) -> bool:
+def read_so_far(positions: int) -> StateLengths:
+    """A text of so many positions, without a source."""
+    return StateLengths(positions, 0)
+
+
+def covered(image: StateImage, lengths: StateLengths) -> bool:
     """Whether the pieces hold each live byte once."""
     places = [(piece.tensor, piece.start + byte) for piece in image.pieces for byte in range(piece.size)]
-    live = [(index, byte) for index, tensor in enumerate(BOTH.tensors) for byte in range(tensor.bytes_for(positions))]
+    live = [(index, byte) for index, tensor in enumerate(BOTH.tensors) for byte in range(tensor.bytes_for(lengths))]
     return sorted(places) == live
 
 
@@ -31,13 +36,14 @@ def test_image_has_each_live_byte_in_one_place(chunks: list[int], reads: list[in
     image, positions = StateImage(BOTH), 0
     for read in reads:
         positions += read
+        lengths = read_so_far(positions)
         if changes:
             tier.free(image.forget_changed())
-        while (lacking := image.live_bytes(positions) - sum(piece.size for piece in image.pieces)) > 0:
+        while (lacking := image.live_bytes(lengths) - sum(piece.size for piece in image.pieces)) > 0:
             size = min(chunks[positions % len(chunks)], lacking)
-            assert sum(piece.size for piece in image.extend(positions, size, tier)) == size
-        assert covered(image, positions)
-        assert tier.used == image.live_bytes(positions)
+            assert sum(piece.size for piece in image.extend(lengths, size, tier)) == size
+        assert covered(image, lengths)
+        assert tier.used == image.live_bytes(lengths)
         offsets = [piece.offset + byte for piece in image.pieces for byte in range(piece.size)]
         assert len(set(offsets)) == len(offsets)
         parts = [part for begin in range(0, tier.used, 4) for part in image.between(begin, min(begin + 4, tier.used))]
@@ -46,14 +52,14 @@ def test_image_has_each_live_byte_in_one_place(chunks: list[int], reads: list[in
             (piece.tensor, piece.start, piece.offset) for piece in image.pieces
         }
     tier.free(image.forget())
-    assert (tier.used, image.pieces, image.live_bytes(0)) == (0, [], 0)
+    assert (tier.used, image.pieces, image.live_bytes(read_so_far(0))) == (0, [], 0)
 
 
 def test_what_grows_is_not_taken_out_when_it_changes() -> None:
     tier, image = HostTier(100), StateImage(Geometry(tensors=(GROWING,), longest=0, alignment=1))
-    image.extend(3, 6, tier)
+    image.extend(read_so_far(3), 6, tier)
     assert image.forget_changed() == []
-    assert [(piece.start, piece.size) for piece in image.extend(4, 2, tier)] == [(6, 2)]
+    assert [(piece.start, piece.size) for piece in image.extend(read_so_far(4), 2, tier)] == [(6, 2)]
 
 
 def test_extents_fill_the_lowest_gaps_and_never_reach_over_pinned_segments(monkeypatch: pytest.MonkeyPatch) -> None:
