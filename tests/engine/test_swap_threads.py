@@ -139,7 +139,7 @@ def test_session_that_comes_back_again_and_again_has_its_bytes() -> None:
 
 
 def test_session_leaves_at_its_time_though_nobody_does_anything() -> None:
-    threads = Threads(clock=monotonic, time_to_live=0.15)  # beyond the pause after which it is copied
+    threads = Threads(clock=monotonic, time_to_live=0.15)  # beyond the grace after which it is copied
     swaps = threads.swaps
     owner = swaps.open("a")
     assert threads.run("a")

@@ -126,14 +126,14 @@ class Swapper:
         self._note_ready(session)
 
     def begin_wait(
-        self, session: int, now_ns: int, *, kind: str = "", expected_ns: int | None = None, pause_ns: int = 0
+        self, session: int, now_ns: int, *, kind: str = "", expected_ns: int | None = None, grace_ns: int = 0
     ) -> None:
         """The client wants no step for now; ``expected_ns`` is when it says that it will.
 
-        ``pause_ns``: how long nothing is copied early, where it may go on at once.
+        ``grace_ns``: how long nothing is copied early, where it may go on at once.
         """
         self._view(session)
-        self._copied_from[session] = now_ns + pause_ns
+        self._copied_from[session] = now_ns + grace_ns
         self._change(session, needed_since_ns=None, last_op_ns=now_ns, wait_kind=kind, expected_ns=expected_ns)
 
     def expect(self, session: int, at_ns: int) -> None:
@@ -312,7 +312,7 @@ class Swapper:
     def _write_behind(self, now_ns: int) -> int | None:
         """Copies of idle sessions are asked for, oldest step first, as far as the host tier has room.
 
-        When the next pause is over that somebody has before it is copied.
+        When the next time of grace is over that somebody has before it is copied.
         """
         behind = [view for view in self._views.values() if self._is_behind(view)]
         waiting = [view for view in behind if self._copied_from.get(view.id, 0) <= now_ns]
@@ -320,8 +320,8 @@ class Swapper:
             size = min(view.dirty, self._host_free())
             if size:
                 self.arbiter.request(view.id, "out", size, urgent=False)
-        pauses = [self._copied_from[view.id] for view in behind if self._copied_from.get(view.id, 0) > now_ns]
-        return min(pauses, default=None)
+        graces = [self._copied_from[view.id] for view in behind if self._copied_from.get(view.id, 0) > now_ns]
+        return min(graces, default=None)
 
     def _is_behind(self, view: SessionView) -> bool:
         is_idle = view.is_idle and view.location == "device" and view.id not in self._closing

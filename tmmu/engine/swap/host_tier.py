@@ -1,8 +1,8 @@
 """The host tier: one range of host memory for the states of sessions, and what has moved there and back.
 
 It is pinned where the device has such, and of just its size: nothing is allocated or pinned while sessions move. A
-state takes exactly its bytes, in as many extents as there are gaps to fill. Invariant: extents are disjoint, and no
-extent reaches over two segments that are pinned apart.
+state takes exactly its bytes, in as many ranges as there are gaps to fill. Invariant: ranges are disjoint, and no
+range reaches over two segments that are pinned apart.
 """
 
 import warnings
@@ -17,11 +17,11 @@ from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.ring.host_image import map_memory
 
 STATE: Final = "state"
-"""The owner of all extents: images know which are theirs."""
+"""The owner of all ranges: images know which are theirs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class HostRange:
     """``size`` bytes of the tier from ``offset`` on."""
 
     offset: int
@@ -68,23 +68,23 @@ class HostTier:
         """Bytes of states that it has or that are on their way to it."""
         return self._ranges.used
 
-    def take(self, size: int) -> list[Extent]:
-        """``size`` bytes, from the lowest gaps; whoever asks knows that there are so many. Linear in all extents."""
+    def take(self, size: int) -> list[HostRange]:
+        """``size`` bytes, from the lowest gaps; whoever asks knows that there are so many. Linear in all ranges."""
         if self._ranges.used + size > self.budget:
             raise InternalError(f"{size} bytes more in a host tier of {self.budget}, {self.used} of which are used")
-        extents: list[Extent] = []
+        ranges: list[HostRange] = []
         while size:
             low, high = next(gap for gap in self._ranges.gaps() if gap[0] < gap[1])
             count = min(size, high - low, SEGMENT - low % SEGMENT)
             self._ranges.take(count, STATE)
-            extents.append(Extent(low, count))
+            ranges.append(HostRange(low, count))
             size -= count
-        return extents
+        return ranges
 
-    def free(self, extents: Iterable[Extent]) -> None:
-        """Gives extents back; what is in them is the caller's to wipe."""
-        for extent in extents:
-            self._ranges.free(extent.offset, extent.size)
+    def free(self, ranges: Iterable[HostRange]) -> None:
+        """Gives ranges back; what is in them is the caller's to wipe."""
+        for host_range in ranges:
+            self._ranges.free(host_range.offset, host_range.size)
 
     def close(self) -> None:
         """Unpins the memory. May be called twice."""

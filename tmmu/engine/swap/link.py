@@ -8,11 +8,11 @@ Steps run on the caller's stream. What is waited for where:
 a copy out         the last step of its session      the host has waited for it (OUT_LANDED)
 a copy in          the host's wait for all before    the host has waited for it (IN_LANDED)
 clearing a room    the last step in it, copies out   the host has waited for it (CLEARED)
-wiping an extent   copies out                        the next copy out runs: one stream
+wiping a range     copies out                        the next copy out runs: one stream
 a step             the host's wait for all before
 =================  ================================  =========================================
 
-Invariants: extents are written by the out stream alone; a room is the session's from when it was cleared for it.
+Invariants: ranges of the host are written by the out stream alone; a room is a session's from when it was cleared.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ from typing import Final
 
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.swap.fences import SwapFence, SwapFenceFilter, all_fences
-from tmmu.engine.swap.host_tier import Extent
+from tmmu.engine.swap.host_tier import HostRange
 from tmmu.engine.swap.state_image import StatePiece
 from tmmu.engine.swap.states import SwapState
 from tmmu.runtime.device.interface import POISON, Access, Arena, ByteRange, Device, Event, Stream, Task
@@ -83,9 +83,9 @@ class SwapLink:
         self.device.submit(self._out, task)
         self._follow(self._out, SwapFence.CLEARED, finish)
 
-    def wipe(self, extents: Iterable[Extent]) -> None:
-        """Zeroes extents that are free: they are written by copies of the same stream alone."""
-        places = [self._on_host(extent) for extent in extents]
+    def wipe(self, ranges: Iterable[HostRange]) -> None:
+        """Zeroes ranges that are free: they are written by copies of the same stream alone."""
+        places = [self._on_host(host_range) for host_range in ranges]
         if places:
             run = partial(_run_all, [self.device.make_zero(place) for place in places])
             writes = tuple(Access(place, POISON) for place in places)
@@ -176,7 +176,7 @@ class SwapLink:
         begin = state.base + self._geometry.offsets(state.capacities)[tensor.name] + piece.start
         return ByteRange(self._data, begin, begin + piece.size)
 
-    def _on_host(self, place: Extent | StatePiece) -> ByteRange:
+    def _on_host(self, place: HostRange | StatePiece) -> ByteRange:
         return ByteRange(self._host, place.offset, place.offset + place.size)
 
     def _take_event(self) -> Event:

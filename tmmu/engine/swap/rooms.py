@@ -1,4 +1,4 @@
-"""Rooms of sessions as arenas of the data segment, and copies as extents of the host tier, for the swapper."""
+"""Rooms of sessions as arenas of the data segment, and copies as ranges of the host tier, for the swapper."""
 
 from functools import partial
 from itertools import count
@@ -55,11 +55,11 @@ class ArenaRooms:
             state.has_left = True
 
     def drop_copy(self, session: int) -> None:
-        """Frees and wipes the extents of the image; a closed session is forgotten."""
+        """Frees and wipes the ranges of the image; a closed session is forgotten."""
         state = self.states[session]
-        extents = state.image.forget()
-        self._host.free(extents)
-        self._link.wipe(extents)
+        ranges = state.image.forget()
+        self._host.free(ranges)
+        self._link.wipe(ranges)
         if state.is_closed:
             self._link.forget_step(state)
             del self.states[session]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tmmu.engine.geometry import Geometry, StateLengths
-from tmmu.engine.swap.host_tier import Extent, HostTier
+from tmmu.engine.swap.host_tier import HostRange, HostTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class StateImage:
     def __init__(self, geometry: Geometry) -> None:
         self._tensors = geometry.tensors
         self._copied = [0] * len(self._tensors)
-        self._extents: dict[bool, list[Extent]] = {True: [], False: []}
-        """Of tensors that grow, and of what recurs: no extent has bytes of both."""
+        self._ranges: dict[bool, list[HostRange]] = {True: [], False: []}
+        """Of tensors that grow, and of what recurs: no range has bytes of both."""
         self.pieces: list[StatePiece] = []
 
     def live_bytes(self, lengths: StateLengths) -> int:
@@ -52,9 +52,9 @@ class StateImage:
                 size -= count
         pieces: list[StatePiece] = []
         for grows, rows in spans.items():
-            extents = tier.take(sum(count for *_, count in rows))
-            self._extents[grows] += extents
-            pieces += _laid_out(rows, extents)
+            ranges = tier.take(sum(count for *_, count in rows))
+            self._ranges[grows] += ranges
+            pieces += _laid_out(rows, ranges)
         self.pieces += pieces
         return pieces
 
@@ -67,34 +67,34 @@ class StateImage:
                 yield piece.part(max(begin, low) - low, min(end, high) - low)
             low = high
 
-    def forget_changed(self) -> list[Extent]:
-        """Takes out what a step has changed: what recurs; the extents that held it."""
+    def forget_changed(self) -> list[HostRange]:
+        """Takes out what a step has changed: what recurs; the ranges that held it."""
         return self._take_out(grows=False)
 
-    def forget(self) -> list[Extent]:
-        """Takes out all; the extents that held it."""
+    def forget(self) -> list[HostRange]:
+        """Takes out all; the ranges that held it."""
         return self._take_out(grows=False) + self._take_out(grows=True)
 
-    def _take_out(self, *, grows: bool) -> list[Extent]:
-        extents, self._extents[grows] = self._extents[grows], []
-        if extents:
+    def _take_out(self, *, grows: bool) -> list[HostRange]:
+        ranges, self._ranges[grows] = self._ranges[grows], []
+        if ranges:
             self.pieces = [piece for piece in self.pieces if self._tensors[piece.tensor].grows != grows]
             for index, tensor in enumerate(self._tensors):
                 if tensor.grows == grows:
                     self._copied[index] = 0
-        return extents
+        return ranges
 
 
-def _laid_out(spans: Sequence[tuple[int, int, int]], extents: Sequence[Extent]) -> Iterator[StatePiece]:
-    """Pieces of (tensor, start, bytes), one after another in extents of as many bytes together."""
-    remaining = iter(extents)
+def _laid_out(spans: Sequence[tuple[int, int, int]], ranges: Sequence[HostRange]) -> Iterator[StatePiece]:
+    """Pieces of (tensor, start, bytes), one after another in ranges of as many bytes together."""
+    remaining = iter(ranges)
     offset, room = 0, 0
     for tensor, start, count in spans:
         done = 0
         while done < count:
             if not room:
-                extent = next(remaining)
-                offset, room = extent.offset, extent.size
+                host_range = next(remaining)
+                offset, room = host_range.offset, host_range.size
             size = min(room, count - done)
             yield StatePiece(tensor, start + done, offset, size)
             done, offset, room = done + size, offset + size, room - size

@@ -31,7 +31,7 @@ from tmmu.errors import InternalError, SegmentFull, TmmuError
 from tmmu.runtime.memory.data import DataSegment
 from tmmu.runtime.memory.usage import round_up
 
-PAUSE_NS: Final = 100_000_000
+GRACE_NS: Final = 100_000_000
 """Idle for so long without a word of its client, a session is copied early: tokens of one text come faster."""
 
 
@@ -116,7 +116,7 @@ class SessionSwapping:
                 return
             state.needs -= 1
             if not state.needs:
-                self._begin_wait(state, pause_ns=PAUSE_NS)
+                self._begin_wait(state, grace_ns=GRACE_NS)
             elif state.needs == state.holds:
                 self._advance()  # who waits for its room waits in vain now
 
@@ -312,22 +312,24 @@ class SessionSwapping:
         return self._swapper.landed(chunk)
 
     def _begin_wait(
-        self, state: SwapState, *, kind: str = "", expected_ns: int | None = None, pause_ns: int = 0
+        self, state: SwapState, *, kind: str = "", expected_ns: int | None = None, grace_ns: int = 0
     ) -> None:
         state.is_ready, state.refusal = False, None
         now_ns = self._now()
-        self._swapper.begin_wait(state.number, now_ns, kind=kind, expected_ns=expected_ns, pause_ns=pause_ns)
-        if not pause_ns or any(is_missed(view) for view in self._swapper.views.values()):
+        self._swapper.begin_wait(state.number, now_ns, kind=kind, expected_ns=expected_ns, grace_ns=grace_ns)
+        if not grace_ns or any(is_missed(view) for view in self._swapper.views.values()):
             self._advance()
         else:
-            self._alarm.set_by(now_ns + pause_ns)
+            self._alarm.set_by(now_ns + grace_ns)
 
     def _note_step(self, state: SwapState, *, is_new: bool) -> None:
         changed = state.image.forget() if is_new else state.image.forget_changed()
         self.host.free(changed)
         self._link.wipe(changed)
         live = state.image.live_bytes(state.lengths)
-        self._swapper.write(state.number, self._now(), live=live, changed=sum(extent.size for extent in changed))
+        self._swapper.write(
+            state.number, self._now(), live=live, changed=sum(host_range.size for host_range in changed)
+        )
 
     def _full(self, state: SwapState) -> SegmentFull:
         free, left = self._swapper.free, self.host.budget - self.host.used

@@ -270,12 +270,12 @@ def test_nobody_is_passed_over_for_ever_by_one_that_is_needed_again_while_it_lea
     assert swaps.take_ready() == [0]
 
 
-def test_idle_session_is_not_copied_before_its_pause_is_over() -> None:
+def test_idle_session_is_not_copied_before_its_grace_is_over() -> None:
     swaps = swapper(policy="hold")
     session = swaps.open(10, 0)
     swaps.decide(0)
     swaps.write(session, 0, live=10, changed=0)
-    swaps.begin_wait(session, 5, pause_ns=20)
+    swaps.begin_wait(session, 5, grace_ns=20)
     assert (swaps.decide(6), swaps.next_chunk()) == (25, None)
     assert (swaps.decide(25), swaps.next_chunk() is None) == (None, False)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.engine.swaps import BOTH, GROWING
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.swap import host_tier
-from tmmu.engine.swap.host_tier import Extent, HostTier
+from tmmu.engine.swap.host_tier import HostRange, HostTier
 from tmmu.engine.swap.state_image import StateImage
 from tmmu.errors import InternalError
 
@@ -65,9 +65,9 @@ def test_what_grows_is_not_taken_out_when_it_changes() -> None:
 def test_extents_fill_the_lowest_gaps_and_never_reach_over_pinned_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_tier, "SEGMENT", 16)
     tier = HostTier(40)
-    assert tier.take(20) == [Extent(0, 16), Extent(16, 4)]
-    tier.free([Extent(0, 16)])
-    assert tier.take(30) == [Extent(0, 16), Extent(20, 12), Extent(32, 2)]
+    assert tier.take(20) == [HostRange(0, 16), HostRange(16, 4)]
+    tier.free([HostRange(0, 16)])
+    assert tier.take(30) == [HostRange(0, 16), HostRange(20, 12), HostRange(32, 2)]
     with pytest.raises(InternalError, match="7 bytes more in a host tier of 40"):
         tier.take(7)
 
