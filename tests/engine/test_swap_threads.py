@@ -8,15 +8,21 @@ from time import monotonic
 from typing import Any
 
 import pytest
+import torch
 
 from tests.engine.swaps import Swaps, swaps_on
+from tests.unit.runtime.device.test_cuda import FakeCuda
 from tmmu.engine.policies.table import POLICIES
-from tmmu.errors import InternalError, SegmentFull
+from tmmu.errors import InternalError, SegmentFull, SessionUnknown
+from tmmu.runtime.device import cuda
 from tmmu.runtime.device.command_log import CommandRecorder
+from tmmu.runtime.device.cuda import CudaDevice
 from tmmu.runtime.device.explorer import ExplorerDevice
+from tmmu.runtime.device.memory import MemoryDevice
 from tmmu.runtime.device.races import races
 from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.device.threads import Jitter, ThreadsDevice
+from tmmu.runtime.memory.slab import Slab
 
 LONG = 60.0
 """Seconds after which a test that waits has failed."""
@@ -25,9 +31,11 @@ LONG = 60.0
 class Threads:
     """Clients in threads, whose steps run one at a time."""
 
-    def __init__(self, *observers: Any, jitter: Jitter | None = None, **options: Any) -> None:
+    def __init__(
+        self, *observers: Any, jitter: Jitter | None = None, device: MemoryDevice | None = None, **options: Any
+    ) -> None:
         self.woken, self.steps = Condition(), Lock()
-        self.swaps = swaps_on(ThreadsDevice(observers, jitter=jitter), wake=self.wake, **options)
+        self.swaps = swaps_on(device or ThreadsDevice(observers, jitter=jitter), wake=self.wake, **options)
         self.failures: list[BaseException] = []
 
     def wake(self) -> None:
@@ -138,6 +146,28 @@ def test_session_that_comes_back_again_and_again_has_its_bytes() -> None:
     swaps.swapping.shut_down()
 
 
+def test_calls_of_cuda_are_made_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the stand-in for ``torch.cuda``, whose copies are made at once: who waits for whom."""
+    monkeypatch.setattr(cuda, "Slab", lambda size, alignment, device: Slab(size, alignment, torch.device("cpu")))
+    fake = FakeCuda()
+    threads = Threads(device=CudaDevice(cuda=fake), rooms=1)
+    swaps = threads.swaps
+    for name in "ab":
+        swaps.open(name)
+    for name in "ababab":
+        assert threads.run(name)
+    swaps.swapping.wait_until_still()
+    counts = swaps.host.counts
+    swaps.swapping.shut_down()
+    assert counts.sessions_in >= 4
+    log, out = fake.log, "side 1"
+    begins = [index for index, line in enumerate(log) if line == f"on {out}"]
+    assert sum(log[index - 1].startswith(f"{out} waits") for index in begins) >= 4  # behind a step
+    recorded = {line.split()[-1] for line in log if line.startswith("side") and "records" in line}
+    waited = {line.split()[-1] for line in log if line.startswith("host waits")}
+    assert recorded == waited
+
+
 def test_session_leaves_at_its_time_though_nobody_does_anything() -> None:
     threads = Threads(clock=monotonic, time_to_live=0.15)  # beyond the grace after which it is copied
     swaps = threads.swaps
@@ -195,6 +225,23 @@ def test_session_that_is_closed_while_it_leaves_frees_its_room_afterwards(monkey
         gate.is_open.set()
     swaps.swapping.wait_until_still()
     assert swaps.swapping.is_on_device(swaps.owners["b"])  # the room that was to be free was enough
+    swaps.swapping.shut_down()
+
+
+def test_who_waits_for_a_session_that_is_closed_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(rooms=2)
+    gate = Gate(threads, monkeypatch)
+    swaps = two_of_which_one_leaves(threads)
+    owner = needed(swaps, "c")
+    results: list[Any] = []
+    with threads.clients(lambda: results.append(swaps.swapping.settle(owner))):
+        assert gate.reached.wait(LONG)
+        swaps.swapping.close(owner)
+    assert results == [None]
+    for call in (swaps.swapping.settle, swaps.swapping.evict, swaps.swapping.require_room):
+        with pytest.raises(SessionUnknown, match="closed meanwhile"):
+            call(owner)
+    gate.is_open.set()
     swaps.swapping.shut_down()
 
 

@@ -27,7 +27,7 @@ from tmmu.engine.swap.link import InFlight, SwapLink
 from tmmu.engine.swap.rooms import ArenaRooms
 from tmmu.engine.swap.state_image import StateImage
 from tmmu.engine.swap.states import StateOwner, SwapState
-from tmmu.errors import InternalError, SegmentFull, TmmuError
+from tmmu.errors import InternalError, SegmentFull, SessionUnknown, TmmuError
 from tmmu.runtime.memory.data import DataSegment
 from tmmu.runtime.memory.usage import round_up
 
@@ -83,10 +83,16 @@ class SessionSwapping:
 
         Why it is refused, if it is.
         """
-        state = self._states[owner.capability]
         with self._changed:
+            state = self._open_state(owner)
             self._changed.wait_for(
-                lambda: state.is_ready or state.refusal is not None or not self._swapper.is_moving or self._failure
+                lambda: (
+                    state.is_ready
+                    or state.is_closed
+                    or state.refusal is not None
+                    or not self._swapper.is_moving
+                    or self._failure
+                )
             )
             return state.refusal
 
@@ -94,7 +100,7 @@ class SessionSwapping:
         """Like ``settle``; ``SEGMENT_FULL`` too where it may not run afterwards, because others have the room."""
         refusal = self.settle(owner)
         with self._changed:
-            state = self._states[owner.capability]
+            state = self._open_state(owner)
             if refusal is not None or not state.is_ready:
                 raise refusal or self._full(state)
 
@@ -149,10 +155,10 @@ class SessionSwapping:
 
     def evict(self, owner: StateOwner) -> None:
         """An idle session leaves now, and has left. ``SEGMENT_FULL`` where the host tier has no room for it."""
-        state = self._states[owner.capability]
         with self._changed:
+            state = self._open_state(owner)
             self._changed.wait_for(lambda: self._location(state) != "arriving" or self._failure)
-            if not self._swapper.evict(state.number):
+            if not self._swapper.evict(self._open_state(owner).number):
                 raise self._full(state)
             self._advance(decide=False)
             self._changed.wait_for(lambda: self._location(state) != "leaving" or self._failure)
@@ -342,6 +348,13 @@ class SessionSwapping:
             free=left,
             capacity=self.host.budget,
         )
+
+    def _open_state(self, owner: StateOwner) -> SwapState:
+        """The state of a session that is open; somebody else may have closed it."""
+        state = self._states.get(owner.capability)
+        if state is None:
+            raise SessionUnknown("the session was closed meanwhile", fix="open another one")
+        return state
 
     def _location(self, state: SwapState) -> str:
         view = self._swapper.views.get(state.number)
