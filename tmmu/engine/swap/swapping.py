@@ -143,8 +143,10 @@ class SessionSwapping:
     def wait(self, owner: StateOwner, *, kind: str, expected: float | None) -> None:
         """The client of a session that is not needed says that it waits: for what, and for how many seconds."""
         with self._changed:
-            expected_ns = None if expected is None else self._now() + int(expected * NS_PER_SECOND)
-            self._begin_wait(self._states[owner.capability], kind=kind, expected_ns=expected_ns)
+            state = self._states[owner.capability]
+            if not state.needs:  # a fork of it may be under way
+                expected_ns = None if expected is None else self._now() + int(expected * NS_PER_SECOND)
+                self._begin_wait(state, kind=kind, expected_ns=expected_ns)
 
     def expect(self, owner: StateOwner, seconds: float) -> None:
         """The client of an idle session says that it will be needed so soon."""
@@ -247,9 +249,11 @@ class SessionSwapping:
         """Waits for all copies, and ends streams and threads; all sessions are closed."""
         self._alarm.close()
         self.wait_until_still()
-        self._link.close()
-        self._link.device.close()
-        self.host.close()
+        try:
+            self._link.close()
+        finally:
+            self._link.device.close()
+            self.host.close()
 
     # -- what moves
 
