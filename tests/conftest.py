@@ -9,8 +9,12 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded, and inherited by each process of the tests
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.warm_server import WarmPython
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
@@ -20,6 +24,14 @@ settings.load_profile("repeatable")
 def _cache_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test finds a plan that another one, or whoever runs the tests, has kept."""
     monkeypatch.setenv("TMMU_CACHE_DIR", str(tmp_path_factory.getbasetemp() / f"cache-{next(_NUMBERS)}"))
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Programs that start with all modules imported, for tests whose subject is not how Python starts."""
+    server = WarmPython()
+    yield server
+    server.close()
 
 
 _NUMBERS = iter(range(1 << 62))

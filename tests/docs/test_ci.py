@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.docs.commands import ROOT
+from tests.warm_server import WarmPython
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,6 @@ def run_action(folder: Path, github: Mapping[str, str] | None = None, **inputs: 
     for path in files.values():
         path.write_text("")
     env = os.environ | QUICK_INSTALL | {name: str(path) for name, path in files.items()}
-    env |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     env |= {"RUNNER_TEMP": str(temp), "GITHUB_ACTION_PATH": str(ROOT)}
     code, printed = 0, ""
     for step in ACTION["runs"]["steps"]:
@@ -82,6 +82,13 @@ def git(folder: Path, *arguments: str) -> str:
     env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     done = subprocess.run(["git", *who, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+@pytest.fixture(autouse=True)
+def _programs(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of a job: tmmu, which starts with all modules imported, and the tools beside Python."""
+    folders = (warm_python.tmmu().parent, Path(sys.executable).parent, os.environ["PATH"])
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
 
 
 @pytest.fixture
@@ -190,9 +197,8 @@ def test_base_that_is_nowhere_is_one_line_of_the_job(repository: Path, tmp_path:
 
 
 def test_action_compares_with_a_recorded_plan(repository: Path) -> None:
-    tmmu = Path(sys.executable).with_name("tmmu")
     arguments = ["plan", "models/gpt2.py", *SETTINGS.split(), "--mode", "backward", "-o", "memory.plan.cbor"]
-    subprocess.run([tmmu, *arguments], cwd=repository, check=True, capture_output=True)
+    subprocess.run(["tmmu", *arguments], cwd=repository, check=True, capture_output=True)
     done = run_action(
         repository, target="models/gpt2.py", against="memory.plan.cbor", options=SETTINGS, fail_over="1GiB", install=""
     )
@@ -214,13 +220,11 @@ def test_scripts_contain_no_input() -> None:
 
 
 def test_hooks_run_what_they_say(repository: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     (hook,) = (entry for entry in HOOKS if entry["id"] == "tmmu-diff")
     assert (hook["language"], hook["pass_filenames"]) == ("system", False)
     git(repository, "stash", "--quiet")
-    tmmu = Path(sys.executable).with_name("tmmu")
     arguments = ["plan", "models/gpt2.py", *SETTINGS.split(), "-o", "memory.plan.cbor"]
-    subprocess.run([tmmu, *arguments], cwd=repository, check=True, capture_output=True)
+    subprocess.run(["tmmu", *arguments], cwd=repository, check=True, capture_output=True)
     command = [
         *shlex.split(hook["entry"]),
         "memory.plan.cbor",
@@ -229,11 +233,10 @@ def test_hooks_run_what_they_say(repository: Path) -> None:
         "--fail-over",
         "1%",
     ]
-    env = os.environ | {"PATH": path}
-    same = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, check=False)
+    same = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert same.returncode == 0, same.stderr
     git(repository, "stash", "pop", "--quiet")
-    wider = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, check=False)
+    wider = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert wider.returncode == 3, wider.stderr
 
 
@@ -243,13 +246,11 @@ def test_golden_hook_checks_golden_files(tmp_path: Path) -> None:
     golden.mkdir()
     shutil.copy(ROOT / "golden" / "chain.ir.cbor", golden)
     (golden / "cases.toml").write_text('[chain]\nreason = "ours"\nseeds = [0]\n')
-    tools = Path(sys.executable).parent
-    env = os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    subprocess.run([tools / "tmmu", "golden", "update"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(["tmmu", "golden", "update"], cwd=tmp_path, check=True, capture_output=True)
     command = shlex.split(hook["entry"])
-    assert subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True).returncode == 0
+    assert subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode == 0
     (golden / "chain.plan.txt").write_text("edited\n")
-    assert subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True).returncode == 3
+    assert subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode == 3
 
 
 def test_page_shows_inputs_and_hooks_that_exist() -> None:
@@ -270,7 +271,6 @@ def test_hook_of_the_page_is_a_command_line(repository: Path) -> None:
     config = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
     hook = config["repos"][0]["hooks"][0]
     (declared,) = (entry for entry in HOOKS if entry["id"] == hook["id"])
-    tools = Path(sys.executable).parent
-    command = [str(tools / "tmmu"), *shlex.split(declared["entry"])[1:], *hook["args"]]
+    command = ["tmmu", *shlex.split(declared["entry"])[1:], *hook["args"]]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert "memory.plan.cbor: there is no such file" in done.stderr

@@ -10,15 +10,16 @@ from typing import Any, Final
 import pytest
 
 from tests.docs.commands import ROOT, SETUP, Shown, documents, languages, matches, shown_commands
+from tests.warm_server import WarmPython
 
 DRY: Final = {"pytest": "pytest --version", "make": "make -n"}
 """Commands that would run the tests within the tests are dry runs here; ``.ci/run`` runs them."""
 
 
-def session(folder: Path, shown: Shown) -> subprocess.CompletedProcess[str]:
+def session(folder: Path, shown: Shown, programs: Path) -> subprocess.CompletedProcess[str]:
     """Run one command as a person would: by a shell, in a folder, with the project's programs on the path."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = SETUP.sub("", shown.command)
+    path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
+    command = SETUP.sub("", shown.command).removeprefix(".venv/bin/")
     program, _, arguments = command.partition(" ")
     command = f"{DRY.get(program, program)} {arguments}"
     return subprocess.run(
@@ -46,13 +47,13 @@ def with_commands() -> list[Any]:
 
 
 @pytest.mark.parametrize("document", with_commands(), ids=relative)
-def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path) -> None:
+def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "golden", tmp_path / "golden")
     for shown in shown_commands(document.read_text()):
-        done = session(tmp_path, shown)
+        done = session(tmp_path, shown, warm_python.tmmu().parent)
         printed = tuple(line.rstrip() for line in done.stdout.splitlines())
         program = SETUP.sub("", shown.command).split()[0]
         assert program in DRY or matches(shown.output, printed), f"$ {shown.command}\n{done.stdout}"
