@@ -43,7 +43,7 @@ def test_plans_of_large_cases_are_as_recorded(shell: Shell) -> None:
     assert (done.code, done.err, done.out) == (0, "", "golden: 1 cases, 90 plans as recorded\n")
 
 
-@pytest.mark.parametrize("seed", ["1", "4242"])
+@pytest.mark.parametrize("seed", ["1", pytest.param("4242", marks=pytest.mark.slow)])
 def test_fresh_processes_under_other_hash_seeds_reproduce_every_digest(seed: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from tmmu.cli.main import main; main()", "golden", "check", *QUICK]
     env = os.environ | {"PYTHONHASHSEED": seed}

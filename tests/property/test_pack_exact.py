@@ -208,8 +208,8 @@ def assert_every_order_agrees(p: PackProblem, least: int) -> None:
 
 
 def block_of(number: int) -> Any:
-    """Two blocks by default, two slow ones, and the others long."""
-    return pytest.param(number, marks=() if number < 2 else pytest.mark.slow if number < 4 else pytest.mark.long)
+    """One block by default, two slow ones, and the others long."""
+    return pytest.param(number, marks=() if number < 1 else pytest.mark.slow if number < 3 else pytest.mark.long)
 
 
 @pytest.mark.parametrize("block", [block_of(number) for number in range(10)])

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.unit.cli.commands.test_cache import NET, plan
 from tests.unit.cli.commands.test_cache_commands import fill
 from tests.unit.cli.graphs import Shell, small
+from tests.warm_server import WarmPython
 from tmmu.cache import store
 from tmmu.cli.commands.cache import _format_time, _shorten_digests
 from tmmu.driver import cache_folder
@@ -59,10 +59,10 @@ torch.compile(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), backend="tmmu")(torch.z
 """
 
 
-def test_ls_names_traced_programs(net: Shell) -> None:
+def test_ls_names_traced_programs(net: Shell, warm_python: WarmPython) -> None:
     """JSON has the whole hash; the table has its first digits."""
     assert net.tmmu("run", "net.py").code == 0
-    subprocess.run([sys.executable, "-c", COMPILED], check=True)  # Dynamo remembers what ran in this process
+    subprocess.run([warm_python.python(), "-c", COMPILED], check=True)  # Dynamo remembers what ran in this process
     lines = net.tmmu("cache", "ls").out.splitlines()[1:3]
     models = [row["parts"]["model"] for row in net.tmmu("cache", "ls", "--json").record["entries"]]
     for line, model, name in zip(lines, models, ("torch.compile", "net"), strict=True):

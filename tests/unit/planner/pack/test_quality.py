@@ -2,6 +2,7 @@
 
 import sys
 import tracemalloc
+from typing import Final
 
 import pytest
 
@@ -45,7 +46,10 @@ def test_transformers_pack_to_the_bound() -> None:
     assert exact * 5 >= total * 4
 
 
-@pytest.mark.parametrize(("items", "live", "ppm"), [(50, 5, 80_000), (500, 10, 50_000), (4000, 50, 80_000)])
+SLOW_SIZE: Final = pytest.param(4000, 50, 80_000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("items", "live", "ppm"), [(50, 5, 80_000), (500, 10, 50_000), SLOW_SIZE])
 def test_random_problems_stay_near_the_bound(items: int, live: int, ppm: int) -> None:
     for seed in range(3):
         placement = place_packed(random_problem(items, live, seed))
