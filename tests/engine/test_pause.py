@@ -123,6 +123,22 @@ def test_a_step_goes_on_from_module_to_module(grower: Subject) -> None:
         assert paused.resume().equal(expected)
 
 
+@pytest.mark.parametrize("inside", [(True, False, False), (False, True, False), (False, False, True)])
+def test_calls_may_be_made_inside_inference_mode_or_not(every: Subject, inside: tuple[bool, ...]) -> None:
+    prompt, layer = prompt_of(16), every.layer(0)
+    with every.reader(prompt) as whole, every.reader(prompt) as session, every.engine.open() as other:
+        for end in ("cancel", "resume"):
+            with torch.inference_mode(inside[0]):
+                paused = session.run_until(layer, 3)
+            with torch.inference_mode(inside[1]):
+                other.prefill([1])
+            assert paused.bytes_saved > 0
+            with torch.inference_mode(inside[2]):
+                paused.values[layer] = paused.values[layer]
+                found = getattr(paused, end)()
+        assert found.equal(whole.decode(3))
+
+
 def test_long_prompt_pauses_in_its_last_step(grower: Subject) -> None:
     prompt = prompt_of(70)
     with grower.engine.open() as whole, grower.engine.open() as session:

@@ -9,6 +9,7 @@ from tmmu.engine.pause.step_names import StepNames
 from tmmu.engine.session import Session
 from tmmu.engine.step_runner import PartOfText
 from tmmu.runtime.execute.pieces import PausedRun
+from tmmu.runtime.memory.slab import host_copy
 
 if TYPE_CHECKING:
     from tmmu.engine.pause.pauses import Pauses
@@ -134,10 +135,7 @@ class UndoImage:
     """State that a step changes in place, as it was before: places in an arena, ``uint8[bytes]``, and their bytes."""
 
     def __init__(self, places: Sequence[torch.Tensor]) -> None:
-        self._rows = [
-            (place, torch.empty(place.shape, dtype=torch.uint8, pin_memory=place.is_cuda).copy_(place))
-            for place in places
-        ]
+        self._rows = [(place, host_copy(place)) for place in places]
 
     def put_back(self) -> None:
         """Has the arena hold what it held."""

@@ -19,7 +19,7 @@ from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
 from tmmu.runtime.execute.executor import Executor, run_launches
-from tmmu.runtime.memory.slab import Slab, is_dense
+from tmmu.runtime.memory.slab import Slab, host_copy, is_dense
 from tmmu.runtime.steps.launch_plan import Launch
 from tmmu.torch_private import DisableAutocast
 
@@ -179,11 +179,7 @@ class PausedRun:
             return
         executor = self._pieces.executor
         executor.bound.stream.synchronize()
-        pinned = self._segments.device.type == "cuda"
-        images: dict[int, torch.Tensor] = {}
-        for buffer in leaving:
-            source = executor.bound.views.bytes(buffer)
-            images[buffer] = torch.empty(source.shape, dtype=torch.uint8, pin_memory=pinned).copy_(source)
+        images = {buffer: host_copy(executor.bound.views.bytes(buffer)) for buffer in leaving}
         self._saved |= images
         self.bytes_saved += sum(image.nbytes for image in images.values())
 

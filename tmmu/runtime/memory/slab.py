@@ -61,8 +61,15 @@ class Slab:
         end = address + reach_bytes(shape, stride, dtype.itemsize)
         if end > self.storage.nbytes() and 0 not in shape:  # set_ would let the storage grow, a caller's too
             raise InternalError(f"a view ends at byte {end} of a storage of {self.storage.nbytes()}")
-        empty = torch.empty(0, dtype=dtype, device=self.storage.device)
-        return empty.set_(self.storage, address // dtype.itemsize, tuple(shape), tuple(stride))
+        with torch.inference_mode(mode=False):  # a tensor made inside could not be written outside, and views are kept
+            empty = torch.empty(0, dtype=dtype, device=self.storage.device)
+            return empty.set_(self.storage, address // dtype.itemsize, tuple(shape), tuple(stride))
+
+
+def host_copy(place: torch.Tensor) -> torch.Tensor:
+    """``uint8[bytes]``: the bytes of a place on the host, page-locked where the place is a GPU's."""
+    with torch.inference_mode(mode=False):
+        return torch.empty(place.shape, dtype=torch.uint8, pin_memory=place.is_cuda).copy_(place)
 
 
 Location: TypeAlias = tuple[Slab, int]

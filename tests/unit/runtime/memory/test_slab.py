@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tmmu.errors import AlignmentViolation, DeviceMemory
-from tmmu.runtime.memory.slab import Slab, is_dense, is_same_view
+from tmmu.runtime.memory.slab import Slab, host_copy, is_dense, is_same_view
 
 CPU = torch.device("cpu")
 
@@ -52,3 +52,13 @@ def test_same_view_means_same_storage_offset_shape_stride_and_dtype() -> None:
     assert is_same_view(x, x.detach())
     for view in (x.t(), x[1:], x.view(16), x.view(torch.int32), torch.zeros(4, 4)):
         assert not is_same_view(x, view)
+
+
+def test_views_and_copies_made_in_inference_mode_are_written_outside() -> None:
+    with torch.inference_mode():
+        slab = Slab(512, 256, torch.device("cpu"))
+        view = slab.view(64, (2, 4), (4, 1), torch.float32)
+        copy = host_copy(slab.bytes(0, 512))
+    view.fill_(1)
+    copy.fill_(1)
+    assert slab.bytes(64, 32).view(torch.float32).tolist() == [1.0] * 8
