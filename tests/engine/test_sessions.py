@@ -76,6 +76,15 @@ def test_rows_of_one_step_share_no_memory(engine: Engine) -> None:
         assert {row.untyped_storage().nbytes() for row in rows} == {VOCABULARY * 4}
 
 
+def test_steps_that_are_bound_in_inference_mode_run_outside_of_it(model: Any) -> None:
+    with Engine(model, max_tokens=64, max_batch=1) as engine, engine.open() as session, engine.open() as other:
+        with torch.inference_mode():
+            expected = [session.prefill([1, 2]), session.decode(3)]
+        assert other.prefill([1, 2]).equal(expected[0])
+        assert other.decode(3).equal(expected[1])
+        assert session.decode(4).equal(other.decode(4))
+
+
 def test_fork_copies_what_is_live_and_parts_ways(engine: Engine) -> None:
     prompt = prompt_of(17, seed=5)
     with engine.open() as session:
