@@ -238,15 +238,15 @@ class Swapper:
         moving = any(view.location in ("leaving", "arriving") for view in self._views.values())
         return moving or bool(self._clearing) or any(self._flying.values())
 
-    def stuck(self, held: frozenset[int] = frozenset()) -> int | None:
+    def stuck(self, paused: frozenset[int] = frozenset()) -> int | None:
         """The session that has waited longest for room, where no room will be free unless a session is closed.
 
-        ``held``: sessions that are needed and have no step to run. ``None`` too under a policy that has sessions wait.
+        ``paused``: sessions that are needed and have no step to run. ``None`` too under a policy that has sessions wait.
         """
         if not self.policy.evicts or self.is_moving:
             return None
         needed = [view for view in self._views.values() if not view.is_idle]
-        if any(view.location != "host" and view.id not in held for view in needed):
+        if any(view.location != "host" and view.id not in paused for view in needed):
             return None
         waiting = [view for view in needed if view.location == "host"]
         return min(waiting, key=lambda view: (view.needed_since_ns or 0, view.id)).id if waiting else None

@@ -292,11 +292,11 @@ class SessionSwapping:
                 if state.needs and not state.is_ready:
                     state.refusal = self._failure
             return
-        stuck = self._swapper.stuck(self._held())
+        stuck = self._swapper.stuck(self._paused())
         if stuck is not None:
             self._rooms.states[stuck].refusal = self._full(self._rooms.states[stuck])
 
-    def _held(self) -> frozenset[int]:
+    def _paused(self) -> frozenset[int]:
         """Sessions that are needed, and not for a step."""
         return frozenset(state.number for state in self._states.values() if 0 < state.needs == state.holds)
 
