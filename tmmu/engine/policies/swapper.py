@@ -241,7 +241,7 @@ class Swapper:
     def stuck(self, paused: frozenset[int] = frozenset()) -> int | None:
         """The session that has waited longest for room, where no room will be free unless a session is closed.
 
-        ``paused``: sessions that are needed and have no step to run. ``None`` too under a policy that has sessions wait.
+        ``paused``: needed sessions that have no step to run. ``None`` too under a policy that has sessions wait.
         """
         if not self.policy.evicts or self.is_moving:
             return None
