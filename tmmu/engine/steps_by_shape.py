@@ -6,6 +6,7 @@ each run.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -96,7 +97,7 @@ class BoundStep:
 
         ``rows``: ``row_views`` of each.
         """
-        state = rows[0] if len(rows) == 1 else [view for row in rows for view in row]
+        state = rows[0] if len(rows) == 1 else tuple(chain.from_iterable(rows))
         (logits,) = self.executor.run(self.inputs_of(inputs), state=state)
         return logits
 

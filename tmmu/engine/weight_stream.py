@@ -18,11 +18,21 @@ from tmmu.runtime.ring.streamed_weights import StreamedWeights
 class WeightStream:
     """The ring of the step that is planned first, which all others follow; weights are read when one is bound.
 
-    ``capacity``: bytes of the device for weights. ``ARENA_TOO_SMALL`` where no ring fits in there, with the least.
+    ``capacity``: bytes of the device for weights; ``policy``: one of ``tmmu.ir.ring.POLICIES``. ``ARENA_TOO_SMALL``
+    where no ring fits in there, with the least.
     """
 
-    def __init__(self, graph: Graph, plan: Plan, *, capacity: int, device: torch.device, prefetch: bool = True) -> None:
-        ring = prepare_ring(graph, plan, RingRequest(capacity=capacity)).ring
+    def __init__(  # noqa: PLR0913 - of what, in which room, how
+        self,
+        graph: Graph,
+        plan: Plan,
+        *,
+        capacity: int,
+        device: torch.device,
+        policy: str = "cyclic",
+        prefetch: bool = True,
+    ) -> None:
+        ring = prepare_ring(graph, plan, RingRequest(capacity=capacity, policy=policy)).ring
         if ring is None:
             raise InternalError("a ring was planned, and the plan has none")
         self._leader, self._device = NamedRing(ring=ring, names=graph.notes.buffers), device
