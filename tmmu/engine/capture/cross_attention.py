@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import CacheLayerMixin, EncoderDecoderCache
 
-from tmmu.engine.capture.row_attention import AttentionForm, AttentionInputs
+from tmmu.engine.capture.row_attention import AttentionInputs, attend_rows
 from tmmu.engine.capture.row_cache import (
     CROSS_KEY,
     CROSS_VALUE,
@@ -91,11 +90,7 @@ class CrossCache(PositionlessCache):
         layer = next((layer for layer in self.cross_layers if layer.keys is call.key), None)
         if layer is None:
             return None
-        rows = []
-        for row, state in enumerate(layer.rows):
-            mask = None if self._masks is None else self._masks[row : row + 1]
-            rows.append(attend_to(call.query[row : row + 1], *state.heads_first(), mask, call.form))
-        return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2)
+        return attend_rows(call.query, [state.heads_first() for state in layer.rows], self._masks, call.form)
 
 
 class ProbedSource:
@@ -152,14 +147,3 @@ def require_plain(call: AttentionInputs) -> None:
             f"{type(call.module).__name__} attends to a source with a cap or a window",
             fix="run the model without an engine",
         )
-
-
-def attend_to(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, form: AttentionForm
-) -> torch.Tensor:
-    """``dtype[1, heads, tokens, size]`` of one row; heads that share keys follow one another in the axis of queries."""
-    _, heads, tokens, size = query.shape
-    shared = heads // keys.shape[1]
-    grouped = query.reshape(1, keys.shape[1], shared * tokens, size) if shared > 1 else query
-    out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=form.scaling)
-    return out.reshape(1, heads, tokens, values.shape[3])

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from tmmu.engine.capture.cross_attention import attend_to, both_caches, source_mask
+from tmmu.engine.capture.cross_attention import both_caches, source_mask
 from tmmu.engine.capture.model_call import SOURCE, SOURCE_LENGTHS, build_model, call_model
-from tmmu.engine.capture.row_attention import AttentionInputs, attend_through
+from tmmu.engine.capture.row_attention import AttentionInputs, attend_rows, attend_through
 from tmmu.engine.capture.row_cache import CROSS_KEY, CROSS_VALUE, PositionlessCache, ProbeCache, state_name
 from tmmu.engine.capture.step import StateRow, StepModel, request_for, state_rows
 from tmmu.engine.geometry import StateLengths
@@ -67,7 +67,7 @@ class EncoderAttention:
         query, value = call.query, call.value
         if call.module not in self._encoder:
             return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-        return attend_to(query, call.key, value, self._mask(call), call.form).transpose(1, 2)
+        return attend_rows(query, [(call.key, value)], self._mask(call), call.form)
 
     def _mask(self, call: AttentionInputs) -> torch.Tensor | None:
         """Bias and padding, added once for all layers that have a bias in common."""

@@ -112,13 +112,26 @@ def row_attention(  # noqa: PLR0913, PLR0917 - the signature that transformers c
     mask = cache.mask(window=window, copies=shared, dtype=query.dtype)
     if position_bias is not None:
         mask = cache.biased_mask(mask, position_bias, shared)
+    return attend_rows(query, states, mask, form), None
+
+
+def attend_rows(
+    query: torch.Tensor,
+    states: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    mask: torch.Tensor | None,
+    form: AttentionForm,
+) -> torch.Tensor:
+    """``dtype[rows, tokens, heads, size]``: each row of queries to keys and values of its own.
+
+    ``states``: ``dtype[1, heads, positions, size]`` of keys and values; ``mask``: added to the scores, or ``None``.
+    """
     if query.shape[2] == 1 and query.device.type == "cpu" and query.dtype in _EXACT:
-        return _attend_one_token(query, states, mask, form).transpose(1, 2), None
+        return _attend_one_token(query, states, mask, form).transpose(1, 2)
     rows = [
-        _attend(query[row : row + 1], keys, values, mask[row : row + 1], form)
+        _attend(query[row : row + 1], keys, values, None if mask is None else mask[row : row + 1], form)
         for row, (keys, values) in enumerate(states)
     ]
-    return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2), None
+    return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2)
 
 
 def _own_attention(module: torch.nn.Module) -> UnsupportedOp:
@@ -150,7 +163,7 @@ def _scores_of_probe(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 def _attend_one_token(
     query: torch.Tensor,
     states: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     form: AttentionForm,
 ) -> torch.Tensor:
     """``dtype[rows, heads, 1, size]``: products a row, and all between them for all rows at once.
@@ -168,7 +181,7 @@ def _attend_one_token(
         torch.bmm(grouped[row], keys[0].transpose(1, 2), out=scores[row])
     if form.softcap is not None:
         scores = torch.tanh(scores / form.softcap) * form.softcap
-    weights = torch.softmax(scores + mask, dim=-1)
+    weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
     out = query.new_empty(rows, kv_heads, heads // kv_heads, values.shape[3])
     for row, (_, values) in enumerate(states):
         torch.bmm(weights[row], values[0], out=out[row])
@@ -176,7 +189,7 @@ def _attend_one_token(
 
 
 def _attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, form: AttentionForm
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, form: AttentionForm
 ) -> torch.Tensor:
     """``dtype[1, heads, tokens, size]`` of one row."""
     scaling, softcap = form.scaling, form.softcap
@@ -187,8 +200,8 @@ def _attend(
         out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
     else:
         scores = torch.matmul(grouped, keys.transpose(2, 3)) * (scaling if scaling is not None else size**-0.5)
-        scores = torch.tanh(scores / softcap) * softcap + mask
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        scores = torch.tanh(scores / softcap) * softcap
+        weights = torch.softmax(scores if mask is None else scores + mask, dim=-1, dtype=torch.float32).to(query.dtype)
         out = torch.matmul(weights, values)
     return out.reshape(1, heads, tokens, values.shape[3])
 
