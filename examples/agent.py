@@ -2,8 +2,8 @@
 
     python examples/agent.py
 
-The model has random weights, so the text says nothing; what counts is that every agent has the tokens that it has alone,
-though sessions that wait make room for those that think, and that what an agent knows is not read twice.
+The model has random weights, so the text says nothing; what counts is that every agent has the tokens that it has
+alone, though sessions that wait make room for those that think, and that what an agent knows is not read twice.
 """
 
 import asyncio
