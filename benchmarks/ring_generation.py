@@ -37,7 +37,7 @@ OURS = (("cyclic", "cyclic", True), ("double", "double", True), ("no prefetch", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """``run`` generates so many tokens, and returns them. ``moved``: bytes of weights so far; ``resident``: that stay."""
+    """``run`` generates so many tokens and returns them; ``moved``: bytes so far; ``resident``: on the device."""
 
     name: str
     run: Callable[[int], list[int]]
