@@ -74,12 +74,14 @@ def test_tasks_of_one_loop_share_steps(engine: Engine, expected: list[list[int]]
     assert engine.scheduler.steps - before[0] < 6 * COUNT
 
 
-def test_session_waits_for_one_request_at_a_time(engine: Engine) -> None:
+def test_session_waits_for_one_request_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine.open() as session:
-        request = engine._submit(session, [1, 2], is_prompt=True)
-        with pytest.raises(InvalidConfig, match="waits for a step already"):
-            session.decode(1)
-        assert engine.cancel(session)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.scheduler, "_can_run", lambda _: False)  # nor by the thread that tasks have started
+            request = engine._submit(session, [1, 2], is_prompt=True)
+            with pytest.raises(InvalidConfig, match="waits for a step already"):
+                session.decode(1)
+            assert engine.cancel(session)
         assert request.future.cancelled()
         assert not engine.cancel(session)
         session.prefill([1, 2])
