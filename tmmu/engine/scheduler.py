@@ -8,7 +8,7 @@ is there, for those that do not wait (asyncio). Parts of prompts and steps of de
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from typing import Any, Final, Generic, TypeVar
 
 from tmmu.engine.ready_queue import ReadyQueue
@@ -118,8 +118,8 @@ class Scheduler(Generic[Owner, Result]):
                 self._worker = Thread(target=self._work, name="tmmu-engine", daemon=True)
                 self._worker.start()
 
-    def close(self) -> None:
-        """Stops the thread and cancels what waits. Closing again does nothing."""
+    def close(self, error: Exception | None = None) -> None:
+        """Stops the thread; what waits fails with ``error``, or is cancelled. Closing again does nothing."""
         waiting: list[Request[Owner, Result]] = []
         with self._changed:
             self._is_open = False
@@ -132,7 +132,10 @@ class Scheduler(Generic[Owner, Result]):
             worker, self._worker = self._worker, None
             self._changed.notify_all()
         for request in waiting:  # outside of the condition: what is told of it takes locks of its own
-            _cancel_future(request.future)
+            if error is None:
+                _cancel_future(request.future)
+            else:
+                self._fail(request, error)
         self.wake()
         if worker is not None:
             worker.join(JOIN_SECONDS)
@@ -145,7 +148,20 @@ class Scheduler(Generic[Owner, Result]):
                 if not self._is_open:
                     return
                 self._is_running = True
-            self._run_step()
+            try:
+                self._run_step()
+            except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
+                self._fail_waiting(error)
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        """Fails whatever waits, since what is next cannot be chosen."""
+        with self._changed:
+            waiting = [] if self._prompt is None else [self._prompt]
+            while (request := self._queue.first()) is not None:
+                self._queue.remove(request)
+                waiting.append(request)
+        for request in waiting:  # outside of the condition, as in close
+            self._fail(request, error)
 
     def _has_work(self) -> bool:
         """Whether a step of any request may run."""
@@ -163,8 +179,8 @@ class Scheduler(Generic[Owner, Result]):
         except BaseException as error:
             for request in batch:
                 self._fail(request, error)
-            if not batch or not isinstance(error, Exception):
-                raise  # nobody's request failed of it
+            if not batch or not (isinstance(error, Exception) or current_thread() is self._worker):
+                raise  # nobody's request failed of it, or the thread of a client is to end
         finally:
             with self._changed:
                 self._is_running = False
@@ -195,9 +211,13 @@ class Scheduler(Generic[Owner, Result]):
         def joins(request: Request[Owner, Result]) -> bool:
             return not request.is_prompt and self._can_run(request) and self._can_join(batch[0], request)
 
-        rows = min(1 + self._queue.count(joins), self.max_batch)
-        size = 1 << (rows.bit_length() - 1)
-        return batch + self._queue.take(size - 1, joins)
+        try:
+            rows = min(1 + self._queue.count(joins), self.max_batch)
+            size = 1 << (rows.bit_length() - 1)
+            return batch + self._queue.take(size - 1, joins)
+        except BaseException:
+            self._queue.push(batch[0])  # it would wait for ever
+            raise
 
     def _without_cancelled(self, batch: list[Request[Owner, Result]]) -> list[Request[Owner, Result]]:
         """Without requests whose future was cancelled."""

@@ -120,6 +120,28 @@ def test_request_that_waits_is_taken_back() -> None:
     assert not recorded.scheduler.cancel(first)
 
 
+def test_thread_of_the_scheduler_outlives_whatever_its_steps_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded()
+
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    scheduler = recorded.scheduler
+    for name in ("_decode", "_can_join"):
+        with monkeypatch.context() as patch:
+            patch.setattr(scheduler, name, interrupt)
+            requests = [decode("a1"), decode("a2")]
+            scheduler.submit(requests)
+            scheduler.start()
+            for request in requests:
+                with pytest.raises(KeyboardInterrupt):
+                    request.future.result(30)
+    last = decode("a3")
+    scheduler.submit([last])
+    assert last.future.result(30) == 1
+    scheduler.close()
+
+
 def test_cancelled_future_is_left_out() -> None:
     recorded = Recorded()
     first, second = decode("a1"), decode("a2")
