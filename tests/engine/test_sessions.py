@@ -127,6 +127,12 @@ def test_capability_finds_its_session_alone(engine: Engine) -> None:
         (lambda session: session.prefill([[1]]), "whole numbers"),
         (lambda session: session.prefill(torch.zeros(2, 3, dtype=torch.int64)), "int64"),
         (lambda session: session.prefill(torch.zeros(3, dtype=torch.complex64)), "complex64"),
+        (lambda session: session.prefill(torch.zeros(3, dtype=torch.int64, device="meta")), "meta"),
+        (lambda session: session.prefill(torch.ones(3, dtype=torch.int64).to_sparse()), "sparse"),
+        (lambda session: session.engine.prefill(session, 5), "no tokens"),
+        (lambda session: session.engine.decode(session, 5), "a list of each"),
+        (lambda session: session.engine.decode([session], None), "a list of each"),
+        (lambda session: session.generate([1], temperature=10**400), "temperature"),
         (lambda session: session.decode("1"), "no token of the model"),
         (lambda session: session.generate([1], -1), "max_new_tokens"),
         (lambda session: session.generate([1], 1.5), "max_new_tokens"),
@@ -151,6 +157,24 @@ def test_bad_calls_are_one_line_and_leave_the_session_as_it_was(engine: Engine, 
             call(session)
         assert session.length == 0
         assert not engine.segments.slabs["data"].bytes(session.base, session.arena_bytes).any()
+
+
+@pytest.mark.parametrize("name", ["fork", "close_session", "heartbeat", "cancel", "swap_out", "is_resident", "prefill"])
+def test_what_is_no_session_of_the_engine_is_refused_and_stays_as_it_was(engine: Engine, model: Any, name: str) -> None:
+    arguments = ([1],) if name == "prefill" else ()
+    with Engine(model, max_tokens=64, max_batch=1, max_sessions=1) as other, other.open() as stranger:
+        for session in (stranger, None, 5, "x"):
+            with pytest.raises(SessionUnknown, match=r"another engine|is no session"):
+                getattr(engine, name)(session, *arguments)
+        assert stranger.is_open
+        assert other.sessions == (stranger,)
+
+
+def test_scores_that_are_not_finite_are_not_drawn(engine: Engine) -> None:
+    with engine.open() as session:
+        with pytest.raises(InvalidConfig, match="best score is inf at temperature 1e-320"):
+            list(session.generate([1, 2], 2, temperature=1e-320, seed=0, stop=()))
+        assert len(list(session.generate([3], 2, stop=()))) == 2
 
 
 def test_full_session_refuses_the_next_token(engine: Engine) -> None:
@@ -185,7 +209,8 @@ def test_what_no_engine_is_made_of_is_refused(model: Any) -> None:
 @pytest.mark.parametrize(
     "options",
     [{"budget": -1}, {"budget": 1.5}, {"budget": "much"}, {"budget": True}, {"host": -1}, {"host": "x"},
-     {"max_batch": 0}, {"max_tokens": 0}, {"max_tokens": 513}, {"max_sessions": "1"}, {"device": "cpux"}],
+     {"max_batch": 0}, {"max_tokens": 0}, {"max_tokens": 513}, {"max_sessions": "1"}, {"device": "cpux"}, {"clock": 5},
+     {"queue": 5}, {"weights": 5}, {"weights": {"modl.norm.weight": torch.ones(64)}}, {"weights": {5: torch.ones(64)}}],
     ids=str,
 )  # fmt: skip
 def test_bad_options_of_an_engine_are_refused(model: Any, options: dict[str, Any]) -> None:
@@ -211,7 +236,12 @@ def test_quantized_configuration_is_refused(model: Any) -> None:
 
 def test_weights_of_another_dtype_or_without_bytes_are_refused(model: Any) -> None:
     name = "model.norm.weight"
-    for other in (model.model.norm.weight.detach().half(), torch.ones(64, device="meta"), "x"):
+    for other in (
+        model.model.norm.weight.detach().half(),
+        torch.ones(64, device="meta"),
+        torch.ones(64).to_sparse(),
+        "x",
+    ):
         with pytest.raises(InvalidConfig, match=name):
             Engine(model, max_tokens=64, weights={name: other}).open().prefill([1])
 

@@ -13,7 +13,7 @@ from tests.engine.models import model_of, prompt_of, reference_tokens
 from tmmu.engine.engine import Engine
 from tmmu.engine.session import Session
 from tmmu.engine.swap import build
-from tmmu.errors import InvalidConfig, SegmentFull
+from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown
 from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.races import races
 from tmmu.runtime.device.tags import TagChecker
@@ -202,7 +202,24 @@ def test_client_that_gives_up_waiting_for_room_leaves_nothing_behind(model: Any)
         while not len(engine.scheduler._queue):
             sleep(0.001)
     thread.join(LONG)  # the engine was closed
-    assert isinstance(failures[1], CancelledError)
+    assert isinstance(failures[1], SessionUnknown)
+
+
+def test_fork_of_a_session_that_is_closed_meanwhile_is_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(model, max_tokens=64, max_batch=1, max_sessions=2, host="1MiB") as engine:
+        session = engine.open()
+        monkeypatch.setattr(engine._swapping, "require_room", lambda _: session.close())
+        with pytest.raises(SessionUnknown, match="closed"):
+            session.fork()
+        assert engine.sessions == ()
+        engine._swapping.wait_until_still()
+        assert engine.usage["data"].used == 0
+
+
+def test_host_tier_that_no_host_has_is_refused(model: Any) -> None:
+    for host in (10**18, 10**30):
+        with pytest.raises(DeviceMemory, match=f"the host has no {host} bytes"):
+            Engine(model, max_tokens=64, max_batch=1, max_sessions=1, host=host)
 
 
 def _failure(call: Any) -> BaseException:

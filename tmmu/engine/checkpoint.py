@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tmmu.engine.sampling import Suppression
+from tmmu.engine.session import require_values
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.targets.huggingface import language_auto_class, read_config
 from tmmu.runtime.weights.load import content_key
@@ -100,8 +101,13 @@ def _folder_of(path: Path) -> Path:
 
 
 def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
-    named = _in_rows(dict([*model.named_parameters(), *model.named_buffers()]) | dict(weights or {}))
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    named = _in_rows(dict([*model.named_parameters(), *model.named_buffers()]))
+    replaced = _in_rows({} if weights is None else weights)
+    unknown = sorted(map(str, replaced.keys() - named.keys() - model.state_dict().keys()))
+    if unknown:
+        raise InvalidConfig(f"the model has no weight {unknown[0]!r:.80}", fix="name weights as its state_dict does")
+    named |= replaced
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     generation, config = getattr(model, "generation_config", None), model.config
     return Checkpoint(
         config=config,
@@ -116,10 +122,12 @@ def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkp
 
 def _in_rows(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights row by row, whatever order theirs is in memory; ``INVALID_CONFIG`` for one without bytes."""
+    if not isinstance(weights, Mapping):
+        raise InvalidConfig(f"weights are a {type(weights).__name__}", fix="give tensors by name, as state_dict does")
     for name, tensor in weights.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
-            kind = "on meta, where nothing has bytes" if isinstance(tensor, torch.Tensor) else "no tensor"
-            raise InvalidConfig(f"{name} is {kind}", fix="give the model its weights")
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidConfig(f"{name} is no tensor", fix="give the model its weights")
+        require_values(str(name), tensor)
     return {name: tensor.detach().contiguous() for name, tensor in weights.items()}
 
 

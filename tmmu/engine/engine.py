@@ -120,13 +120,13 @@ class Engine:
         self._lock = RLock()
         self.pauses = self._make_pauses()
         self._pending: dict[str, StepRequest] = {}
-        self._leases = LeaseTable(clock)
+        self._leases = LeaseTable(_clock(clock))
         self.scheduler: Scheduler[Session, torch.Tensor] = Scheduler(
             read_part=self._read_part,
             decode=self._decode_rows,
             can_join=self._can_join,
             max_batch=self.limits.max_batch,
-            queue=ReadyQueue() if queue is None else queue,
+            queue=_queue(queue),
             can_run=self._can_run,
         )
         self._sessions: dict[str, Session] = {}
@@ -221,14 +221,17 @@ class Engine:
         """A session of its own with a copy of the live bytes of this one. ``SEGMENT_FULL`` where both have no room."""
         with self._on_device(session):
             with self._lock:
+                self._require_session(session)
                 _require_no_pause(session)
                 other = self._reserve(session.capacities)
             with self._closed_on_failure(other):
                 if self._swapping is not None:
                     self._swapping.require_room(other)
-                with self._lock, self._step([other], [session]):
-                    self._require_session(session)
-                    self._copy_state(session, other)
+                with self._lock:
+                    for each in (session, other):
+                        self._require_session(each)  # either may have been closed meanwhile
+                    with self._step([other], [session]):
+                        self._copy_state(session, other)
                 if self._swapping is not None:
                     self._swapping.rest(other)
                 return other
@@ -243,6 +246,7 @@ class Engine:
 
     def close_session(self, session: Session) -> None:
         """Zeroes the arena of a session and frees it, with a host tier once copies of it have landed."""
+        self._require_own(session)
         with self._lock:
             if session.is_open:
                 self.pauses.drop(session)
@@ -288,6 +292,8 @@ class Engine:
         ``INVALID_CONFIG`` before anything has run where a session is there twice or full, or a token is none of the
         model's.
         """
+        if not isinstance(sessions, Sequence) or not isinstance(tokens, Sequence):
+            raise InvalidConfig("a step takes sessions and tokens", fix="give a list of each")
         if len(sessions) != len(tokens) or len(set(map(id, sessions))) < len(sessions):
             raise InvalidConfig("a step takes one token of each session", fix="give each session once, and its token")
         with self._lock:
@@ -340,6 +346,7 @@ class Engine:
 
     def cancel(self, session: Session) -> bool:
         """Takes back what a session waits for; what of it is in the state already stays. False where it is done."""
+        self._require_own(session)
         with self._lock:
             request = self._pending.get(session.capability)
         return request is not None and self.scheduler.cancel(request)
@@ -494,8 +501,9 @@ class Engine:
         self._swapping.evict(session)
 
     def is_resident(self, session: Session) -> bool:
-        """Whether the state of an open session is whole on the device."""
-        return self._swapping is None or self._swapping.is_on_device(session)
+        """Whether the state of a session is whole on the device; not once it is closed."""
+        self._require_own(session)
+        return session.is_open and (self._swapping is None or self._swapping.is_on_device(session))
 
     def _hold(self, session: Session, *, ends: bool) -> None:
         """Has the state of a session stay on the device, or need not any more; the lock is held."""
@@ -541,8 +549,9 @@ class Engine:
             return tuple(self._sessions.values())
 
     def close(self) -> None:
-        """Closes every session and releases the weights. Closing again does nothing."""
-        self.scheduler.close()
+        """Closes every session and releases the weights; requests that wait are refused. Again it does nothing."""
+        # No cancellation: a task of asyncio that nobody cancelled would end without a word.
+        self.scheduler.close(SessionUnknown("the engine was closed meanwhile", fix="make another one"))
         with self._lock:
             was_open, self._is_open = self._is_open, False
             for session in self.sessions:
@@ -608,10 +617,16 @@ class Engine:
         if not self._is_open:
             raise InvalidConfig("the engine is closed", fix="make another one")
 
-    def _require_session(self, session: Session) -> None:
-        session.require_open()
+    def _require_own(self, session: Session) -> None:
+        """``SESSION_UNKNOWN`` for what is no session of this engine, open or not."""
+        if not isinstance(session, Session):
+            raise SessionUnknown(f"a {type(session).__name__} is no session", fix="give what Engine.open returned")
         if session.engine is not self:
             raise SessionUnknown("the session is of another engine", fix="use the engine that opened it")
+
+    def _require_session(self, session: Session) -> None:
+        self._require_own(session)
+        session.require_open()
         if session.is_broken:
             raise SessionUnknown("a step of the session failed half way", fix="close it, and open another one")
 
@@ -647,7 +662,11 @@ class Engine:
         if session.length + tokens > session.capacity:
             raise InvalidConfig(
                 f"{tokens} tokens behind {session.length} do not fit in a session of {session.capacity}",
-                fix=f"open it with max_tokens={session.length + tokens}",
+                fix=(
+                    f"the model has positions for at most {self.geometry.longest}"
+                    if 0 < self.geometry.longest < session.length + tokens
+                    else f"open it with max_tokens={session.length + tokens}"
+                ),
                 tokens=tokens,
                 length=session.length,
                 capacity=session.capacity,
@@ -659,6 +678,20 @@ def _require_no_pause(session: Session) -> None:
         raise InvalidConfig(
             f"the session is paused behind {session.paused.module}", fix="resume that step, or cancel it"
         )
+
+
+def _clock(clock: Clock) -> Clock:
+    """``clock``; ``INVALID_CONFIG`` for what nobody can ask for the time."""
+    if not callable(clock):
+        raise InvalidConfig(f"the clock is {clock!r:.40}", fix="give a function that returns seconds")
+    return clock
+
+
+def _queue(queue: ReadyQueue[StepRequest] | None) -> ReadyQueue[StepRequest]:
+    """``queue``, by default a new one; ``INVALID_CONFIG`` for what is none."""
+    if queue is not None and not isinstance(queue, ReadyQueue):
+        raise InvalidConfig(f"the queue is {queue!r:.40}", fix="give a ReadyQueue, or none")
+    return ReadyQueue() if queue is None else queue
 
 
 def _logits_of(session: Session) -> torch.Tensor:

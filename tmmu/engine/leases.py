@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tmmu.errors import InvalidConfig
 
+LONGEST_LEASE: Final = 1e300
+"""Seconds: whole numbers beyond it are no floats any more."""
 Clock: TypeAlias = Callable[[], float]
 """Seconds since some moment, never fewer than before."""
 
@@ -25,7 +27,7 @@ class LeaseTable:
 
     def grant(self, key: str, seconds: float) -> None:
         """A lease from now on. ``INVALID_CONFIG`` unless it is a number of seconds above 0."""
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= LONGEST_LEASE:
             raise InvalidConfig(f"a lease of {seconds!r:.40} seconds", fix="give a number above 0, or none for no end")
         self._leases[key] = _Lease(seconds, self._clock() + seconds)
 

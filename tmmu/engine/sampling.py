@@ -1,10 +1,14 @@
 """The next token of a row of logits: the best one, or one that is drawn, as transformers draws it."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from tmmu.errors import InvalidConfig
+
+HOTTEST: Final = 1e300
+"""A temperature: whole numbers beyond it are no floats any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +40,26 @@ class Sampling:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind):
                 raise InvalidConfig(f"{name} is {value!r:.40}", fix=fix)
-        if not 0 <= self.temperature < float("inf"):
-            raise InvalidConfig(f"temperature is {self.temperature}", fix=fix)
+        if not 0 <= self.temperature <= HOTTEST:
+            raise InvalidConfig(f"temperature is {self.temperature!r:.40}", fix=fix)
         if self.top_k < 0 or not 0 < self.top_p <= 1:
             raise InvalidConfig(f"top_k is {self.top_k}, top_p {self.top_p}", fix=fix)
 
     def choose(self, logits: torch.Tensor, generator: torch.Generator) -> int:
-        """The token for ``dtype[vocabulary]``; ``generator`` advances where it is drawn, by one draw."""
+        """The token for ``dtype[vocabulary]``; ``generator`` advances where it is drawn, by one draw.
+
+        ``INVALID_CONFIG`` where nothing can be drawn: the best score is no finite number at this temperature.
+        """
         scores = logits.to(dtype=torch.float32)[None]
         if self.temperature == 0:
             return int(scores.argmax(dim=-1))
-        scores = self._mask_others(scores / self.temperature)
+        scores = scores / self.temperature
+        if not bool(scores.max().isfinite()):
+            raise InvalidConfig(
+                f"the best score is {float(scores.max())} at temperature {self.temperature}",
+                fix="give a higher temperature, or 0 for the best token; or look for what made the logits infinite",
+            )
+        scores = self._mask_others(scores)
         return int(torch.multinomial(scores.softmax(dim=-1), num_samples=1, generator=generator))
 
     def _mask_others(self, scores: torch.Tensor) -> torch.Tensor:

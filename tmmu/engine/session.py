@@ -141,7 +141,7 @@ class Session:
     @property
     def is_resident(self) -> bool:
         """Whether its state is whole on the device, and it has its arena."""
-        return self.is_open and self.engine.is_resident(self)
+        return self.engine.is_resident(self)
 
     def heartbeat(self) -> None:
         """Renews the lease, where there is one."""
@@ -244,6 +244,7 @@ class _Generation:
 def tokens_of(ids: Sequence[int] | torch.Tensor) -> list[int]:
     """The tokens as numbers; of a tensor ``int[tokens]`` or ``int[1, tokens]``. ``INVALID_CONFIG`` for others."""
     if isinstance(ids, torch.Tensor):
+        require_values("tokens", ids)
         if ids.dtype not in (torch.int64, torch.int32) or ids.squeeze(0).dim() > 1:
             raise InvalidConfig(f"tokens are {str(ids.dtype)[6:]}{list(ids.shape)}", fix="give int64[tokens]")
         return [int(token) for token in ids.reshape(-1).tolist()]
@@ -254,11 +255,18 @@ def tokens_of(ids: Sequence[int] | torch.Tensor) -> list[int]:
 
 def require_tokens(tokens: Sequence[int], vocabulary: int) -> None:
     """``INVALID_CONFIG`` unless there is at least one, and each is below ``vocabulary``."""
-    if not tokens:
+    if not isinstance(tokens, Sequence) or not tokens:
         raise InvalidConfig("there are no tokens", fix="give at least one")
     for token in tokens:
         if not is_whole(token) or not 0 <= token < vocabulary:
             raise InvalidConfig(f"{token!r:.40} is no token of the model", fix=f"tokens are 0 to {vocabulary - 1}")
+
+
+def require_values(name: str, tensor: torch.Tensor) -> None:
+    """``INVALID_CONFIG`` for a tensor on meta, which has no values, and for one whose values do not lie by strides."""
+    if tensor.device.type == "meta" or tensor.layout != torch.strided:
+        kind = "on meta, where nothing has values" if tensor.device.type == "meta" else str(tensor.layout)[6:]
+        raise InvalidConfig(f"{name}: a tensor {kind}", fix="give a dense tensor with values")
 
 
 def is_whole(value: object) -> bool:

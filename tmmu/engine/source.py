@@ -6,7 +6,7 @@ import torch
 
 from tmmu.engine.capture.model_call import SourceForm
 from tmmu.engine.geometry import Geometry
-from tmmu.engine.session import Session, require_tokens, tokens_of
+from tmmu.engine.session import Session, require_tokens, require_values, tokens_of
 from tmmu.errors import InvalidConfig
 
 
@@ -50,9 +50,9 @@ def longest_source(geometry: Geometry, limit: int | None, default: int) -> int:
 
 def _features(form: SourceForm, source: Sequence[int] | torch.Tensor) -> torch.Tensor:
     expected = _described(form.dtype, form.shape)
-    if not isinstance(source, torch.Tensor) or source.device.type == "meta":
-        kind = "on meta, where nothing has values" if isinstance(source, torch.Tensor) else type(source).__name__
-        raise InvalidConfig(f"features are {kind}", fix=f"give a tensor {expected}")
+    if not isinstance(source, torch.Tensor):
+        raise InvalidConfig(f"features are {type(source).__name__}", fix=f"give a tensor {expected}")
+    require_values("features", source)
     shape = tuple(source.shape[1:] if source.dim() == len(form.shape) + 1 and len(source) == 1 else source.shape)
     if shape != form.shape or source.dtype != form.dtype:
         raise InvalidConfig(

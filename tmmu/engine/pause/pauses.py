@@ -18,7 +18,7 @@ from tmmu.engine.geometry import StateLengths
 from tmmu.engine.pause.paused_step import PausedStep, UndoImage
 from tmmu.engine.pause.step_names import StepNames
 from tmmu.engine.scheduler import Request
-from tmmu.engine.session import Session
+from tmmu.engine.session import Session, require_values
 from tmmu.engine.step_runner import PartOfText, StepRunner
 from tmmu.engine.steps_by_shape import StepsByShape
 from tmmu.errors import InvalidConfig
@@ -120,6 +120,7 @@ class Pauses:
             window = self._find(paused, name)
             if not isinstance(tensor, torch.Tensor):
                 raise InvalidConfig(f"{name} is replaced by a {type(tensor).__name__}", fix="give a tensor", name=name)
+            require_values(name, tensor)
             paused.run.write(window, tensor)
             paused.is_changed = True
 

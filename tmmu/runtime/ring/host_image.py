@@ -150,10 +150,15 @@ def _chunk_reads(ring: Ring, sources: Mapping[int, Source]) -> list[_ChunkRead]:
 
 
 def map_memory(size: int) -> torch.Tensor:
-    """``uint8[size]`` of zeros that no page backs yet."""
+    """``uint8[size]`` of zeros that no page backs yet; ``DEVICE_MEMORY`` where the host does not have so many."""
     if not size:
         return torch.empty(0, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise DeviceMemory(
+            f"the host has no {size} bytes of memory to give", fix="ask for less host memory", host=size
+        ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
