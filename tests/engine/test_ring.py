@@ -103,3 +103,16 @@ def test_folder_of_files_streams(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     with Engine(str(tmp_path), max_tokens=64, ring=room_of(model)) as engine:
         assert list(engine.open().generate(prompt, 6)) == reference_tokens(model, prompt, 6)
+
+
+def test_figures_of_a_stream_are_there_before_its_first_step() -> None:
+    model = model_of("GPT-2")
+    with Engine(model, max_tokens=64, ring=room_of(model)) as engine:
+        assert engine.stream is not None
+        before = engine.stream.figures
+        engine.open().prefill([1])
+        after = engine.stream.figures
+        assert before.keys() == after.keys()
+        assert (before["passes"], after["passes"]) == (0, 1)
+        assert before["pass_bytes"] == after["pass_bytes"] > 0
+        assert before["host_bytes"] == after["host_bytes"]

@@ -256,3 +256,18 @@ def test_weights_come_with_a_configuration_or_in_any_order_of_memory(model: Any)
         assert list(session.generate(prompt, 6, stop=())) == expected
     with pytest.raises(InvalidConfig, match="has no weights"):
         Engine(model.config)
+
+
+def test_errors_do_not_tell_capabilities() -> None:
+    with Engine(model_of("GPT-2"), max_tokens=64, max_sessions=1) as engine:
+        session = engine.open()
+        with pytest.raises(SegmentFull) as caught:
+            engine.open()
+        assert session.capability not in str(caught.value)
+        assert not any(len(word.strip("',:")) == len(session.capability) for word in str(caught.value).split())
+        assert "host=" in str(caught.value)
+
+
+def test_policy_that_moves_sessions_needs_a_host_tier() -> None:
+    with pytest.raises(InvalidConfig, match="no host tier"):
+        Engine(model_of("GPT-2"), max_tokens=64, policy="hint")

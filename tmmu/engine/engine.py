@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hmac import compare_digest
+from itertools import count
 from secrets import token_hex
 from threading import RLock
 from time import monotonic
@@ -30,6 +31,7 @@ from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
+from tmmu.engine.policies.table import policy_named
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
 from tmmu.engine.session import Session, is_whole, require_tokens
@@ -55,6 +57,8 @@ DEFAULT_LONGEST: Final = 2048
 DEFAULT_SOURCE: Final = 512
 """Tokens of the longest source of an encoder-decoder."""
 _NO_LOGITS: Final = torch.empty(0)
+_NUMBERS: Final = count(1)
+"""Of arenas, in the order in which sessions of any engine are opened."""
 """The result of an encoding."""
 StepRequest: TypeAlias = Request[Session, torch.Tensor]
 
@@ -151,6 +155,10 @@ class Engine:
         seconds_of("time_to_live", time_to_live)
         if policy is None and not host:
             return None
+        if not host and policy_named(policy or "lru").evicts:
+            raise InvalidConfig(
+                f"policy {policy} moves sessions to the host, and there is no host tier", fix="give host=, such as 4GB"
+            )
         return build_swapping(
             policy=policy or "lru",
             host=host,
@@ -259,7 +267,7 @@ class Engine:
                     self._swapping.close(session)
                 else:
                     zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
-                    self.segments.data.reclaim(session.capability)
+                    self.segments.data.reclaim(session.arena)
 
     @contextmanager
     def _closed_on_failure(self, session: Session) -> Iterator[None]:
@@ -583,8 +591,9 @@ class Engine:
     def _reserve(self, capacities: StateLengths) -> Session:
         """A session that has its arena; with a host tier, one that is needed and will get its arena."""
         capability, size = token_hex(16), self.geometry.arena_bytes(capacities)
-        base = 0 if self._swapping is not None else self.segments.data.reserve(capability, size)
-        session = Session(self, capability, capacities=capacities, base=base, arena_bytes=size)
+        arena = f"session {next(_NUMBERS)}"  # errors name it, so it is no secret
+        base = 0 if self._swapping is not None else self.segments.data.reserve(arena, size)
+        session = Session(self, capability, arena=arena, capacities=capacities, base=base, arena_bytes=size)
         if self._swapping is not None:
             self._swapping.open(session)
         self._sessions[capability] = session
@@ -665,7 +674,7 @@ class Engine:
                 fix=(
                     f"the model has positions for at most {self.geometry.longest}"
                     if 0 < self.geometry.longest < session.length + tokens
-                    else f"open it with max_tokens={session.length + tokens}"
+                    else f"open it with max_tokens={session.length + tokens} or more"
                 ),
                 tokens=tokens,
                 length=session.length,

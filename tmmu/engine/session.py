@@ -22,10 +22,10 @@ class Session:
     A context manager, which closes it. Nothing of its arena leaves the engine: logits are copies.
     """
 
-    def __init__(
-        self, engine: "Engine", capability: str, *, capacities: StateLengths, base: int, arena_bytes: int
+    def __init__(  # noqa: PLR0913 - what a session is made of
+        self, engine: "Engine", capability: str, *, arena: str, capacities: StateLengths, base: int, arena_bytes: int
     ) -> None:
-        self.engine, self.capability = engine, capability
+        self.engine, self.capability, self.arena = engine, capability, arena
         self.capacities, self.base, self.arena_bytes = capacities, base, arena_bytes
         self.length = 0
         self.source_length = 0

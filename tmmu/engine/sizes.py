@@ -80,7 +80,8 @@ def engine_sizes(
     if data < smallest or weights + stack + data > rest:
         there = min(rest, weights + stack + data)
         raise DeviceMemory(
-            f"weights take {weights} bytes, the stack {stack}, the smallest session {smallest}: {there} are there",
+            f"weights take {weights} bytes, the stack {stack}, the smallest session {smallest}: "
+            f"{weights + stack + smallest} together, and {there} are there",
             fix="give a larger budget= or heap=, a smaller max_tokens= or max_batch=, or stream the weights with ring=",
             text=weights,
             stack=stack,

@@ -40,6 +40,15 @@ class WeightStream:
         self.weights: StreamedWeights | None = None
         """``None`` until a step is bound."""
 
+    @property
+    def figures(self) -> dict[str, int]:
+        """What streaming has taken so far, as of ``StreamedWeights``; of no step yet, nothing has moved."""
+        if self.weights is not None:
+            return self.weights.figures
+        sizes = {"pass_bytes": self.ring.bytes_per_pass, "resident_bytes": self.ring.resident_bytes}
+        moved = dict.fromkeys(("passes", "copies", "moved_bytes", "waits"), 0)
+        return moved | sizes | {"host_bytes": self.ring.model_bytes, "pinned_bytes": 0}
+
     def bind(self, request: BindRequest) -> StreamedExecutor:
         """The step of a request whose plan has no ring. The first one that is bound closes the weights with itself."""
         plan = follow_ring(request.program.graph, request.plan, self._leader)

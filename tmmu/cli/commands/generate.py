@@ -179,17 +179,17 @@ def _record(  # noqa: PLR0913, PLR0917 - what a run was
     engine: "Engine", session: "Session", ids: list[int], found: list[int], seconds: float, first: float
 ) -> dict[str, Any]:
     usage = engine.usage
-    streamed = engine.stream.weights if engine.stream else None
+    stream = engine.stream
     return {
         "prompt_tokens": len(ids),
         "tokens": found,
         "first_token_seconds": round(first, 6),
         "tokens_per_second": round((len(found) - 1) / seconds, 2) if len(found) > 1 and seconds else None,
-        "weight_bytes": streamed.loop.ring.bytes if streamed else usage["text"].used,
+        "weight_bytes": stream.ring.bytes if stream else usage["text"].used,
         "stack_bytes": usage["stack"].peak,
         "session_bytes": session.arena_bytes,
         "session_tokens": session.capacity,
-        "ring": streamed.figures if streamed else {},
+        "ring": stream.figures if stream else {},
     }
 
 
@@ -200,8 +200,8 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         f"{result['prompt_tokens']} tokens read, {len(result['tokens'])} generated: "
         f"the first after {result['first_token_seconds']:.2f} s{speed}"
     )
-    sizes = [f"{render.size(result[key + '_bytes'])} {name}" for key, name in
-             (("weight", "weights"), ("stack", "stack"), ("session", "session"))]  # fmt: skip
+    names = {"weight": "ring" if result["ring"] else "weights", "stack": "stack", "session": "session"}
+    sizes = [f"{render.size(result[key + '_bytes'])} {name}" for key, name in names.items()]
     yield f"{', '.join(sizes)} ({result['session_tokens']} tokens)"
     if ring := result["ring"]:
         copied, host = render.size(ring["pass_bytes"]), render.size(ring["host_bytes"])

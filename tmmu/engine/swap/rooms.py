@@ -35,7 +35,7 @@ class ArenaRooms:
     def take(self, session: int) -> bool:
         """Reserves an arena."""
         state = self.states[session]
-        name = f"{state.owner.capability} {next(self._names)}"
+        name = f"session {session}, place {next(self._names)}"
         try:
             state.owner.base = self._data.reserve(name, state.owner.arena_bytes)
         except SegmentFull:

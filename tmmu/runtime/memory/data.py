@@ -95,7 +95,7 @@ class DataSegment:
         usage = self.usage
         return SegmentFull(
             message,
-            fix="end a session, or give data a larger share",
+            fix="close a session, or make the data segment larger: budget=, heap= or host= of an engine",
             segment="data",
             bytes=size,
             free=usage.free,
