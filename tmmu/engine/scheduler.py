@@ -59,17 +59,21 @@ class Scheduler(Generic[Owner, Result]):
         self._is_running = False
         self._worker: Thread | None = None
         self._is_open = True
+        self._closed_by: Exception | None = None
         self.steps = 0
         """Steps that were run, parts of prompts among them."""
         self.rows = 0
         """Rows of the steps that decoded: above their number where requests shared steps."""
 
     def submit(self, requests: Sequence[Request[Owner, Result]]) -> None:
-        """Adds requests; somebody must run them."""
+        """Adds requests; somebody must run them. Once the scheduler is closed they end at once."""
         with self._changed:
-            for request in requests:
+            is_open = self._is_open
+            for request in requests if is_open else ():
                 self._queue.push(request)
             self._changed.notify_all()
+        for request in () if is_open else requests:
+            self._end(request)
 
     def cancel(self, request: Request[Owner, Result]) -> bool:
         """Takes a request out before its next step; false where it is done, or in a step now."""
@@ -122,7 +126,7 @@ class Scheduler(Generic[Owner, Result]):
         """Stops the thread; what waits fails with ``error``, or is cancelled. Closing again does nothing."""
         waiting: list[Request[Owner, Result]] = []
         with self._changed:
-            self._is_open = False
+            self._is_open, self._closed_by = False, error
             while (request := self._queue.first()) is not None:
                 self._queue.remove(request)
                 waiting.append(request)
@@ -132,10 +136,7 @@ class Scheduler(Generic[Owner, Result]):
             worker, self._worker = self._worker, None
             self._changed.notify_all()
         for request in waiting:  # outside of the condition: what is told of it takes locks of its own
-            if error is None:
-                _cancel_future(request.future)
-            else:
-                self._fail(request, error)
+            self._end(request)
         self.wake()
         if worker is not None:
             worker.join(JOIN_SECONDS)
@@ -184,7 +185,10 @@ class Scheduler(Generic[Owner, Result]):
         finally:
             with self._changed:
                 self._is_running = False
+                unfinished = None if self._is_open else self._prompt
                 self._changed.notify_all()
+            if unfinished is not None:  # nobody would read its other parts
+                self._end(unfinished)
 
     def _next_batch(self) -> list[Request[Owner, Result]]:
         """What runs in the next step: a part of a prompt, or one token of each of some requests, by turns."""
@@ -243,6 +247,16 @@ class Scheduler(Generic[Owner, Result]):
         if logits is not None:
             self._prompt = None
             request.future.set_result(logits)
+
+    def _end(self, request: Request[Owner, Result]) -> None:
+        """The end of a request that a closed scheduler does not run."""
+        if self._closed_by is None:
+            if self._prompt is request:
+                self._prompt = None
+            _cancel_future(request.future)
+        else:
+            self._fail(request, self._closed_by)
+        self.wake()
 
     def _fail(self, request: Request[Owner, Result], error: BaseException) -> None:
         if self._prompt is request:

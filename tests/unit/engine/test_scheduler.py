@@ -142,6 +142,31 @@ def test_thread_of_the_scheduler_outlives_whatever_its_steps_raise(monkeypatch: 
     scheduler.close()
 
 
+@pytest.mark.parametrize("error", [None, ValueError("closed")])
+def test_prompt_whose_part_runs_as_the_scheduler_closes_ends(error: Exception | None) -> None:
+    scheduler, entered, leave = Recorded().scheduler, Event(), Event()
+
+    def read_part(_: Item) -> None:
+        entered.set()
+        leave.wait(30)
+
+    scheduler._read_part = read_part
+    part, late = prompt("p", 9), prompt("q", 9)
+    scheduler.submit([part])
+    scheduler.start()
+    assert entered.wait(30)
+    closing = Thread(target=scheduler.close, args=(error,), daemon=True)
+    closing.start()
+    while scheduler._is_open:
+        closing.join(0.001)
+    leave.set()
+    closing.join(30)
+    scheduler.submit([late])
+    for request in (part, late):
+        with pytest.raises(CancelledError if error is None else ValueError):
+            request.future.result(30)
+
+
 def test_cancelled_future_is_left_out() -> None:
     recorded = Recorded()
     first, second = decode("a1"), decode("a2")
