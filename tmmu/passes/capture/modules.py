@@ -30,6 +30,11 @@ class ModuleStack:
             self._names[id(module)] = name
             self._modules.append(module)
 
+    def _note_return(self, module: nn.Module, result: Any) -> Any:
+        if self._on_return is not None and id(module) in self._names:
+            self._on_return(self.path, result)
+        return result
+
     @contextmanager
     def track_calls(self) -> Iterator[None]:
         """Block in which ``path`` follows every module call."""
@@ -39,10 +44,8 @@ class ModuleStack:
             before = self.path
             self.path = self._names.get(id(module), before)
             try:
-                result = original(module, *args, **kwargs)
-                if self._on_return is not None and id(module) in self._names:
-                    self._on_return(self.path, result)
-                return result
+                # The result is in no local of this frame: an exception that the model keeps would keep it alive.
+                return self._note_return(module, original(module, *args, **kwargs))
             except BaseException as error:
                 if id(module) in self._names:
                     mark_activity(error, Activity.FORWARD)
