@@ -1,8 +1,9 @@
-"""Work as counts: the calls that a function makes, and how often a number is compared. Neither depends on the clock."""
+"""Work as counts: calls and bytecodes of a function, and how often a number is compared. None depends on the clock."""
 
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 
 def calls_of(function: Callable[[], object]) -> int:
@@ -19,6 +20,25 @@ def calls_of(function: Callable[[], object]) -> int:
         function()
     finally:
         sys.setprofile(before)
+    return count
+
+
+def bytecodes_of(function: Callable[[], object]) -> int:
+    """Bytecodes of Python that are run."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
     return count
 
 

@@ -1,12 +1,12 @@
 """What a token takes that can be counted: bytecodes of Python, and allocations; the same for 2 layers and for 12."""
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import transformers
 
 from tests.engine.models import SIZES
+from tests.work import bytecodes_of
 from tmmu.engine.engine import Engine
 from tmmu.runtime.observe.cpu_allocations import CpuAllocationLog
 
@@ -16,24 +16,6 @@ class Counts(NamedTuple):
     allocations: int
     named: int
     """Allocations of operators that the executor names."""
-
-
-def bytecodes(call: Callable[[], object]) -> int:
-    count = 0
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def allocations(call: Callable[[], object]) -> int:
@@ -59,7 +41,7 @@ def counts_of(layers: int) -> list[Counts]:
             steps = engine._steps._bound
             step = next(step for shape, step in steps.items() if shape.tokens == 1 and shape.rows == len(rows))
             named = sum(row.calls for row in step.executor.unplanned_allocations)
-            found.append(Counts(bytecodes(token), allocations(token), named))
+            found.append(Counts(bytecodes_of(token), allocations(token), named))
     return found
 
 
@@ -69,3 +51,17 @@ def test_a_token_takes_as_many_bytecodes_and_allocations_with_more_layers() -> N
         assert one.bytecodes == other.bytecodes > 0
         assert other.allocations - one.allocations == other.named - one.named
         assert one.allocations - one.named <= 10  # inputs and logits
+
+
+def test_a_token_takes_as_many_bytecodes_beside_more_sessions_that_are_idle() -> None:
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
+    found = []
+    with Engine(model, max_tokens=64, max_batch=1, max_sessions=40, host="64MiB", time_to_live=1e6) as engine:
+        first = engine.open()
+        first.prefill([1, 2, 3])
+        for count in (2, 40):
+            while len(engine.sessions) < count:
+                engine.open()
+            first.decode(1)
+            found.append(min(bytecodes_of(lambda: first.decode(1)) for _ in range(3)))
+    assert found[0] == found[1]

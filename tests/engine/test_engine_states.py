@@ -4,6 +4,7 @@ After each rule: logits are those of a run of the session's tokens alone; arenas
 them is zero; and the bytes of a session change by its own steps and by nothing else.
 """
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -56,13 +57,9 @@ class Shared:
         return self.known[key]
 
 
-_SHARED: list[Shared] = []
-
-
+@cache
 def shared() -> Shared:
-    if not _SHARED:
-        _SHARED.append(Shared())
-    return _SHARED[0]
+    return Shared()
 
 
 class EngineMachine(RuleBasedStateMachine):

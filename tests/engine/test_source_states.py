@@ -3,6 +3,7 @@
 In double precision, so that a position of another source, or of the one before, is never within rounding.
 """
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -43,13 +44,9 @@ class Shared:
         return self.known[key]
 
 
-_SHARED: list[Shared] = []
-
-
+@cache
 def shared() -> Shared:
-    if not _SHARED:
-        _SHARED.append(Shared())
-    return _SHARED[0]
+    return Shared()
 
 
 class SourceMachine(RuleBasedStateMachine):

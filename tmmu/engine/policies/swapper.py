@@ -92,6 +92,8 @@ class Swapper:
         self._is_cramped = False
         self.copied_bytes = 0
         """Bytes of sessions that the host tier has as they are now."""
+        self.missed = 0
+        """Sessions whose clients wait while their bytes are on the host."""
         self.bytes_in = self.bytes_out = 0
         """Bytes that have landed so far, by direction."""
 
@@ -108,7 +110,8 @@ class Swapper:
             )
         number = self._opened
         self._opened += 1
-        self._views[number] = SessionView(id=number, room=room, needed_since_ns=now_ns, last_op_ns=now_ns)
+        view = self._views[number] = SessionView(id=number, room=room, needed_since_ns=now_ns, last_op_ns=now_ns)
+        self.missed += is_missed(view)
         return number
 
     def need(self, session: int, now_ns: int) -> None:
@@ -294,7 +297,7 @@ class Swapper:
 
     def _keeps_room(self, view: SessionView) -> bool:
         """Whether a session that is needed again while it leaves stays."""
-        if not any(is_missed(other) for other in self._views.values()):
+        if not self.missed:
             self._stays.pop(view.id, None)
             return True
         self._stays[view.id] = self._stays.get(view.id, 0) + 1
@@ -381,6 +384,7 @@ class Swapper:
         after = self._views[session] = replace(before, **fields)
         self._taken += _taken_by(after) - _taken_by(before)
         self.copied_bytes += after.copied - before.copied
+        self.missed += is_missed(after) - is_missed(before)
         if after.location == "host" and before.location != "host":
             self._leave_room(after)
 
@@ -394,6 +398,7 @@ class Swapper:
         view = self._views.pop(session)
         self._taken -= _taken_by(view)
         self.copied_bytes -= view.copied
+        self.missed -= is_missed(view)
         for table in (self._flying, self._copied_from, self._stays):
             table.pop(session, None)
         if view.location != "host":

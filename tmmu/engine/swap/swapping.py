@@ -18,7 +18,6 @@ from typing import Final
 
 from tmmu.engine.geometry import Geometry
 from tmmu.engine.policies.arbiter import Chunk
-from tmmu.engine.policies.ledger import is_missed
 from tmmu.engine.policies.swapper import SwapLimits, Swapper
 from tmmu.engine.policies.table import SwapPolicy
 from tmmu.engine.swap.alarm import NS_PER_SECOND, Alarm
@@ -292,7 +291,7 @@ class SessionSwapping:
                 if state.needs and not state.is_ready:
                     state.refusal = self._failure
             return
-        stuck = self._swapper.stuck(self._paused())
+        stuck = self._swapper.stuck(self._paused()) if self._swapper.missed else None
         if stuck is not None:
             self._rooms.states[stuck].refusal = self._full(self._rooms.states[stuck])
 
@@ -327,7 +326,7 @@ class SessionSwapping:
         state.is_ready, state.refusal = False, None
         now_ns = self._now()
         self._swapper.begin_wait(state.number, now_ns, kind=kind, expected_ns=expected_ns, grace_ns=grace_ns)
-        if not grace_ns or any(is_missed(view) for view in self._swapper.views.values()):
+        if not grace_ns or self._swapper.missed:
             self._advance()
         else:
             self._alarm.set_by(now_ns + grace_ns)
