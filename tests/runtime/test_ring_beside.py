@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.runtime.harness import TOKEN, Tensors, capture_program, plan_of, randomize, same_bits, weights_of
 from tests.runtime.test_ring_executor import LAYERS, WIDTH, Layer, Stack, jittery, with_ring
 from tmmu.errors import InvalidConfig, PlanMismatch, PlanUnsound, UnsupportedOp
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
+from tmmu.ir.ring import Visit
 from tmmu.planner.ring.follow import NamedRing, follow_ring
 from tmmu.runtime.device.command_log import CommandRecorder
 from tmmu.runtime.device.races import races
@@ -19,6 +22,7 @@ from tmmu.runtime.device.tags import TagChecker
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_beside, bind_ring
+from tmmu.runtime.ring.streamed_weights import StreamedWeights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,6 +97,7 @@ def test_binding_beside_a_stream_leaves_what_it_holds_alone(programs: tuple[Prog
     executor = bind_ring(request_of(programs[0], plan, module), device)
     before = executor.run(inputs_of(3))
     resident = [block for block in executor.loop.ring.blocks if block.resident]
+    assert resident
     held = [executor.weights.slab.bytes(block.address, block.bytes).clone() for block in resident]
     bind_beside(
         request_of(programs[1], follow_ring(programs[1].graph, plan_of(programs[1]), leader), module), executor.weights
@@ -146,3 +151,64 @@ def test_a_ring_of_its_own_is_not_bound_beside_another(programs: tuple[Program, 
     assert len(plan.ring.blocks) > LAYERS // 2
     executor.close()
     device.close()
+
+
+class Looked(nn.Module):
+    """Each layer looks rows up by numbers that are a weight of its own, so that bytes of another layer are no rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        for index, layer in enumerate(self.layers):
+            layer.register_buffer("rows", torch.randperm(64, generator=torch.Generator().manual_seed(index)))
+            layer.table = nn.Parameter(torch.zeros(64, WIDTH))
+
+    def forward(self, x: torch.Tensor, pick: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x) + layer.table.index_select(0, layer.rows.index_select(0, pick))
+        return x
+
+
+def test_calls_are_tried_beside_a_stream_on_zeros() -> None:
+    programs = tuple(capture_program(Looked, inputs_of(rows))[0] for rows in (3, 7))
+    module, device = Looked().eval(), jittery()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(1))
+    first, second = bound_pair(programs, device, module)
+    first.run(inputs_of(3))  # and with poison, what was read is 255s
+    third = bind_beside(request_of(programs[1], second.bound.plan, module), first.weights)
+    assert third.launch_count == second.launch_count
+    resident = bind(programs[1], plan_of(programs[1]), token=TOKEN, weights=weights_of(module))
+    assert all(map(same_bits, third.run(inputs_of(7)), resident.run(inputs_of(7))))
+    first.close()
+    device.close()
+
+
+def visits_of(*spans: tuple[int, int]) -> tuple[Visit, ...]:
+    return tuple(Visit(block=0, first=first, last=last) for first, last in spans)
+
+
+@pytest.mark.parametrize(
+    ("spans", "is_same"),
+    [
+        (((0, 5), (7, 9)), True),  # other ops, the same order
+        (((0, 3), (3, 6)), False),  # the second begins before the first has ended
+        (((0, 6), (3, 6)), False),  # and both end at once
+    ],
+)
+def test_passes_alternate_where_visits_begin_and_end_in_the_same_order(
+    programs: tuple[Program, Program], spans: tuple[tuple[int, int], ...], is_same: bool
+) -> None:
+    plan, _ = leader_of(programs[0])
+    assert plan.ring is not None
+    graph, ring = programs[0].graph, replace(plan.ring, visits=visits_of((0, 2), (3, 4)))
+    loop: Any = SimpleNamespace(ring=ring)
+    weights = StreamedWeights(device=jittery(), graph=graph, loop=loop, image=loop)
+    other = replace(ring, visits=visits_of(*spans))
+    if is_same:
+        weights.require_same_passes(graph, other)
+    else:
+        with pytest.raises(PlanMismatch, match="in another order"):
+            weights.require_same_passes(graph, other)
+    weights.device.close()  # type: ignore[attr-defined]
