@@ -271,3 +271,21 @@ def test_errors_do_not_tell_capabilities() -> None:
 def test_policy_that_moves_sessions_needs_a_host_tier() -> None:
     with pytest.raises(InvalidConfig, match="no host tier"):
         Engine(model_of("GPT-2"), max_tokens=64, policy="hint")
+
+
+@pytest.mark.parametrize("options", [{}, {"host": "1MB"}])
+def test_closed_engine_has_given_its_memory_back(options: dict[str, Any]) -> None:
+    with Engine(model_of("GPT-2"), max_tokens=64, **options) as engine:
+        session = engine.open()
+        logits = session.prefill([1, 2])
+        paused = session.run_until("transformer.h.0", 3)
+        kept = logits.clone()
+    freed = [name for name, slab in engine.segments.slabs.items() if slab.storage.nbytes() == 0]
+    assert freed == (["text", "stack"] if options else ["text", "data", "stack"])
+    assert [usage.used for usage in engine.usage.values()] == [0, 0, 0]
+    assert torch.equal(logits, kept)
+    with pytest.raises(SessionUnknown):
+        paused.resume()
+    with pytest.raises(SessionUnknown):
+        session.decode(1)
+    engine.close()

@@ -557,7 +557,10 @@ class Engine:
             return tuple(self._sessions.values())
 
     def close(self) -> None:
-        """Closes every session and releases the weights; requests that wait are refused. Again it does nothing."""
+        """Closes every session and gives memory back; requests that wait are refused. Again it does nothing.
+
+        With a host tier on a CPU the data segment goes with the engine itself.
+        """
         # No cancellation: a task of asyncio that nobody cancelled would end without a word.
         self.scheduler.close(SessionUnknown("the engine was closed meanwhile", fix="make another one"))
         with self._lock:
@@ -567,6 +570,7 @@ class Engine:
             self._steps.close()
         if was_open and self._swapping is not None:
             self._swapping.shut_down()
+        self.segments.close()
 
     def __enter__(self) -> "Engine":
         return self

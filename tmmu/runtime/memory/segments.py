@@ -39,6 +39,16 @@ class Segments:
         resolved = device_of(device)
         return cls(segment_sizes(*device_memory(resolved), sizing), resolved)
 
+    def close(self) -> None:
+        """Gives the bytes back; whatever is bound to them must not run again. Again it does nothing.
+
+        A segment of which a NumPy array was made (``ThreadsDevice.adopt``) cannot shrink, and goes with its last view.
+        """
+        self.text.drop_unused()
+        for slab in self.slabs.values():
+            if slab.storage.resizable():
+                slab.storage.resize_(0)
+
     @property
     def usage(self) -> dict[str, Usage]:
         """By segment: capacity, used, peak and largest free run, in bytes."""

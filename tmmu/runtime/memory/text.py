@@ -64,6 +64,11 @@ class TextSegment:
             self._unused[key] = None
         return entry.references
 
+    def drop_unused(self) -> None:
+        """Forgets contents that nobody holds, whose ranges are free then."""
+        for key in list(self._unused):
+            self._drop(key)
+
     def references(self, key: bytes) -> int:
         """The reference count of a content; 0 for one that is not loaded."""
         return self._entries[key].references if key in self._entries else 0
