@@ -28,8 +28,8 @@ import torch
 from benchmarks.generate import PROMPT, model_of
 from tmmu.engine.capture.step import StepShape
 from tmmu.engine.engine import Engine
-from tmmu.engine.steps_by_shape import PlannedStep
-from tmmu.engine.weight_stream import WeightStream
+from tmmu.engine.steps.steps_by_shape import PlannedStep
+from tmmu.engine.steps.weight_stream import WeightStream
 
 SHARE = 4
 OURS = (("cyclic", "cyclic", True), ("double", "double", True), ("no prefetch", "cyclic", False))

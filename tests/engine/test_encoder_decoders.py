@@ -29,7 +29,7 @@ from tmmu.engine.capture.step import StepShape
 from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import StateLengths
 from tmmu.engine.session import Session
-from tmmu.engine.steps_by_shape import plan_step
+from tmmu.engine.steps.steps_by_shape import plan_step
 from tmmu.errors import InvalidConfig, UnsupportedOp
 
 
@@ -52,7 +52,7 @@ class Subject:
         parts = [
             slab.bytes(session.base + offsets[tensor.name], tensor.bytes_for(session.lengths))
             for tensor in geometry.tensors
-            if tensor.of_source
+            if tensor.along == "source"
         ]
         return torch.cat(parts)
 
@@ -152,7 +152,7 @@ def test_session_reserves_the_bytes_of_text_and_source(subject: Subject) -> None
     with engine.open(60, source=10 if subject.name == "T5" else None) as session:
         positions = 64 + (64 if subject.name == "T5" else FRAMES // 2)
         assert session.arena_bytes >= positions * row
-        assert session.arena_bytes - positions * row < len(geometry.tensors) * geometry.alignment
+        assert session.arena_bytes - positions * row < len(geometry.arena_tensors) * geometry.alignment
         assert engine.usage["data"].used - used == session.arena_bytes == geometry.arena_bytes(session.capacities)
 
 

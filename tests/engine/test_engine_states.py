@@ -75,6 +75,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.ends: dict[Session, float] = {}
         self.bytes: dict[Session, torch.Tensor | None] = {}
         self.paused: dict[Session, tuple[PausedStep, list[int]]] = {}
+        self.kept: dict[Session, dict[str, torch.Tensor]] = {}
 
     def teardown(self) -> None:
         for session in self.engine.sessions:
@@ -133,18 +134,19 @@ class EngineMachine(RuleBasedStateMachine):
             session.decode(1)
         return False
 
-    @rule(target=sessions, size=st.sampled_from([1, 64, 65, 96]), leased=st.booleans())
-    def open(self, size: int, leased: bool) -> Any:
+    @rule(target=sessions, size=st.sampled_from([1, 64, 65, 96]), leased=st.booleans(), keep=st.sampled_from([0, 300]))
+    def open(self, size: int, leased: bool, keep: int) -> Any:
         self.expire()
         capacity = 64 if size <= 64 else 96
-        fits = self.engine.geometry.arena_bytes(StateLengths(capacity, 0)) <= self.engine.usage["data"].largest_free
+        lengths = StateLengths(capacity, 0, keep)
+        fits = self.engine.geometry.arena_bytes(lengths) <= self.engine.usage["data"].largest_free
         try:
-            session = self.engine.open(size, lease=10 if leased else None)
+            session = self.engine.open(size, keep=keep, lease=10 if leased else None)
         except SegmentFull:
             assert not fits
             return multiple()
         assert session.capacity == capacity
-        self.tokens[session] = []
+        self.tokens[session], self.kept[session] = [], {}
         if leased:
             self.ends[session] = 0
         self.changed(session)
@@ -153,7 +155,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize(target=sessions, sizes=st.lists(st.sampled_from([64, 96]), min_size=1, max_size=3), tokens=TOKENS)
     def begin(self, sizes: list[int], tokens: list[int]) -> Any:
-        found = [self.open(size, leased=False) for size in sizes]
+        found = [self.open(size, leased=False, keep=300) for size in sizes]
         for session in found:
             self.prefill(session, tokens)
         return multiple(*found)
@@ -201,7 +203,7 @@ class EngineMachine(RuleBasedStateMachine):
             other = session.fork()
         except SegmentFull:
             return multiple()
-        self.tokens[other] = list(self.tokens[session])
+        self.tokens[other], self.kept[other] = list(self.tokens[session]), dict(self.kept[session])
         self.changed(other)
         if session.is_resident:
             assert self.live(other).equal(self.live(session))
@@ -224,6 +226,40 @@ class EngineMachine(RuleBasedStateMachine):
             return
         assert counts.bytes_out - moved <= live
         assert not session.is_resident
+
+    @rule(
+        session=sessions, name=st.sampled_from("ab"), size=st.sampled_from([0, 40, 200, 400]), fill=st.integers(0, 99)
+    )
+    def keep(self, session: Session, name: str, size: int, fill: int) -> None:
+        if session not in self.tokens:
+            return
+        kept, value = self.kept[session], torch.full((size,), fill, dtype=torch.uint8)
+        padded = sum(256 * bool(len(other)) for known, other in kept.items() if known != name) + -(-size // 256) * 256
+        try:
+            session.kept[name] = value
+        except SegmentFull as error:
+            if error.fields["segment"] == session.arena:
+                assert padded > session.capacities.kept
+            else:
+                self.has_no_room(error)
+        else:
+            assert padded <= session.capacities.kept
+            kept.pop(name, None)
+            kept[name] = value
+            self.changed(session)
+
+    @rule(session=sessions, name=st.sampled_from("ab"))
+    def take_out(self, session: Session, name: str) -> None:
+        if name not in self.kept.get(session, {}):
+            return
+        try:
+            assert session.kept[name].equal(self.kept[session][name])
+            del session.kept[name]
+        except SegmentFull as error:
+            self.has_no_room(error)
+        else:
+            del self.kept[session][name]
+            self.changed(session)
 
     def has_no_room(self, error: SegmentFull) -> None:
         """The host tier is full; or nobody can leave for it, since all who have an arena are paused."""
@@ -279,7 +315,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.gone(session)
 
     def gone(self, session: Session) -> None:
-        for table in (self.tokens, self.ends, self.bytes, self.paused):
+        for table in (self.tokens, self.ends, self.bytes, self.paused, self.kept):
             table.pop(session, None)
 
     @invariant()
@@ -294,6 +330,8 @@ class EngineMachine(RuleBasedStateMachine):
         swapping.wait_until_still()
         with swapping.still():
             assert self.engine.host.used == swapping.copied_bytes <= HOST
+        for session, kept in self.kept.items():
+            assert list(session.kept) == list(kept)
         resident = [session for session in self.tokens if session.is_resident]
         for session in sorted(resident, key=lambda session: session.base):
             assert session.base >= end

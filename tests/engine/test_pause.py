@@ -350,12 +350,14 @@ def test_cancelled_step_leaves_the_session_as_before(every: Subject) -> None:
     prompt = prompt_of(16)
     with every.reader(prompt) as whole, every.reader(prompt) as session, every.engine.open() as other:
         logits = session.logits
+        assert logits is not None
         for module in (every.layer(0), every.layer(1)):
             with session.run_until(module, 3):
                 other.prefill([1])
             assert session.paused is None
             assert session.length == 16
-            assert session.logits is logits
+            assert session.logits is not None
+            assert session.logits.equal(logits)
         assert recurrent_bytes(session) == recurrent_bytes(whole)
         assert session.decode(7).equal(whole.decode(7))
 

@@ -10,6 +10,7 @@ from tests.engine.models import VOCABULARY, model_of, prompt_of, reference_token
 from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import StateLengths
 from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
+from tmmu.runtime.memory.usage import round_up
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +27,11 @@ def engine(model: Any) -> Any:
 def test_session_reserves_the_bytes_of_its_positions_and_no_more(engine: Engine) -> None:
     row = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, float32
     assert engine.geometry.token_bytes == row
-    used = engine.usage["data"].used
-    with engine.open(60) as short, engine.open(70) as long:
-        assert (short.capacity, short.arena_bytes) == (64, 64 * row)
-        assert (long.capacity, long.arena_bytes) == (96, 96 * row)
-        assert engine.usage["data"].used == used + 160 * row
+    used, logits = engine.usage["data"].used, round_up(VOCABULARY * 4, engine.geometry.alignment)
+    with engine.open(60) as short, engine.open(70, keep=10) as long:
+        assert (short.capacity, short.arena_bytes) == (64, 64 * row + logits)
+        assert (long.capacity, long.arena_bytes) == (96, 96 * row + logits + engine.geometry.alignment)
+        assert engine.usage["data"].used == used + short.arena_bytes + long.arena_bytes
     assert engine.usage["data"].used == used
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.models import model_of, prompt_of, reference_tokens
+from tests.engine.models import VOCABULARY, model_of, prompt_of, reference_tokens
 from tmmu.engine.engine import Engine
 from tmmu.errors import InvalidConfig, SegmentFull
 
@@ -46,14 +46,15 @@ def test_idle_session_wakes_after_others_have_used_its_bytes(model: Any) -> None
 
 def test_positions_that_the_host_has_are_not_copied_again() -> None:
     with Engine(model_of("Llama"), max_tokens=64, max_batch=1, max_sessions=1, host="1MiB") as engine:
-        session, token = engine.open(), engine.geometry.token_bytes
+        session, token, logits = engine.open(), engine.geometry.token_bytes, VOCABULARY * 4
         session.prefill(prompt_of(20))
         engine.swap_out(session)
         engine.swap_out(session)
-        assert engine.host.counts.bytes_out == 20 * token
+        assert engine.host.counts.bytes_out == 20 * token + logits
         session.decode(1)
         engine.swap_out(session)
-        assert (engine.host.counts.bytes_out, engine.host.counts.bytes_in) == (21 * token, 20 * token)
+        assert engine.host.counts.bytes_out == 21 * token + 2 * logits
+        assert engine.host.counts.bytes_in == 20 * token + logits
         session.close()
         assert engine.host.used == 0
 

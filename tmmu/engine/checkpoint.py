@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from tmmu.engine.arguments import require_values
 from tmmu.engine.sampling import Suppression
-from tmmu.engine.session import require_values
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.targets.huggingface import language_auto_class, read_config
 from tmmu.runtime.weights.load import content_key

@@ -13,7 +13,7 @@ own steps alone. With a host tier sessions have arenas while they need them: a s
 for a step until it has no other to do.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hmac import compare_digest
@@ -25,6 +25,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from tmmu.engine.arguments import bytes_of, clock_of, require_tokens, whole_of
 from tmmu.engine.capture.step import probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint, weight_keys
 from tmmu.engine.geometry import Geometry, StateLengths
@@ -34,20 +35,20 @@ from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, requi
 from tmmu.engine.policies.table import policy_named
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
-from tmmu.engine.session import Session, is_whole, require_tokens
-from tmmu.engine.sizes import EngineLimits, engine_sizes, largest_steps
+from tmmu.engine.session import Session
 from tmmu.engine.source import longest_source, source_tensor
-from tmmu.engine.step_runner import StepRunner
-from tmmu.engine.steps_by_shape import PlannedStep, Shape, StepsByShape
+from tmmu.engine.steps.sizes import EngineLimits, largest_steps, sized_steps
+from tmmu.engine.steps.step_runner import StepRunner
+from tmmu.engine.steps.step_summary import StepSummary
+from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, StepsByShape
+from tmmu.engine.steps.weight_stream import WeightStream
 from tmmu.engine.swap.build import TIME_TO_LIVE, build_swapping, seconds_of
 from tmmu.engine.swap.host_tier import HostTier
 from tmmu.engine.swap.swapping import SessionSwapping
-from tmmu.engine.weight_stream import WeightStream
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, TmmuError, UnsupportedOp
-from tmmu.planner.arenas import parse_size
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import device_of
-from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, round_up
 from tmmu.runtime.memory.zero import zero_tensor
 
 DEFAULT_SESSIONS: Final = 8
@@ -108,23 +109,23 @@ class Engine:
         )
         longest = self.geometry.longest or DEFAULT_LONGEST
         self.limits = EngineLimits(
-            max_tokens=_whole("max_tokens", longest if max_tokens is None else max_tokens),
+            max_tokens=whole_of("max_tokens", longest if max_tokens is None else max_tokens),
             max_source=longest_source(
-                self.geometry, None if max_source is None else _whole("max_source", max_source), DEFAULT_SOURCE
+                self.geometry, None if max_source is None else whole_of("max_source", max_source), DEFAULT_SOURCE
             ),
-            max_batch=_whole("max_batch", max_batch),
-            max_sessions=_whole("max_sessions", max_sessions),
-            budget=None if budget is None else _bytes("budget", budget),
-            heap=None if heap is None else _bytes("heap", heap),
-            ring=None if ring is None else _bytes("ring", ring),
+            max_batch=whole_of("max_batch", max_batch),
+            max_sessions=whole_of("max_sessions", max_sessions),
+            budget=None if budget is None else bytes_of("budget", budget),
+            heap=None if heap is None else bytes_of("heap", heap),
+            ring=None if ring is None else bytes_of("ring", ring),
         )
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         self._steps = self._make_steps(checkpoint)
-        self._runner = StepRunner(self._steps, self.segments)
+        self._runner = StepRunner(self._steps, self.segments, self.prefill_buckets)
         self._lock = RLock()
         self.pauses = self._make_pauses()
         self._pending: dict[str, StepRequest] = {}
-        self._leases = LeaseTable(_clock(clock))
+        self._leases = LeaseTable(clock_of(clock))
         self.scheduler: Scheduler[Session, torch.Tensor] = Scheduler(
             read_part=self._read_part,
             decode=self._decode_rows,
@@ -135,7 +136,7 @@ class Engine:
         )
         self._sessions: dict[str, Session] = {}
         self._is_open = True
-        self._swapping = self._build_swapping(policy, _bytes("host", host), time_to_live, clock)
+        self._swapping = self._build_swapping(policy, bytes_of("host", host), time_to_live, clock)
         self.host = HostTier(0) if self._swapping is None else self._swapping.host
 
     def _make_pauses(self) -> Pauses:
@@ -171,25 +172,33 @@ class Engine:
 
     # -- sessions
 
-    def open(self, max_tokens: int | None = None, *, source: int | None = None, lease: float | None = None) -> Session:
+    def open(
+        self,
+        max_tokens: int | None = None,
+        *,
+        source: int | None = None,
+        keep: int | str = 0,
+        lease: float | None = None,
+    ) -> Session:
         """A session with room for ``max_tokens``; its bytes are reserved. ``SEGMENT_FULL`` where there is no room.
 
-        ``source``: tokens of the longest source that it encodes, by default the engine's ``max_source``. ``lease``:
-        seconds after which it is closed if nothing is asked of it, not even a ``heartbeat``. With a host tier this
-        waits for copies that make room, but for no step: where all sessions that are there have one to do, it gets its
-        room when it is first used.
+        ``source``: tokens of the longest source that it encodes, by default the engine's ``max_source``. ``keep``:
+        bytes for values that ``Session.kept`` holds. ``lease``: seconds after which it is closed if nothing is asked
+        of it, not even a ``heartbeat``. With a host tier this waits for copies that make room, but for no step: where
+        all sessions that are there have one to do, it gets its room when it is first used.
         """
         with self._lock:
             self._require_open()
             self.reclaim_expired()
-            tokens = self.limits.max_tokens if max_tokens is None else _whole("max_tokens", max_tokens)
+            tokens = self.limits.max_tokens if max_tokens is None else whole_of("max_tokens", max_tokens)
             if tokens > self.limits.max_tokens:
                 raise InvalidConfig(
                     f"a session of {tokens} tokens, in an engine for {self.limits.max_tokens} at most",
                     fix="make the engine with a larger max_tokens=",
                     tokens=tokens,
                 )
-            session = self._reserve(self.geometry.capacities_for(tokens, self._source_room(source)))
+            room, kept = self._source_room(source), round_up(bytes_of("keep", keep), self.geometry.alignment)
+            session = self._reserve(self.geometry.capacities_for(tokens, room, kept))
         with self._closed_on_failure(session):
             if lease is not None:
                 self._leases.grant(session.capability, lease)
@@ -250,7 +259,7 @@ class Engine:
             size = self.geometry.by_name[name].bytes_for(session.lengths)
             slab.bytes(other.base + offset, size).copy_(slab.bytes(session.base + offset, size))
         other.length, other.source_length = session.length, session.source_length
-        other.logits = None if session.logits is None else session.logits.clone()
+        other.kept.take_over(session.kept)
 
     def close_session(self, session: Session) -> None:
         """Zeroes the arena of a session and frees it, with a host tier once copies of it have landed."""
@@ -259,7 +268,6 @@ class Engine:
             if session.is_open:
                 self.pauses.drop(session)
                 session.is_open = False
-                session.logits = None
                 self._leases.end(session.capability)
                 self._runner.forget(session)
                 del self._sessions[session.capability]
@@ -352,6 +360,26 @@ class Engine:
             self._require_idle(paused.session)
             return self._push(PauseRequest(owner=paused.session, tokens=[], is_prompt=True, until=until, paused=paused))
 
+    def logits_of(self, session: Session) -> torch.Tensor:
+        """A copy, ``dtype[vocabulary]``, of the logits behind the last token of a session that has one."""
+        with self.state_of(session):
+            return self._runner.logits_of(session).clone()
+
+    @contextmanager
+    def state_of(self, session: Session, is_changed: Callable[[], bool] | None = None) -> Iterator[None]:
+        """Block in which the arena of a session is there to be read, or written; no step runs.
+
+        ``is_changed``: that it is written, and whether what was there changes or is only followed by more.
+        """
+        with self._on_device(session), self._lock:
+            self._require_session(session)
+            if is_changed is None:
+                with self._step([], [session]):
+                    yield
+            else:
+                with self._step([session], is_new=is_changed()):
+                    yield
+
     def cancel(self, session: Session) -> bool:
         """Takes back what a session waits for; what of it is in the state already stays. False where it is done."""
         self._require_own(session)
@@ -420,7 +448,7 @@ class Engine:
                     return self.pauses.run(request)
                 request.done += self._runner.read_part(session, request.tokens[request.done :])
             self._leases.renew(session.capability)
-            return None if request.done < len(request.tokens) else _logits_of(session)
+            return None if request.done < len(request.tokens) else self._runner.logits_of(session).clone()
 
     def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
         """One more token of each session; a refusal is a row's own."""
@@ -454,7 +482,7 @@ class Engine:
                 continue
             for row in rows:
                 self._leases.renew(row.owner.capability)
-                results[id(row)] = _logits_of(row.owner)
+                results[id(row)] = self._runner.logits_of(row.owner).clone()
         return results
 
     def _can_join(self, first: StepRequest, other: StepRequest) -> bool:
@@ -545,6 +573,11 @@ class Engine:
         return self.subject.geometry
 
     @property
+    def summaries(self) -> tuple[StepSummary, ...]:
+        """What each planned step is and takes, in the order in which they were planned."""
+        return tuple(self._steps.summaries.values())
+
+    @property
     def usage(self) -> dict[str, Usage]:
         """By segment: capacity, used, peak and largest free run, in bytes."""
         with nullcontext() if self._swapping is None else self._swapping.still():
@@ -583,7 +616,7 @@ class Engine:
     def _source_room(self, source: int | None) -> int:
         """Positions of the longest source of a session; ``INVALID_CONFIG`` for more than the engine's."""
         limit = self.limits.max_source
-        length = longest_source(self.geometry, None if source is None else _whole("source", source), limit)
+        length = longest_source(self.geometry, None if source is None else whole_of("source", source), limit)
         if length > limit:
             raise InvalidConfig(
                 f"a session for a source of {length}, in an engine for {limit} at most",
@@ -608,11 +641,12 @@ class Engine:
         largest = largest_steps(self.subject, self.limits)
         stream = None if self.limits.ring is None else self._stream_of(largest, self.limits.ring)
         streamed = None if stream is None else stream.ring.bytes
-        sizes = engine_sizes(self.subject, self.limits, largest, self._device, streamed=streamed)
-        self.segments, self.stream = Segments(sizes, self._device), stream
+        sized = sized_steps(self.subject, self.limits, largest, self._device, streamed=streamed)
+        self.segments, self.stream = Segments(sized.segments, self._device), stream
+        self.prefill_buckets = sized.buckets
         keys = weight_keys(checkpoint) if stream is None else {}
         steps = StepsByShape(self.subject, self.segments, checkpoint.weights, keys, stream)
-        for shape, planned in largest.items():
+        for shape, planned in sized.steps.items():
             steps.keep(shape, planned)
         return steps
 
@@ -693,36 +727,8 @@ def _require_no_pause(session: Session) -> None:
         )
 
 
-def _clock(clock: Clock) -> Clock:
-    """``clock``; ``INVALID_CONFIG`` for what nobody can ask for the time."""
-    if not callable(clock):
-        raise InvalidConfig(f"the clock is {clock!r:.40}", fix="give a function that returns seconds")
-    return clock
-
-
 def _queue(queue: ReadyQueue[StepRequest] | None) -> ReadyQueue[StepRequest]:
     """``queue``, by default a new one; ``INVALID_CONFIG`` for what is none."""
     if queue is not None and not isinstance(queue, ReadyQueue):
         raise InvalidConfig(f"the queue is {queue!r:.40}", fix="give a ReadyQueue, or none")
     return ReadyQueue() if queue is None else queue
-
-
-def _logits_of(session: Session) -> torch.Tensor:
-    assert session.logits is not None
-    return session.logits.clone()
-
-
-def _bytes(name: str, value: int | str) -> int:
-    """A number of bytes, or text that says one; ``INVALID_CONFIG`` for anything else."""
-    if isinstance(value, str):
-        return parse_size(value)
-    if not is_whole(value) or value < 0:
-        raise InvalidConfig(f"{name} is {value!r:.40}", fix="give a number of bytes, or text such as 2GB")
-    return value
-
-
-def _whole(name: str, value: int) -> int:
-    """``value``, a whole number of at least 1; ``INVALID_CONFIG`` for any other."""
-    if not is_whole(value) or value < 1:
-        raise InvalidConfig(f"{name} is {value!r:.40}", fix="give a whole number of at least 1")
-    return value

@@ -2,14 +2,15 @@
 
 A tensor that grows has positions along its first axis, so its first ``n`` positions are the same bytes whatever the
 capacity: a step of a KV length of ``n`` runs in every arena of at least that capacity. Positions are those of the text,
-or, of what the decoder of an encoder-decoder attends to across, those of the source.
+or, of what the decoder of an encoder-decoder attends to across, those of the source. Behind what steps read lies what a
+session keeps for its client: the logits behind its last token, and values by name.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
@@ -17,32 +18,39 @@ from tmmu.errors import InvalidConfig
 from tmmu.runtime.memory.usage import round_up
 
 MIN_KV_LENGTH: Final = 64
+LOGITS: Final = "logits"
+KEPT: Final = "kept"
+"""The names of what a session keeps for its client; no tensor of a model's state has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateLengths:
-    """Positions of a state: of the ``text``, which a decoder reads and writes, and of its ``source``; 0 without one."""
+    """Positions of a state: of the ``text``, which a decoder reads and writes, and of its ``source``; 0 without one.
+
+    ``kept``: bytes of values that are kept by name.
+    """
 
     text: int
     source: int
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTensor:
     """One tensor of a session's state: ``dtype[capacity, *shape]`` where it grows, else ``dtype[shape]``.
 
-    ``of_source``: its positions are those of the source.
+    ``along``: the field of ``StateLengths`` that counts its positions.
     """
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     grows: bool = True
-    of_source: bool = False
+    along: Literal["text", "source", "kept"] = "text"
 
     def shape_for(self, lengths: StateLengths) -> tuple[int, ...]:
         """Its shape with that many positions."""
-        return (lengths.source if self.of_source else lengths.text, *self.shape) if self.grows else self.shape
+        return (getattr(lengths, self.along), *self.shape) if self.grows else self.shape
 
     def bytes_for(self, lengths: StateLengths) -> int:
         """Its bytes with that many positions."""
@@ -53,28 +61,36 @@ class StateTensor:
 class Geometry:
     """The state of any session of one model. ``longest``: positions that the model has; 0 where it has no limit.
 
-    ``source_positions``: those of every source, where they are all of one length; else 0.
+    ``tensors``: what steps read and write. ``logits``: what they leave for the client; ``None`` where nobody takes
+    them. ``source_positions``: those of every source, where they are all of one length; else 0.
     """
 
     tensors: tuple[StateTensor, ...]
     longest: int
     alignment: int
     source_positions: int = 0
+    logits: StateTensor | None = None
+
+    @cached_property
+    def arena_tensors(self) -> tuple[StateTensor, ...]:
+        """All that lies in an arena: ``tensors``, logits, and the bytes of kept values."""
+        logits = () if self.logits is None else (self.logits,)
+        return *self.tensors, *logits, StateTensor(name=KEPT, dtype=torch.uint8, shape=(), along="kept")
 
     @cached_property
     def by_name(self) -> Mapping[str, StateTensor]:
-        """Its tensors by their names."""
-        return {tensor.name: tensor for tensor in self.tensors}
+        """What lies in an arena by its name."""
+        return {tensor.name: tensor for tensor in self.arena_tensors}
 
     @cached_property
     def grows(self) -> bool:
         """Whether any tensor has positions of the text."""
-        return any(tensor.grows and not tensor.of_source for tensor in self.tensors)
+        return any(tensor.grows and tensor.along == "text" for tensor in self.tensors)
 
     @cached_property
     def has_source(self) -> bool:
         """Whether any tensor has positions of a source: the model is an encoder-decoder."""
-        return any(tensor.of_source for tensor in self.tensors)
+        return any(tensor.along == "source" for tensor in self.tensors)
 
     @cached_property
     def recurs(self) -> bool:
@@ -94,14 +110,14 @@ class Geometry:
     def offsets(self, capacities: StateLengths) -> Mapping[str, int]:
         """Byte offset of each tensor in an arena of that capacity, in positions."""
         offsets, end = {}, 0
-        for tensor in self.tensors:
+        for tensor in self.arena_tensors:
             offsets[tensor.name] = end
             end = round_up(end + tensor.bytes_for(capacities), self.alignment)
         return offsets
 
     def arena_bytes(self, capacities: StateLengths) -> int:
         """Bytes of an arena of that capacity."""
-        return sum(round_up(tensor.bytes_for(capacities), self.alignment) for tensor in self.tensors)
+        return sum(round_up(tensor.bytes_for(capacities), self.alignment) for tensor in self.arena_tensors)
 
     def capacity_for(self, tokens: int) -> int:
         """The least KV length that holds so many tokens; ``INVALID_CONFIG`` for more than the model has."""
@@ -114,9 +130,9 @@ class Geometry:
             )
         return self.kv_length_for(tokens) if self.grows else tokens
 
-    def capacities_for(self, tokens: int, source: int) -> StateLengths:
+    def capacities_for(self, tokens: int, source: int, kept: int = 0) -> StateLengths:
         """The least lengths that hold a text and a source of so many; a model without an encoder has no source."""
-        return StateLengths(self.capacity_for(tokens), self.source_length_for(source))
+        return StateLengths(self.capacity_for(tokens), self.source_length_for(source), kept)
 
     def kv_length_for(self, tokens: int) -> int:
         """The least of 64, 96, 128, 192, 256, 384 … that is not below ``tokens``, nor above what the model has.

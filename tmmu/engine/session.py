@@ -1,13 +1,15 @@
 """A session: a text under way, whose state lies in an arena of its own."""
 
-from asyncio import wrap_future
+from asyncio import to_thread, wrap_future
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from tmmu.engine.arguments import is_whole, tokens_of
 from tmmu.engine.geometry import StateLengths
+from tmmu.engine.kept_values import KeptValues
 from tmmu.engine.sampling import Sampling, Suppression
 from tmmu.errors import InvalidConfig, SessionUnknown
 
@@ -30,8 +32,8 @@ class Session:
         self.length = 0
         self.source_length = 0
         """Positions of the source, which ``encode`` has read; 0 before, and of a model without an encoder."""
-        self.logits: torch.Tensor | None = None
-        """``dtype[vocabulary]`` behind the last token; ``None`` before the first."""
+        self.kept = KeptValues(self)
+        """Values that its client keeps in its arena, by name; room for them is made by ``Engine.open(keep=)``."""
         self.is_open = True
         self.is_broken = False
         """Whether a step failed half way, after which state that recurs is between two tokens."""
@@ -46,7 +48,12 @@ class Session:
     @property
     def lengths(self) -> StateLengths:
         """Positions that are read, of which its state is a function."""
-        return StateLengths(self.length, self.source_length)
+        return StateLengths(self.length, self.source_length, self.kept.used)
+
+    @property
+    def logits(self) -> torch.Tensor | None:
+        """A copy, ``dtype[vocabulary]``, of those behind the last token; ``None`` before the first."""
+        return self.engine.logits_of(self) if self.length else None
 
     def encode(self, source: Sequence[int] | torch.Tensor) -> None:
         """Has the encoder read a source: tokens, or features ``dtype[bins, frames]`` of speech. The text begins anew.
@@ -119,7 +126,7 @@ class Session:
         run = self._generation(max_new_tokens, sampling, seed, stop)
         prompt = self._prompt(ids)
         run.is_first = prompt is not None
-        logits = self._last_logits() if prompt is None else await self._read_elsewhere(prompt)
+        logits = await to_thread(self._last_logits) if prompt is None else await self._read_elsewhere(prompt)
         while run.goes_on:
             token = run.choose(logits)
             yield token
@@ -208,9 +215,10 @@ class Session:
         return list(self.engine.start)
 
     def _last_logits(self) -> torch.Tensor:
-        if self.logits is None:
+        logits = self.logits
+        if logits is None:
             raise InvalidConfig("the session has read no tokens", fix="give it a prompt")
-        return self.logits
+        return logits
 
     async def _read_elsewhere(self, tokens: list[int]) -> torch.Tensor:
         return await wrap_future(self.engine.submit(self, tokens))
@@ -239,36 +247,3 @@ class _Generation:
         self.is_first = False
         self.remaining = 0 if token in self.ends else self.remaining - 1
         return token
-
-
-def tokens_of(ids: Sequence[int] | torch.Tensor) -> list[int]:
-    """The tokens as numbers; of a tensor ``int[tokens]`` or ``int[1, tokens]``. ``INVALID_CONFIG`` for others."""
-    if isinstance(ids, torch.Tensor):
-        require_values("tokens", ids)
-        if ids.dtype not in (torch.int64, torch.int32) or ids.squeeze(0).dim() > 1:
-            raise InvalidConfig(f"tokens are {str(ids.dtype)[6:]}{list(ids.shape)}", fix="give int64[tokens]")
-        return [int(token) for token in ids.reshape(-1).tolist()]
-    if not isinstance(ids, Sequence) or isinstance(ids, (str, bytes)) or not all(map(is_whole, ids)):
-        raise InvalidConfig("tokens are not whole numbers", fix="give what the tokenizer makes of the text")
-    return list(ids)
-
-
-def require_tokens(tokens: Sequence[int], vocabulary: int) -> None:
-    """``INVALID_CONFIG`` unless there is at least one, and each is below ``vocabulary``."""
-    if not isinstance(tokens, Sequence) or not tokens:
-        raise InvalidConfig("there are no tokens", fix="give at least one")
-    for token in tokens:
-        if not is_whole(token) or not 0 <= token < vocabulary:
-            raise InvalidConfig(f"{token!r:.40} is no token of the model", fix=f"tokens are 0 to {vocabulary - 1}")
-
-
-def require_values(name: str, tensor: torch.Tensor) -> None:
-    """``INVALID_CONFIG`` for a tensor on meta, which has no values, and for one whose values do not lie by strides."""
-    if tensor.device.type == "meta" or tensor.layout != torch.strided:
-        kind = "on meta, where nothing has values" if tensor.device.type == "meta" else str(tensor.layout)[6:]
-        raise InvalidConfig(f"{name}: a tensor {kind}", fix="give a dense tensor with values")
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, and no truth value."""
-    return isinstance(value, int) and not isinstance(value, bool)

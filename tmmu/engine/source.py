@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
+from tmmu.engine.arguments import require_tokens, require_values, tokens_of
 from tmmu.engine.capture.model_call import SourceForm
 from tmmu.engine.geometry import Geometry
-from tmmu.engine.session import Session, require_tokens, require_values, tokens_of
+from tmmu.engine.session import Session
 from tmmu.errors import InvalidConfig
 
 

@@ -93,7 +93,7 @@ def capture_encoding(subject: StepModel, shape: EncodingShape) -> CapturedProgra
 
     def load(_: object) -> Workload:
         model: Any = build_model(subject.config, subject.dtype)
-        across = tuple(tensor for tensor in subject.geometry.tensors if tensor.of_source)
+        across = tuple(tensor for tensor in subject.geometry.tensors if tensor.along == "source")
         (row,), owned = state_rows(across, StateLengths(0, shape.source_length), 1)
 
         def run(source: torch.Tensor, source_lengths: torch.Tensor | None = None) -> torch.Tensor:

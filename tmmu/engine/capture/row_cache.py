@@ -297,7 +297,9 @@ class ProbeCache(PositionlessCache):
     def _note(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], *, grows: bool) -> None:
         if name in self._tensors:
             raise UnsupportedOp("a layer writes its cache twice in a step", fix="run the model without an engine")
-        self._tensors[name] = StateTensor(name=name, dtype=dtype, shape=shape, grows=grows, of_source=self.of_source)
+        self._tensors[name] = StateTensor(
+            name=name, dtype=dtype, shape=shape, grows=grows, along="source" if self.of_source else "text"
+        )
 
 
 def sort_tensors(*tensors: StateTensor) -> tuple[StateTensor, ...]:

@@ -23,7 +23,7 @@ from tmmu.engine.capture.module_results import ModuleResults
 from tmmu.engine.capture.relative_bias import bias_by_positions
 from tmmu.engine.capture.row_attention import attend_through
 from tmmu.engine.capture.row_cache import ProbeCache, RowCache, sort_tensors
-from tmmu.engine.geometry import MIN_KV_LENGTH, Geometry, StateLengths, StateTensor
+from tmmu.engine.geometry import LOGITS, MIN_KV_LENGTH, Geometry, StateLengths, StateTensor
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram
@@ -82,6 +82,12 @@ class _Probe:
     direct: frozenset[int] = frozenset()
     source: SourceForm | None = None
     source_positions: int = 0
+    logits: StateTensor | None = None
+
+    def note_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """``logits``, ``dtype[1, vocabulary]``, of which a session keeps the last row."""
+        self.logits = StateTensor(name=LOGITS, dtype=logits.dtype, shape=(logits.shape[-1],), grows=False)
+        return logits
 
 
 def probe(
@@ -114,6 +120,7 @@ def probe(
         longest=longest_sequence(config),
         alignment=alignment,
         source_positions=found.source_positions,
+        logits=found.logits,
     )
     return StepModel(
         config=config, dtype=dtype, device=device, geometry=geometry, direct=found.direct, source=found.source
@@ -129,7 +136,7 @@ def _probe_text(model: torch.nn.Module, found: _Probe) -> Callable[..., torch.Te
             logits = call_model(model, cache, input_ids, position_ids)
         _require_attention(model, cache)
         found.tensors, found.direct = cache.tensors(), frozenset(cache.direct)
-        return logits
+        return found.note_logits(logits)
 
     return run
 
@@ -158,7 +165,7 @@ def _probe_source(model: Any, found: _Probe, form: SourceForm) -> Callable[..., 
         found.tensors = sort_tensors(*own.tensors(), *across.cache.tensors())
         found.direct = frozenset(own.direct)
         found.source_positions = across.cache.keys[0].shape[2] if form.is_features else 0
-        return logits
+        return found.note_logits(logits)
 
     return run
 

@@ -7,7 +7,7 @@ import torch
 
 from tmmu.engine.pause.step_names import StepNames
 from tmmu.engine.session import Session
-from tmmu.engine.step_runner import PartOfText
+from tmmu.engine.steps.step_runner import PartOfText
 from tmmu.runtime.execute.pieces import PausedRun
 from tmmu.runtime.memory.slab import host_copy
 

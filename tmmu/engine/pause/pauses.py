@@ -13,14 +13,15 @@ from typing import Protocol
 
 import torch
 
+from tmmu.engine.arguments import require_values
 from tmmu.engine.capture.step import StepShape
 from tmmu.engine.geometry import StateLengths
 from tmmu.engine.pause.paused_step import PausedStep, UndoImage
 from tmmu.engine.pause.step_names import StepNames
 from tmmu.engine.scheduler import Request
-from tmmu.engine.session import Session, require_values
-from tmmu.engine.step_runner import PartOfText, StepRunner
-from tmmu.engine.steps_by_shape import StepsByShape
+from tmmu.engine.session import Session
+from tmmu.engine.steps.step_runner import PartOfText, StepRunner
+from tmmu.engine.steps.steps_by_shape import StepsByShape
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.execute.pieces import BufferWindow, PieceRunner
 from tmmu.runtime.memory.zero import zero_tensor
@@ -202,7 +203,7 @@ class Pauses:
         geometry = self._steps.subject.geometry
         for name, offset in geometry.offsets(session.capacities).items():
             tensor = geometry.by_name[name]
-            if tensor.grows and not tensor.of_source:
+            if tensor.grows and tensor.along == "text":
                 low, high = (tensor.bytes_for(StateLengths(text, 0)) for text in (session.length, end))
                 zero_tensor(slab.bytes(session.base + offset + low, high - low))
 

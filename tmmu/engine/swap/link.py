@@ -160,7 +160,7 @@ class SwapLink:
         for state, is_written in [(state, True) for state in written] + [(state, False) for state in read]:
             reads, writes = list[Access](), list[Access]()
             offsets = self._geometry.offsets(state.capacities)
-            for tensor in self._geometry.tensors:
+            for tensor in self._geometry.arena_tensors:
                 whole = tensor.bytes_for(state.capacities)
                 live = 0 if is_new or state.lengths == _NO_POSITIONS else tensor.bytes_for(state.lengths)
                 begin = state.base + offsets[tensor.name]
@@ -172,7 +172,7 @@ class SwapLink:
             self.device.submit(self.device.caller_stream(), task)
 
     def _in_room(self, state: SwapState, piece: StatePiece) -> ByteRange:
-        tensor = self._geometry.tensors[piece.tensor]
+        tensor = self._geometry.arena_tensors[piece.tensor]
         begin = state.base + self._geometry.offsets(state.capacities)[tensor.name] + piece.start
         return ByteRange(self._data, begin, begin + piece.size)
 

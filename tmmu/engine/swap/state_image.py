@@ -30,7 +30,7 @@ class StateImage:
     """The pieces of one session, in the order in which they were copied, and so in which they come back."""
 
     def __init__(self, geometry: Geometry) -> None:
-        self._tensors = geometry.tensors
+        self._tensors = geometry.arena_tensors
         self._copied = [0] * len(self._tensors)
         self._ranges: dict[bool, list[HostRange]] = {True: [], False: []}
         """Of tensors that grow, and of what recurs: no range has bytes of both."""

@@ -15,7 +15,8 @@ from tmmu.driver import PlanRequest, compile_graph
 from tmmu.engine.capture.encoder import EncodingShape, capture_encoding
 from tmmu.engine.capture.module_results import ModuleResults
 from tmmu.engine.capture.step import ROW_SEPARATOR, StepModel, StepShape, capture_step
-from tmmu.engine.weight_stream import WeightStream
+from tmmu.engine.steps.step_summary import StepSummary, summary_of
+from tmmu.engine.steps.weight_stream import WeightStream
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
@@ -29,7 +30,6 @@ from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.execute.state_arguments import StateWindow
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.slab import Slab
-from tmmu.runtime.memory.tensor_views import segment_layout
 
 TOKEN_SEED = 0
 Shape: TypeAlias = StepShape | EncodingShape
@@ -46,16 +46,7 @@ class PlannedStep:
     plan: Plan
     constants: Mapping[str, torch.Tensor]
     results: Mapping[str, tuple[Window, ...]]
-
-    @property
-    def stack_bytes(self) -> int:
-        """Bytes of the stack that a run takes."""
-        return segment_layout(self.plan).bytes["stack"]
-
-    @property
-    def text_bytes(self) -> int:
-        """Bytes of weights and constants."""
-        return segment_layout(self.plan).bytes["text"]
+    summary: StepSummary
 
 
 def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
@@ -68,7 +59,13 @@ def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
     )
     compiled = compile_graph(program.graph, request)
     constants = constant_values(captured)
-    return PlannedStep(program=program, plan=compiled.plan, constants=constants, results=results.of_single_calls)
+    return PlannedStep(
+        program=program,
+        plan=compiled.plan,
+        constants=constants,
+        results=results.of_single_calls,
+        summary=summary_of(subject, shape, program.graph, compiled.plan),
+    )
 
 
 def _capture(subject: StepModel, shape: Shape, results: ModuleResults) -> CapturedProgram:
@@ -135,15 +132,20 @@ class StepsByShape:
         self._weights, self._weight_keys = weights, weight_keys
         self._planned: dict[Shape, PlannedStep] = {}
         self._bound: dict[Shape, BoundStep] = {}
+        self.summaries: dict[Shape, StepSummary] = {}
+        """Of every shape that was planned, in the order in which it was."""
 
     def keep(self, shape: Shape, planned: PlannedStep) -> None:
         """A plan that was made before the segments were."""
         self._planned[shape] = planned
+        self.summaries[shape] = planned.summary
 
     def step(self, shape: Shape) -> BoundStep:
         """The step of a shape, made at its first use."""
         if shape not in self._bound:
-            planned = self._planned.pop(shape, None) or plan_step(self.subject, shape)
+            if shape not in self._planned:
+                self.keep(shape, plan_step(self.subject, shape))
+            planned = self._planned.pop(shape)
             request = BindRequest(
                 program=planned.program,
                 plan=planned.plan,

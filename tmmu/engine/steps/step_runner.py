@@ -10,13 +10,13 @@ import torch
 from tmmu.engine.capture.encoder import EncodingShape
 from tmmu.engine.capture.model_call import IDS, LAST, POSITIONS, SOURCE, SOURCE_LENGTHS
 from tmmu.engine.capture.step import StepShape
-from tmmu.engine.geometry import Geometry, StateLengths
+from tmmu.engine.geometry import LOGITS, Geometry, StateLengths
 from tmmu.engine.session import Session
-from tmmu.engine.steps_by_shape import Shape, StepsByShape
+from tmmu.engine.steps.steps_by_shape import Shape, StepsByShape
 from tmmu.runtime.memory.segments import Segments
 
 PREFILL_TOKENS: Final = (512, 256, 128, 64, 32, 16)
-"""How many tokens of a prompt a step reads at most, longest first; what is behind a prompt's end is padding."""
+"""How many tokens of a prompt a step may read, most first; what is behind a prompt's end is padding."""
 
 
 def prefill_shape(geometry: Geometry, tokens: int, ends: StateLengths) -> StepShape:
@@ -40,14 +40,17 @@ class PartOfText:
 
 
 class StepRunner:
-    """One thread at a time. A session's state and length change together: a step that fails leaves both, unless its
+    """One thread at a time. ``buckets``: how many tokens of a prompt a step may read, most first.
+
+    A session's state and length change together: a step that fails leaves both, unless its
     state recurs; then the session is broken.
     """
 
-    def __init__(self, steps: StepsByShape, segments: Segments) -> None:
-        self._steps, self._segments = steps, segments
+    def __init__(self, steps: StepsByShape, segments: Segments, buckets: Sequence[int]) -> None:
+        self._steps, self._segments, self._buckets = steps, segments, tuple(buckets)
         self._geometry = steps.subject.geometry
         self._views: dict[tuple[str, Shape, int], tuple[torch.Tensor, ...]] = {}
+        self._logits: dict[str, torch.Tensor] = {}
 
     def step_lengths(self, session: Session) -> StateLengths:
         """The KV length of a step that decodes the next token of a session, and the length of its source there."""
@@ -68,7 +71,6 @@ class StepRunner:
             source = torch.nn.functional.pad(source, (0, shape.source_length - positions))
         inputs = {SOURCE: source.to(device)[None], SOURCE_LENGTHS: torch.tensor([positions], device=device)}
         session.length = session.source_length = 0
-        session.logits = None
         self._steps.step(shape).run(inputs, [self.views_of(session, shape, 0)])
         session.source_length = positions
 
@@ -86,7 +88,7 @@ class StepRunner:
     def finish_part(self, session: Session, part: PartOfText, logits: torch.Tensor) -> None:
         """Has a session be behind a part whose step has run; logits are ``dtype[1, vocabulary]``."""
         session.length += part.tokens
-        session.logits = logits[0].clone()
+        self.logits_of(session).copy_(logits[0])
 
     def prompt_part(self, session: Session, tokens: Sequence[int]) -> PartOfText:
         """The step that reads the first of these tokens, as many as a step takes."""
@@ -126,10 +128,20 @@ class StepRunner:
             logits = step.run(inputs, rows)
         for row, session in enumerate(sessions):
             session.length += 1
-            session.logits = logits[row].clone()
+            self.logits_of(session).copy_(logits[row])
+
+    def logits_of(self, session: Session) -> torch.Tensor:
+        """``dtype[vocabulary]`` behind the last token of a session, in its arena."""
+        if session.capability not in self._logits:
+            form = self._geometry.logits
+            assert form is not None
+            offset = session.base + self._geometry.offsets(session.capacities)[LOGITS]
+            self._logits[session.capability] = self._segments.slabs["data"].view(offset, form.shape, (1,), form.dtype)
+        return self._logits[session.capability]
 
     def forget(self, session: Session) -> None:
         """Drops the tensors of a session that moves or ends."""
+        self._logits.pop(session.capability, None)
         for key in [key for key in self._views if key[0] == session.capability]:
             del self._views[key]
 
@@ -139,10 +151,10 @@ class StepRunner:
         Of state that recurs nothing is padded: the first step takes as many tokens as fill it, each other one token.
         """
         if self._geometry.recurs:
-            fresh = [tokens for tokens in PREFILL_TOKENS if tokens <= remaining and session.length == 0]
+            fresh = [tokens for tokens in self._buckets if tokens <= remaining and session.length == 0]
             return fresh[0] if fresh else 1
         room = session.capacity - session.length
-        fitting = [tokens for tokens in PREFILL_TOKENS if tokens <= room]
+        fitting = [tokens for tokens in self._buckets if tokens <= room]
         enough = [tokens for tokens in fitting if tokens >= remaining]
         whole = [tokens for tokens in fitting if tokens <= remaining]
         return enough[-1] if enough else whole[0] if whole else 1

@@ -1,0 +1,147 @@
+"""How large the segments of an engine are: text and stack as its steps need them, and the rest for sessions."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tmmu.engine.capture.encoder import EncodingShape
+from tmmu.engine.capture.step import StepModel, StepShape
+from tmmu.engine.geometry import Geometry, StateLengths
+from tmmu.engine.steps.step_runner import PREFILL_TOKENS, prefill_shape
+from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, plan_step
+from tmmu.errors import DeviceMemory
+from tmmu.runtime.memory.sizing import SegmentSizes, device_memory
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, round_up
+
+LEFT_FREE: Final = 10
+"""Without a budget, one part in so many of the free memory is left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """What an engine is for. ``budget``: bytes of all segments; ``None``: room for ``max_sessions`` of the longest.
+
+    ``heap``: bytes of the data segment, in place of what is left. ``ring``: bytes through which weights stream.
+    ``max_source``: positions of the longest source; 0 of a model without an encoder.
+    """
+
+    max_tokens: int
+    max_source: int
+    max_batch: int
+    max_sessions: int
+    budget: int | None
+    heap: int | None = None
+    ring: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedSteps:
+    """Segments, the steps that they are sized for, and how many tokens of a prompt a step may read, most first."""
+
+    segments: SegmentSizes
+    steps: Mapping[Shape, PlannedStep]
+    buckets: tuple[int, ...]
+
+
+def largest_steps(subject: StepModel, limits: EngineLimits) -> dict[Shape, PlannedStep]:
+    """Of those that decode and those that encode, the steps that need most of the stack: all rows over the longest
+    state, and the longest source.
+    """
+    geometry = subject.geometry
+    kv_length, source_length = geometry.kv_length_for(limits.max_tokens), geometry.source_length_for(limits.max_source)
+    shapes: list[Shape] = [StepShape(rows=limits.max_batch, tokens=1, kv_length=kv_length, source_length=source_length)]
+    if geometry.has_source:
+        shapes.append(EncodingShape(source_length=source_length))
+    return {shape: plan_step(subject, shape) for shape in shapes}
+
+
+def sized_steps(
+    subject: StepModel,
+    limits: EngineLimits,
+    largest: Mapping[Shape, PlannedStep],
+    device: torch.device,
+    *,
+    streamed: int | None = None,
+) -> SizedSteps:
+    """Sizes of text, stack and data, and the longest part of a prompt for which they leave room.
+
+    ``largest``: the steps that decode and encode. The longest part is that whose step leaves room for the longest
+    session; where none does, the one that leaves most. ``streamed``: bytes of an arena beside the segments, where
+    weights stream; then there is no text. ``DEVICE_MEMORY`` where no session would fit, or the device has less.
+    """
+    geometry = subject.geometry
+    longest = geometry.arena_bytes(geometry.capacities_for(limits.max_tokens, limits.max_source))
+    smallest = geometry.arena_bytes(geometry.capacities_for(1, 1))
+    free, _ = device_memory(device)
+    best: tuple[int, _Needed, dict[Shape, PlannedStep]] | None = None
+    for shape in _prefill_shapes(geometry, limits):
+        steps = {**largest, shape: plan_step(subject, shape)}
+        needed = _needed(steps, streamed)
+        if best is None or needed.stack < best[1].stack:
+            best = shape.tokens, needed, steps
+        if needed.room(limits, free) >= longest:
+            break
+    assert best is not None
+    tokens, needed, steps = best
+    data = _data_bytes(needed, limits, free, smallest=smallest, longest=longest)
+    return SizedSteps(
+        segments=SegmentSizes(text=needed.text, stack=needed.stack, data=data // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT),
+        steps=steps,
+        buckets=tuple(count for count in PREFILL_TOKENS if count <= tokens),
+    )
+
+
+def _prefill_shapes(geometry: Geometry, limits: EngineLimits) -> Iterator[StepShape]:
+    """Steps that read parts of prompts at the end of the longest state, most tokens first; the last reads one."""
+    ends = StateLengths(geometry.kv_length_for(limits.max_tokens), geometry.source_length_for(limits.max_source))
+    room = geometry.capacity_for(limits.max_tokens)
+    for tokens in (*(count for count in PREFILL_TOKENS if count <= room), 1):
+        yield prefill_shape(geometry, tokens, ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needed:
+    """Bytes that steps need: of the text segment, of weights wherever they lie, and of the stack."""
+
+    text: int
+    weights: int
+    stack: int
+
+    def room(self, limits: EngineLimits, free: int) -> int:
+        """Bytes that they leave to sessions."""
+        rest = (free - free // LEFT_FREE if limits.budget is None else limits.budget) - self.weights - self.stack
+        return rest if limits.heap is None else min(limits.heap, rest)
+
+
+def _needed(steps: Mapping[Shape, PlannedStep], streamed: int | None) -> _Needed:
+    # Each step has constants of its own beside the weights; they are small, and each is padded.
+    padding = DEFAULT_ALIGNMENT * max(len(planned.plan.buffers.id) for planned in steps.values())
+    text = round_up(max(planned.summary.memory.text for planned in steps.values()) + padding, DEFAULT_ALIGNMENT)
+    return _Needed(
+        text=text if streamed is None else DEFAULT_ALIGNMENT,
+        weights=text if streamed is None else streamed,
+        stack=round_up(max(planned.summary.memory.stack for planned in steps.values()), DEFAULT_ALIGNMENT),
+    )
+
+
+def _data_bytes(needed: _Needed, limits: EngineLimits, free: int, *, smallest: int, longest: int) -> int:
+    """Bytes for sessions; ``DEVICE_MEMORY`` where they would hold none, or the device has less than all need."""
+    room = needed.room(limits, free)
+    data = min(limits.max_sessions * longest, max(room, longest)) if limits.budget is None else room
+    data = data if limits.heap is None else limits.heap
+    there = free if limits.budget is None else min(limits.budget, free)
+    together = needed.weights + needed.stack
+    if data < smallest or together + data > there:
+        there = min(there, together + data)
+        raise DeviceMemory(
+            f"weights take {needed.weights} bytes, the stack {needed.stack}, the smallest session {smallest}: "
+            f"{together + smallest} together, and {there} are there",
+            fix="give a larger budget= or heap=, a smaller max_tokens= or max_batch=, or stream the weights with ring=",
+            text=needed.weights,
+            stack=needed.stack,
+            data=max(data, 0),
+            free=free,
+        )
+    return data
