@@ -110,3 +110,21 @@ def test_interleaved_batched_and_forked_sessions_have_the_tokens_of_a_run_alone(
                 found[i].append(int(row.argmax()))
         for prompt, tokens, reference in zip(prompts, found, expected, strict=True):
             require_same_tokens(model, prompt, tokens, reference)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("Llama", torch.bfloat16),
+        pytest.param("Llama", torch.float64, marks=pytest.mark.slow),
+        pytest.param("Mixtral", torch.float16, marks=pytest.mark.slow),
+        pytest.param("Bamba", torch.bfloat16, marks=pytest.mark.slow),
+    ],
+)
+def test_model_that_was_converted_as_a_whole_has_its_own_tokens(name: str, dtype: torch.dtype) -> None:
+    """With its buffers, which the configuration would have in single precision."""
+    model = model_of(name).to(dtype)
+    prompt = prompt_of(10)
+    with Engine(model, max_tokens=64, max_batch=1, max_sessions=1) as engine, engine.open() as session:
+        assert {form.dtype for form in engine.geometry.tensors} <= {dtype, torch.float32}
+        assert list(session.generate(prompt, 8, stop=())) == reference_tokens(model, prompt, 8)

@@ -106,6 +106,7 @@ class Engine:
             device=self._device.type,
             alignment=DEFAULT_ALIGNMENT,
             architecture=checkpoint.architecture,
+            dtypes={name: weight.dtype for name, weight in checkpoint.weights.items()},
         )
         longest = self.geometry.longest or DEFAULT_LONGEST
         self.limits = EngineLimits(

@@ -92,7 +92,7 @@ def capture_encoding(subject: StepModel, shape: EncodingShape) -> CapturedProgra
     assert form is not None
 
     def load(_: object) -> Workload:
-        model: Any = build_model(subject.config, subject.dtype)
+        model: Any = build_model(subject.config, subject.dtype, subject.dtypes)
         across = tuple(tensor for tensor in subject.geometry.tensors if tensor.along == "source")
         (row,), owned = state_rows(across, StateLengths(0, shape.source_length), 1)
 

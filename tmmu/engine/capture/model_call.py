@@ -1,5 +1,6 @@
 """How a model of transformers is made and called for a step: by the names of what its ``forward`` takes."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import signature
@@ -37,10 +38,29 @@ class SourceForm:
         return torch.empty((1, *(self.shape if self.is_features else (tokens,))), dtype=self.dtype)
 
 
-def build_model(config: Any, dtype: torch.dtype) -> torch.nn.Module:
-    """The model of a configuration, without weights, whose attentions are those of rows."""
+EACH_OF_ITS_OWN: Final[Mapping[str, torch.dtype]] = {}
+
+
+def build_model(
+    config: Any, dtype: torch.dtype, dtypes: Mapping[str, torch.dtype] = EACH_OF_ITS_OWN
+) -> torch.nn.Module:
+    """The model of a configuration, without weights, whose attentions are those of rows.
+
+    ``dtypes``: of weights and buffers by name, where they are others than ``dtype`` and the model's own choice give:
+    those of a model that was converted as a whole.
+    """
     # A model writes its choice of attention into the configuration that it is made of.
-    return build(deepcopy(config), dtype, attn_implementation=IMPLEMENTATION)
+    model: torch.nn.Module = build(deepcopy(config), dtype, attn_implementation=IMPLEMENTATION)
+    converted: dict[torch.Tensor, torch.Tensor] = {}  # a tied weight stays one
+    for name, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]:
+        if dtypes.get(name, tensor.dtype) != tensor.dtype:
+            if tensor not in converted:
+                other = tensor.detach().to(dtypes[name])
+                is_weight = isinstance(tensor, torch.nn.Parameter)
+                converted[tensor] = torch.nn.Parameter(other, tensor.requires_grad) if is_weight else other
+            path, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(path), leaf, converted[tensor])
+    return model
 
 
 def source_form(model: Any, dtype: torch.dtype) -> SourceForm | None:

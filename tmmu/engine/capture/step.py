@@ -1,7 +1,7 @@
 """One step of a language model over rows of sessions: tokens in, logits out, the cache of each row as state."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -9,6 +9,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tmmu.engine.capture.cross_attention import CrossCache, ProbedSource, both_caches
 from tmmu.engine.capture.model_call import (
+    EACH_OF_ITS_OWN,
     IDS,
     LAST,
     POSITIONS,
@@ -72,6 +73,8 @@ class StepModel:
     direct: frozenset[int]
     """Layers whose attention reads the state where it lies."""
     source: SourceForm | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+    """Of weights and buffers by name, where the configuration does not say them."""
 
 
 @dataclass(slots=True)
@@ -90,18 +93,25 @@ class _Probe:
         return logits
 
 
-def probe(
-    config: Any, dtype: torch.dtype, *, device: str, alignment: int, architecture: type | None = None
+def probe(  # noqa: PLR0913 - what a model is, by name
+    config: Any,
+    dtype: torch.dtype,
+    *,
+    device: str,
+    alignment: int,
+    architecture: type | None = None,
+    dtypes: Mapping[str, torch.dtype] = EACH_OF_ITS_OWN,
 ) -> StepModel:
     """Learns the geometry of a model's state from one traced step; ``UNSUPPORTED_OP`` for state of another kind.
 
-    ``architecture``: the class that the configuration must name, since steps are traced from that alone.
+    ``architecture``: the class that the configuration must name, since steps are traced from that alone. ``dtypes``: of
+    weights and buffers by name, where the configuration does not say them.
     """
     refuse_quantized(config)
     found = _Probe()
 
     def load(_: object) -> Workload:
-        model = build_model(config, dtype)
+        model = build_model(config, dtype, dtypes)
         if architecture is not None and type(model) is not architecture:
             raise UnsupportedOp(
                 f"a {architecture.__name__} has the configuration of a {type(model).__name__}",
@@ -123,7 +133,13 @@ def probe(
         logits=found.logits,
     )
     return StepModel(
-        config=config, dtype=dtype, device=device, geometry=geometry, direct=found.direct, source=found.source
+        config=config,
+        dtype=dtype,
+        device=device,
+        geometry=geometry,
+        direct=found.direct,
+        source=found.source,
+        dtypes=dtypes,
     )
 
 
@@ -190,7 +206,7 @@ def capture_step(subject: StepModel, shape: StepShape, results: ModuleResults | 
     """
 
     def load(_: object) -> Workload:
-        model = build_model(subject.config, subject.dtype)
+        model = build_model(subject.config, subject.dtype, subject.dtypes)
         lengths = StateLengths(shape.kv_length, shape.source_length)
         rows, owned = state_rows(subject.geometry.tensors, lengths, shape.rows)
         inputs = _inputs(shape.rows, shape.tokens)
