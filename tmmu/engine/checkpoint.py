@@ -140,7 +140,9 @@ def _of_folder(path: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkp
         )
     except Exception as error:  # what libraries raise at files that are no weights of it
         message = " ".join(str(error).split())[:200]
-        raise InvalidConfig(f"{folder}: {message}", fix="give a folder with config.json and safetensors") from error
+        raise InvalidConfig(
+            f"{folder}: {message}", fix="give a folder with config.json and safetensors", missing="weights"
+        ) from error
     return _of_module(model, weights)
 
 

@@ -127,6 +127,7 @@ class Geometry:
                 f"a session of {tokens} tokens, where the model has positions for {limit}",
                 fix=f"open it with {limit}",
                 tokens=tokens,
+                longest=self.longest or None,
             )
         return self.kv_length_for(tokens) if self.grows else tokens
 

@@ -14,7 +14,7 @@ from tmmu.cli.error_boundary import print_json
 from tmmu.cli.output import render
 from tmmu.cli.parsing import parse_option
 from tmmu.codec.printable import printable
-from tmmu.errors import InvalidConfig
+from tmmu.errors import ArenaTooSmall, DeviceMemory, InvalidConfig, TmmuError
 from tmmu.planner.arenas import parse_size
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class GenerateRequest:
     """
 
     folder: Path
+    device: str
     prompt: str | None
     prompt_ids: list[int] | None
     max_new_tokens: int
@@ -80,6 +81,9 @@ def generate(  # noqa: PLR0913 - options
         str | None,
         typer.Option(metavar="SIZE", help="Stream the weights from the host through SIZE. Default: they stay."),
     ] = None,
+    device: Annotated[
+        options.Device | None, typer.Option(envvar="TMMU_DEVICE", help="Run on this device. Default: cpu.")
+    ] = None,
     random_weights: Annotated[
         int | None,
         typer.Option(metavar="SEED", min=0, help="Take random weights, for a folder that has none. Default: no."),
@@ -89,6 +93,7 @@ def generate(  # noqa: PLR0913 - options
     """Generate the text of a language model in a session, and print it as it comes; what it took, on stderr."""
     request = GenerateRequest(
         folder=Path(model.removeprefix("hf:")),
+        device=device or "cpu",
         prompt=prompt,
         prompt_ids=None if prompt_ids is None else parse_option("--prompt-ids", lambda: parse_ids(prompt_ids)),
         max_new_tokens=max_new_tokens,
@@ -112,30 +117,15 @@ def parse_ids(text: str) -> list[int]:
 
 def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
     """Generate and print; returns 0."""
-    from tmmu.engine.checkpoint import has_encoder, random_model
-    from tmmu.engine.engine import Engine
+    from tmmu.engine.checkpoint import has_encoder
     from tmmu.engine.text import Text
+    from tmmu.runtime.memory.sizing import require_device
 
+    require_device(request.device)
     text = Text(request.folder) if request.prompt is not None else None
     ids = text.encode(request.prompt or "") if text else list(request.prompt_ids or ())
-    model: Any = request.folder
-    if request.random_weights is not None:
-        model = random_model(request.folder, request.random_weights)
     encodes = has_encoder(request.folder)
-    tokens = (1 if encodes else len(ids)) + request.max_new_tokens
-    source = max(len(ids), 1) if encodes else None
-    with (
-        Engine(
-            model,
-            budget=request.budget,
-            ring=request.ring,
-            max_tokens=tokens,
-            max_source=source,
-            max_batch=1,
-            max_sessions=1,
-        ) as engine,
-        engine.open() as session,
-    ):
+    with _engine(request, ids, encodes=encodes) as engine, engine.open() as session:
         start = perf_counter()
         found: list[int] = []
         first = start
@@ -155,6 +145,42 @@ def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
     sys.stdout.flush()
     render.print_lines(render.console(stderr=True), _lines(result))
     return 0
+
+
+def _engine(request: GenerateRequest, ids: list[int], *, encodes: bool) -> "Engine":
+    """The engine of one session; refusals name the options of the command."""
+    from tmmu.engine.checkpoint import random_model
+    from tmmu.engine.engine import Engine
+
+    model: Any = request.folder
+    if request.random_weights is not None:
+        model = random_model(request.folder, request.random_weights)
+    read = 1 if encodes else len(ids)
+    try:
+        return Engine(
+            model,
+            device=request.device,
+            budget=request.budget,
+            ring=request.ring,
+            max_tokens=read + request.max_new_tokens,
+            max_source=max(len(ids), 1) if encodes else None,
+            max_batch=1,
+            max_sessions=1,
+        )
+    except (DeviceMemory, ArenaTooSmall, InvalidConfig) as error:
+        raise type(error)(error.what, fix=_fix(error, read), **error.fields) from error
+
+
+def _fix(error: TmmuError, read: int) -> str:
+    """What to do about an engine that is refused, by the options of the command. ``read``: tokens of the prompt."""
+    longest = error.fields.get("longest")
+    if isinstance(error, DeviceMemory):
+        return "give a larger --budget, a smaller --max-new-tokens, or stream the weights with --ring"
+    if isinstance(error, ArenaTooSmall):
+        return error.fix.replace("give it", "give --ring")
+    if isinstance(longest, int):
+        return f"give at most --max-new-tokens {longest - read}" if longest > read else "give a shorter prompt"
+    return f"{error.fix}, or give --random-weights 0" if error.fields.get("missing") == "weights" else error.fix
 
 
 def _pieces(
@@ -185,8 +211,8 @@ def _record(  # noqa: PLR0913, PLR0917 - what a run was
         "tokens": found,
         "first_token_seconds": round(first, 6),
         "tokens_per_second": round((len(found) - 1) / seconds, 2) if len(found) > 1 and seconds else None,
-        "weight_bytes": stream.ring.bytes if stream else usage["text"].used,
-        "stack_bytes": usage["stack"].peak,
+        "weight_bytes": stream.ring.bytes if stream else usage["text"].capacity,
+        "stack_bytes": usage["stack"].capacity,
         "session_bytes": session.arena_bytes,
         "session_tokens": session.capacity,
         "ring": stream.figures if stream else {},

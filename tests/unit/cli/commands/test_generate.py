@@ -13,6 +13,8 @@ from tests.unit.cli.graphs import Shell
 from tmmu.engine.checkpoint import random_model
 from tmmu.engine.text import Text, TextStream
 
+LOGITS = 2048
+"""Bytes of the logits of 500 words, padded."""
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-gpt2" / "config.json"
 
 
@@ -38,7 +40,7 @@ def test_stored_weights_have_the_tokens_of_the_module(shell: Shell, folder: Path
     assert (stored.code, drawn.code) == (0, 0)
     assert drawn.out == ",".join(map(str, record["tokens"])) + "\n"
     assert record["prompt_tokens"] == 3
-    assert (record["session_tokens"], record["session_bytes"]) == (64, 64 * 2 * 2 * 64 * 4)
+    assert (record["session_tokens"], record["session_bytes"]) == (64, 64 * 2 * 2 * 64 * 4 + LOGITS)
     assert "3 tokens read, 5 generated" in drawn.err
 
 
@@ -72,8 +74,15 @@ def test_characters_of_several_tokens_come_whole(folder: Path) -> None:
         (("--prompt-ids", "1,,2"), "no list of tokens"),
         (("--prompt-ids", "-1"), "no list of tokens"),
         (("--prompt-ids", "500", "--random-weights", 0), "no token of the model"),
-        (("--prompt-ids", "1", "--random-weights", 0, "--max-new-tokens", 300), "positions for at most 256"),
+        (
+            ("--prompt-ids", "1", "--random-weights", 0, "--max-new-tokens", 300),
+            "256 (give at most --max-new-tokens 255)",
+        ),
+        (("--prompt-ids", ",".join("1" * 256), "--random-weights", 0), "give a shorter prompt"),
         (("--prompt-ids", "1"), "model.safetensors"),
+        (("--prompt-ids", "1"), "or give --random-weights 0"),
+        (("--prompt-ids", "1", "--device", "cuda", "--random-weights", 0), "use --device cpu"),
+        (("--prompt-ids", "1", "--device", "tpu"), "--device"),
         (("--prompt-ids", "1", "--top-p", "2", "--random-weights", 0), "top-p"),
         (("--prompt-ids", "1", "--budget", "much"), "--budget"),
     ],
@@ -89,6 +98,15 @@ def test_budget_that_is_too_small_says_what_is_needed(shell: Shell, folder: Path
     done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--budget", "100KiB")
     assert done.code == 3
     assert "DEVICE_MEMORY" in done.err
+    assert "(give a larger --budget, a smaller --max-new-tokens, or stream the weights with --ring)" in done.err
+    done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--ring", "1KiB")
+    assert (done.code, "(give --ring " in done.err) == (3, True), done.err
+
+
+def test_report_adds_up_to_the_budget(shell: Shell, folder: Path) -> None:
+    arguments = ("--prompt-ids", "1", "--random-weights", 0, "--budget", "800KiB", "--max-new-tokens", 2, "--json")
+    record = json.loads(shell.tmmu("generate", folder, *arguments).out)
+    assert 0.8 * 800 * 1024 < sum(record[f"{name}_bytes"] for name in ("weight", "stack", "session")) <= 800 * 1024
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"\xff" * len(data)])
@@ -125,7 +143,7 @@ def test_prompt_of_an_encoder_decoder_is_encoded(shell: Shell, folder: Path) -> 
     expected = random_model(folder, 3).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4)[0].tolist()
     assert record["tokens"] == expected[1:]
     assert (record["prompt_tokens"], record["session_tokens"]) == (len("memory"), 64)
-    assert record["session_bytes"] == (64 + 64) * 2 * 16 * 4
+    assert record["session_bytes"] == (64 + 64) * 2 * 16 * 4 + 256 * 4
     (folder / "config.json").write_text(json.dumps(t5 | {"decoder_start_token_id": None}))
     refused = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0)
     assert (refused.code, refused.err.count("\n")) == (2, 1), refused.err
@@ -152,4 +170,4 @@ def test_ring_streams_the_weights_and_keeps_the_tokens(shell: Shell, folder: Pat
     small = shell.tmmu("generate", folder, *sizes, "--ring", "1KB")
     assert (small.code, small.out) == (3, "")
     assert "ARENA_TOO_SMALL" in small.err
-    assert "give it" in small.err
+    assert "give --ring " in small.err
