@@ -3,7 +3,7 @@
     plan = tmmu.plan(model, inputs)          # or a step function: tmmu.plan(step, batch)
     plan.total, plan.eager.total_bytes, plan.fits("24GB"), plan.largest(10)
     plan.save("model"); tmmu.load("model.plan.cbor"); plan.diff(other); plan.report("model.html")
-    tmmu.max_size(plan_of_batch, "24GB").size  # the largest batch that fits
+    plan.max_size("batch", "24GB").size      # the largest batch that fits; tmmu.max_size of whatever makes plans
     tmmu.compile(model, inputs)(*inputs)     # the model, run inside its plan
     tmmu.Engine(model).open().generate(ids)  # sessions of a language model, in arenas of their own
     tmmu.measure(model, inputs).agrees       # torch's allocator in a real run, beside eager's figure
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tmmu.api.compile import compile as compile  # noqa: A004 - the name that people look for
     from tmmu.api.compiled_model import CompiledModel as CompiledModel
-    from tmmu.api.max_size import MaxSize as MaxSize
     from tmmu.api.max_size import max_size as max_size
     from tmmu.api.measure import measure as measure
     from tmmu.api.measured_run import MeasuredRun as MeasuredRun
+    from tmmu.api.memory_plan import MaxSize as MaxSize
     from tmmu.api.memory_plan import MemoryPlan as MemoryPlan
     from tmmu.api.memory_plan import load as load
     from tmmu.api.plan import plan as plan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     "CompiledModel": "tmmu.api.compiled_model",
     "Engine": "tmmu.engine.engine",
-    "MaxSize": "tmmu.api.max_size",
+    "MaxSize": "tmmu.api.memory_plan",
     "MeasuredRun": "tmmu.api.measured_run",
     "MemoryPlan": "tmmu.api.memory_plan",
     "PlanDiff": "tmmu.api.plan_diff",

@@ -98,6 +98,10 @@ def functions() -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "fits run", lambda value: parts()["plan"].fits("24GB", run=value)
     yield "fits reserve", lambda value: parts()["plan"].fits("24GB", reserve=value)
     yield "largest", method("plan", "largest")
+    yield "max_size", lambda value: parts()["plan"].max_size(value, "24GB")
+    yield "max_size size", lambda value: parts()["plan"].max_size("batch", value)
+    for option in ("inputs", "reserve", "fit", "near"):
+        yield f"max_size {option}", lambda value, option=option: parts()["plan"].max_size("batch", 1, **{option: value})
     yield "diff", method("plan", "diff")
     yield "diff names", lambda value: parts()["plan"].diff(parts()["plan"], names=value)
     yield "report against", lambda value: parts()["plan"].report("plan.html", against=value)

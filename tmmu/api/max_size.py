@@ -1,40 +1,29 @@
 """``tmmu.max_size``: the largest size whose plan fits, of whatever makes a plan of a size."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tmmu.api.arguments import bytes_of, require_kind
-from tmmu.api.memory_plan import MemoryPlan, require_plan
-from tmmu.errors import BudgetTooSmall, InternalError, InvalidConfig
+from tmmu.api.arguments import require_kind
+from tmmu.api.memory_plan import MaxSize, MemoryPlan, require_plan
+from tmmu.api.size_limit import SizeLimit
+from tmmu.errors import InternalError, InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan
-from tmmu.planner.arenas import readable_size
 from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.sizes.largest import MOST
 from tmmu.planner.sizes.max_size import SizeRequest, max_sizes
 from tmmu.planner.token import token_from_seed
 from tmmu.summary.plan_summary import DEFAULT_RESERVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaxSize:
-    """``plan``: that of the largest ``size``; ``sizes``: those that plans were made of, in that order.
-
-    ``predicted``: the plan's graph is what was predicted of the first ones, byte for byte; else plans were searched.
-    """
-
-    size: int
-    plan: MemoryPlan
-    sizes: tuple[int, ...]
-    predicted: bool
-
-
-def max_size(
+def max_size(  # noqa: PLR0913 - the options of one search, by name
     make_plan: Callable[[int], MemoryPlan],
     size: str | int,
     *,
     reserve: str | int = DEFAULT_RESERVE,
     starts: tuple[int, ...] = (2, 3),
+    fit: bool = False,
+    near: bool = False,
 ) -> MaxSize:
     """The largest batch, sequence or other whole number whose run inside its plan fits in ``size`` beside ``reserve``.
 
@@ -46,13 +35,17 @@ def max_size(
     ``make_plan`` makes the plan of a size, each time with the same options: usually of two sizes, the ``starts``, and
     of the answer. What it refuses with a ``TmmuError`` is too large; 1 is tried only where nothing larger fits. Three
     ``starts`` suit sequences, multiples of 64, as what grows with their square is predicted too.
+    ``fit``: with the levers of ``tmmu fit``, eager's bits; ``near``: those that are only near too.
     Errors: ``BUDGET_TOO_SMALL`` where not even 1 fits; what ``make_plan`` raises at a start. Takes a trace for a plan.
     """
-    budget, kept, first = bytes_of(size), bytes_of(reserve), _sizes_of(starts)
-    if budget < kept:
-        raise BudgetTooSmall(
-            f"the reserve of {readable_size(kept)} is more than {readable_size(budget)}", fix="give a smaller reserve"
-        )
+    first, limit = _sizes_of(starts), SizeLimit.of(size, reserve, fit=fit, near=near)
+    return largest_plan(make_plan, limit, first, unit=1, token=token_from_seed(0))
+
+
+def largest_plan(
+    make_plan: Callable[[int], MemoryPlan], limit: SizeLimit, starts: tuple[int, ...], *, unit: int, token: bytes
+) -> MaxSize:
+    """The largest size within a limit. ``token``: that of plans with levers; ``unit``: of sizes that kernels pad."""
     plans: dict[int, MemoryPlan] = {}
 
     def trace(at: int) -> tuple[Graph, Plan]:
@@ -60,19 +53,33 @@ def max_size(
             plans[at] = require_plan(make_plan(at))
         return plans[at].graph, plans[at].plan
 
-    _, plan = trace(first[0])
+    _, plan = trace(starts[0])
     request = SizeRequest(
-        starts=first,
-        limit=budget - kept,
+        starts=starts,
+        limit=limit.size - limit.reserve,
         is_whole=True,
         mode=plan.mode,
         arenas=_specs_of(plan),
-        settings=PlanSettings(preset=plan.preset, token=token_from_seed(0)),
+        settings=PlanSettings(preset=plan.preset, token=token, budget=limit.size),
+        unit=unit,
+        levers=LEVER_NAMES if limit.fit else None,
+        near=limit.near,
     )
-    found = max_sizes(trace, request).as_it_is
+    answers = max_sizes(trace, request)
+    found = answers.fitted or answers.as_it_is
     if found is None:
         raise InternalError("a search that found nothing did not say so")
-    return MaxSize(size=found.size, plan=plans[found.size], sizes=tuple(plans), predicted=found.is_predicted)
+    traced = next(plan for plan in plans.values() if plan.graph is found.graph)
+    fitted = found.fitted
+    return MaxSize(
+        size=found.size,
+        plan=traced if fitted is None else MemoryPlan(graph=fitted.graph, plan=fitted.plan, assumed=traced.assumed),
+        sizes=answers.traces,
+        predicted=found.is_predicted,
+        unit=found.unit,
+        extra_time_ppm=found.extra_time,
+        refusal=found.refusal,
+    )
 
 
 def _sizes_of(starts: object) -> tuple[int, ...]:

@@ -1,13 +1,15 @@
 """A plan as Python sees it: figures, what takes the memory, whether it fits, files."""
 
 import html
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from tmmu.api.arguments import bytes_of, count_of, path_of, require_kind, texts_of
 from tmmu.api.plan_diff import PlanDiff
+from tmmu.api.size_limit import SizeLimit
 from tmmu.codec.files import write_atomic, write_together
 from tmmu.codec.load import PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.compare.match import PlannedGraph
@@ -35,19 +37,45 @@ class LiveBytes:
     eager: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxSize:
+    """``plan``: that of the largest ``size``; ``sizes``: those that plans were made of, in that order.
+
+    ``predicted``: the plan's graph is what was predicted of the first ones, byte for byte; else plans were searched.
+    ``unit``: only multiples of it were looked at. ``refusal``: what the model says against the next size, if so.
+    ``extra_time_ppm``: what levers of fit take more, an estimate; 0 without them.
+    """
+
+    size: int
+    plan: "MemoryPlan"
+    sizes: tuple[int, ...]
+    predicted: bool
+    unit: int = 1
+    extra_time_ppm: int = 0
+    refusal: str = ""
+
+
+class PlanSizes(Protocol):
+    """How a plan is made at other sizes."""
+
+    def largest(self, axis: str, limit: SizeLimit, inputs: Callable[[int], Any] | None) -> MaxSize:
+        """The largest size within the limit."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
     """A judged plan and its graph. All figures are bytes.
 
     ``first_step``: of a step of the user's, its first run; ``None`` for a model and for a plan from a file.
     ``assumed``: inputs and buffers whose values the trace followed; with others the model may take another path. Not
-    known of a plan from a file.
+    known of a plan from a file. ``sizes``: how ``max_size`` makes it at others; ``None`` for a plan from a file.
     """
 
     graph: Graph
     plan: Plan
     first_step: FirstStep | None = None
     assumed: tuple[str, ...] = ()
+    sizes: PlanSizes | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_kind(self.graph, Graph, "a plan's own graph: tmmu.plan and tmmu.load make both")
@@ -89,6 +117,33 @@ class MemoryPlan:
             raise InvalidConfig(f"run={run!r} is neither eager nor planned", fix="name one of the two")
         needed = self.needed_bytes if run == "eager" else self.total
         return needed + bytes_of(reserve) <= bytes_of(size)
+
+    def max_size(  # noqa: PLR0913 - the options of one search, by name
+        self,
+        axis: str,
+        size: str | int,
+        *,
+        inputs: Callable[[int], Any] | None = None,
+        reserve: str | int = DEFAULT_RESERVE,
+        fit: bool = False,
+        near: bool = False,
+    ) -> MaxSize:
+        """The largest ``batch`` or ``seq`` whose run inside its plan fits in ``size`` beside ``reserve``.
+
+        What was planned is traced at a few sizes, with meta tensors like its inputs: a batch is their dimension 0, a
+        sequence dimension 1. ``inputs``: a function that makes the inputs of a size, for any other ``axis`` too.
+        ``fit``: with the levers of ``tmmu fit``, eager's bits; ``near``: those that are only near too.
+        Errors: ``BUDGET_TOO_SMALL`` where not even 1 fits; ``INVALID_CONFIG`` for a plan from a file, inputs that agree
+        on no size, and a module with bytes that is gone, which no plan keeps alive; those of ``tmmu.plan`` at a start.
+        """
+        if not isinstance(axis, str) or not axis.isidentifier():
+            raise InvalidConfig(f"{axis!r:.40} is no name of a size", fix="use batch or seq")
+        if inputs is not None and not callable(inputs):
+            raise InvalidConfig("inputs is no function", fix=f"give a function from {axis} to the inputs")
+        limit = SizeLimit.of(size, reserve, fit=fit, near=near)
+        if self.sizes is None:
+            raise InvalidConfig("the plan has one size: it does not know its model", fix="plan the model, and ask that")
+        return self.sizes.largest(axis, limit, inputs)
 
     def largest(self, count: int = 10) -> tuple[LiveBuffer, ...]:
         """The largest buffers that are live where the stack is fullest, without those of no bytes."""

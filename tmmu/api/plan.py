@@ -10,6 +10,7 @@ from torch import nn
 
 from tmmu.api.arguments import texts_of
 from tmmu.api.memory_plan import MemoryPlan
+from tmmu.api.size_search import ModelSizes
 from tmmu.driver import PlanRequest, compile_live
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import TARGETS
@@ -54,11 +55,19 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
         token=token_from_seed(seed),
         arenas=parse_arenas(texts_of(arenas, "arenas")),
     )
-    with logs_off():
-        compiled = compile_live(model_or_step, inputs, request, plan_request)
-    return MemoryPlan(
-        graph=compiled.graph, plan=compiled.plan, first_step=compiled.first_step, assumed=compiled.assumed
-    )
+
+    def make_plan(planned: Any, some_inputs: Any) -> MemoryPlan:
+        with logs_off():
+            compiled = compile_live(planned, some_inputs, request, plan_request)
+        return MemoryPlan(
+            graph=compiled.graph,
+            plan=compiled.plan,
+            first_step=compiled.first_step,
+            assumed=compiled.assumed,
+            sizes=ModelSizes.of(planned, some_inputs, make_plan, plan_request.token),
+        )
+
+    return make_plan(model_or_step, inputs)
 
 
 def step_or_module_mode(

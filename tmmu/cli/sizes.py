@@ -1,16 +1,11 @@
 """Sizes of a MODEL: the request of the same model at another batch, sequence or other whole number that it takes."""
 
 from dataclasses import replace
-from typing import Final
 
 from tmmu.cli.options import PYTHON
 from tmmu.cli.planning import ModelRequest
 from tmmu.errors import InvalidConfig
-
-BATCH: Final = "batch"
-SEQ: Final = "seq"
-UNIT: Final = 64
-"""Sequences that kernels pad are polynomials at its multiples alone."""
+from tmmu.planner.sizes.first_sizes import BATCH, SEQ, first_sizes
 
 
 def require_axis(request: ModelRequest, axis: str) -> str:
@@ -38,25 +33,9 @@ def at_size(request: ModelRequest, axis: str, size: int) -> ModelRequest:
     return replace(request, capture=capture)
 
 
-def size_unit(axis: str) -> int:
-    """What sizes may have to be multiples of, to be predicted."""
-    return UNIT if axis.startswith(SEQ) else 1
-
-
-def first_sizes(request: ModelRequest, axis: str) -> tuple[int, ...]:
-    """The sizes that are traced first: never 1, where kernels and broadcasting are others.
-
-    What is no sequence grows in proportion, so that two will do, the request's own and the next; of a sequence three,
-    the request's own the largest, as models end somewhere, and multiples of the unit where it is long enough.
-    """
-    own = _own_size(request, axis)
-    if not axis.startswith(SEQ):
-        return (max(2, own), max(2, own) + 1)
-    own = own or 4 * UNIT
-    if own < 4:
-        return (2, 3, 4)
-    top, step = (own // UNIT * UNIT, UNIT) if own >= 3 * UNIT else (own, 1)
-    return (top, top - step, top - 2 * step)
+def sizes_of_request(request: ModelRequest, axis: str) -> tuple[int, ...]:
+    """The sizes that are traced first: the request's own, and those beside it."""
+    return first_sizes(axis, _own_size(request, axis))
 
 
 def _own_size(request: ModelRequest, axis: str) -> int:

@@ -15,7 +15,7 @@ from tmmu.cli.output.fit_report import FitReport, lines, record
 from tmmu.cli.output.max_report import MaxReport
 from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, refuse, require_writable
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
-from tmmu.cli.sizes import at_size, first_sizes, require_axis, size_unit
+from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
 from tmmu.codec.files import write_atomic
 from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX
@@ -27,6 +27,7 @@ from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 from tmmu.planner.fit.fit_step import PPM, PlanSettings
 from tmmu.planner.fit.forms import LEVER_NAMES
+from tmmu.planner.sizes.first_sizes import size_unit
 from tmmu.planner.sizes.max_size import SizeRequest, max_sizes
 from tmmu.report.contents import report_contents
 from tmmu.report.curve_figure import CurveFigure
@@ -283,7 +284,7 @@ def _run_max(job: FitJob, axis: str) -> int:
     """Print the largest size; returns 0."""
     plan = job.request.plan
     request = SizeRequest(
-        starts=first_sizes(job.request, axis),
+        starts=sizes_of_request(job.request, axis),
         limit=_max_limit(job),
         is_whole=job.budget is not None,
         mode=plan.mode,

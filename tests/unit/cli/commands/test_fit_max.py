@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+import tmmu
 from tests.unit.cli.graphs import Shell, small
 from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.parsing import parse_model
 from tmmu.cli.planning import compile_request, model_request
-from tmmu.cli.sizes import at_size, first_sizes
+from tmmu.cli.sizes import at_size, sizes_of_request
 from tmmu.planner.sizes.size_model import SizeModel, same_memory
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gpt2.py"
@@ -59,6 +60,25 @@ def test_largest_batch_is_the_last_whose_plan_fits(shell: Shell, model: Path) ->
     assert one.code == 0, one.err
     assert one.record["digest"] == fitted["digest"]
     assert shell.tmmu("fit", model, "--set", f"batch={size + 1}", *options).code == 3
+
+
+@pytest.mark.parametrize("size", ["150000", "240000"])
+def test_python_s_largest_batch_is_the_command_s(shell: Shell, model: Path, size: str) -> None:
+    """``plan.max_size`` of the same model, as it is and with the levers: the same sizes, plans and traces."""
+    done = shell.tmmu(
+        "fit", model, "--set", "batch=4", *TRAINING, "--budget", size, "--reserve", "9000", "--max", "batch", "--json"
+    )
+    assert done.code == 0, done.err
+    found = done.record["max"]
+    file: dict[str, Any] = {}
+    exec(MODEL, file)
+    module = file["model"]()
+    plan = tmmu.plan(module, file["inputs"](4), training=True, loss="sum", optimizer="sgd")
+    plain, fitted = (plan.max_size("batch", int(size), reserve=9_000, fit=fit) for fit in (False, True))
+    assert (plain.size, plain.plan.total) == (found["as_it_is"]["size"], found["as_it_is"]["needed_bytes"])
+    assert (fitted.size, fitted.plan.total) == (found["fitted"]["size"], found["fitted"]["needed_bytes"])
+    assert fitted.plan.plan.digest.hex() == found["fitted"]["digest"]
+    assert list(fitted.sizes) == found["traces"]
 
 
 def test_report_names_both_sizes_and_the_command(shell: Shell, model: Path) -> None:
@@ -123,7 +143,7 @@ def test_size_that_never_fits_says_how_much_is_missing(shell: Shell, model: Path
 )
 def test_first_sizes(options: dict[str, Any], axis: str, sizes: tuple[int, ...], model: Path) -> None:
     request = model_request(parse_model(str(model)), CaptureOptions(**options), PlanningOptions(), TokenOptions())
-    assert first_sizes(request, axis) == sizes
+    assert sizes_of_request(request, axis) == sizes
 
 
 UNET = """
@@ -193,7 +213,7 @@ def test_every_buffer_of_published_models_is_predicted(shell: Shell, name: str, 
     model = {"gpt2": str(EXAMPLE), "unet": "unet.py"}.get(name, f"hf:{name}")
     capture = CaptureOptions(mode="backward", optimizer="adamw:fused")
     request = model_request(parse_model(model), capture, PlanningOptions(no_cache=True), TokenOptions())
-    starts = first_sizes(request, axis)
+    starts = sizes_of_request(request, axis)
     graphs = {at: compile_request(at_size(request, axis, at)).graph for at in (*starts, size)}
     predicted = SizeModel(tuple((at, graphs[at]) for at in starts)).graph_at(size)
     assert predicted.buffers.bytes == graphs[size].buffers.bytes
