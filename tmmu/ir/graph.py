@@ -30,8 +30,13 @@ STATE: Final = "state"
 ACTIVATION: Final = "activation"
 GRADIENT: Final = "gradient"
 SCRATCH: Final = "scratch"
-ROLES: Final = (PARAMETER, CONSTANT, INPUT, STATE, ACTIVATION, GRADIENT, SCRATCH)
+HOST: Final = "host"
+ROLES: Final = (PARAMETER, CONSTANT, INPUT, STATE, ACTIVATION, GRADIENT, SCRATCH, HOST)
 PERSISTENT_ROLES: Final = frozenset({PARAMETER, CONSTANT, INPUT, STATE})
+UNPLACED_ROLES: Final = frozenset({INPUT, HOST})
+"""Of buffers that no arena holds: the caller's, and those in host memory, each in bytes of its own."""
+HOST_COPY: Final = "aten.clone.default"
+"""The call of an op that copies to the host or back from it."""
 
 UPDATE_MODULE: Final = "torch.optim:"
 """Before the optimizer's text, the module of ops that update: ``torch.optim:adamw:foreach``."""

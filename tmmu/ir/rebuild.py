@@ -3,7 +3,8 @@
 Ops that are as they are keep their buffers and values. A rerun writes fresh buffers, or changes those of the values
 that its origin changes, in the stage of the op before it; what reads a value later reads the latest one that stands for
 it. A part lies in a buffer of its own, or at its place in the whole; windows that parts read are written with the
-whole. Values that parts alone stand for are left out. Deterministic: fresh buffers and values are numbered as rows
+whole. Values that parts alone stand for are left out. What comes back from the host lies in a
+buffer of its own, which later ops read. Deterministic: fresh buffers and values are numbered as rows
 write them, so that base and rewrite say all. Whether the graph means its base is for the judge of rewrites to say, of
 which nothing here is used. O(size of the graphs).
 """
@@ -30,10 +31,12 @@ from tmmu.ir.graph import PURE, STAGES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.assemble import assembled_graph
 from tmmu.ir.parts.boxes import window_of
+from tmmu.ir.parts.host_copies import add_host_copy
 from tmmu.ir.parts.rows import add_part
 from tmmu.ir.parts.tables import Row, Tables
 from tmmu.ir.rewrite import (
     ARGUMENT,
+    HOST_KINDS,
     NONE,
     PARTIAL_KINDS,
     RERUN,
@@ -99,6 +102,8 @@ class _Building:
         """The next op."""
         if kind in PARTIAL_KINDS:
             add_part(self.tables, op, kind, part)
+        elif kind in HOST_KINDS:
+            add_host_copy(self.tables, op, kind, part, stage=self._stage(op))
         else:
             self._add_whole(op, kind, part)
 

@@ -9,6 +9,8 @@ placed  the op on a box of its result, at its place in the whole, after the boxe
 summand a product over ``[low, high)`` of the axis that it sums over, added to those before it; only near
 like    an op that asks its operand for no more than its form, on another one: ``(value,)`` of the base
 picked  a loss by class as the loss of one column: ``(step,)`` of ``PICKED_STEPS``, ``(ROWS, low, high)`` for rows
+to_host a copy, in host memory, of what the op made: ``(value,)`` of the base
+from_host that copy again, on the device, in a buffer of its own: ``(value,)`` of the base
 """
 
 from dataclasses import dataclass
@@ -26,11 +28,15 @@ PLACED: Final = "placed"
 SUMMAND: Final = "summand"
 LIKE: Final = "like"
 PICKED: Final = "picked"
-KINDS: Final = (SAME, RERUN, TWIN, SUBLIST, PART, PLACED, SUMMAND, LIKE, PICKED)
+TO_HOST: Final = "to_host"
+FROM_HOST: Final = "from_host"
+KINDS: Final = (SAME, RERUN, TWIN, SUBLIST, PART, PLACED, SUMMAND, LIKE, PICKED, TO_HOST, FROM_HOST)
 """Plan files name a kind by its place here: new ones come last."""
 PARTIAL_KINDS: Final = (PART, PLACED, SUMMAND, LIKE, PICKED)
 """Kinds that read other windows than their origins."""
-WITH_PART: Final = (SUBLIST, *PARTIAL_KINDS)
+HOST_KINDS: Final = (TO_HOST, FROM_HOST)
+"""Kinds that copy what their origins made."""
+WITH_PART: Final = (SUBLIST, *PARTIAL_KINDS, *HOST_KINDS)
 """Kinds whose ops have a row in the column ``part`` of a file."""
 
 CLASSES, COLUMNS, NUMBERS, WEIGHT, ROWS, LOSS = range(6)

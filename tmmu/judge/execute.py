@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from tmmu.ir.fault import Fault
-from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
+from tmmu.ir.graph import PERSISTENT_ROLES, UNPLACED_ROLES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.plan import Plan, slabs_of
 from tmmu.ir.windows import same_window, windows, writers
@@ -82,8 +82,8 @@ class Execution:
         buffer, writer = self.buffer_of[value], self.writer_of[value]
         offset, (low, high) = self.offset_of[buffer], self.window_of[value]
         if self.version[buffer] == writer:
-            # Inputs are the caller's: no arena holds them, so their version is all that there is to check.
-            if low == high or (offset < 0 and self.graph.buffers.role[buffer] == INPUT):
+            # Inputs are the caller's, and host buffers have bytes of their own: their version is all there is to check.
+            if low == high or (offset < 0 and self.graph.buffers.role[buffer] in UNPLACED_ROLES):
                 return None
             memory = self.memory[self.arena_of[buffer]]
             if offset >= 0 and memory.is_owned_by(offset + low, offset + high, (buffer, writer)):
@@ -125,7 +125,7 @@ class Execution:
                     if owner and owner[0] != buffer and (owner[1] == op or owner[0] in read):
                         yield from self.conflict_faults(op, buffer, owner, (begin, end))
                 memory.claim(offset + low, offset + high, (buffer, op))
-            elif self.graph.buffers.role[buffer] != INPUT:
+            elif self.graph.buffers.role[buffer] not in UNPLACED_ROLES:
                 message = f"op {op} writes buffer {buffer}, which has no place"
                 yield Fault(rule="write", what=message, op=op, buffer=buffer)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tmmu.errors import AllocationOverflow, LivenessCycle
 from tmmu.ir.fault import U64_MAX, Fault, faults_field, headline
-from tmmu.ir.graph import CONSTANT, INPUT, PARAMETER, PERSISTENT_ROLES, Graph
+from tmmu.ir.graph import CONSTANT, HOST, HOST_COPY, INPUT, PARAMETER, PERSISTENT_ROLES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.windows import is_dense, windows, writers
 from tmmu.judge.call_rules import calls, is_absolute, lifetimes
@@ -143,6 +143,22 @@ def saves(graph: Graph) -> Iterator[Fault]:
                 yield Fault(rule="saves", what=message, op=op, value=value)
 
 
+def host(graph: Graph) -> Iterator[Fault]:
+    """What touches host memory is a copy of one value between it and the device; no output lies there."""
+    if HOST not in graph.buffers.role:
+        return
+    on_host = [graph.buffers.role[buffer] == HOST for buffer in graph.values.buffer]
+    for op, (reads, writes) in enumerate(zip(graph.ops.reads, graph.ops.writes, strict=True)):
+        ends = {on_host[value] for value in reads}, {on_host[value] for value in writes}
+        is_copy = graph.ops.target[op] == HOST_COPY and len(reads) == 1 and ends[0] != ends[1] and len(ends[1]) == 1
+        if True in ends[0] | ends[1] and not is_copy:
+            message = f"op {op} {graph.ops.target[op]} touches host memory, and is no copy to it or from it"
+            yield Fault(rule="host", what=message, op=op)
+    for value in graph.outputs:
+        if on_host[value]:
+            yield Fault(rule="host", what=f"output value {value} is in host memory", value=value)
+
+
 def order(graph: Graph) -> Iterator[Fault]:
     """Some order runs every op after what it needs and before what destroys that."""
     ops = graph.ops.ids
@@ -174,6 +190,7 @@ SEMANTIC_RULES: Final = (
     graph_rule("outputs", outputs, parts=(*ACCESSES, "buffers", "outputs")),
     graph_rule("overwrites", overwrites, parts=(*ACCESSES, "buffers", "ops.overwrites")),
     graph_rule("saves", saves, parts=("ops.reads", "ops.writes", "ops.saves")),
+    graph_rule("host", host, parts=(*ACCESSES, "buffers", "ops.target", "outputs")),
     graph_rule("sources", sources, parts=("notes",)),
     graph_rule("calls", calls, parts=("calls", "ops.target", "ops.reads", "ops.writes")),
     graph_rule("lifetimes", lifetimes, parts=("notes",)),

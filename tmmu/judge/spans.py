@@ -6,7 +6,7 @@ This is the judge's own reading of R2, R3 and R6, written apart from the planner
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
+from tmmu.ir.graph import PERSISTENT_ROLES, UNPLACED_ROLES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.windows import same_window, writers
 
@@ -64,7 +64,7 @@ def spans(graph: Graph, order: Sequence[OpId], mode: str, preset: str) -> Spans:
     for buffer, role in zip(graph.buffers.ids, graph.buffers.role, strict=True):
         if role in PERSISTENT_ROLES:
             birth[buffer], death[buffer] = 0, timeline
-        if role != INPUT and birth[buffer] >= 0:
+        if role not in UNPLACED_ROLES and birth[buffer] >= 0:
             placed.append(buffer)
     out = frozenset(buffer for buffer, _ in needed)
     return Spans(timeline=timeline, birth=tuple(birth), death=tuple(death), placed=tuple(placed), live_out=out)

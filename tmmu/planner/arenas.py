@@ -19,6 +19,7 @@ ARENA_OF_ROLE: Final = {
     "scratch": "activations",
     "gradient": "gradients",
     "input": None,
+    "host": None,
 }
 SEGMENT_OF_ARENA: Final = {"parameters": "text", "state": "data", "activations": "stack", "gradients": "stack"}
 UNITS: Final = {

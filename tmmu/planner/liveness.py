@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tmmu.errors import InvalidIrShapes
-from tmmu.ir.graph import PERSISTENT_ROLES, Graph
+from tmmu.ir.graph import PERSISTENT_ROLES, UNPLACED_ROLES, Graph
 from tmmu.planner.order import writers
 
 
@@ -109,9 +109,9 @@ def _saved_buffers(graph: Graph, order: Sequence[int], writer: Sequence[int], *,
 
 
 def _placed_buffers(graph: Graph, birth: Sequence[int]) -> tuple[int, ...]:
-    """Buffers that a plan places: persistent ones except inputs, and those that the order writes."""
+    """Buffers that a plan places: persistent ones except inputs, and those on the device that the order writes."""
     return tuple(
         buffer
         for buffer, role in enumerate(graph.buffers.role)
-        if role != "input" and (role in PERSISTENT_ROLES or birth[buffer] >= 0)
+        if role not in UNPLACED_ROLES and (role in PERSISTENT_ROLES or birth[buffer] >= 0)
     )

@@ -124,6 +124,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Graph]], ...] = (
     ("overwrites", "what is not dense", lambda: two_alike((2, 2), (3, 0), 16)),
     ("overwrites", "what the op changes", changed_argument),
     ("saves", "a value that the op does not touch", lambda: edit(graph(), "ops.saves", (0,), OP1)),
+    ("host", "an op that computes there", lambda: edit(graph(), "buffers.role", "host", 4)),
     ("sources", "a source from the root", lambda: with_notes("source", "/home/me/model.py:3", 0)),
     ("sources", "a source from a drive", lambda: with_notes("source", "C:\\model.py:3", 0)),
     ("sources", "a source from home", lambda: with_notes("source", "~/model.py:3", 0)),

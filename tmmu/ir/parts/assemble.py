@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tmmu.ir.graph import ACTIVATION, Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
+from tmmu.ir.graph import ACTIVATION, HOST, Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
 from tmmu.ir.ids import Bytes, ValueId
 from tmmu.ir.parts.boxes import window_of
 from tmmu.ir.parts.tables import Tables
@@ -54,9 +54,11 @@ def _buffers(tables: Tables, used: Sequence[ValueId]) -> Buffers:
     in_use |= {buffer for buffer, _ in tables.values}
     empty = {buffer_of[ValueId(value)] for value in left_out} - in_use
     sizes = (Bytes(0) if buffer in empty else base.buffers.bytes[buffer] for buffer in base.buffers.ids)
+    host = {tables.place_of(value)[0] for value in tables.on_host.values()}
+    fresh = range(len(base.buffers), len(base.buffers) + len(tables.buffers))
     return Buffers(
         bytes=(*sizes, *(Bytes(size) for size, _ in tables.buffers)),
-        role=(*base.buffers.role, *(ACTIVATION for _ in tables.buffers)),
+        role=(*base.buffers.role, *(HOST if buffer in host else ACTIVATION for buffer in fresh)),
     )
 
 

@@ -63,6 +63,8 @@ class Tables:
     placed: dict[BufferId, PieceOfBuffer] = field(default_factory=dict)
     """By base buffer that is written in parts, what is there, as the last of them leaves it."""
     known: dict[tuple[BufferId, int, TensorWindow], ValueId] = field(default_factory=dict)
+    on_host: dict[ValueId, ValueId] = field(default_factory=dict)
+    """By base value, its latest copy in host memory."""
 
     def append(self, row: Row) -> None:
         """The next op."""

@@ -13,10 +13,11 @@ from tmmu.ir.call_text import CallText, decode_call
 from tmmu.ir.graph import PERSISTENT_ROLES, Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import TensorWindow, window_of
-from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST, TWIN, Rewrite
+from tmmu.ir.rewrite import HOST_KINDS, PARTIAL_KINDS, SUBLIST, TWIN, Rewrite
 from tmmu.ir.windows import writers
 from tmmu.judge.rewrite.expected import CallPlaces, ExpectedCall, expected_call
 from tmmu.judge.rewrite.facts import computes_alone, has_same_bits
+from tmmu.judge.rewrite.host_copies import expected_copy
 from tmmu.judge.rewrite.parts import BaseOp, Claim, ExpectedPart, expected_part
 
 
@@ -133,7 +134,7 @@ class RewriteContext:
         found = []
         for origin, kind, expected in zip(self.rewrite.origin, self.rewrite.kind, self.expected, strict=True):
             rows = base.ops.reads[origin], base.ops.writes[origin]
-            if isinstance(expected, ExpectedPart) or kind in PARTIAL_KINDS:
+            if isinstance(expected, ExpectedPart) or kind in (*PARTIAL_KINDS, *HOST_KINDS):
                 rows = (), ()
             elif kind in (TWIN, SUBLIST):
                 places, reread = ((), ()) if isinstance(expected, str) else (expected.operands, expected.reread)
@@ -174,6 +175,9 @@ def expected_calls(
     found: list[ExpectedCall | ExpectedPart | str] = []
     for origin, kind, part in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
         row = calls.call[origin]
+        if kind in HOST_KINDS:
+            found.append(expected_copy(BaseOp(base, calls, base_writer, origin, texts[row]), part))
+            continue
         if kind in PARTIAL_KINDS:
             found.append(expected_part(BaseOp(base, calls, base_writer, origin, texts[row]), kind, part))
             continue

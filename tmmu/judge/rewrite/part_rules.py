@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from tmmu.ir.graph import HOST
 from tmmu.ir.ids import OpId, ValueId
 from tmmu.ir.parts.boxes import window_of
+from tmmu.ir.rewrite import FROM_HOST, HOST_KINDS, TO_HOST
 from tmmu.judge.rewrite.context import RewriteContext, calls_of
 from tmmu.judge.rewrite.parts import ExpectedPart, ExpectedWindow, Outcome
 
@@ -33,6 +35,18 @@ def part_objection(context: RewriteContext, op: OpId, expected: ExpectedPart) ->
     if not all(_goes_on(context, before, *pair) for before, pair in zip(kept, grown, strict=True)):
         return "does not come right after the parts before it of"
     return ""
+
+
+def host_objection(context: RewriteContext, op: OpId) -> str:
+    """Why the op does not copy to the host, or back, as it says; empty where it does, and for other kinds.
+
+    Other ops have nothing on the host: that is demanded of every graph.
+    """
+    kind, role, buffer_of = context.rewrite.kind[op], context.rewritten.buffers.role, context.rewritten.values.buffer
+    if kind not in HOST_KINDS:
+        return ""
+    ends = [role[buffer_of[value]] == HOST for value in calls_of(context.rewritten).operands[op]]
+    return "" if ends == [kind == FROM_HOST, kind == TO_HOST] else f"does not copy {kind.replace('_', ' ')} what is of"
 
 
 def _takes(context: RewriteContext, arguments: Sequence[ValueId], sources: Sequence[ExpectedWindow]) -> bool:

@@ -11,10 +11,22 @@ from typing import Final, TypeAlias
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import PERSISTENT_ROLES, PURE, STAGES, Graph
 from tmmu.ir.ids import BufferId, OpId, ValueId
-from tmmu.ir.rewrite import KINDS, PARTIAL_KINDS, RERUN, SAME, SUBLIST, TWIN, Rewrite
+from tmmu.ir.rewrite import (
+    FROM_HOST,
+    HOST_KINDS,
+    KINDS,
+    PARTIAL_KINDS,
+    RERUN,
+    SAME,
+    SUBLIST,
+    TO_HOST,
+    TWIN,
+    WITH_PART,
+    Rewrite,
+)
 from tmmu.judge.rewrite.context import RewriteContext, calls_of, is_persistent, place
 from tmmu.judge.rewrite.expected import CallPlaces
-from tmmu.judge.rewrite.part_rules import part_objection
+from tmmu.judge.rewrite.part_rules import host_objection, part_objection
 from tmmu.judge.rewrite.parts import NEAR_RULES, ExpectedPart
 from tmmu.judge.versions import program_order, versions
 
@@ -33,13 +45,18 @@ def form(context: RewriteContext) -> Iterator[Fault]:
 
 
 def row_faults(base: Graph, rewrite: Rewrite) -> Iterator[Fault]:
-    """Rows that stand for no op of the base, or are of no kind."""
+    """Rows that stand for no op of the base, or are of no kind, or come back from the host before they went."""
+    gone = set[object]()
     for op, (origin, kind, part) in enumerate(zip(rewrite.origin, rewrite.kind, rewrite.part, strict=False)):
         if type(origin) is not int or not 0 <= origin < len(base.ops):
             yield Fault(rule="form", what=f"op {op} stands for op {origin}, which the base has not", op=op)
-        is_whole = kind not in (SUBLIST, *PARTIAL_KINDS)
+        is_whole = kind not in WITH_PART
         if kind not in KINDS or not _is_part(part) or (is_whole and part != ()):
             yield Fault(rule="form", what=f"op {op} is of kind {kind!r:.20}, part {part!r:.40}", op=op)
+        elif kind == FROM_HOST and part not in gone:
+            yield Fault(rule="form", what=f"op {op} comes back from the host with what never went: {part!r:.40}", op=op)
+        elif kind == TO_HOST:
+            gone.add(part)
 
 
 def _is_part(part: object) -> bool:
@@ -81,16 +98,18 @@ def call(context: RewriteContext) -> Iterator[Fault]:
             yield Fault(rule="call", what=f"op {op} does not make the call of op {origin} of the base", op=op)
         elif found.numbers[op] != tuple(base.numbers[origin][place] for place in expected.numbers):
             yield Fault(rule="call", what=f"op {op} has other numbers than op {origin} of the base", op=op)
-        elif found.effect[op] != (PURE if context.rewrite.kind[op] == TWIN else base.effect[origin]):
+        elif found.effect[op] != (PURE if context.rewrite.kind[op] in (TWIN, *HOST_KINDS) else base.effect[origin]):
             yield Fault(rule="call", what=f"op {op} has another effect than op {origin} of the base", op=op)
         elif not _is_in_stage(context, op):
             yield Fault(rule="call", what=f"op {op} is not in the stage of op {origin} of the base", op=op)
 
 
 def _is_in_stage(context: RewriteContext, op: OpId) -> bool:
-    """The stage of its origin, by which a mode runs it; what runs again may do so later."""
+    """The stage of its origin, by which a mode runs it; what runs again, and copies, may do so later."""
     stage, origin = context.rewritten.ops.stage[op], context.base.ops.stage[context.rewrite.origin[op]]
-    return stage == origin or (context.rewrite.kind[op] in (RERUN, TWIN) and STAGES.index(stage) > STAGES.index(origin))
+    return stage == origin or (
+        context.rewrite.kind[op] in (RERUN, TWIN, *HOST_KINDS) and STAGES.index(stage) > STAGES.index(origin)
+    )
 
 
 def operands(context: RewriteContext) -> Iterator[Fault]:
@@ -106,7 +125,7 @@ def _operand_objection(context: RewriteContext, op: OpId) -> str:
     expected = context.expected[op]
     assert not isinstance(expected, str)  # rule ``call`` came first
     if isinstance(expected, ExpectedPart):
-        return part_objection(context, op, expected)
+        return part_objection(context, op, expected) or host_objection(context, op)
     base_operands = [calls_of(base).operands[origin][place] for place in expected.operands]
     written = rewritten.ops.writes[op][: len(context.written(op))]
     rows = (
@@ -187,7 +206,9 @@ def sequence(context: RewriteContext) -> Iterator[Fault]:
         if is_persistent(base, buffer) and [origin[op] for op in after[buffer]] != before[buffer]:
             yield Fault(rule="sequence", what=f"buffer {buffer} is not changed as in the base", buffer=buffer)
     unknown = [op for op in program_order(base, base.ops.ids) if not context.is_known(op)]
-    order = [op for op in program_order(rewritten, rewritten.ops.ids) if context.rewrite.kind[op] != TWIN]
+    order = [
+        op for op in program_order(rewritten, rewritten.ops.ids) if context.rewrite.kind[op] not in (TWIN, *HOST_KINDS)
+    ]
     found = [origin[op] for op in order if not context.is_known(origin[op])]
     if found != unknown:
         yield Fault(rule="sequence", what="ops whose effects are not known come in another order than in the base")

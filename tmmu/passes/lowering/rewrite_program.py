@@ -25,7 +25,7 @@ from tmmu.ir.program import (
     map_refs,
 )
 from tmmu.ir.rebuild import TWINS, rebuild_graph, twin_scale
-from tmmu.ir.rewrite import ARGUMENT, NONE, PARTIAL_KINDS, RESULT, SAME, SCALE, SUBLIST, TWIN, Part, Rewrite
+from tmmu.ir.rewrite import ARGUMENT, HOST_KINDS, NONE, PARTIAL_KINDS, RESULT, SAME, SCALE, SUBLIST, TWIN, Part, Rewrite
 from tmmu.judge.rewrite.check import require_rows
 from tmmu.passes.lowering.describe_calls import describe_call
 from tmmu.passes.lowering.read_calls import find_operator, read_call
@@ -46,7 +46,9 @@ def rewrite_program(base: Program, rewrite: Rewrite) -> Program:
     return Program(
         graph=graph,
         calls=tuple(
-            _part_call(calls, op) if rewrite.kind[op] in PARTIAL_KINDS else calls.at(op, base.calls[origin], own=True)
+            _part_call(calls, op)
+            if rewrite.kind[op] in (*PARTIAL_KINDS, *HOST_KINDS)
+            else calls.at(op, base.calls[origin], own=True)
             for op, origin in enumerate(rewrite.origin)
         ),
         joint=None if base.joint is None else _rewritten_joint(base.joint, base.graph, graph, rewrite),
@@ -55,7 +57,7 @@ def rewrite_program(base: Program, rewrite: Rewrite) -> Program:
 
 
 def _part_call(calls: "_Calls", op: int) -> Call:
-    """The call of a part, which is made of what its graph says: its origin's has other arguments."""
+    """The call of a part or a copy, which is made of what its graph says: its origin's has other arguments."""
     return read_call(calls.after, op)
 
 
@@ -102,7 +104,8 @@ def _rewritten_run(run: StepRun, calls: "_Calls", moved: Mapping[int, int]) -> S
     def place(window: PlacedWindow) -> PlacedWindow:
         return replace(window, buffer=moved.get(window.buffer, window.buffer))
 
-    origins = enumerate(calls.rewrite.origin)
+    kinds = enumerate(zip(calls.rewrite.origin, calls.rewrite.kind, strict=True))
+    origins = [(op, origin) for op, (origin, kind) in kinds if kind not in HOST_KINDS]
     return replace(
         run,
         calls={op: calls.at(op, run.calls[origin]) for op, origin in origins if origin in run.calls},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from tmmu.ir.graph import ACTIVATION, CONSTANT, GRADIENT, INPUT, PARAMETER, SCRATCH, Graph
+from tmmu.ir.graph import ACTIVATION, CONSTANT, GRADIENT, HOST, INPUT, PARAMETER, SCRATCH, Graph
 from tmmu.ir.plan import Plan
 from tmmu.passes.semantics.analysis import Analysis, analyze
 from tmmu.passes.semantics.costs import op_flops
@@ -30,6 +30,7 @@ _RESIDENCY: Final = {
     ACTIVATION: "ephemeral_activation",
     SCRATCH: "ephemeral_activation",
     GRADIENT: "gradient",
+    HOST: "host_copy",
 }
 
 

@@ -246,7 +246,8 @@ class _Sanitizer:
 
     def _require_equal(self, buffer: int, position: int, fault: str) -> None:
         self.compared += 1
-        if not torch.equal(self.views.bytes(buffer), self.reference.bytes(buffer)):
+        reference = self.reference.bytes(buffer)
+        if not torch.equal(self.views.bytes(buffer).to(reference.device), reference):
             raise self._unsound(position, fault.format(self._buffer_name(buffer)), buffer)
 
     def _unsound(self, position: int, description: str, buffer: int | None = None) -> PlanUnsound:

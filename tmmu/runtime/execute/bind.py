@@ -33,7 +33,14 @@ from tmmu.runtime.execute.state_arguments import StateArguments, state_arguments
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import SegmentSizes, device_of, require_free
 from tmmu.runtime.memory.slab import PACKED, Location, Slab
-from tmmu.runtime.memory.tensor_views import SegmentLayout, TensorViews, allocate_inputs, segment_layout, without_text
+from tmmu.runtime.memory.tensor_views import (
+    SegmentLayout,
+    TensorViews,
+    allocate_host,
+    allocate_inputs,
+    segment_layout,
+    without_text,
+)
 from tmmu.runtime.memory.usage import round_up
 from tmmu.runtime.memory.zero import zero_tensor
 from tmmu.runtime.steps.build import CompiledStep, compile_step
@@ -375,6 +382,7 @@ class _Binding:
         locations = allocate_inputs(graph, segments.alignment, segments.device, external=self.external)
         locations.update((buffer, (Slab.over(tensor), 0)) for buffer, tensor in self.external.items())
         locations.update(self.weight_locations or {})
+        locations.update(allocate_host(graph, segments.device))
         locations.update((buffer, (segments.slabs["text"], offset)) for buffer, offset in self.text.items())
         for segment in ("stack", "data"):
             slab, base = self._slab_of(segment), self.base[segment]

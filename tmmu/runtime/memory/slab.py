@@ -17,13 +17,16 @@ MIN_ALIGNMENT: Final = 64
 
 
 class Slab:
-    """``size`` zero bytes whose first address is a multiple of ``alignment``. One allocation, never resized."""
+    """``size`` zero bytes whose first address is a multiple of ``alignment``. One allocation, never resized.
 
-    def __init__(self, size: int, alignment: int, device: torch.device) -> None:
+    ``pinned``: page-locked host memory, which a GPU copies from and to while the host goes on.
+    """
+
+    def __init__(self, size: int, alignment: int, device: torch.device, *, pinned: bool = False) -> None:
         self.size = size
         alignment = max(alignment, MIN_ALIGNMENT)
         try:
-            whole = torch.empty(size + alignment, dtype=torch.uint8, device=device)
+            whole = torch.empty(size + alignment, dtype=torch.uint8, device=device, pin_memory=pinned)
         except RuntimeError as error:
             raise DeviceMemory(
                 f"{device} does not give {size} bytes in one piece",

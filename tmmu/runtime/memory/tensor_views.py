@@ -2,14 +2,17 @@
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from tmmu.ir.graph import INPUT, Graph
+from tmmu.ir.graph import HOST, INPUT, Graph
 from tmmu.ir.plan import Plan, slabs_of
+from tmmu.runtime.memory.sizing import require_free
 from tmmu.runtime.memory.slab import Location, Slab
 from tmmu.runtime.memory.usage import round_up
+
+HOST_ALIGNMENT: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,31 @@ class TensorViews:
         """The whole buffer as ``uint8``."""
         slab, offset = self.locations[buffer]
         return slab.bytes(offset, self.graph.buffers.bytes[buffer])
+
+
+def host_bytes(graph: Graph) -> int:
+    """Bytes of host memory that a run takes beside its plan: each buffer of role ``host`` has its own."""
+    return sum(_host_ends(graph).values())
+
+
+def allocate_host(graph: Graph, device: torch.device) -> dict[int, Location]:
+    """A location in host memory for each buffer of role ``host``, page-locked where ``device`` is a GPU."""
+    ends = _host_ends(graph)
+    if not ends:
+        return {}
+    host = torch.device("cpu")
+    require_free(sum(ends.values()), host)
+    slab, offset, locations = Slab(sum(ends.values()), HOST_ALIGNMENT, host, pinned=device.type == "cuda"), 0, {}
+    for buffer, size in ends.items():
+        locations[buffer] = (slab, offset)
+        offset += size
+    return locations
+
+
+def _host_ends(graph: Graph) -> dict[int, int]:
+    """By buffer of role ``host``, its bytes rounded up."""
+    rows = enumerate(zip(graph.buffers.bytes, graph.buffers.role, strict=True))
+    return {buffer: round_up(size, HOST_ALIGNMENT) for buffer, (size, role) in rows if role == HOST}
 
 
 def allocate_inputs(

@@ -106,10 +106,16 @@ def _compile_step(
         fallback=fallback,
         results=tuple(target for target in targets if target is not None),
         arguments=tuple(_tensor_arguments(args, kwargs)),
-        needs_validation=bool(code) and not schema_of(call.operator).is_mutable,
+        needs_validation=bool(code) and not schema_of(call.operator).is_mutable and not _crosses_devices(args, targets),
         call=call,
         depends_on_values=depends_on_values,
     )
+
+
+def _crosses_devices(args: Sequence[Any], targets: Sequence[torch.Tensor | None]) -> bool:
+    """Whether it copies between host and device: one ``copy_``, which no trial on another device would be."""
+    devices = {argument.device for argument in args if isinstance(argument, torch.Tensor)}
+    return len(devices | {target.device for target in targets if target is not None}) > 1
 
 
 def _step_without_results(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledStep:
