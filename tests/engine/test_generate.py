@@ -128,3 +128,23 @@ def test_model_that_was_converted_as_a_whole_has_its_own_tokens(name: str, dtype
     with Engine(model, max_tokens=64, max_batch=1, max_sessions=1) as engine, engine.open() as session:
         assert {form.dtype for form in engine.geometry.tensors} <= {dtype, torch.float32}
         assert list(session.generate(prompt, 8, stop=())) == reference_tokens(model, prompt, 8)
+
+
+def test_requests_without_a_thread_run_together_when_somebody_runs_them(engine: Engine) -> None:
+    prompts = [prompt_of(9, seed=seed) for seed in range(4)]
+    with engine.open() as alone:
+        expected = [alone.prefill(prompts[0]), alone.decode(7)]
+    sessions = [engine.open() for _ in prompts]
+    try:
+        futures = [engine.enqueue(session, prompt) for session, prompt in zip(sessions, prompts, strict=True)]
+        assert not any(future.done() for future in futures)
+        engine.scheduler.run_until(lambda: all(future.done() for future in futures))
+        steps, rows = engine.scheduler.steps, engine.scheduler.rows
+        tokens = [engine.enqueue(session, [7]) for session in sessions]
+        engine.scheduler.run_until(lambda: all(future.done() for future in tokens))
+        assert (engine.scheduler.steps - steps, engine.scheduler.rows - rows) == (1, 4)
+        for logits, future in zip(expected, (futures[0], tokens[0]), strict=True):
+            assert torch.allclose(logits, future.result(), atol=1e-5)
+    finally:
+        for session in sessions:
+            session.close()

@@ -10,6 +10,7 @@ from tests.engine.models import VOCABULARY, model_of, prompt_of, reference_token
 from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import StateLengths
 from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
+from tmmu.runtime.memory.sizing import device_memory
 from tmmu.runtime.memory.usage import round_up
 
 
@@ -188,6 +189,14 @@ def test_full_session_refuses_the_next_token(engine: Engine) -> None:
 def test_engine_of_too_little_memory_says_what_it_needs(model: Any) -> None:
     with pytest.raises(DeviceMemory, match="weights take"):
         Engine(model, max_tokens=64, max_batch=1, budget=1000)
+
+
+def test_bytes_that_others_keep_are_left_to_them(model: Any) -> None:
+    free, _ = device_memory(torch.device("cpu"))
+    with pytest.raises(DeviceMemory, match="are there"):
+        Engine(model, max_tokens=64, reserve=2 * free)
+    with Engine(model, max_tokens=64, reserve="1MB") as engine:
+        assert engine.limits.reserve == 10**6
 
 
 def test_closed_engine_refuses_sessions(model: Any) -> None:

@@ -30,6 +30,7 @@ from tmmu.engine.capture.step import probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint, weight_keys
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.leases import Clock, LeaseTable
+from tmmu.engine.limits import DEFAULT_SESSIONS, engine_limits
 from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
 from tmmu.engine.policies.table import policy_named
@@ -37,7 +38,7 @@ from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
 from tmmu.engine.session import Session
 from tmmu.engine.source import longest_source, source_tensor
-from tmmu.engine.steps.sizes import EngineLimits, largest_steps, sized_steps
+from tmmu.engine.steps.sizes import largest_steps, sized_steps
 from tmmu.engine.steps.step_runner import StepRunner
 from tmmu.engine.steps.step_summary import StepSummary
 from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, StepsByShape
@@ -51,16 +52,10 @@ from tmmu.runtime.memory.sizing import device_of
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, round_up
 from tmmu.runtime.memory.zero import zero_tensor
 
-DEFAULT_SESSIONS: Final = 8
-"""Sessions of the longest text for which there is room without a budget."""
-DEFAULT_LONGEST: Final = 2048
-"""Tokens of the longest text of a model without a limit of its own."""
-DEFAULT_SOURCE: Final = 512
-"""Tokens of the longest source of an encoder-decoder."""
 _NO_LOGITS: Final = torch.empty(0)
+"""The result of an encoding."""
 _NUMBERS: Final = count(1)
 """Of arenas, in the order in which sessions of any engine are opened."""
-"""The result of an encoding."""
 StepRequest: TypeAlias = Request[Session, torch.Tensor]
 
 
@@ -75,7 +70,8 @@ class Engine:
     comes back, when (``tmmu.engine.policies``); without one ``lru``, if there is a host tier. ``time_to_live``: seconds
     until an idle session leaves though nobody needs its room. ``ring``: bytes of the device through which the weights
     stream from the host; ``None``: they stay. ``heap``: bytes for sessions, in place of what the budget leaves.
-    ``queue``: who is served next. ``clock``: seconds, for leases and policies.
+    ``reserve``: bytes of the device that others keep. ``queue``: who is served next. ``clock``: seconds, for leases and
+    policies.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -94,6 +90,7 @@ class Engine:
         time_to_live: float = TIME_TO_LIVE,
         ring: int | str | None = None,
         heap: int | str | None = None,
+        reserve: int | str = 0,
         queue: ReadyQueue[StepRequest] | None = None,
         clock: Clock = monotonic,
     ) -> None:
@@ -108,24 +105,23 @@ class Engine:
             architecture=checkpoint.architecture,
             dtypes={name: weight.dtype for name, weight in checkpoint.weights.items()},
         )
-        longest = self.geometry.longest or DEFAULT_LONGEST
-        self.limits = EngineLimits(
-            max_tokens=whole_of("max_tokens", longest if max_tokens is None else max_tokens),
-            max_source=longest_source(
-                self.geometry, None if max_source is None else whole_of("max_source", max_source), DEFAULT_SOURCE
-            ),
-            max_batch=whole_of("max_batch", max_batch),
-            max_sessions=whole_of("max_sessions", max_sessions),
-            budget=None if budget is None else bytes_of("budget", budget),
-            heap=None if heap is None else bytes_of("heap", heap),
-            ring=None if ring is None else bytes_of("ring", ring),
+        self.limits = engine_limits(
+            self.geometry,
+            max_tokens=max_tokens,
+            max_source=max_source,
+            max_batch=max_batch,
+            max_sessions=max_sessions,
+            budget=budget,
+            heap=heap,
+            ring=ring,
+            reserve=reserve,
         )
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         self._steps = self._make_steps(checkpoint)
         self._runner = StepRunner(self._steps, self.segments, self.prefill_buckets)
-        self._lock = RLock()
+        self._lock, self._is_open = RLock(), True
+        self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
         self.pauses = self._make_pauses()
-        self._pending: dict[str, StepRequest] = {}
         self._leases = LeaseTable(clock_of(clock))
         self.scheduler: Scheduler[Session, torch.Tensor] = Scheduler(
             read_part=self._read_part,
@@ -135,8 +131,6 @@ class Engine:
             queue=_queue(queue),
             can_run=self._can_run,
         )
-        self._sessions: dict[str, Session] = {}
-        self._is_open = True
         self._swapping = self._build_swapping(policy, bytes_of("host", host), time_to_live, clock)
         self.host = HostTier(0) if self._swapping is None else self._swapping.host
 
@@ -327,6 +321,14 @@ class Engine:
         request = self._submit(session, tokens, is_prompt=len(tokens) > 1)
         self.scheduler.start()
         return request.future
+
+    def enqueue(self, session: Session, tokens: Sequence[int]) -> "Future[torch.Tensor]":
+        """As ``submit``, without that thread: whoever is in ``scheduler.run_until`` runs the step."""
+        return self._submit(session, tokens, is_prompt=len(tokens) > 1).future
+
+    def enqueue_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> "Future[torch.Tensor]":
+        """As ``submit_source``, without a thread."""
+        return self._submit_source(session, source).future
 
     def run_until(self, session: Session, module: str, tokens: Sequence[int], *, is_token: bool) -> PausedStep:
         """Reads tokens up to the end of a module in their last step; ``is_token``: the only one, as ``decode`` does."""

@@ -108,7 +108,7 @@ class Session:
         is read when the first token is taken.
         """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-        return self._tokens(ids, self._generation(max_new_tokens, sampling, seed, stop))
+        return self._tokens(ids, self.generation(max_new_tokens, sampling, seed, stop))
 
     async def generate_async(  # noqa: PLR0913 - those of generate
         self,
@@ -123,7 +123,7 @@ class Session:
     ) -> AsyncIterator[int]:
         """``generate`` for asyncio: steps run in a thread of the engine's own."""
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-        run = self._generation(max_new_tokens, sampling, seed, stop)
+        run = self.generation(max_new_tokens, sampling, seed, stop)
         prompt = self._prompt(ids)
         run.is_first = prompt is not None
         logits = await to_thread(self._last_logits) if prompt is None else await self._read_elsewhere(prompt)
@@ -177,9 +177,8 @@ class Session:
         state = f"{self.length} of {self.capacity} tokens" if self.is_open else "closed"
         return f"<Session: {state}, {self.arena_bytes} bytes>"
 
-    def _generation(
-        self, count: int, sampling: Sampling, seed: int | None, stop: Sequence[int] | None
-    ) -> "_Generation":
+    def generation(self, count: int, sampling: Sampling, seed: int | None, stop: Sequence[int] | None) -> "Generation":
+        """What chooses up to ``count`` tokens from logits, for those who have steps run by themselves."""
         if not is_whole(count) or count < 0:
             raise InvalidConfig(f"max_new_tokens is {count!r:.40}", fix="give 0 or more")
         generator = torch.Generator()
@@ -190,11 +189,11 @@ class Session:
         else:
             raise InvalidConfig(f"seed is {seed!r:.40}", fix="give a whole number of 64 bits, or None")
         ends = frozenset(self.engine.stop if stop is None else tokens_of(stop))
-        return _Generation(
+        return Generation(
             sampling=sampling, suppression=self.engine.suppression, generator=generator, remaining=count, ends=ends
         )
 
-    def _tokens(self, ids: Sequence[int] | torch.Tensor | None, run: "_Generation") -> Iterator[int]:
+    def _tokens(self, ids: Sequence[int] | torch.Tensor | None, run: "Generation") -> Iterator[int]:
         prompt = self._prompt(ids)
         run.is_first = prompt is not None
         logits = self._last_logits() if prompt is None else self.prefill(prompt)
@@ -225,7 +224,7 @@ class Session:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Generation:
+class Generation:
     """Which tokens follow, until ``remaining`` is 0."""
 
     sampling: Sampling

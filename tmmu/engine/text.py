@@ -27,9 +27,9 @@ class Text:
             message = " ".join(str(error).split())[:200]
             raise InvalidConfig(f"{path}: {message}", fix="give a tokenizer.json of the tokenizers library") from error
 
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a prompt, with what the tokenizer puts around it."""
-        tokens: list[int] = self._tokenizer.encode(text).ids
+    def encode(self, text: str, *, is_whole: bool = True) -> list[int]:
+        """The tokens of a prompt, with what the tokenizer puts around it; ``is_whole`` false: without that."""
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=is_whole).ids
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:

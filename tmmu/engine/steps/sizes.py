@@ -9,6 +9,7 @@ import torch
 from tmmu.engine.capture.encoder import EncodingShape
 from tmmu.engine.capture.step import StepModel, StepShape
 from tmmu.engine.geometry import Geometry, StateLengths
+from tmmu.engine.limits import EngineLimits
 from tmmu.engine.steps.step_runner import PREFILL_TOKENS, prefill_shape
 from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, plan_step
 from tmmu.errors import DeviceMemory
@@ -17,23 +18,6 @@ from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, round_up
 
 LEFT_FREE: Final = 10
 """Without a budget, one part in so many of the free memory is left alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """What an engine is for. ``budget``: bytes of all segments; ``None``: room for ``max_sessions`` of the longest.
-
-    ``heap``: bytes of the data segment, in place of what is left. ``ring``: bytes through which weights stream.
-    ``max_source``: positions of the longest source; 0 of a model without an encoder.
-    """
-
-    max_tokens: int
-    max_source: int
-    max_batch: int
-    max_sessions: int
-    budget: int | None
-    heap: int | None = None
-    ring: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +58,7 @@ def sized_steps(
     geometry = subject.geometry
     longest = geometry.arena_bytes(geometry.capacities_for(limits.max_tokens, limits.max_source))
     smallest = geometry.arena_bytes(geometry.capacities_for(1, 1))
-    free, _ = device_memory(device)
+    free = max(device_memory(device)[0] - limits.reserve, 0)
     best: tuple[int, _Needed, dict[Shape, PlannedStep]] | None = None
     for shape in _prefill_shapes(geometry, limits):
         steps = {**largest, shape: plan_step(subject, shape)}
