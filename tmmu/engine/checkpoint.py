@@ -30,6 +30,8 @@ class Checkpoint:
     start: tuple[int, ...] = ()
     suppression: Suppression = field(default_factory=Suppression)
     architecture: type | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+    """Of the weights and buffers of a model, which may have been converted as a whole; empty without one."""
 
 
 def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
@@ -106,6 +108,7 @@ def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkp
     unknown = sorted(map(str, replaced.keys() - named.keys() - model.state_dict().keys()))
     if unknown:
         raise InvalidConfig(f"the model has no weight {unknown[0]!r:.80}", fix="name weights as its state_dict does")
+    dtypes = {name: tensor.dtype for name, tensor in named.items()}
     named |= replaced
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     generation, config = getattr(model, "generation_config", None), model.config
@@ -117,6 +120,7 @@ def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkp
         start=_start_of(generation, config),
         suppression=_suppression_of(generation),
         architecture=type(model),
+        dtypes=dtypes,
     )
 
 

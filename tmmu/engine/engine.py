@@ -103,7 +103,7 @@ class Engine:
             device=self._device.type,
             alignment=DEFAULT_ALIGNMENT,
             architecture=checkpoint.architecture,
-            dtypes={name: weight.dtype for name, weight in checkpoint.weights.items()},
+            dtypes=checkpoint.dtypes,
         )
         self.limits = engine_limits(
             self.geometry,
@@ -192,8 +192,11 @@ class Engine:
                     fix="make the engine with a larger max_tokens=",
                     tokens=tokens,
                 )
-            room, kept = self._source_room(source), round_up(bytes_of("keep", keep), self.geometry.alignment)
-            session = self._reserve(self.geometry.capacities_for(tokens, room, kept))
+            source_room, keep_bytes = (
+                self._source_room(source),
+                round_up(bytes_of("keep", keep), self.geometry.alignment),
+            )
+            session = self._reserve(self.geometry.capacities_for(tokens, source_room, keep_bytes))
         with self._closed_on_failure(session):
             if lease is not None:
                 self._leases.grant(session.capability, lease)

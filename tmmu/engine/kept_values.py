@@ -88,8 +88,8 @@ class KeptValues(MutableMapping[str, torch.Tensor]):
 
     def _value(self, name: str) -> KeptValue:
         if name not in self._values:
-            there = ", ".join(map(repr, self._values)) or "nothing"
-            raise InvalidConfig(f"the session keeps no {name!r:.40}", fix=f"it keeps {there:.80}")
+            names = ", ".join(map(repr, self._values)) or "nothing"
+            raise InvalidConfig(f"the session keeps no {name!r:.40}", fix=f"it keeps {names:.80}")
         return self._values[name]
 
     def _take_out(self, name: str) -> None:

@@ -62,7 +62,7 @@ def sized_steps(
     best: tuple[int, _Needed, dict[Shape, PlannedStep]] | None = None
     for shape in _prefill_shapes(geometry, limits):
         steps = {**largest, shape: plan_step(subject, shape)}
-        needed = _needed(steps, streamed)
+        needed = _sum_up(steps, streamed)
         if best is None or needed.stack < best[1].stack:
             best = shape.tokens, needed, steps
         if needed.room(limits, free) >= longest:
@@ -95,11 +95,11 @@ class _Needed:
 
     def room(self, limits: EngineLimits, free: int) -> int:
         """Bytes that they leave to sessions."""
-        rest = (free - free // LEFT_FREE if limits.budget is None else limits.budget) - self.weights - self.stack
-        return rest if limits.heap is None else min(limits.heap, rest)
+        left = (free - free // LEFT_FREE if limits.budget is None else limits.budget) - self.weights - self.stack
+        return left if limits.heap is None else min(limits.heap, left)
 
 
-def _needed(steps: Mapping[Shape, PlannedStep], streamed: int | None) -> _Needed:
+def _sum_up(steps: Mapping[Shape, PlannedStep], streamed: int | None) -> _Needed:
     # Each step has constants of its own beside the weights; they are small, and each is padded.
     padding = DEFAULT_ALIGNMENT * max(len(planned.plan.buffers.id) for planned in steps.values())
     text = round_up(max(planned.summary.memory.text for planned in steps.values()) + padding, DEFAULT_ALIGNMENT)
@@ -115,13 +115,13 @@ def _data_bytes(needed: _Needed, limits: EngineLimits, free: int, *, smallest: i
     room = needed.room(limits, free)
     data = min(limits.max_sessions * longest, max(room, longest)) if limits.budget is None else room
     data = data if limits.heap is None else limits.heap
-    there = free if limits.budget is None else min(limits.budget, free)
+    available = free if limits.budget is None else min(limits.budget, free)
     together = needed.weights + needed.stack
-    if data < smallest or together + data > there:
-        there = min(there, together + data)
+    if data < smallest or together + data > available:
+        available = min(available, together + data)
         raise DeviceMemory(
             f"weights take {needed.weights} bytes, the stack {needed.stack}, the smallest session {smallest}: "
-            f"{together + smallest} together, and {there} are there",
+            f"{together + smallest} together, and {available} are there",
             fix="give a larger budget= or heap=, a smaller max_tokens= or max_batch=, or stream the weights with ring=",
             text=needed.weights,
             stack=needed.stack,

@@ -79,7 +79,7 @@ _LANCZOS_GRADIENT: Final = getattr(_aten, "_upsample_lanczos2d_aa_backward", Non
 """Not in torch 2.11. Contiguous too."""
 
 
-def _viewed(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
+def _view_layout(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
     """The view with eager's strides along axes of one element, by which a product chooses its kernel."""
     source = args[0]
     if 1 not in result.shape or is_canonical(source):
@@ -133,12 +133,12 @@ def _first_formatted(place: int) -> Rule:
     return correct
 
 
-def _padded(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
+def _pad_layout(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     return _laid_out(result, suggest_memory_format(tensors[-1])) if device == "cpu" else result
 
 
-def _formatted(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
+def _format_layout(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:  # noqa: ARG001
     return _laid_out(result, suggest_memory_format(args[0]))
 
 
@@ -180,7 +180,7 @@ def _batch_gradients(args: tuple[Any, ...], result: Any, device: str) -> Any:
     return _laid_out(result[0], _batch_format(args[0], args[1])), *result[1:]
 
 
-def _dropped(args: tuple[Any, ...], result: Any, device: str) -> Any:
+def _drop_layout(args: tuple[Any, ...], result: Any, device: str) -> Any:
     """On a CPU, a mask like the argument, and a result as the product of both is laid out."""
     if device != "cpu":
         return result
@@ -195,7 +195,7 @@ def _beside_first(args: tuple[Any, ...], result: torch.Tensor, device: str) -> t
     return strides_beside([args[0]], result) if device == "cpu" and result.shape == args[0].shape else result
 
 
-def _halved(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
+def _half_layout(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
     """On a CPU, a result as the iterator lays it out beside the two halves of the argument."""
     if device != "cpu":
         return result
@@ -204,7 +204,7 @@ def _halved(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.T
     return strides_beside([args[0].narrow(axis, 0, half), args[0].narrow(axis, half, half)], result)
 
 
-def _rolled(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
+def _roll_layout(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
     """On a CPU, a result laid out as the concatenations are that make it, an axis at a time."""
     shifts, axes = args[1], args[2] if len(args) > 2 else ()
     if device != "cpu" or not axes or not result.numel():
@@ -218,7 +218,7 @@ def _rolled(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.T
     return result if result.stride() == stride else torch.empty_strided(result.shape, stride, dtype=result.dtype)
 
 
-def _indexed(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
+def _index_layout(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
     """On a CPU, a result as the iterator lays it out beside the argument, restrided, and its one or two indices.
 
     Indexed axes move to the first of them where they are neighbours, else to the front, and have stride 0.
@@ -243,7 +243,7 @@ def _indexed(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.
     return strides_beside([source, *indices], result)
 
 
-def _rotated(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
+def _rotate_layout(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.Tensor:
     """On a CPU, a flip whose two axes are then swapped."""
     turns, axes = args[1] if len(args) > 1 else 1, args[2] if len(args) > 2 else (0, 1)
     if device != "cpu" or turns % 4 == 0:
@@ -254,22 +254,22 @@ def _rotated(args: tuple[Any, ...], result: torch.Tensor, device: str) -> torch.
 
 
 LAYOUT_RULES: Final[Mapping[OpOverload, Rule]] = {
-    **dict.fromkeys(_RESHAPES, _viewed),
+    **dict.fromkeys(_RESHAPES, _view_layout),
     **dict.fromkeys(_CONTIGUOUS, contiguous),
     **dict.fromkeys(_LIKE, _like(0)),
     **dict.fromkeys(_LIKE_SECOND, _like(1)),
-    **dict.fromkeys(_KEEPS_FORMAT, _formatted),
-    **dict.fromkeys(_PADS, _padded),
+    **dict.fromkeys(_KEEPS_FORMAT, _format_layout),
+    **dict.fromkeys(_PADS, _pad_layout),
     **({_LANCZOS_GRADIENT.default: contiguous} if _LANCZOS_GRADIENT else {}),
     _aten.native_group_norm.default: _first_formatted(0),
     _aten.native_group_norm_backward.default: _first_formatted(1),
     _aten.native_batch_norm.default: _batch_normalized,
     _aten.native_batch_norm_backward.default: _batch_gradients,
-    _aten.native_dropout.default: _dropped,
+    _aten.native_dropout.default: _drop_layout,
     _aten.soft_margin_loss.default: _beside_first,
-    _aten.glu.default: _halved,
-    _aten.index.Tensor: _indexed,
-    _aten.roll.default: _rolled,
-    _aten.rot90.default: _rotated,
+    _aten.glu.default: _half_layout,
+    _aten.index.Tensor: _index_layout,
+    _aten.roll.default: _roll_layout,
+    _aten.rot90.default: _rotate_layout,
 }
 """What a real kernel's result is laid out like, for operators whose fake kernels lay theirs out otherwise."""
