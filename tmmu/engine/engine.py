@@ -21,42 +21,36 @@ from itertools import count
 from secrets import token_hex
 from threading import RLock
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 
 from tmmu.engine.arguments import bytes_of, clock_of, require_tokens, whole_of
-from tmmu.engine.capture.step import probe
-from tmmu.engine.checkpoint import Checkpoint, load_checkpoint, weight_keys
+from tmmu.engine.capture.step import StepModel, probe
+from tmmu.engine.checkpoint import Checkpoint, load_checkpoint
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.limits import DEFAULT_SESSIONS, engine_limits
 from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
-from tmmu.engine.policies.table import policy_named
-from tmmu.engine.ready_queue import ReadyQueue
-from tmmu.engine.scheduler import Request, Scheduler
+from tmmu.engine.ready_queue import ReadyQueue, queue_of
+from tmmu.engine.request_runner import RequestRunner, StepRequest
+from tmmu.engine.scheduler import Scheduler
 from tmmu.engine.session import Session
-from tmmu.engine.source import longest_source, source_tensor
-from tmmu.engine.steps.sizes import largest_steps, sized_steps
+from tmmu.engine.session_checks import require_no_pause, require_own, require_room, require_session
+from tmmu.engine.source import room_for_source, source_tensor
+from tmmu.engine.steps.build import build_steps
 from tmmu.engine.steps.step_runner import StepRunner
 from tmmu.engine.steps.step_summary import StepSummary
-from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, StepsByShape
-from tmmu.engine.steps.weight_stream import WeightStream
 from tmmu.engine.swap.build import TIME_TO_LIVE, build_swapping, seconds_of
 from tmmu.engine.swap.host_tier import HostTier
-from tmmu.engine.swap.swapping import SessionSwapping
-from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, TmmuError, UnsupportedOp
-from tmmu.runtime.memory.segments import Segments
+from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
 from tmmu.runtime.memory.sizing import device_of
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, round_up
 from tmmu.runtime.memory.zero import zero_tensor
 
-_NO_LOGITS: Final = torch.empty(0)
-"""The result of an encoding."""
 _NUMBERS: Final = count(1)
 """Of arenas, in the order in which sessions of any engine are opened."""
-StepRequest: TypeAlias = Request[Session, torch.Tensor]
 
 
 class Engine:
@@ -97,14 +91,7 @@ class Engine:
         self._device = device_of(device)
         checkpoint = load_checkpoint(model, weights)
         self.stop, self.start, self.suppression = checkpoint.stop, checkpoint.start, checkpoint.suppression
-        self.subject = probe(
-            checkpoint.config,
-            checkpoint.dtype,
-            device=self._device.type,
-            alignment=DEFAULT_ALIGNMENT,
-            architecture=checkpoint.architecture,
-            dtypes=checkpoint.dtypes,
-        )
+        self.subject = _subject_of(checkpoint, self._device)
         self.limits = engine_limits(
             self.geometry,
             max_tokens=max_tokens,
@@ -117,22 +104,43 @@ class Engine:
             reserve=reserve,
         )
         self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
-        self._steps = self._make_steps(checkpoint)
+        built = build_steps(self.subject, self.limits, checkpoint, self._device)
+        self._steps, self.segments, self.stream = built.steps, built.segments, built.stream
+        self.prefill_buckets = built.buckets
         self._runner = StepRunner(self._steps, self.segments, self.prefill_buckets)
         self._lock, self._is_open = RLock(), True
         self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
         self.pauses = self._make_pauses()
         self._leases = LeaseTable(clock_of(clock))
-        self.scheduler: Scheduler[Session, torch.Tensor] = Scheduler(
-            read_part=self._read_part,
-            decode=self._decode_rows,
-            can_join=self._can_join,
+        self.scheduler = self._make_scheduler(queue_of(queue))
+        self._swapping = build_swapping(
+            policy=policy,
+            host=bytes_of("host", host),
+            time_to_live=time_to_live,
+            geometry=self.geometry,
+            segments=self.segments,
+            clock=clock,
+            wake=self.scheduler.wake,
+        )
+        self.host = HostTier(0) if self._swapping is None else self._swapping.host
+
+    def _make_scheduler(self, queue: ReadyQueue[StepRequest]) -> Scheduler[Session, torch.Tensor]:
+        requests = RequestRunner(
+            lock=self._lock,
+            runner=self._runner,
+            leases=self._leases,
+            pauses=self.pauses,
+            require_ready=self._require_ready,
+            step=self._step,
+        )
+        return Scheduler(
+            read_part=requests.read_part,
+            decode=requests.decode_rows,
+            can_join=requests.can_join,
             max_batch=self.limits.max_batch,
-            queue=_queue(queue),
+            queue=queue,
             can_run=self._can_run,
         )
-        self._swapping = self._build_swapping(policy, bytes_of("host", host), time_to_live, clock)
-        self.host = HostTier(0) if self._swapping is None else self._swapping.host
 
     def _make_pauses(self) -> Pauses:
         return Pauses(
@@ -142,27 +150,6 @@ class Engine:
             touch=self.heartbeat,
             hold=self._hold,
             writing=lambda session: self._step([session]),
-        )
-
-    def _build_swapping(
-        self, policy: str | None, host: int, time_to_live: float, clock: Clock
-    ) -> SessionSwapping | None:
-        """Nothing where nobody is to make room for others."""
-        seconds_of("time_to_live", time_to_live)
-        if policy is None and not host:
-            return None
-        if not host and policy_named(policy or "lru").evicts:
-            raise InvalidConfig(
-                f"policy {policy} moves sessions to the host, and there is no host tier", fix="give host=, such as 4GB"
-            )
-        return build_swapping(
-            policy=policy or "lru",
-            host=host,
-            time_to_live=time_to_live,
-            geometry=self.geometry,
-            segments=self.segments,
-            clock=clock,
-            wake=self.scheduler.wake,
         )
 
     # -- sessions
@@ -192,10 +179,8 @@ class Engine:
                     fix="make the engine with a larger max_tokens=",
                     tokens=tokens,
                 )
-            source_room, keep_bytes = (
-                self._source_room(source),
-                round_up(bytes_of("keep", keep), self.geometry.alignment),
-            )
+            source_room = room_for_source(self.geometry, source, self.limits.max_source)
+            keep_bytes = round_up(bytes_of("keep", keep), self.geometry.alignment)
             session = self._reserve(self.geometry.capacities_for(tokens, source_room, keep_bytes))
         with self._closed_on_failure(session):
             if lease is not None:
@@ -210,7 +195,7 @@ class Engine:
     def heartbeat(self, session: Session) -> None:
         """Renews the lease of a session that is still needed."""
         with self._lock:
-            self._require_session(session)
+            require_session(self, session)
             self._leases.renew(session.capability)
 
     def reclaim_expired(self) -> int:
@@ -236,15 +221,15 @@ class Engine:
         """A session of its own with a copy of the live bytes of this one. ``SEGMENT_FULL`` where both have no room."""
         with self._on_device(session):
             with self._lock:
-                self._require_session(session)
-                _require_no_pause(session)
+                require_session(self, session)
+                require_no_pause(session)
                 other = self._reserve(session.capacities)
             with self._closed_on_failure(other):
                 if self._swapping is not None:
                     self._swapping.require_room(other)
                 with self._lock:
                     for each in (session, other):
-                        self._require_session(each)  # either may have been closed meanwhile
+                        require_session(self, each)  # either may have been closed meanwhile
                     with self._step([other], [session]):
                         self._copy_state(session, other)
                 if self._swapping is not None:
@@ -261,7 +246,7 @@ class Engine:
 
     def close_session(self, session: Session) -> None:
         """Zeroes the arena of a session and frees it, with a host tier once copies of it have landed."""
-        self._require_own(session)
+        require_own(self, session)
         with self._lock:
             if session.is_open:
                 self.pauses.drop(session)
@@ -378,7 +363,7 @@ class Engine:
         ``is_changed``: that it is written, and whether what was there changes or is only followed by more.
         """
         with self._on_device(session), self._lock:
-            self._require_session(session)
+            require_session(self, session)
             if is_changed is None:
                 with self._step([], [session]):
                     yield
@@ -388,7 +373,7 @@ class Engine:
 
     def cancel(self, session: Session) -> bool:
         """Takes back what a session waits for; what of it is in the state already stays. False where it is done."""
-        self._require_own(session)
+        require_own(self, session)
         with self._lock:
             request = self._pending.get(session.capability)
         return request is not None and self.scheduler.cancel(request)
@@ -439,63 +424,6 @@ class Engine:
             if self._swapping is not None:
                 self._swapping.rest(session)
 
-    def _read_part(self, request: StepRequest) -> torch.Tensor | None:
-        """Runs a part of a prompt, or an encoding; the logits behind it, if it was the last."""
-        with self._lock:
-            session = request.owner
-            self._require_ready(session)
-            if request.source is not None:
-                with self._step([session], is_new=True):
-                    self._runner.encode(session, request.source)
-                self._leases.renew(session.capability)
-                return _NO_LOGITS
-            with self._step([session]):
-                if isinstance(request, PauseRequest):
-                    return self.pauses.run(request)
-                request.done += self._runner.read_part(session, request.tokens[request.done :])
-            self._leases.renew(session.capability)
-            return None if request.done < len(request.tokens) else self._runner.logits_of(session).clone()
-
-    def _decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
-        """One more token of each session; a refusal is a row's own."""
-        with self._lock:
-            refusals = {id(request): self._refusal(request) for request in requests}
-            results: dict[int, torch.Tensor | Exception] = {key: error for key, error in refusals.items() if error}
-            results |= self._decode_group([request for request in requests if refusals[id(request)] is None])
-        return [results[id(request)] for request in requests]
-
-    def _refusal(self, request: StepRequest) -> TmmuError | None:
-        """Why a session cannot run, if it cannot."""
-        try:
-            self._require_ready(request.owner)
-        except TmmuError as error:
-            return error
-        return None
-
-    def _decode_group(self, group: Sequence[StepRequest]) -> dict[int, torch.Tensor | Exception]:
-        """The logits of sessions that have their arenas, by request; of a step that fails, its error for each row."""
-        results: dict[int, torch.Tensor | Exception] = {}
-        start = 0
-        while start < len(group):
-            rows = group[start : start + (1 << ((len(group) - start).bit_length() - 1))]
-            start += len(rows)
-            owners = [row.owner for row in rows]
-            try:
-                with self._step(owners):
-                    self._runner.decode(owners, [row.tokens[0] for row in rows])
-            except Exception as error:  # noqa: BLE001 - it is the error of these rows, and the others go on
-                results |= {id(row): error for row in rows}
-                continue
-            for row in rows:
-                self._leases.renew(row.owner.capability)
-                results[id(row)] = self._runner.logits_of(row.owner).clone()
-        return results
-
-    def _can_join(self, first: StepRequest, other: StepRequest) -> bool:
-        """Whether another session is at lengths for which the step of the first is made, and may run."""
-        lengths = self._runner.step_lengths
-        return other.owner.is_open and lengths(first.owner) == lengths(other.owner)
-
     def _can_run(self, request: StepRequest) -> bool:
         """Whether the state of a session is on the device, or it is refused. Called with the scheduler's lock."""
         return self._swapping is None or self._swapping.may_run(request.owner)
@@ -525,7 +453,7 @@ class Engine:
         """The client of a session will want a step so soon: ``Session.resume_soon``."""
         within = seconds_of("within", seconds)
         with self._lock:
-            self._require_session(session)
+            require_session(self, session)
             if self._swapping is not None:
                 self._swapping.expect(session, within)
 
@@ -544,7 +472,7 @@ class Engine:
 
     def is_resident(self, session: Session) -> bool:
         """Whether the state of a session is whole on the device; not once it is closed."""
-        self._require_own(session)
+        require_own(self, session)
         return session.is_open and (self._swapping is None or self._swapping.is_on_device(session))
 
     def _hold(self, session: Session, *, ends: bool) -> None:
@@ -556,7 +484,7 @@ class Engine:
     def _on_device(self, session: Session) -> Iterator[None]:
         """Block in which the state of a session stays on the device. Runs steps of others until it is there."""
         with self._lock:
-            self._require_session(session)
+            require_session(self, session)
             if self._swapping is not None:
                 self._swapping.need(session)
         if self._swapping is None:
@@ -619,18 +547,6 @@ class Engine:
 
     # -- sizes and checks
 
-    def _source_room(self, source: int | None) -> int:
-        """Positions of the longest source of a session; ``INVALID_CONFIG`` for more than the engine's."""
-        limit = self.limits.max_source
-        length = longest_source(self.geometry, None if source is None else whole_of("source", source), limit)
-        if length > limit:
-            raise InvalidConfig(
-                f"a session for a source of {length}, in an engine for {limit} at most",
-                fix="make the engine with a larger max_source=",
-                source=length,
-            )
-        return length
-
     def _reserve(self, capacities: StateLengths) -> Session:
         """A session that has its arena; with a host tier, one that is needed and will get its arena."""
         capability, size = token_hex(16), self.geometry.arena_bytes(capacities)
@@ -642,55 +558,18 @@ class Engine:
         self._sessions[capability] = session
         return session
 
-    def _make_steps(self, checkpoint: Checkpoint) -> StepsByShape:
-        """The steps, none bound yet, in segments that the largest of them fit in."""
-        largest = largest_steps(self.subject, self.limits)
-        stream = None if self.limits.ring is None else self._stream_of(largest, self.limits.ring)
-        streamed = None if stream is None else stream.ring.bytes
-        sized = sized_steps(self.subject, self.limits, largest, self._device, streamed=streamed)
-        self.segments, self.stream = Segments(sized.segments, self._device), stream
-        self.prefill_buckets = sized.buckets
-        keys = weight_keys(checkpoint) if stream is None else {}
-        steps = StepsByShape(self.subject, self.segments, checkpoint.weights, keys, stream)
-        for shape, planned in sized.steps.items():
-            steps.keep(shape, planned)
-        return steps
-
-    def _stream_of(self, largest: Mapping[Shape, PlannedStep], capacity: int) -> WeightStream:
-        """The ring of the step that decodes most, which the others follow."""
-        if self.geometry.has_source:
-            raise UnsupportedOp(
-                "an encoder and its decoder read other weights, and one ring streams those of one pass",
-                fix="run a model with an encoder without ring=",
-            )
-        planned = next(iter(largest.values()))
-        return WeightStream(planned.program.graph, planned.plan, capacity=capacity, device=self._device)
-
     def _require_open(self) -> None:
         if not self._is_open:
             raise InvalidConfig("the engine is closed", fix="make another one")
 
-    def _require_own(self, session: Session) -> None:
-        """``SESSION_UNKNOWN`` for what is no session of this engine, open or not."""
-        if not isinstance(session, Session):
-            raise SessionUnknown(f"a {type(session).__name__} is no session", fix="give what Engine.open returned")
-        if session.engine is not self:
-            raise SessionUnknown("the session is of another engine", fix="use the engine that opened it")
-
-    def _require_session(self, session: Session) -> None:
-        self._require_own(session)
-        session.require_open()
-        if session.is_broken:
-            raise SessionUnknown("a step of the session failed half way", fix="close it, and open another one")
-
     def _require_idle(self, session: Session) -> None:
-        self._require_session(session)
+        require_session(self, session)
         if self._waits(session.capability):
             raise InvalidConfig("the session waits for a step already", fix="wait for that, or cancel it")
 
     def _require_ready(self, session: Session) -> None:
         """What a step needs: an open session whose state is on the device; views of where it was before are gone."""
-        self._require_session(session)
+        require_session(self, session)
         if self._swapping is not None:
             refusal = self._swapping.refusal(session)
             if refusal is not None:
@@ -701,40 +580,23 @@ class Engine:
     def _require_free(self, session: Session) -> None:
         """What every request needs: an open session that waits for nothing else, and is not paused."""
         self._require_idle(session)
-        _require_no_pause(session)
+        require_no_pause(session)
 
     def _require_readable(self, session: Session, tokens: Sequence[int]) -> None:
         """What reading needs beside: tokens of the model, room, and a source where there is an encoder."""
         self._require_free(session)
         require_tokens(tokens, self._vocabulary)
-        self._require_room(session, len(tokens))
+        require_room(session, len(tokens), self.geometry.longest)
         if self.geometry.has_source and not session.source_length:
             raise InvalidConfig("the session has no source", fix="have it encode one first")
 
-    def _require_room(self, session: Session, tokens: int) -> None:
-        if session.length + tokens > session.capacity:
-            raise InvalidConfig(
-                f"{tokens} tokens behind {session.length} do not fit in a session of {session.capacity}",
-                fix=(
-                    f"the model has positions for at most {self.geometry.longest}"
-                    if 0 < self.geometry.longest < session.length + tokens
-                    else f"open it with max_tokens={session.length + tokens} or more"
-                ),
-                tokens=tokens,
-                length=session.length,
-                capacity=session.capacity,
-            )
 
-
-def _require_no_pause(session: Session) -> None:
-    if session.paused is not None:
-        raise InvalidConfig(
-            f"the session is paused behind {session.paused.module}", fix="resume that step, or cancel it"
-        )
-
-
-def _queue(queue: ReadyQueue[StepRequest] | None) -> ReadyQueue[StepRequest]:
-    """``queue``, by default a new one; ``INVALID_CONFIG`` for what is none."""
-    if queue is not None and not isinstance(queue, ReadyQueue):
-        raise InvalidConfig(f"the queue is {queue!r:.40}", fix="give a ReadyQueue, or none")
-    return ReadyQueue() if queue is None else queue
+def _subject_of(checkpoint: Checkpoint, device: torch.device) -> StepModel:
+    return probe(
+        checkpoint.config,
+        checkpoint.dtype,
+        device=device.type,
+        alignment=DEFAULT_ALIGNMENT,
+        architecture=checkpoint.architecture,
+        dtypes=checkpoint.dtypes,
+    )

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from tmmu.errors import InvalidConfig
+
 Item = TypeVar("Item")
 OVERLOAD: Final = 64
 PATIENCE: Final = 16
@@ -72,3 +74,10 @@ class ReadyQueue(Generic[Item]):
         patient = [entry for entry in self._entries if entry.passed < self.patience]
         urgent = [entry for entry in self._entries if entry.passed >= self.patience]
         return urgent + (patient[::-1] if len(self._entries) > self.overload else patient)
+
+
+def queue_of(queue: ReadyQueue[Item] | None) -> ReadyQueue[Item]:
+    """``queue``, by default a new one; ``INVALID_CONFIG`` for what is none."""
+    if queue is not None and not isinstance(queue, ReadyQueue):
+        raise InvalidConfig(f"the queue is {queue!r:.40}", fix="give a ReadyQueue, or none")
+    return ReadyQueue() if queue is None else queue

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tmmu.engine.arguments import require_tokens, require_values, tokens_of
+from tmmu.engine.arguments import require_tokens, require_values, tokens_of, whole_of
 from tmmu.engine.capture.model_call import SourceForm
 from tmmu.engine.geometry import Geometry
 from tmmu.engine.session import Session
@@ -33,6 +33,18 @@ def source_tensor(
             capacity=room,
         )
     return torch.tensor(tokens)
+
+
+def room_for_source(geometry: Geometry, source: int | None, limit: int) -> int:
+    """Positions of the longest source of a session; ``INVALID_CONFIG`` for more than ``limit``, the engine's."""
+    length = longest_source(geometry, None if source is None else whole_of("source", source), limit)
+    if length > limit:
+        raise InvalidConfig(
+            f"a session for a source of {length}, in an engine for {limit} at most",
+            fix="make the engine with a larger max_source=",
+            source=length,
+        )
+    return length
 
 
 def longest_source(geometry: Geometry, limit: int | None, default: int) -> int:

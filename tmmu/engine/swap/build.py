@@ -25,22 +25,32 @@ LONGEST_TIME: Final = 1e9
 
 def build_swapping(  # noqa: PLR0913 - the settings of an engine, by name
     *,
-    policy: str,
+    policy: str | None,
     host: int,
     time_to_live: float,
     geometry: Geometry,
     segments: Segments,
     clock: Callable[[], float],
     wake: Callable[[], object],
-) -> SessionSwapping:
-    """Streams beside the steps of ``segments``, whose data segment sessions share. ``INVALID_CONFIG`` for settings."""
-    chosen = policy_named(policy)
+) -> SessionSwapping | None:
+    """Streams beside the steps of ``segments``, whose data segment sessions share. ``INVALID_CONFIG`` for settings.
+
+    Nothing where nobody is to make room for others: without a policy and a host tier of 0 bytes.
+    """
+    time_to_live_ns = int(seconds_of("time_to_live", time_to_live) * NS_PER_SECOND) or 1
+    if policy is None and not host:
+        return None
+    chosen = policy_named(policy or "lru")
+    if not host and chosen.evicts:
+        raise InvalidConfig(
+            f"policy {policy} moves sessions to the host, and there is no host tier", fix="give host=, such as 4GB"
+        )
     limits = SwapLimits(
         device=segments.data.capacity,
         host=host,
         chunk=CHUNK_BYTES,
         in_flight=IN_FLIGHT_BYTES,
-        time_to_live_ns=int(seconds_of("time_to_live", time_to_live) * NS_PER_SECOND) or 1,
+        time_to_live_ns=time_to_live_ns,
     )
     device = memory_device(segments.device)
     tier = HostTier(host, device.registrar)

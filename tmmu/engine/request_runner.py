@@ -1,0 +1,103 @@
+"""What the queue runs: parts of prompts, encodings, pieces of paused steps, and rows that decode together."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from threading import RLock
+from typing import Final, Protocol, TypeAlias
+
+import torch
+
+from tmmu.engine.leases import LeaseTable
+from tmmu.engine.pause.pauses import PauseRequest, Pauses
+from tmmu.engine.scheduler import Request
+from tmmu.engine.session import Session
+from tmmu.engine.steps.step_runner import StepRunner
+from tmmu.errors import TmmuError
+
+StepRequest: TypeAlias = Request[Session, torch.Tensor]
+_NO_LOGITS: Final = torch.empty(0)
+"""The result of an encoding."""
+
+
+class StepBlock(Protocol):
+    """A block in which states of sessions that may run are written, those of the first argument."""
+
+    def __call__(self, written: Sequence[Session], *, is_new: bool = False) -> AbstractContextManager[None]:
+        """``is_new``: they begin anew, and follow nothing that was there."""
+
+
+class RequestRunner:
+    """One request or group of rows at a time, under the engine's ``lock``; each renews the leases of its sessions.
+
+    ``require_ready`` raises what a session that cannot run is refused with.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a request needs, by name
+        self,
+        *,
+        lock: RLock,
+        runner: StepRunner,
+        leases: LeaseTable,
+        pauses: Pauses,
+        require_ready: Callable[[Session], None],
+        step: StepBlock,
+    ) -> None:
+        self._lock, self._runner, self._leases, self._pauses = lock, runner, leases, pauses
+        self._require_ready, self._step = require_ready, step
+
+    def read_part(self, request: StepRequest) -> torch.Tensor | None:
+        """Runs a part of a prompt, or an encoding; the logits behind it, if it was the last."""
+        with self._lock:
+            session = request.owner
+            self._require_ready(session)
+            if request.source is not None:
+                with self._step([session], is_new=True):
+                    self._runner.encode(session, request.source)
+                self._leases.renew(session.capability)
+                return _NO_LOGITS
+            with self._step([session]):
+                if isinstance(request, PauseRequest):
+                    return self._pauses.run(request)
+                request.done += self._runner.read_part(session, request.tokens[request.done :])
+            self._leases.renew(session.capability)
+            return None if request.done < len(request.tokens) else self._runner.logits_of(session).clone()
+
+    def decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
+        """One more token of each session; a refusal is a row's own."""
+        with self._lock:
+            refusals = {id(request): self._refusal(request) for request in requests}
+            results: dict[int, torch.Tensor | Exception] = {key: error for key, error in refusals.items() if error}
+            results |= self._decode_group([request for request in requests if refusals[id(request)] is None])
+        return [results[id(request)] for request in requests]
+
+    def _refusal(self, request: StepRequest) -> TmmuError | None:
+        """Why a session cannot run, if it cannot."""
+        try:
+            self._require_ready(request.owner)
+        except TmmuError as error:
+            return error
+        return None
+
+    def _decode_group(self, group: Sequence[StepRequest]) -> dict[int, torch.Tensor | Exception]:
+        """The logits of sessions that have their arenas, by request; of a step that fails, its error for each row."""
+        results: dict[int, torch.Tensor | Exception] = {}
+        start = 0
+        while start < len(group):
+            rows = group[start : start + (1 << ((len(group) - start).bit_length() - 1))]
+            start += len(rows)
+            owners = [row.owner for row in rows]
+            try:
+                with self._step(owners):
+                    self._runner.decode(owners, [row.tokens[0] for row in rows])
+            except Exception as error:  # noqa: BLE001 - it is the error of these rows, and the others go on
+                results |= {id(row): error for row in rows}
+                continue
+            for row in rows:
+                self._leases.renew(row.owner.capability)
+                results[id(row)] = self._runner.logits_of(row.owner).clone()
+        return results
+
+    def can_join(self, first: StepRequest, other: StepRequest) -> bool:
+        """Whether another session is at lengths for which the step of the first is made, and may run."""
+        lengths = self._runner.step_lengths
+        return other.owner.is_open and lengths(first.owner) == lengths(other.owner)

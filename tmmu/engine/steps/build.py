@@ -1,0 +1,51 @@
+"""The steps of a checkpoint: the largest planned, segments made for them, none bound yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tmmu.engine.capture.step import StepModel
+from tmmu.engine.checkpoint import Checkpoint, weight_keys
+from tmmu.engine.limits import EngineLimits
+from tmmu.engine.steps.sizes import largest_steps, sized_steps
+from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, StepsByShape
+from tmmu.engine.steps.weight_stream import WeightStream
+from tmmu.errors import UnsupportedOp
+from tmmu.runtime.memory.segments import Segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltSteps:
+    """``stream``: what moves the weights past the steps, if they stream. ``buckets``: of ``SizedSteps``."""
+
+    steps: StepsByShape
+    segments: Segments
+    stream: WeightStream | None
+    buckets: tuple[int, ...]
+
+
+def build_steps(subject: StepModel, limits: EngineLimits, checkpoint: Checkpoint, device: torch.device) -> BuiltSteps:
+    """Steps and segments of an engine; ``DEVICE_MEMORY`` and ``ARENA_TOO_SMALL`` where they do not fit."""
+    largest = largest_steps(subject, limits)
+    stream = None if limits.ring is None else _stream_of(subject, largest, limits.ring, device)
+    sized = sized_steps(subject, limits, largest, device, streamed=None if stream is None else stream.ring.bytes)
+    segments = Segments(sized.segments, device)
+    keys = weight_keys(checkpoint) if stream is None else {}
+    steps = StepsByShape(subject, segments, checkpoint.weights, keys, stream)
+    for shape, planned in sized.steps.items():
+        steps.keep(shape, planned)
+    return BuiltSteps(steps=steps, segments=segments, stream=stream, buckets=sized.buckets)
+
+
+def _stream_of(
+    subject: StepModel, largest: Mapping[Shape, PlannedStep], capacity: int, device: torch.device
+) -> WeightStream:
+    """The ring of the step that decodes most, which the others follow."""
+    if subject.geometry.has_source:
+        raise UnsupportedOp(
+            "an encoder and its decoder read other weights, and one ring streams those of one pass",
+            fix="run a model with an encoder without ring=",
+        )
+    planned = next(iter(largest.values()))
+    return WeightStream(planned.program.graph, planned.plan, capacity=capacity, device=device)
