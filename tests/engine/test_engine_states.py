@@ -234,7 +234,9 @@ class EngineMachine(RuleBasedStateMachine):
         if session not in self.tokens:
             return
         kept, value = self.kept[session], torch.full((size,), fill, dtype=torch.uint8)
-        padded = sum(256 * bool(len(other)) for known, other in kept.items() if known != name) + -(-size // 256) * 256
+        sizes = [size, *(len(other) for known, other in kept.items() if known != name)]
+        padded = sum(-(-each // 256) * 256 for each in sizes)
+        self.renewed(session)
         try:
             session.kept[name] = value
         except SegmentFull as error:
@@ -252,6 +254,7 @@ class EngineMachine(RuleBasedStateMachine):
     def take_out(self, session: Session, name: str) -> None:
         if name not in self.kept.get(session, {}):
             return
+        self.renewed(session)
         try:
             assert session.kept[name].equal(self.kept[session][name])
             del session.kept[name]

@@ -134,3 +134,16 @@ def test_value_of_a_closed_session_is_refused_and_its_bytes_are_gone(engine: Eng
             call()
     engine._swapping.wait_until_still()  # type: ignore[union-attr]
     assert not engine.segments.slabs["data"].bytes(0, engine.usage["data"].capacity).any()
+
+
+def test_looking_at_values_renews_the_lease() -> None:
+    now = [0.0]
+    with Engine(model_of("Llama"), max_tokens=64, max_batch=1, max_sessions=2, clock=lambda: now[0]) as engine:
+        session = engine.open(keep=256, lease=10)
+        session.prefill([1, 2])
+        for ask in (lambda: session.kept.update(a=torch.tensor(1)), lambda: session.kept["a"], lambda: session.logits):
+            now[0] += 6
+            ask()
+            assert engine.reclaim_expired() == 0
+        now[0] += 11
+        assert engine.reclaim_expired() == 1

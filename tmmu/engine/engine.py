@@ -358,10 +358,11 @@ class Engine:
 
     @contextmanager
     def state_of(self, session: Session, is_changed: Callable[[], bool] | None = None) -> Iterator[None]:
-        """Block in which the arena of a session is there to be read, or written; no step runs.
+        """Block in which the arena of a session is there to be read, or written; no step runs. Renews its lease.
 
         ``is_changed``: that it is written, and whether what was there changes or is only followed by more.
         """
+        self.heartbeat(session)
         with self._on_device(session), self._lock:
             require_session(self, session)
             if is_changed is None:
