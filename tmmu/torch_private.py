@@ -218,6 +218,43 @@ in_kernel_invocation_manager = torch._subclasses.fake_tensor.in_kernel_invocatio
 DataDependentOutputException = torch._subclasses.fake_tensor.DataDependentOutputException
 """What a fake tensor raises when its value is asked for. Holds: 2.11, 2.13."""
 
+# -- Dynamo, where it is not imported
+
+DYNAMO: Final = "torch._dynamo"
+"""The module behind ``torch.compile``, whose import takes longer than planning a small model. Holds: 2.11, 2.13."""
+DYNAMO_OF_TORCH: Final = "_dynamo"
+"""Its name in ``torch``, which imports it when it is first taken. Holds: 2.11, 2.13."""
+
+
+class UnnamedSource(torch._guards.Source):
+    """Where a constant that becomes a fake tensor comes from: nobody asks, sizes being numbers. Holds: 2.11, 2.13."""
+
+    def __init__(self, name: str) -> None:
+        """``name`` is not kept."""
+
+
+class AbsentSource(torch._guards.Source):
+    """What no constant comes from while Dynamo compiles nothing. Holds: 2.11, 2.13."""
+
+
+DYNAMO_PARTS: Final[Mapping[str, Mapping[str, Callable[[], Any]]]] = {
+    "config": {
+        "fake_tensor_cache_enabled": lambda: os.environ.get("TORCH_FAKE_TENSOR_DISPATCH_CACHE", "1") == "1",
+        "fake_tensor_cache_crosscheck_enabled": (
+            lambda: os.environ.get("TORCH_FAKE_TENSOR_DISPATCH_CACHE_CROSSCHECK", "0") == "1"
+        ),
+        "_custom_ops_profile": lambda: None,
+    },
+    "source": {"ConstantSource": lambda: UnnamedSource, "RandomValueSource": lambda: AbsentSource},
+}
+"""What fake tensors take of its modules: options that nobody has set, classes that say little. Holds: 2.11, 2.13."""
+
+
+def keep_disabled(function: Any, disabled: Any) -> None:
+    """What ``torch._disable_dynamo`` calls for a function of torch's from now on. Holds: 2.11, 2.13."""
+    function.__dynamo_disable = disabled
+
+
 # -- modules, containers, random generators
 
 tree_leaves = torch.utils._pytree.tree_leaves

@@ -1,6 +1,5 @@
 """``tmmu.measure``: what torch's allocator did in a real run, beside the plan of it."""
 
-import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,9 +15,10 @@ from tmmu.api.plan import plan as plan_of
 from tmmu.eager.observed import BEFORE, observed_memory
 from tmmu.eager.peak import eager_run, live_levels
 from tmmu.errors import InvalidConfig
-from tmmu.passes.capture.collection import garbage_collection_off
+from tmmu.passes.capture.collection import garbage_collected_after, garbage_collection_off
 from tmmu.passes.capture.eager_model import step_keeper
 from tmmu.passes.capture.failures.translate import translate_errors
+from tmmu.passes.capture.fake.compiled import compiled_as_written
 from tmmu.passes.capture.fake.generators import generators_restored
 from tmmu.passes.capture.fake.process_state import process_state_restored
 from tmmu.passes.capture.replace import TRACE_LOCK
@@ -72,13 +72,12 @@ def measure(  # noqa: PLR0913 - the options of the plan, by name
     allocations = CpuAllocationLog() if device.type == "cpu" else CudaAllocationLog(device)
     observer = CallObserver(allocations, partial(calling_source, folder))
     with _user_code(folder, device), allocations:
-        with allocations.in_call(BEFORE):
+        with allocations.in_call(BEFORE), garbage_collected_after():
             workload = real_workload(model_or_step, inputs, is_step=mode == "step")
             step = _step_of(workload, request)
             del workload
             if mode == "step" or optimizer is not None:
                 step()  # makes what later runs find
-            gc.collect()
         with garbage_collection_off(), observer:
             results = step()
         del results
@@ -125,7 +124,7 @@ def _user_code(folder: str, device: torch.device) -> Iterator[None]:
         generators_restored(),
         on_device,
         translate_errors(folder),
-        torch.compiler.set_stance("force_eager"),  # read and set as it is made, so under the lock
+        compiled_as_written(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # about a run that is thrown away

@@ -28,3 +28,11 @@ def collections_of_new_objects() -> Iterator[None]:
     finally:
         if freezes:
             gc.unfreeze()
+
+
+@contextmanager
+def garbage_collected_after() -> Iterator[None]:
+    """Block whose garbage is gone at its end, cycles too; garbage of earlier is not looked for."""
+    with collections_of_new_objects():
+        yield
+        gc.collect()

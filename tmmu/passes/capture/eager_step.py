@@ -15,6 +15,7 @@ from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.eager_model import inputs_of, user_code
+from tmmu.passes.capture.fake.compiled import compiled_as_written
 from tmmu.passes.capture.fake.process_state import default_device_set
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.training.reach import Reach, numbers_in, reach_of
@@ -67,7 +68,7 @@ class EagerStep:
     def step(self) -> Any:
         """One step, as its author would call it; what it returns."""
         device = nullcontext() if self._default_device is None else self._default_device
-        with torch.compiler.set_stance("force_eager"), device:
+        with compiled_as_written(), device:
             return self._workload.run(*self._workload.args, **self._workload.kwargs)
 
     @property

@@ -58,6 +58,13 @@ class _InstalledFinder(MetaPathFinder):
         return None
 
 
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """Block outside all modes of torch: what it makes are real tensors."""
+    with disable_current_modes(), DisableTorchFunction():
+        yield
+
+
 class _OrdinaryLoader(Loader):
     """A loader that runs a module outside all modes of torch. The module itself names the loader behind it."""
 
@@ -71,7 +78,7 @@ class _OrdinaryLoader(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        with disable_current_modes(), DisableTorchFunction():
+        with outside_modes():
             self._loader.exec_module(module)
 
 

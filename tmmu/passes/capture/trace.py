@@ -8,7 +8,7 @@ about torch meanwhile; ``Recorder`` is what listens.
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,12 @@ from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.call_form import FormNote
+from tmmu.passes.capture.collection import garbage_collected_after
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.anomaly import anomalies_unseen
 from tmmu.passes.capture.fake.autocast import autocast_for
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
+from tmmu.passes.capture.fake.compiled import compiled_as_written
 from tmmu.passes.capture.fake.composites import composites_for
 from tmmu.passes.capture.fake.conversion import convertible_modules, copyable_tensors
 from tmmu.passes.capture.fake.devices import one_device
@@ -100,6 +102,7 @@ def _capture(
         progress("building", 0)
         building = Recorder(folder=folder)
         with (
+            garbage_collected_after() if request.mode == "step" else nullcontext(),
             translate_errors(folder, Activity.BUILDING),
             building,
             quick_initialization(),
@@ -129,10 +132,10 @@ def _recurrent_kernels(device: str) -> Iterator[None]:
 @contextmanager
 def fake_environment(device: str) -> Iterator[FakeTensorMode]:
     """Block in which tensors have no bytes, any device exists, and operators behave as on ``device``."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
     with (
         warnings.catch_warnings(),
-        fake,
+        compiled_as_written(),
+        FakeTensorMode(allow_non_fake_inputs=True) as fake,
         one_device(device),
         composites_for(device),
         convertible_modules(),
@@ -144,8 +147,7 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
         _recurrent_kernels(device),
     ):
         warnings.simplefilter("ignore")  # about a run that does not take place
-        with torch.compiler.set_stance("force_eager"):
-            yield fake
+        yield fake
 
 
 def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> CapturedProgram:

@@ -5,7 +5,6 @@ averages. The second is planned. The third must be the same, or there is no stea
 before the second run and is read or written in it; what it makes and somebody holds afterwards is an output.
 """
 
-import gc
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,13 +34,13 @@ def capture_step(
 ) -> CapturedProgram:
     """The steady step, with the lifetimes of the first; ``building`` recorded how model and optimizers were made.
 
+    What only garbage holds must be gone: a step finds what lives.
     ``CAPTURE_FAILED`` where two steady runs differ.
     """
     for name in ("optimizer", "loss", "autocast", "dtype"):
         if getattr(request, name) is not None:
             raise InvalidConfig(f"--{name} is for a model: a step has its own", fix="leave it out, or plan the model")
     recorders = [building]
-    gc.collect()  # what only garbage holds is not there
     first, steady, again = (_run(workload, request, progress, recorders) for _ in range(3))
     require_agreement(steady, again, workload.folder)
     return replace(with_longer_lives(steady, again), first=first.eager, next_run=again)
