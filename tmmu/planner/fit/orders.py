@@ -15,6 +15,9 @@ from typing import Final, TypeAlias
 
 from tmmu.planner.fit.step_facts import Ragged, StepFacts
 
+SMALL_SHARE: Final = 8
+"""What takes at most one in so many bytes of what takes most is small."""
+
 Order: TypeAlias = tuple[int, ...]
 
 
@@ -81,22 +84,37 @@ def as_it_is(uses: RowUses) -> Order:
     return uses.first
 
 
-def free_first(uses: RowUses, place: Sequence[int] = ()) -> Order:
-    """What frees as much as it takes as soon as it can, all else in the order of its places (default: as it is)."""
+def free_first(uses: RowUses, place: Sequence[int] = (), *, spare: int = -1) -> Order:
+    """What frees as much as it takes as soon as it can, all else in the order of its places (default: as it is).
+
+    A row that takes at most ``spare`` bytes, which only a row after it reads, frees together with that one.
+    """
     place = place or uses.places
     users: dict[int, set[int]] = {}
     for row in range(len(uses)):
         for buffer in uses.reads[row] | uses.writes[row]:
             users.setdefault(buffer, set()).add(row)
     alive: set[int] = set()
+    ran: set[int] = set()
 
     def net(row: int) -> int:
         touched = uses.reads[row] | uses.writes[row]
         takes = sum(uses.size[buffer] for buffer in uses.writes[row] if buffer not in alive)
-        return takes - sum(uses.size[b] for b in touched if len(users[b]) == 1 and b not in uses.outputs)
+        frees = sum(uses.size[b] for b in touched if len(users[b]) == 1 and b not in uses.outputs)
+        return takes * (takes > spare or not passes_on(row)) - frees
+
+    def passes_on(row: int) -> bool:
+        """Whether one row that waits for nothing else takes all that this one makes, and makes nothing more."""
+        results = uses.writes[row]
+        readers = set[int]().union(*(users[buffer] for buffer in results)) - {row}
+        return len(readers) == 1 and all(
+            uses.writes[reader] <= results and uses.before[reader] <= ran | {row} and uses.outputs.isdisjoint(results)
+            for reader in readers
+        )
 
     def done(row: int) -> set[int]:
         """The rows that may free now."""
+        ran.add(row)
         changed = set[int]()
         for buffer in uses.reads[row] | uses.writes[row]:
             users[buffer].discard(row)
@@ -167,9 +185,18 @@ def late_then_free(uses: RowUses) -> Order:
     return free_first(uses, places_of(late(uses)))
 
 
+def small_first(uses: RowUses) -> Order:
+    """The same, with small gradients and their updates as soon as they can: what they are made of goes before others
+    are made.
+    """
+    takes = [sum(uses.size[buffer] for buffer in written) for written in uses.writes]
+    return free_first(uses, places_of(late(uses)), spare=max(takes, default=0) // SMALL_SHARE)
+
+
 ORDERS: Final[tuple[tuple[str, Callable[[RowUses], Order]], ...]] = (
     ("as it is", as_it_is),
     ("free first", free_first),
     ("late, then free first", late_then_free),
+    ("late, then small first", small_first),
 )
 """Tried in this order; of equals the first is taken."""
