@@ -175,14 +175,15 @@ def _entry_bytes(base: Graph, lists: Sequence[Sequence[Sequence[BufferId]]]) -> 
 
 
 def _groups(sizes: Sequence[int], smallest: int) -> list[tuple[int, int]]:
-    """Ranges of entries, each of at least ``smallest`` bytes but for the last, and those before a large entry."""
-    ranges, low, total = list[tuple[int, int]](), 0, 0
+    """Ranges of entries: each large one with the small ones after it, such as a bias, or small ones by themselves.
+
+    Small ones are less than ``smallest`` bytes, and no more than that together until the last of them.
+    """
+    ranges, low, small = list[tuple[int, int]](), 0, 0
     for index, size in enumerate(sizes):
-        if size >= LARGE_ENTRY * smallest and low < index:
+        is_after_largest = index > low and sizes[index - 1] >= LARGE_ENTRY * smallest
+        if index > low and (size >= smallest or small >= smallest or is_after_largest):
             ranges.append((low, index))
-            low, total = index, 0
-        total += size
-        if total >= smallest:
-            ranges.append((low, index + 1))
-            low, total = index + 1, 0
-    return [*ranges, (low, len(sizes))] if low < len(sizes) else ranges
+            low, small = index, 0
+        small += size if size < smallest else 0
+    return [*ranges, (low, len(sizes))]
