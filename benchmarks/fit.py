@@ -28,7 +28,7 @@ from tmmu.ir.plan import segment_bytes
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit.curve import StepCurve, step_curve
-from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_point, fit_step, fit_within, judge_step
+from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_step, fit_within
 from tmmu.planner.fit.forms import LEVERS
 from tmmu.planner.token import token_from_seed
 
@@ -123,8 +123,8 @@ def fitted_row(model: FitModel, *, near: bool, budgets: int) -> FitRow:
     seconds = time.process_time() - start
     settings = PlanSettings(preset=base.plan.preset, token=TOKEN)
     within = [fit_within(curve, most * curve.time // PPM, settings) for most in EXTRA.values()]
-    least = judge_step(curve, fit_point(curve, len(curve.points) - 1, settings), settings)
-    planned = [each for each in (*within, least) if each is not None]
+    planned = [each for each in (*within, fit_within(curve, curve.points[-1].time, settings)) if each is not None]
+    least = planned[-1]
     return FitRow(
         name=model.name,
         exact=not near,

@@ -30,8 +30,17 @@ MOST_PLANS: Final = 32
 OVERWRITING: Final = {"train_full": "remat_enabled"}
 """By preset, the one that differs in takeovers alone."""
 
-
 PPM: Final = 1_000_000
+FEW_NODES: Final = 1_000
+MANY_NODES: Final = 5_000
+"""Of an exact search for offsets, where packing misses what is live, and where it does by more than ``FAR``."""
+NODE_ITEMS: Final = 3_000
+"""Of a step with more buffers, proportionally fewer nodes are searched."""
+MOST_OTHERS: Final = 3
+ALIKE: Final = 1_001_000
+"""Parts per million of the live bytes of a point that packs badly: those below do as well."""
+FAR: Final = 1_005_000
+"""Parts per million of the bytes that are live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +94,24 @@ def fit_step(curve: StepCurve, limit: int, settings: PlanSettings) -> FittedStep
 
 
 def fit_within(curve: StepCurve, time: int, settings: PlanSettings) -> FittedStep | None:
-    """The step in the fewest bytes for at most ``time`` picoseconds more; ``None`` where every point takes longer."""
+    """The step in the fewest bytes for at most ``time`` picoseconds more; ``None`` where every point takes longer.
+
+    Where packing misses what is live, points that take less time and hardly more bytes are planned too, up to
+    ``MOST_OTHERS``.
+    """
     places = [place for place, point in enumerate(curve.points) if point.time <= time]
-    return judge_step(curve, fit_point(curve, places[-1], settings), settings) if places else None
+    if not places:
+        return None
+    best = fit_point(curve, places[-1], settings)
+    failed, others = best.live, 0
+    for place in reversed(places[:-1]):
+        peak = curve.points[place].peak
+        if peak >= best.stack_bytes or others == MOST_OTHERS:
+            break
+        if peak * PPM > failed * ALIKE:
+            other, others, failed = fit_point(curve, place, settings), others + 1, peak
+            best = other if other.stack_bytes < best.stack_bytes else best
+    return judge_step(curve, best, settings)
 
 
 def judge_step(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> FittedStep:
@@ -139,14 +163,25 @@ def _levers(curve: StepCurve, order: str, rewrite: Rewrite, point: Point) -> tup
 
 
 def _plan(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
+    """Packed with a short exact search where packers miss what is live, and a longer one where they miss it by far."""
+    plan = _packed(curve, graph, settings, FEW_NODES)
+    stack = segment_bytes(plan.arenas, "stack")
+    if stack * PPM <= FAR * plan.metrics["bound_bytes.stack"]:
+        return plan
+    again = _packed(curve, graph, settings, MANY_NODES)
+    return again if segment_bytes(again.arenas, "stack") < stack else plan
+
+
+def _packed(curve: StepCurve, graph: Graph, settings: PlanSettings, nodes: int) -> Plan:
     overwrites = TAKEOVER in curve.levers
+    nodes = nodes * NODE_ITEMS // max(NODE_ITEMS, len(graph.buffers))
     return prepare_memory(
         graph,
         mode=settings.mode or step_mode(graph),
         preset=OVERWRITING.get(settings.preset, settings.preset) if overwrites else settings.preset,
         token=settings.token,
         arenas=curve.arenas,
-        search_nodes=settings.search_nodes,
+        search_nodes=max(settings.search_nodes, nodes),
     )
 
 

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -17,11 +19,21 @@ from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import RERUN, TWIN
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit.curve import StepCurve, step_curve
-from tmmu.planner.fit.fit_step import PlanSettings, fit_point, fit_step, judge_step
+from tmmu.planner.fit.fit_step import (
+    FEW_NODES,
+    MANY_NODES,
+    FittedStep,
+    PlanSettings,
+    fit_point,
+    fit_step,
+    fit_within,
+    judge_step,
+)
 from tmmu.planner.fit.floor import stack_floor
 from tmmu.planner.fit.forms import LEVERS
 from tmmu.planner.fit.step_facts import step_facts
 from tmmu.planner.fit.step_table import step_table
+from tmmu.planner.prepare import prepare_memory
 
 ALL = [name for name, _ in LEVERS]
 ARENAS = default_arenas()
@@ -135,3 +147,43 @@ def test_curve_is_the_same_without_compiled_code() -> None:
         for extra in ({}, {"NUMBA_DISABLE_JIT": "1"}, {"PYTHONHASHSEED": "7"})
     }
     assert len(digests) == 1
+
+
+def test_point_that_packs_badly_gives_way_to_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points whose live bytes are alike are not planned again, nor those that cannot be better."""
+    curve = curve_of(deep_step("adamw:foreach"))
+    real, least = fit_point, len(curve.points) - 1
+    before = next(p for p in reversed(range(least)) if curve.points[p].peak * 1000 > curve.points[least].peak * 1001)
+    planned: list[int] = []
+
+    def badly_packed(curve: StepCurve, place: int, settings: PlanSettings) -> FittedStep:
+        planned.append(place)
+        fitted = real(curve, place, settings)
+        return fitted if place < least else replace(fitted, live=curve.points[before].peak * 1000 // 1001 - 1)
+
+    monkeypatch.setattr("tmmu.planner.fit.fit_step.fit_point", badly_packed)
+    monkeypatch.setattr(FittedStep, "stack_bytes", property(lambda step: bytes_of(curve, step, before)))
+    fitted = fit_within(curve, curve.points[least].time, SETTINGS)
+    assert fitted is not None
+    assert fitted.time == curve.points[before].time
+    assert planned == [least, before]
+
+
+def bytes_of(curve: StepCurve, step: FittedStep, before: int) -> int:
+    """Of the plan, or more than point ``before`` takes where the step is the least."""
+    return step.live if step.time < curve.points[-1].time else curve.points[before].peak + 1
+
+
+def test_plans_that_miss_what_is_live_by_far_are_searched_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = curve_of(deep_step("adamw:foreach"))
+    nodes: list[int] = []
+
+    def loosely_packed(graph: Graph, **options: Any) -> Plan:
+        nodes.append(options["search_nodes"])
+        plan = prepare_memory(graph, **options)
+        return replace(plan, metrics=plan.metrics | {"bound_bytes.stack": live_bytes(plan) * 100 // 101})
+
+    fit_point(curve, 0, SETTINGS)
+    monkeypatch.setattr("tmmu.planner.fit.fit_step.prepare_memory", loosely_packed)
+    fit_point(curve, 0, SETTINGS)
+    assert nodes == [FEW_NODES, MANY_NODES]
