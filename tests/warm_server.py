@@ -32,7 +32,16 @@ CLIENT: Final = Path(__file__).with_name("warm_client.py")
 TMMU: Final = "from tmmu.cli.main import main; main()"
 PYTHON: Final = "python"
 SOCKET: Final = "socket"
-PACKAGES: Final = ("tmmu.cli", "tmmu.passes", "tmmu.planner", "tmmu.runtime", "tmmu.summary", "tmmu.cache")
+PACKAGES: Final = (
+    "tmmu.cli",
+    "tmmu.passes",
+    "tmmu.planner",
+    "tmmu.runtime",
+    "tmmu.summary",
+    "tmmu.cache",
+    "tmmu.engine",
+    "tmmu.server",
+)
 FIXED: Final = ("PYTHONHASHSEED", "PYTHONPATH", "PYTHONIOENCODING", "OMP_NUM_THREADS")
 """Variables that act when Python or torch is loaded: a request must have them as the server was started."""
 

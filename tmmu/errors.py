@@ -106,6 +106,48 @@ class DeviceMissing(UserError):
     code = "DEVICE_MISSING"
 
 
+class PortTaken(UserError):
+    """Another program listens where a server was told to."""
+
+    code = "PORT_TAKEN"
+
+
+class InvalidRequest(UserError):
+    """What a client sent to a server is malformed, or asks for what it does not do."""
+
+    code = "INVALID_REQUEST"
+
+
+class PromptTooLong(UserError):
+    """A prompt and what is to follow it have no room in the longest session of a model."""
+
+    code = "PROMPT_TOO_LONG"
+
+
+class RequestTooLarge(UserError):
+    """A request is larger than a server reads."""
+
+    code = "REQUEST_TOO_LARGE"
+
+
+class RequestTimeout(UserError):
+    """A client did not send its request in time."""
+
+    code = "REQUEST_TIMEOUT"
+
+
+class KeyRefused(UserError):
+    """A request has no key, or one that the server does not know."""
+
+    code = "KEY_REFUSED"
+
+
+class ModelUnknown(UserError):
+    """A server has no model of that name."""
+
+    code = "MODEL_UNKNOWN"
+
+
 class AddressCollision(PlanError):
     """Two slots of one plan have the same virtual address."""
 
@@ -170,6 +212,12 @@ class DeviceMemory(PlanError):
     """The device has less memory than the segments need."""
 
     code = "DEVICE_MEMORY"
+
+
+class ServerBusy(PlanError):
+    """A server has as many requests as it takes, or is about to start or to end."""
+
+    code = "SERVER_BUSY"
 
 
 def error_record(error: TmmuError) -> dict[str, Field]:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,41 @@ def session(folder: Path, shown: Shown, programs: Path) -> subprocess.CompletedP
     )
 
 
+class Background:
+    """Commands that end in ``&``: each runs until the document is over, in a process that gets signals itself."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self, folder: Path, shown: Shown) -> tuple[str, ...]:
+        """As many lines as the command is said to print; it goes on."""
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        process = subprocess.Popen(
+            ["bash", "-c", "exec " + shown.command.removesuffix("&")],
+            cwd=folder,
+            env=os.environ | {"PATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._processes.append(process)
+        assert process.stdout is not None
+        return tuple(process.stdout.readline().rstrip() for _ in shown.output)
+
+    def end(self) -> None:
+        """Each ends by SIGTERM, with 0."""
+        for process in self._processes:
+            process.terminate()
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+
+
+@pytest.fixture
+def background() -> Iterator[Background]:
+    background = Background()
+    yield background
+    background.end()
+
+
 def relative(document: Path) -> str:
     return str(document.relative_to(ROOT))
 
@@ -47,12 +83,17 @@ def with_commands() -> list[Any]:
 
 
 @pytest.mark.parametrize("document", with_commands(), ids=relative)
-def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path, warm_python: WarmPython) -> None:
+def test_commands_print_what_the_document_shows(
+    document: Path, tmp_path: Path, warm_python: WarmPython, background: Background
+) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "golden", tmp_path / "golden")
     for shown in shown_commands(document.read_text()):
+        if shown.command.endswith(" &"):
+            assert background.start(tmp_path, shown) == shown.output, f"$ {shown.command}"
+            continue
         done = session(tmp_path, shown, warm_python.tmmu().parent)
         printed = tuple(line.rstrip() for line in done.stdout.splitlines())
         program = SETUP.sub("", shown.command).split()[0]

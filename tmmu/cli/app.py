@@ -21,6 +21,7 @@ COMMANDS: Final = (
     "plan",
     "run",
     "generate",
+    "serve",
     "fit",
     "verify",
     "show",

@@ -103,7 +103,7 @@ class Engine:
             ring=ring,
             reserve=reserve,
         )
-        self._vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
+        self.vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         built = build_steps(self.subject, self.limits, checkpoint, self._device)
         self._steps, self.segments, self.stream = built.steps, built.segments, built.stream
         self.prefill_buckets = built.buckets
@@ -387,7 +387,7 @@ class Engine:
     def _submit_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> StepRequest:
         with self._lock:
             self._require_free(session)
-            tensor = source_tensor(self.subject.source, source, session, self._vocabulary)
+            tensor = source_tensor(self.subject.source, source, session, self.vocabulary)
             return self._enqueue(session, (), is_prompt=True, source=tensor)
 
     def _enqueue(
@@ -519,6 +519,11 @@ class Engine:
             return self.segments.usage
 
     @property
+    def bound_shapes(self) -> int:
+        """Shapes of steps that were planned, judged and bound so far; each later step of one is a look-up."""
+        return len(self._steps.shapes)
+
+    @property
     def sessions(self) -> tuple[Session, ...]:
         """The open sessions, in the order in which they were opened."""
         with self._lock:
@@ -586,7 +591,7 @@ class Engine:
     def _require_readable(self, session: Session, tokens: Sequence[int]) -> None:
         """What reading needs beside: tokens of the model, room, and a source where there is an encoder."""
         self._require_free(session)
-        require_tokens(tokens, self._vocabulary)
+        require_tokens(tokens, self.vocabulary)
         require_room(session, len(tokens), self.geometry.longest)
         if self.geometry.has_source and not session.source_length:
             raise InvalidConfig("the session has no source", fix="have it encode one first")

@@ -65,6 +65,11 @@ class Scheduler(Generic[Owner, Result]):
         self.rows = 0
         """Rows of the steps that decoded: above their number where requests shared steps."""
 
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that wait for a step."""
+        return len(self._queue)
+
     def submit(self, requests: Sequence[Request[Owner, Result]]) -> None:
         """Adds requests; somebody must run them. Once the scheduler is closed they end at once."""
         with self._changed:

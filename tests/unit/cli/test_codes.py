@@ -1,5 +1,7 @@
 """Every error code has a command line that ends with it."""
 
+import socket
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,12 @@ Arguments: TypeAlias = tuple[object, ...]
 
 OF_THE_RUNTIME: Final = {"SEGMENT_FULL", "SESSION_UNKNOWN", "DEVICE_MEMORY"}
 """Codes of the runtime alone, which no command reaches."""
+
+OF_REQUESTS: Final = {
+    "INVALID_REQUEST", "PROMPT_TOO_LONG", "REQUEST_TOO_LARGE", "REQUEST_TIMEOUT", "KEY_REFUSED", "MODEL_UNKNOWN",
+    "SERVER_BUSY",
+}  # fmt: skip
+"""Codes that clients of ``tmmu serve`` get over HTTP; tested in ``tests/server``."""
 
 OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT"}
 """Codes of commands that print a report first; tested in ``tests/golden`` and ``test_diff``."""
@@ -80,6 +88,13 @@ def device_missing(shell: Shell) -> Arguments:
     return "bandwidth", "--device", "cuda:99"
 
 
+def port_taken(shell: Shell) -> Arguments:
+    listener = socket.create_server(("127.0.0.1", 0))
+    weakref.finalize(shell, listener.close)
+    Path("config.json").write_text("{}")
+    return "serve", "--model", "a=.", "--listen", f"127.0.0.1:{listener.getsockname()[1]}"
+
+
 def capture_failed(shell: Shell) -> Arguments:
     Path("broken.py").write_text("model = 1 +\n")
     return "plan", "broken.py"
@@ -129,6 +144,7 @@ CASES: Final[tuple[Callable[[Shell], Arguments], ...]] = (
     invalid_token,
     invalid_config,
     device_missing,
+    port_taken,
     capture_failed,
     unsupported_op,
     budget_too_small,
@@ -165,4 +181,6 @@ def test_code_is_reached(shell: Shell, case: Callable[[Shell], Arguments]) -> No
 
 def test_every_code_has_a_case() -> None:
     reached = {case.__name__.upper() for case in CASES}
-    assert {error.code for error in errors()} - OF_THE_RUNTIME - OF_A_VERDICT - OF_REWRITES - BY_NO_INPUT == reached
+    assert {
+        error.code for error in errors()
+    } - OF_THE_RUNTIME - OF_REQUESTS - OF_A_VERDICT - OF_REWRITES - BY_NO_INPUT == reached

@@ -1,0 +1,34 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.folders import save_model, save_tokenizer
+from tests.server.running import RunningServer, running
+from tests.unit.cli.graphs import Shell
+from tmmu.server.settings import load_settings
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a tokenizer and a chat template."""
+    return save_tokenizer(save_model(tmp_path_factory.mktemp("models") / "text"))
+
+
+@pytest.fixture(scope="session")
+def server(folder: Path) -> Iterator[RunningServer]:
+    """A server of two models of the same weights: ``text`` has a tokenizer, ``ids`` has none."""
+    bare = save_model(folder.parent / "ids")
+    options = {
+        "models": {"text": folder, "ids": bare}, "listen": "127.0.0.1:0", "budget": "8MiB", "body_bytes": "64KiB",
+        "concurrency": 12, "receive_seconds": 1, "messages": 8, "connections": 40,
+    }  # fmt: skip
+    with running(load_settings(options)) as server:
+        yield server
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """The program, run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path, capsys)

@@ -1,0 +1,74 @@
+"""A server that runs beside the tests, in a thread of their process, so that they can look into its engines."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from tmmu.server.service import Service
+from tmmu.server.settings import ServerSettings
+
+PATIENCE: Final = 120.0
+"""Seconds after which a wait is a failure; no test asserts a time."""
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server, and a client of it."""
+
+    service: Service
+    client: httpx.Client
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.service.address}"
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        return self.client.post(f"/v1/{path}", json=body, **options)
+
+    def engine(self, name: str) -> Any:
+        return self.service.models.find(name).engine
+
+    def data_used(self, name: str) -> int:
+        return int(self.engine(name).usage["data"].used)
+
+    def metric(self, name: str, **labels: str) -> float:
+        found = self.service.metrics.registry.get_sample_value(name, labels)
+        return 0.0 if found is None else found
+
+    def wait_for(self, condition: Any) -> None:
+        """Waits until something is so; fails where it never is."""
+        clock = threading.Event()
+        for _ in range(int(PATIENCE / 0.01)):
+            if condition():
+                return
+            clock.wait(0.01)
+        raise AssertionError("it never was so")
+
+
+@contextmanager
+def running(settings: ServerSettings) -> Iterator[RunningServer]:
+    """A server with its models loaded; it is drained at the end."""
+    service = Service(settings)
+    ready, servers = threading.Event(), []
+    thread = threading.Thread(target=service.run, args=(lambda _: ready.set(),), daemon=True)
+    original = service._load
+
+    async def note_server(server: Any, on_ready: Any) -> None:
+        servers.append(server)
+        await original(server, on_ready)
+
+    service._load = note_server  # type: ignore[method-assign]
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE), service._failure
+        with httpx.Client(base_url=f"http://{service.address}", timeout=PATIENCE) as client:
+            yield RunningServer(service, client)
+    finally:
+        for server in servers:
+            server.handle_exit(15, None)
+        thread.join(PATIENCE)
+    assert not thread.is_alive()

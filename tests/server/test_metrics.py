@@ -1,0 +1,68 @@
+"""Every metric is moved by what it counts."""
+
+import re
+
+from tests.docs.commands import ROOT
+from tests.server.running import RunningServer
+
+
+def samples(server: RunningServer) -> dict[str, float]:
+    text = server.client.get("/metrics").text
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_every_metric_moves(server: RunningServer) -> None:
+    before = samples(server)
+    body = {"model": "text", "prompt": "one", "max_tokens": 5, "n": 2, "seed": 0}
+    assert server.post("completions", body).status_code == 200
+    assert server.post("completions", body | {"echo": True}).status_code == 400
+    after = samples(server)
+    moved = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name)}
+    path = 'path="/v1/completions"'
+    expected = {
+        f'tmmu_requests_total{{{path},status="200"}}': 1,
+        f'tmmu_requests_total{{{path},status="400"}}': 1,
+        'tmmu_refusals_total{code="INVALID_REQUEST"}': 1,
+        f"tmmu_request_seconds_count{{{path}}}": 2,
+        'tmmu_prompt_tokens_total{model="text"}': 3,
+        'tmmu_generated_tokens_total{model="text"}': 10,
+        'tmmu_sessions_opened_total{model="text"}': 2,
+        'tmmu_sessions_closed_total{model="text"}': 2,
+        'tmmu_session_seconds_count{model="text"}': 2,
+        'tmmu_first_token_seconds_count{model="text"}': 2,
+        'tmmu_next_token_seconds_count{model="text"}': 8,
+        'tmmu_decoded_rows_total{model="text"}': 8,
+    }
+    assert {name: moved.get(name) for name in expected} == expected
+    steps = moved['tmmu_steps_total{model="text"}']
+    hits = moved['tmmu_step_plan_hits_total{model="text"}']
+    assert steps == hits + moved.get('tmmu_step_plan_misses_total{model="text"}', 0)
+    assert 5 <= steps <= 9
+
+
+def test_gauges_say_what_is_now(server: RunningServer) -> None:
+    engine = server.engine("text")
+    with engine.open(64) as first, engine.open(96):
+        first.prefill([1])
+        first.close()
+        now = samples(server)
+    usage = engine.usage
+    label = 'model="text",segment="data"'
+    assert now[f"tmmu_segment_used_bytes{{{label}}}"] == 96 * engine.geometry.token_bytes
+    assert now[f"tmmu_segment_capacity_bytes{{{label}}}"] == usage["data"].capacity
+    assert now[f"tmmu_segment_gap_bytes{{{label}}}"] == 64 * engine.geometry.token_bytes
+    assert now[f"tmmu_segment_peak_bytes{{{label}}}"] == usage["data"].peak
+    free = now[f"tmmu_segment_largest_free_bytes{{{label}}}"]
+    assert free == usage["data"].capacity - 160 * engine.geometry.token_bytes
+    assert now['tmmu_waiting_requests{model="text"}'] == 0
+
+
+def test_names_are_those_of_the_page(server: RunningServer) -> None:
+    text = server.client.get("/metrics").text
+    names = {line.split()[2].removesuffix("_total") for line in text.splitlines() if line.startswith("# TYPE")}
+    names = {name for name in names if not name.endswith("_created")}
+    page = (ROOT / "docs/spec/serve.md").read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
+    listed = {name for line in page.splitlines() if line.startswith("| `tmmu_")
+              for name in re.findall(r"`(tmmu_\w+)`", line.split("|")[1])}  # fmt: skip
+    assert listed == names | {"tmmu_stream_passes", "tmmu_stream_moved_bytes"}

@@ -1,0 +1,119 @@
+"""``tmmu serve`` as a process: it says when it is ready, ends by SIGTERM, and refuses in one line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.unit.cli.graphs import Shell
+
+PROGRAM = (sys.executable, "-P", "-c", "from tmmu.cli.main import main; main()")
+"""A process of its own: it is to get the signals itself."""
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A server that is ready, and its address."""
+    command = [*PROGRAM, "serve", "--listen", "127.0.0.1:0", *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    ) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line.startswith("ready at http://127.0.0.1:"), process.communicate()
+            yield process, line.split()[2].removesuffix(":")
+        finally:
+            process.kill()
+
+
+def test_sigterm_lets_requests_end_and_takes_no_more(folder: Path) -> None:
+    with serving("--model", f"text={folder}", "--budget", "4MiB") as (process, url):
+        body = {"model": "text", "prompt": [1, 2], "max_tokens": 200, "seed": 1, "stream": True}
+        with (
+            httpx.Client(base_url=url, timeout=60) as client,
+            client.stream("POST", "/v1/completions", json=body) as answer,
+        ):
+            parts = answer.iter_lines()
+            first = next(parts)
+            process.send_signal(signal.SIGTERM)
+            lines = [first, *parts]
+        assert lines[-2] == "data: [DONE]" or lines[-1] == "data: [DONE]"
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0
+        events = [json.loads(line) for line in log.splitlines()]
+        assert [event["event"] for event in events] == ["loaded", "ready", "draining", "request", "ended"]
+        assert events[3]["status"] == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health")
+
+
+@pytest.mark.slow
+def test_second_signal_waits_for_nobody(folder: Path) -> None:
+    with serving("--model", f"text={folder}", "--budget", "4MiB") as (process, url):
+        address = url.removeprefix("http://").split(":")
+        with socket.create_connection((address[0], int(address[1]))) as silent:
+            silent.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+            )
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            events = [json.loads(process.stderr.readline())["event"] for _ in range(3)]
+            assert events == ["loaded", "ready", "draining"]
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_model_that_cannot_be_loaded_ends_the_server_in_one_line(shell: Shell, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/config.json").write_text((folder / "config.json").read_text())
+    done = shell.tmmu("serve", "--model", f"bare={tmp_path / 'bare'}", "--listen", "127.0.0.1:0", "--budget", "8MiB")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert "safetensors" in done.err
+
+
+def test_budget_that_is_too_small_says_what_is_needed(shell: Shell, folder: Path) -> None:
+    for budget in ("100KiB", "1MiB"):
+        done = shell.tmmu("serve", "--model", f"a={folder}", "--listen", "127.0.0.1:0", "--budget", budget)
+        assert (done.code, done.err.split(":")[1].strip()) == (3, "DEVICE_MEMORY"), done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give --model NAME=FOLDER"),
+        (("--model", "a"), "names no model"),
+        (("--model", "a=x", "--model", "a=y"), "two models are called 'a'"),
+        (("--model", "a b=x"), "no space"),
+        (("--model", "a=missing"), "no config.json"),
+        (("--model", "a={folder}", "--listen", "0.0.0.0:0"), "there are no keys"),
+        (("--model", "a={folder}", "--listen", "here"), "no address to listen at"),
+        (("--model", "a={folder}", "--listen", "127.0.0.1:99999"), "no address to listen at"),
+        (("--model", "a={folder}", "--budget", "much"), "--budget"),
+        (("--model", "a={folder}", "--keys", "missing"), "missing"),
+        (("--model", "a={folder}", "--settings", "missing"), "missing"),
+    ],
+)
+def test_bad_calls_are_one_line(shell: Shell, folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = shell.tmmu("serve", *(argument.format(folder=folder) for argument in arguments))
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert words in done.err
+
+
+def test_port_of_another_program_is_refused_before_anything_is_loaded(shell: Shell, folder: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        done = shell.tmmu("serve", "--model", f"a={folder}", "--listen", f"127.0.0.1:{port}", "--json")
+    assert (done.code, json.loads(done.out)["code"]) == (2, "PORT_TAKEN")
+    assert json.loads(done.out)["fields"] == {"port": port}

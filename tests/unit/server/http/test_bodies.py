@@ -1,0 +1,50 @@
+"""Bodies: every field is typed, or named as what is not done."""
+
+import json
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tmmu.errors import InvalidRequest
+from tmmu.server.http.bodies import NEUTRAL, ChatBody, CompletionBody, decode_body
+
+MINIMAL = {"model": "a", "prompt": [1]}
+
+
+def raw_fields(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(kind) if field.type is msgspec.Raw]
+
+
+def test_neutral_values_are_of_fields_that_are_there() -> None:
+    assert set(NEUTRAL) <= {*raw_fields(CompletionBody), *raw_fields(ChatBody)}
+
+
+@pytest.mark.parametrize("name", raw_fields(CompletionBody))
+def test_unsupported_fields_pass_where_they_ask_for_nothing_alone(name: str) -> None:
+    for value in (None, *NEUTRAL.get(name, ())):
+        assert decode_body(json.dumps(MINIMAL | {name: value}).encode(), CompletionBody).model == "a"
+    for value in (True, 7, "x", {"a": 1}, [1], {"a": [[]] * 50}):
+        with pytest.raises(InvalidRequest) as refusal:
+            decode_body(json.dumps(MINIMAL | {name: value}).encode(), CompletionBody)
+        assert refusal.value.fields["param"] == name
+
+
+def test_truth_is_no_number() -> None:
+    for name, value in (("best_of", True), ("echo", 0), ("presence_penalty", False)):
+        with pytest.raises(InvalidRequest):
+            decode_body(json.dumps(MINIMAL | {name: value}).encode(), CompletionBody)
+
+
+@given(st.binary(max_size=200) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
+        st.sampled_from(["model", "prompt", "messages", "role", "content", "n", "stop", "tools"]) | st.text(max_size=3),
+        inner, max_size=5), max_leaves=12,
+).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_any_bytes_are_a_request_or_one_refusal(body: bytes) -> None:
+    for kind in (CompletionBody, ChatBody):
+        with suppress(InvalidRequest):
+            assert isinstance(decode_body(body, kind), kind)

@@ -1,0 +1,67 @@
+"""Settings: who goes before whom, and who is named where one is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.commands import ROOT
+from tmmu.errors import InvalidConfig
+from tmmu.runtime.memory.sizing import Sizing
+from tmmu.server.settings import PREFIX, ServerSettings, load_settings
+
+
+def test_defaults_are_those_of_the_sources() -> None:
+    settings, sizing = load_settings({}), Sizing()
+    assert (settings.os_reserve, settings.safety_margin, settings.minimum) == (
+        sizing.os_reserve,
+        sizing.margin,
+        sizing.minimum,
+    )
+
+
+def test_options_go_before_environment_before_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('budget = "1KiB"\nconcurrency = 3\nmax_batch = 2\n[models]\na = "x"\n')
+    monkeypatch.setenv(f"{PREFIX}BUDGET", "2KiB")
+    monkeypatch.setenv(f"{PREFIX}CONCURRENCY", "4")
+    monkeypatch.setenv(f"{PREFIX}MODELS", '{"b": "y"}')
+    settings = load_settings({"budget": 3072, "device": None}, file)
+    assert (settings.budget, settings.concurrency, settings.max_batch) == (3072, 4, 2)
+    assert settings.models["b"] == Path("y")
+    assert load_settings({}, file).budget == 2048
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "words"),
+    [
+        ({"listen": 3}, "", "--listen"),
+        ({"models": {"a b": "x"}}, "", "--model: a model's name has"),
+        ({"models": {"a" * 129: "x"}}, "", "1 to 128"),
+        ({}, 'budget = "much"', "budget of the settings file: 'much' is not a size"),
+        ({}, "body_bytes = -1", "body_bytes of the settings file"),
+        ({}, "drain_seconds = 0", "drain_seconds"),
+        ({}, "colour = 1", "colour"),
+        ({}, "=", "serve.toml"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, options: dict[str, Any], text: str, words: str) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidConfig) as refusal:
+        load_settings(options, file)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("COLOUR", "red"), ("MAX_BATCH", "many"), ("MODELS", "{")])
+def test_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(PREFIX + name, value)
+    with pytest.raises(InvalidConfig) as refusal:
+        load_settings({})
+    assert name.lower() in str(refusal.value).lower()
+
+
+def test_page_lists_every_setting() -> None:
+    section = (ROOT / "docs/spec/serve.md").read_text().split("\n## Settings\n")[1].split("\n## ")[0]
+    listed = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert listed == list(ServerSettings.model_fields)

@@ -1,0 +1,65 @@
+"""Where a server listens: ``HOST:PORT``, bound before anything is loaded."""
+
+import errno
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from tmmu.errors import InvalidConfig, PortTaken
+
+BACKLOG: Final = 1024
+_FIX: Final = "write HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """An address of this machine and a port; 0: any that is free."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody but this machine reaches it."""
+        return ip_address(self.host).is_loopback
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen(text: str) -> ListenAddress:
+    """``HOST:PORT``, with an IPv6 host in brackets; a name becomes its first address. ``INVALID_CONFIG`` else."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit() and int(port[:6]) < 1 << 16):
+        raise InvalidConfig(f"{text!r:.80} is no address to listen at", fix=_FIX)
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        return ListenAddress(str(ip_address(host)), int(port))
+    except ValueError:
+        pass
+    try:
+        addresses = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidConfig(f"{host!r:.80} is no address of this machine", fix=_FIX) from error
+    return ListenAddress(str(addresses[0][4][0]), int(port))
+
+
+def bind_socket(address: ListenAddress) -> socket.socket:
+    """A listening socket at the port of the address, or a free one. ``PORT_TAKEN`` where somebody else has it."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    # By its protocol asyncio knows that answers are to be sent at once; else a client waits 40 ms for each second part.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(
+                f"another program listens at {address}", fix="end it, or give --listen another port", port=address.port
+            ) from error
+        raise InvalidConfig(f"{address}: {error.strerror}", fix=_FIX) from error
+    listener.setblocking(False)  # noqa: FBT003 - the socket's own way
+    return listener

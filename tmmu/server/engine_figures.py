@@ -1,0 +1,92 @@
+"""What an engine knows of its memory and its steps, as named numbers."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tmmu.engine.engine import Engine
+    from tmmu.runtime.memory.usage import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFigure:
+    """A number; ``is_counter``: it only grows."""
+
+    name: str
+    help: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_counter: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFigures:
+    """The numbers of one model's engine."""
+
+    model: str
+    figures: tuple[EngineFigure, ...]
+
+
+def read_figures(model: str, engine: "Engine") -> EngineFigures:
+    """The numbers of an engine now. Waits for no step."""
+    return EngineFigures(
+        model=model,
+        figures=(
+            *(figure for name, usage in engine.usage.items() for figure in _segment_figures(name, usage)),
+            *_step_figures(engine),
+            *_swap_figures(engine),
+            *_stream_figures(engine),
+        ),
+    )
+
+
+def _segment_figures(name: str, usage: "Usage") -> Iterator[EngineFigure]:
+    """Of a segment: its bytes, and how many of the free ones lie in gaps, outside the largest free run."""
+    sizes = {
+        "capacity": ("Bytes of a segment.", usage.capacity),
+        "used": ("Bytes of a segment in use.", usage.used),
+        "peak": ("The most bytes of a segment that were in use.", usage.peak),
+        "largest_free": ("The largest free run of a segment.", usage.largest_free),
+        "gap": ("Free bytes of a segment outside its largest free run.", usage.free - usage.largest_free),
+    }
+    for kind, (words, value) in sizes.items():
+        yield EngineFigure(name=f"tmmu_segment_{kind}_bytes", help=words, value=value, labels={"segment": name})
+
+
+def _step_figures(engine: "Engine") -> Iterator[EngineFigure]:
+    steps, rows = engine.scheduler.steps, engine.scheduler.rows
+    yield EngineFigure(name="tmmu_steps", help="Steps run, parts of prompts too.", value=steps, is_counter=True)
+    yield EngineFigure(name="tmmu_decoded_rows", help="Rows of steps that decoded.", value=rows, is_counter=True)
+    yield EngineFigure(
+        name="tmmu_waiting_requests", help="Requests for steps that wait.", value=engine.scheduler.waiting_requests
+    )
+    shapes = engine.bound_shapes
+    words = "Steps whose shape was planned already."
+    yield EngineFigure(name="tmmu_step_plan_hits", help=words, value=max(steps - shapes, 0), is_counter=True)
+    words = "Shapes of steps that were planned, judged and bound."
+    yield EngineFigure(name="tmmu_step_plan_misses", help=words, value=shapes, is_counter=True)
+
+
+def _swap_figures(engine: "Engine") -> Iterator[EngineFigure]:
+    counts, host = engine.host.counts, engine.host
+    yield EngineFigure(name="tmmu_host_capacity_bytes", help="Bytes of the host tier.", value=host.budget)
+    yield EngineFigure(name="tmmu_host_used_bytes", help="Bytes of sessions in the host tier.", value=host.used)
+    for direction, sessions, moved in (
+        ("out", counts.sessions_out, counts.bytes_out),
+        ("in", counts.sessions_in, counts.bytes_in),
+    ):
+        labels = {"direction": direction}
+        words = "Sessions that were moved to the host, or came back."
+        yield EngineFigure(name="tmmu_swapped_sessions", help=words, value=sessions, labels=labels, is_counter=True)
+        words = "Bytes of sessions that were moved."
+        yield EngineFigure(name="tmmu_swapped_bytes", help=words, value=moved, labels=labels, is_counter=True)
+
+
+def _stream_figures(engine: "Engine") -> Iterator[EngineFigure]:
+    """Of weights that stream; nothing where they stay."""
+    if engine.stream is not None:
+        figures = engine.stream.figures
+        words = {"passes": "Passes over weights that stream.", "moved_bytes": "Bytes of weights that were moved."}
+        for name, text in words.items():
+            yield EngineFigure(name=f"tmmu_stream_{name}", help=text, value=figures[name], is_counter=True)

@@ -1,0 +1,61 @@
+"""One prompt and the texts that are to follow it, as the HTTP door hands it to a model's loop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Literal, TypeAlias
+
+from tmmu.engine.sampling import Sampling
+from tmmu.errors import TmmuError
+
+SEED_RANGE: Final = 1 << 64
+FinishReason: TypeAlias = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPiece:
+    """What a token adds to the text of a choice; ``text`` may be empty. ``tokens``: how many there are so far."""
+
+    choice: int
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEnd:
+    """The end of a choice, after its last piece; ``error``: why there is no more, where it failed."""
+
+    choice: int
+    tokens: int
+    reason: FinishReason | None
+    error: TmmuError | None = None
+
+
+TextEvent: TypeAlias = TextPiece | TextEnd
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class GenerationJob:
+    """``choices`` texts of at most ``max_new_tokens`` behind ``prompt``, or of what an encoder makes of it.
+
+    Their numbers begin with ``first_choice``. ``stop_tokens`` end a text beside the model's own end, ``stops`` too,
+    which are texts. ``seed`` is that of the first choice; ``None``: drawn anew. ``on_event`` is called by the loop's
+    thread, for each token and once for the end of each choice, whatever happens; it may not raise or wait.
+    """
+
+    prompt: tuple[int, ...]
+    choices: int
+    first_choice: int
+    max_new_tokens: int
+    sampling: Sampling
+    seed: int | None
+    stop_tokens: tuple[int, ...]
+    stops: tuple[str, ...]
+    on_event: Callable[[TextEvent], object]
+    came: float = field(default_factory=monotonic)
+    """Seconds of the monotonic clock."""
+    is_cancelled: bool = False
+
+    def seed_of(self, index: int) -> int | None:
+        """The seed of a choice, counted from 0: the next numbers, modulo 2**64."""
+        return None if self.seed is None else (self.seed + index) % SEED_RANGE

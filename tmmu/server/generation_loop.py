@@ -1,0 +1,274 @@
+"""The loop of a model: one thread that opens sessions, has the engine's queue run, and chooses tokens, for all clients.
+
+Whatever a client wants goes to the engine's queue at once, and this thread alone runs it: tokens of all texts that
+have their logits are submitted together, so that they share steps. It waits nowhere but in the queue. A job that is
+cancelled has its sessions closed before the next step.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Lock, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tmmu.errors import InternalError, SegmentFull, ServerBusy, TmmuError
+from tmmu.server.generation_job import FinishReason, GenerationJob, TextEnd, TextPiece
+from tmmu.server.logs import log_event
+from tmmu.server.text_writer import TextWriter
+
+if TYPE_CHECKING:
+    import torch
+
+    from tmmu.engine.engine import Engine
+    from tmmu.engine.session import Generation, Session
+    from tmmu.engine.text import Text
+
+JOIN_SECONDS: Final = 60.0
+
+
+class LoopObserver(Protocol):
+    """What is told of texts, for metrics; called by the loop's thread."""
+
+    def session_opened(self) -> None:
+        """A session was opened."""
+
+    def session_closed(self, seconds: float) -> None:
+        """A session was closed, so many seconds after it was opened."""
+
+    def first_token(self, seconds: float) -> None:
+        """A text has its first token, so many seconds after its job came."""
+
+    def next_token(self, seconds: float) -> None:
+        """A text has another token, so many seconds after the one before."""
+
+
+class _Track:
+    """A choice under way: its session, what chooses its tokens, and the logits that it waits for."""
+
+    def __init__(
+        self, job: GenerationJob, index: int, session: "Session", future: "Future[torch.Tensor] | None"
+    ) -> None:
+        self.job, self.index, self.session, self.future = job, index, session, future
+        self.opened = self.last_token = monotonic()
+        self.generation: Generation | None = None
+        self.writer: TextWriter | None = None
+        self.tokens = 0
+        self.is_encoded = False
+        """Whether an encoder has read the prompt, and the decoder is to begin."""
+
+    @property
+    def choice(self) -> int:
+        """Its number among all of a request."""
+        return self.job.first_choice + self.index
+
+
+class GenerationLoop:
+    """Runs jobs on one engine. ``encodes``: the prompt is read by an encoder. ``text``: the tokenizer, where one is."""
+
+    def __init__(
+        self, engine: "Engine", *, name: str, text: "Text | None", encodes: bool, observer: LoopObserver
+    ) -> None:
+        self._engine, self._text, self._encodes, self._observer = engine, text, encodes, observer
+        self._inbox: deque[GenerationJob] = deque()
+        self._tracks: list[_Track] = []
+        self._lock = Lock()
+        self._has_news = self._is_closed = False
+        self._thread = Thread(target=self._run, name=f"tmmu-serve {name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: GenerationJob) -> None:
+        """Has a job run; its events say how it goes. Once the loop is closed it ends at once, with ``SERVER_BUSY``."""
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._inbox.append(job)
+        if is_closed:
+            _end_all(job, ServerBusy("the server is about to end", fix="send the request to another one"))
+        else:
+            self._wake()
+
+    def cancel(self, job: GenerationJob) -> None:
+        """Has a job end before the next step, and its sessions be closed; nothing where it is over."""
+        job.is_cancelled = True
+        self._wake()
+
+    def close(self) -> None:
+        """Ends what is under way, and the thread. Closing again does nothing."""
+        with self._lock:
+            self._is_closed = True
+        self._wake()
+        self._thread.join(JOIN_SECONDS)
+
+    def _wake(self, *_: object) -> None:
+        self._has_news = True
+        self._engine.scheduler.wake()
+
+    def _note(self, _: object) -> None:
+        self._has_news = True
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closed:
+                self._has_news = False
+                self._begin_jobs()
+                for track in tuple(self._tracks):
+                    if track.job.is_cancelled:
+                        self._finish(track, ServerBusy("the request was cancelled", fix="send it again"))
+                    elif track.future is None or track.future.done():
+                        self._guard(track, self._advance)
+                self._engine.scheduler.run_until(lambda: self._has_news)
+        except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
+            log_event("loop_failed", level=logging.ERROR, failure=error)
+            self._end_everything(InternalError(f"the loop of the model has failed: {error}", fix="restart the server"))
+        else:
+            self._end_everything(ServerBusy("the server is about to end", fix="send the request to another one"))
+
+    def _begin_jobs(self) -> None:
+        while self._inbox:
+            job = self._inbox.popleft()
+            try:
+                if job.is_cancelled:
+                    raise ServerBusy("the request was cancelled", fix="send it again")
+                track = self._open(job, 0)
+            except Exception as error:  # noqa: BLE001 - a job that fails is its own
+                _end_all(job, _as_tmmu_error(error))
+                continue
+            self._guard(track, self._read_prompt)
+
+    def _open(self, job: GenerationJob, index: int) -> _Track:
+        """A session for a choice that is to read the prompt itself."""
+        tokens = len(self._engine.start) + job.max_new_tokens if self._encodes else len(job.prompt) + job.max_new_tokens
+        session = self._engine.open(
+            min(tokens, self._engine.limits.max_tokens), source=len(job.prompt) if self._encodes else None
+        )
+        return self._add(_Track(job, index, session, None))
+
+    def _add(self, track: _Track) -> _Track:
+        self._tracks.append(track)
+        self._observer.session_opened()
+        return track
+
+    def _read_prompt(self, track: _Track) -> None:
+        job = track.job
+        if self._encodes:
+            self._wait_for(track, self._engine.enqueue_source(track.session, job.prompt))
+        else:
+            self._wait_for(track, self._engine.enqueue(track.session, job.prompt))
+
+    def _wait_for(self, track: _Track, future: "Future[torch.Tensor]") -> None:
+        track.future = future
+        future.add_done_callback(self._note)
+
+    def _guard(self, track: _Track, step: Callable[[_Track], None]) -> None:
+        """Runs a step of a choice; where it fails, the choice does."""
+        try:
+            step(track)
+        except Exception as error:  # noqa: BLE001 - a choice that fails is its own
+            self._finish(track, _as_tmmu_error(error))
+
+    def _advance(self, track: _Track) -> None:
+        """Chooses the next token of a choice that has its logits, and has it read, if another one follows."""
+        assert track.future is not None
+        logits = track.future.result()
+        if self._encodes and not track.is_encoded:
+            track.is_encoded = True
+            self._wait_for(track, self._engine.enqueue(track.session, self._engine.start))
+            return
+        if track.generation is None:
+            self._begin_text(track)
+            if track.index == 0:
+                self._open_others(track)
+        self._choose(track, logits)
+
+    def _begin_text(self, track: _Track) -> None:
+        job = track.job
+        ends = (*self._engine.stop, *job.stop_tokens)
+        track.generation = track.session.generation(job.max_new_tokens, job.sampling, job.seed_of(track.index), ends)
+        track.generation.is_first = True
+        track.writer = TextWriter(self._text, ends=track.generation.ends, stops=job.stops)
+
+    def _open_others(self, first: _Track) -> None:
+        """Sessions for the other choices of a job: forks, or such as read the prompt themselves, once there is room."""
+        for index in range(1, first.job.choices):
+            try:
+                self._open_fork(first, index)
+            except Exception as error:  # noqa: BLE001 - a choice that fails is its own
+                self._end_choice(first.job, index, _as_tmmu_error(error))
+
+    def _open_fork(self, first: _Track, index: int) -> None:
+        try:
+            track = self._add(_Track(first.job, index, self._engine.fork(first.session), first.future))
+        except SegmentFull:
+            self._guard(self._open(first.job, index), self._read_prompt)
+        else:
+            track.is_encoded = True
+            self._guard(track, self._advance)
+
+    def _choose(self, track: _Track, logits: "torch.Tensor") -> None:
+        assert track.generation is not None
+        assert track.writer is not None
+        token = track.generation.choose(logits)
+        self._time_token(track)
+        text = track.writer.add(token)
+        goes_on = track.generation.goes_on and not track.writer.is_over
+        if goes_on:
+            self._wait_for(track, self._engine.enqueue(track.session, [token]))
+        else:
+            text += track.writer.flush()
+        track.job.on_event(TextPiece(choice=track.choice, text=text, tokens=track.tokens))
+        if not goes_on:
+            self._finish(track, None)
+
+    def _time_token(self, track: _Track) -> None:
+        now = monotonic()
+        track.tokens += 1
+        if track.tokens == 1:
+            self._observer.first_token(now - track.job.came)
+        else:
+            self._observer.next_token(now - track.last_token)
+        track.last_token = now
+
+    def _finish(self, track: _Track, error: TmmuError | None) -> None:
+        """Closes the session of a choice, then says that it is over."""
+        self._tracks.remove(track)
+        try:
+            self._engine.cancel(track.session)
+            track.session.close()
+        except Exception as failure:  # noqa: BLE001 - the others go on
+            error = error or _as_tmmu_error(failure)
+        self._observer.session_closed(monotonic() - track.opened)
+        if track.index == 0 and track.generation is None:  # the others were not opened yet
+            for index in range(1, track.job.choices):
+                self._end_choice(track.job, index, error)
+        reason: FinishReason | None = (
+            None if error else "stop" if track.writer is not None and track.writer.is_over else "length"
+        )
+        track.job.on_event(TextEnd(choice=track.choice, tokens=track.tokens, reason=reason, error=error))
+
+    def _end_choice(self, job: GenerationJob, index: int, error: TmmuError | None) -> None:
+        """The end of a choice that never had a session."""
+        job.on_event(TextEnd(choice=job.first_choice + index, tokens=0, reason=None, error=error))
+
+    def _end_everything(self, error: TmmuError) -> None:
+        with self._lock:
+            self._is_closed = True
+        for track in tuple(self._tracks):
+            self._finish(track, error)
+        while self._inbox:
+            _end_all(self._inbox.popleft(), error)
+
+
+def _end_all(job: GenerationJob, error: TmmuError) -> None:
+    """The end of a job of which no session was opened."""
+    for index in range(job.choices):
+        job.on_event(TextEnd(choice=job.first_choice + index, tokens=0, reason=None, error=error))
+
+
+def _as_tmmu_error(error: Exception) -> TmmuError:
+    """What a client is told: a coded error as it is, of any other that it was ours. The log has its traceback."""
+    if isinstance(error, TmmuError):
+        return error
+    log_event("step_failed", level=logging.ERROR, failure=error)
+    return InternalError(f"{type(error).__name__} in a step", fix="the server's log has more")

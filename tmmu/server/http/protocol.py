@@ -1,0 +1,50 @@
+"""The HTTP protocol of uvicorn with a deadline for the headers of each request: whoever sends none is let go."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class DeadlineProtocol(H11Protocol):
+    """Closes a connection that has no whole request line and headers within ``header_seconds`` of its first byte, or of
+    the connection itself.
+    """
+
+    header_seconds = 10.0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there."""
+        super().connection_made(transport)
+        self._begin()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; where no request is under way, its headers are awaited from now on."""
+        cycle_before = self.cycle
+        if self._deadline is None and (cycle_before is None or cycle_before.response_complete):
+            self._begin()
+        super().data_received(data)
+        if self.cycle is not cycle_before:
+            self._stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _begin(self) -> None:
+        self._deadline = self.loop.call_later(self.header_seconds, self._close)
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.transport.close()

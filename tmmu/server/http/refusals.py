@@ -1,0 +1,63 @@
+"""Refusals as OpenAI's API has them: a status, and an object with ``message``, ``type``, ``param`` and ``code``."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from tmmu.errors import (
+    DeviceMemory,
+    InternalError,
+    InvalidRequest,
+    KeyRefused,
+    ModelUnknown,
+    PromptTooLong,
+    RequestTimeout,
+    RequestTooLarge,
+    SegmentFull,
+    ServerBusy,
+    SessionUnknown,
+    TmmuError,
+    UserError,
+)
+
+RETRY_SECONDS: Final = 1
+STATUSES: Final[Mapping[type[TmmuError], tuple[int, str]]] = {
+    InvalidRequest: (400, "invalid_request_error"),
+    PromptTooLong: (400, "invalid_request_error"),
+    KeyRefused: (401, "authentication_error"),
+    ModelUnknown: (404, "not_found_error"),
+    RequestTimeout: (408, "invalid_request_error"),
+    RequestTooLarge: (413, "invalid_request_error"),
+    SessionUnknown: (500, "server_error"),
+    InternalError: (500, "server_error"),
+    ServerBusy: (503, "server_error"),
+    SegmentFull: (503, "server_error"),
+    DeviceMemory: (503, "server_error"),
+}
+"""Status and type of each cause; of what is not here, 400 where the client can mend it, else 500."""
+
+
+def status_of(error: TmmuError) -> tuple[int, str]:
+    """The HTTP status of an error, and the type that OpenAI's API gives such ones."""
+    fallback = (400, "invalid_request_error") if isinstance(error, UserError) else (500, "server_error")
+    return STATUSES.get(type(error), fallback)
+
+
+def error_object(error: TmmuError) -> dict[str, Any]:
+    """What a client reads of an error; ``param`` names the field of its request, where one is at fault."""
+    message = f"{error.what} ({error.fix})" if error.fix else error.what
+    _, kind = status_of(error)
+    return {"error": {"message": message, "type": kind, "param": error.fields.get("param"), "code": error.code}}
+
+
+def error_response(error: TmmuError) -> Response:
+    """The whole answer to a request that is refused."""
+    status, _ = status_of(error)
+    headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if status in (408, 413):
+        headers["connection"] = "close"  # the rest of the body is not read
+    return Response(msgspec.json.encode(error_object(error)), status, headers, "application/json")

@@ -1,0 +1,40 @@
+"""The log of a server: one JSON object in each line of stderr. No key, prompt or generated text is ever in it."""
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+
+LOGGER: Final = logging.getLogger("tmmu.server")
+_FIELDS: Final = "tmmu_fields"
+
+
+class JsonFormatter(logging.Formatter):
+    """``time``, ``level``, ``event``, and the fields of the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        line |= getattr(record, _FIELDS, {})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_event(event: str, *, level: int = logging.INFO, failure: BaseException | None = None, **fields: Any) -> None:
+    """Writes one line. ``failure``: an exception whose traceback belongs to it."""
+    LOGGER.log(level, event, exc_info=failure, extra={_FIELDS: fields})
+
+
+def set_up_logs(level: str) -> None:
+    """Sends this log and uvicorn's warnings to stderr as JSON; other programs' loggers stay as they are."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    for name, lowest in (("tmmu.server", level.upper()), ("uvicorn", "WARNING")):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(lowest)

@@ -1,0 +1,151 @@
+"""What a server counts, in prometheus' form: of requests, of texts and sessions, and of each engine's memory.
+
+Names begin with ``tmmu_``. Times are seconds, sizes bytes. Requests and texts are counted as they happen; what an
+engine knows is read when somebody asks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tmmu.server.engine_figures import EngineFigures
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+REQUEST_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+TOKEN_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+
+
+class ServerMetrics:
+    """The counters of one server, in a registry of their own. ``figures``: what the engines know now, by model."""
+
+    def __init__(self, figures: Callable[[], Sequence[EngineFigures]]) -> None:
+        registry = self.registry = CollectorRegistry()
+        registry.register(_EngineCollector(figures))
+        self._requests = Counter("tmmu_requests", "Requests by path and status.", ("path", "status"), registry=registry)
+        self._refusals = Counter("tmmu_refusals", "Refusals by code.", ("code",), registry=registry)
+        self._disconnects = Counter("tmmu_disconnects", "Clients that left before the end.", registry=registry)
+        self._seconds = Histogram(
+            "tmmu_request_seconds",
+            "From the headers to the end.",
+            ("path",),
+            buckets=REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self._texts = Gauge("tmmu_texts", "Texts that are generated or wait for room.", ("model",), registry=registry)
+        self._prompt = Counter("tmmu_prompt_tokens", "Tokens of prompts taken on.", ("model",), registry=registry)
+        self._tokens = Counter("tmmu_generated_tokens", "Tokens generated.", ("model",), registry=registry)
+        self._open = Gauge("tmmu_sessions", "Sessions that are open.", ("model",), registry=registry)
+        self._opened = Counter("tmmu_sessions_opened", "Sessions opened.", ("model",), registry=registry)
+        self._closed = Counter("tmmu_sessions_closed", "Sessions closed.", ("model",), registry=registry)
+        self._lifetimes = Histogram(
+            "tmmu_session_seconds", "Lifetimes of sessions.", ("model",), buckets=REQUEST_BUCKETS, registry=registry
+        )
+        self._first = Histogram(
+            "tmmu_first_token_seconds", "To the first token.", ("model",), buckets=REQUEST_BUCKETS, registry=registry
+        )
+        self._next = Histogram(
+            "tmmu_next_token_seconds", "Between tokens.", ("model",), buckets=TOKEN_BUCKETS, registry=registry
+        )
+
+    def note_answer(self, path: str, status: int, seconds: float) -> None:
+        """A request was answered, so many seconds after its headers were there."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def note_refusal(self, code: str) -> None:
+        """A request was refused, before its answer or in it."""
+        self._refusals.labels(code).inc()
+
+    def note_disconnect(self) -> None:
+        """A client left before the end of its answer."""
+        self._disconnects.inc()
+
+    def note_texts(self, model: str, texts: int, prompt_tokens: int) -> None:
+        """So many texts were taken on."""
+        self._texts.labels(model).inc(texts)
+        self._prompt.labels(model).inc(prompt_tokens)
+
+    def note_end_of_texts(self, model: str, texts: int) -> None:
+        """So many texts have ended."""
+        self._texts.labels(model).dec(texts)
+
+    def of_model(self, model: str) -> "ModelMetrics":
+        """What the loop of a model tells."""
+        return ModelMetrics(
+            current=self._open.labels(model),
+            opened=self._opened.labels(model),
+            closed=self._closed.labels(model),
+            lifetimes=self._lifetimes.labels(model),
+            tokens=self._tokens.labels(model),
+            first=self._first.labels(model),
+            following=self._next.labels(model),
+        )
+
+    def page(self) -> bytes:
+        """All of them as ``/metrics`` shows them. Takes locks of engines: not for the event loop."""
+        return generate_latest(self.registry)
+
+
+class ModelMetrics:
+    """The metrics of one model's texts and sessions: a ``LoopObserver``."""
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        *,
+        current: Gauge,
+        opened: Counter,
+        closed: Counter,
+        lifetimes: Histogram,
+        tokens: Counter,
+        first: Histogram,
+        following: Histogram,
+    ) -> None:
+        self._current, self._opened, self._closed, self._lifetimes = current, opened, closed, lifetimes
+        self._tokens, self._first, self._following = tokens, first, following
+
+    def session_opened(self) -> None:
+        """A session was opened."""
+        self._current.inc()
+        self._opened.inc()
+
+    def session_closed(self, seconds: float) -> None:
+        """A session was closed, so many seconds after it was opened."""
+        self._current.dec()
+        self._closed.inc()
+        self._lifetimes.observe(seconds)
+
+    def first_token(self, seconds: float) -> None:
+        """A text has its first token, so many seconds after its job came."""
+        self._tokens.inc()
+        self._first.observe(seconds)
+
+    def next_token(self, seconds: float) -> None:
+        """A text has another token, so many seconds after the one before."""
+        self._tokens.inc()
+        self._following.observe(seconds)
+
+
+class _EngineCollector(Collector):
+    """Reads what engines know when somebody asks."""
+
+    def __init__(self, figures: Callable[[], Sequence[EngineFigures]]) -> None:
+        self._figures = figures
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: engines are not there yet when it is registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """A metric for each figure, with the models as labels."""
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for figures in self._figures():
+            for figure in figures.figures:
+                family = families.get(figure.name)
+                if family is None:
+                    kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
+                    family = families[figure.name] = kind(figure.name, figure.help, labels=("model", *figure.labels))
+                family.add_metric((figures.model, *figure.labels.values()), figure.value)
+        yield from families.values()

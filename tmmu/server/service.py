@@ -1,0 +1,182 @@
+"""A server from its settings to its end: it binds, loads, serves, drains, and gives everything back.
+
+The door is open while models are loaded, so that ``/health`` and ``/ready`` answer. SIGTERM and SIGINT end it: no
+connection is taken any more, requests that are under way have ``drain_seconds``, then their sessions are closed.
+"""
+
+import asyncio
+import gc
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, Final
+
+import uvicorn
+
+from tmmu.errors import InvalidConfig
+from tmmu.server.address import ListenAddress, bind_socket, parse_listen
+from tmmu.server.budget import require_minimum, share_budget
+from tmmu.server.engine_figures import EngineFigures, read_figures
+from tmmu.server.http.app import DoorContext, build_app
+from tmmu.server.http.protocol import DeadlineProtocol
+from tmmu.server.keys import KeyRing, read_keys
+from tmmu.server.logs import log_event, set_up_logs
+from tmmu.server.metrics import ServerMetrics
+from tmmu.server.model_table import ModelTable
+from tmmu.server.served_model import ServedModel, load_model, require_folder, weight_bytes
+from tmmu.server.settings import ServerSettings
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Service:
+    """One server. Made, it has its port; ``run`` loads the models and serves until it is told to end.
+
+    ``INVALID_CONFIG`` for settings that make no sense, ``PORT_TAKEN`` where somebody else listens.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings, self._begin = settings, perf_counter()
+        address = parse_listen(settings.listen)
+        self._keys = _keys_for(settings, address)
+        for folder in settings.models.values():
+            require_folder(folder)
+        if not settings.models:
+            raise InvalidConfig("there is no model to serve", fix="give --model NAME=FOLDER")
+        self._loaded: list[ServedModel] = []
+        self.metrics = ServerMetrics(self._figures)
+        self.models = ModelTable(self.metrics, names=tuple(settings.models), concurrency=settings.concurrency)
+        self._failure: BaseException | None = None
+        self._socket = bind_socket(address)
+        self.address = ListenAddress(address.host, self._socket.getsockname()[1])
+
+    def run(self, on_ready: Callable[["Service"], object] = lambda _: None) -> None:
+        """Serves; ``on_ready`` is called once models answer. Raises what loading them failed of."""
+        set_up_logs(self.settings.log_level)
+        try:
+            asyncio.run(self._serve(on_ready))
+        finally:
+            self._socket.close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve(self, on_ready: Callable[["Service"], object]) -> None:
+        server = _Server(self._config(), self._begin_drain)
+        loading = asyncio.create_task(self._load(server, on_ready))
+        try:
+            await server.serve(sockets=[self._socket])
+        finally:
+            await loading
+            await asyncio.to_thread(self._close)
+        if self._failure is None:
+            log_event("ended")
+
+    def _config(self) -> uvicorn.Config:
+        context = DoorContext(models=self.models, metrics=self.metrics, settings=self.settings, keys=self._keys)
+        protocol = type("Protocol", (DeadlineProtocol,), {"header_seconds": self.settings.receive_seconds})
+        return uvicorn.Config(
+            build_app(context),
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=max(round(self.settings.idle_seconds), 1),
+            timeout_graceful_shutdown=max(round(self.settings.drain_seconds), 1),
+            limit_concurrency=self.settings.connections,
+            h11_max_incomplete_event_size=self.settings.header_bytes,
+        )
+
+    async def _load(self, server: uvicorn.Server, on_ready: Callable[["Service"], object]) -> None:
+        """Loads the models beside the open door; where one fails, the server ends."""
+        try:
+            await asyncio.to_thread(self._load_models)
+        except Exception as error:  # noqa: BLE001 - raised by run
+            self._failure = error
+            server.should_exit = True
+            return
+        if not self.models.is_draining:
+            self.models.set_models(self._loaded)
+            gc.collect()
+            gc.freeze()  # models and code stay: collections between requests look at what those leave behind
+            gc.enable()
+            log_event("ready", address=str(self.address), seconds=round(perf_counter() - self._begin, 3))
+            on_ready(self)
+
+    def _load_models(self) -> None:
+        from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 - seconds to import
+
+        disable_progress_bar()  # type: ignore[no-untyped-call] # each line of the log is JSON
+        require_minimum(self.settings)
+        folders = self.settings.models
+        budgets = share_budget(self.settings.budget, [weight_bytes(folder) for folder in folders.values()])
+        for (name, folder), budget in zip(folders.items(), budgets, strict=True):
+            if self.models.is_draining:
+                return
+            begin = perf_counter()
+            observer = self.metrics.of_model(name)
+            model = load_model(name, folder, self.settings, budget=budget, observer=observer)
+            self._loaded.append(model)
+            sizes: dict[str, Any] = {
+                f"{segment}_bytes": usage.capacity for segment, usage in model.engine.usage.items()
+            }
+            seconds = round(perf_counter() - begin, 3)
+            log_event("loaded", model=name, seconds=seconds, longest=model.longest, **sizes)
+
+    def _begin_drain(self) -> None:
+        self.models.is_draining = True
+        log_event("draining", texts=self.models.texts)
+
+    def _figures(self) -> list[EngineFigures]:
+        return [read_figures(model.name, model.engine) for model in self.models.models]
+
+    def _close(self) -> None:
+        for model in self._loaded:
+            model.close()
+
+
+class _Server(uvicorn.Server):
+    """Ends by a signal with what it has to say, and not by the signal itself."""
+
+    def __init__(self, config: uvicorn.Config, on_drain: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._on_drain = on_drain
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Block in which SIGTERM and SIGINT end the server; at the second one requests are not waited for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals go to the main thread alone
+            return
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 - the names are uvicorn's
+        """A signal came."""
+        self.force_exit = self.should_exit
+        if not self.should_exit:
+            self._on_drain()
+        self.should_exit = True
+
+
+def _keys_for(settings: ServerSettings, address: ListenAddress) -> KeyRing | None:
+    """The keys of the settings; without any, ``INVALID_CONFIG`` for an address that others reach."""
+    if settings.keys is not None:
+        return read_keys(settings.keys)
+    if not address.is_loopback:
+        raise InvalidConfig(
+            f"{address} is reached by other machines, and there are no keys",
+            fix="give --keys FILE, or listen at 127.0.0.1",
+        )
+    return None

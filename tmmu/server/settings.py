@@ -1,0 +1,141 @@
+"""What a server is told: by options, then by the environment (``TMMU_SERVE_…``), then by a TOML file, then by defaults.
+
+Bytes that are left to others, and the least to start with, are those of ``tmmu.runtime.memory.sizing``, which imports
+torch: a fault of the settings is to cost no wait for that.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tmmu.codec.files import read_file
+from tmmu.errors import InvalidConfig, TmmuError
+from tmmu.planner.arenas import parse_size
+
+PREFIX: Final = "TMMU_SERVE_"
+FILE_LIMIT: Final = 1 << 20
+LONGEST_NAME: Final = 128
+GIB: Final = 1 << 30
+
+
+def _bytes(value: object) -> object:
+    """A size in text as bytes; what is no text is pydantic's to check."""
+    try:
+        return parse_size(value) if isinstance(value, str) else value
+    except TmmuError as error:
+        raise ValueError(error.what) from error
+
+
+def _named(name: str) -> str:
+    if not (0 < len(name) <= LONGEST_NAME and name.isascii() and name.isprintable() and " " not in name):
+        raise ValueError(f"a model's name has 1 to {LONGEST_NAME} printable characters of ASCII, and no space")
+    return name
+
+
+Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
+ModelName = Annotated[str, BeforeValidator(lambda name: _named(str(name)))]
+
+
+class ServerSettings(BaseSettings):
+    """The settings of one server; sizes are bytes or text such as ``2GiB``, times are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    models: dict[ModelName, Path] = Field(default={}, description="Folders by the names under which they are served.")
+    listen: str = Field(default="127.0.0.1:8000", description="HOST:PORT.")
+    keys: Path | None = Field(default=None, description="A file with a key in each line; none: loopback alone.")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where the models run.")
+    random_weights: int | None = Field(default=None, ge=0, lt=1 << 63, description="The seed of random weights.")
+
+    budget: Size | None = Field(default=None, description="Bytes of all models and their sessions.")
+    os_reserve: Size = Field(default=2 * GIB, description="Without a budget: bytes left to the system.")
+    safety_margin: Size = Field(default=GIB, description="Without a budget: bytes left free beside that.")
+    minimum: Size = Field(default=8 * GIB, description="Without a budget: the least bytes to start with.")
+    max_tokens: Count | None = Field(default=None, description="The longest session; none: the model's own longest.")
+    max_sessions: Count = Field(default=8, description="Without a budget: the longest sessions with room together.")
+    max_batch: Count = Field(default=8, description="Sessions that a step decodes at most.")
+    host: Size = Field(default=0, description="Host memory for sessions that make room for others.")
+    policy: str | None = Field(default=None, description="Who leaves; none: hold, or lru where there is host memory.")
+
+    concurrency: Count = Field(default=64, description="Texts that are generated or wait for room, of all clients.")
+    connections: Count = Field(default=1000, description="Connections that are open at once.")
+    body_bytes: Size = Field(default=4 << 20, description="The longest body of a request.")
+    header_bytes: Annotated[int, BeforeValidator(_bytes), Field(ge=1024)] = Field(
+        default=32 << 10, description="The longest request line and headers."
+    )
+    messages: Count = Field(default=1024, description="Messages of a chat at most.")
+
+    receive_seconds: Seconds = Field(default=10, description="For a client to send headers, and then a body.")
+    send_seconds: Seconds = Field(default=30, description="For a client to take a part of an answer.")
+    idle_seconds: Seconds = Field(default=30, description="Between the requests of a connection.")
+    drain_seconds: Seconds = Field(default=30, description="For requests to end after SIGTERM.")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Of the log on stderr.")
+
+
+def load_settings(options: Mapping[str, Any], file: Path | None = None) -> ServerSettings:
+    """The settings of options that are not ``None``, environment and file. ``INVALID_CONFIG`` names the culprit.
+
+    A name that no setting has is refused, wherever it stands.
+    """
+    values = {name: value for name, value in options.items() if value is not None}
+    in_file = {} if file is None else _read_file(file)
+    unknown = sorted(
+        name
+        for name in os.environ
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() not in ServerSettings.model_fields
+    )
+    if unknown:
+        raise InvalidConfig(f"{unknown[0]}: no setting has that name", fix=_fix())
+
+    class Sourced(ServerSettings):
+        """The settings, with the file's behind the environment's."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the names are pydantic's
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, in_file)
+
+    try:
+        return Sourced(**values)
+    except ValidationError as error:
+        raise _refusal(error, values, in_file) from error
+    except ValueError as error:  # an environment variable that is no JSON
+        raise InvalidConfig(" ".join(str(error).split())[:200], fix=_fix()) from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_file(path, limit=FILE_LIMIT).decode())
+    except ValueError as error:
+        raise InvalidConfig(f"{path}: {error}", fix="write it as TOML") from error
+
+
+def _refusal(error: ValidationError, options: Mapping[str, Any], in_file: Mapping[str, Any]) -> InvalidConfig:
+    """The first fault of a setting, with where it was said."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else "settings"
+    if name in options:
+        place = "--" + name.removesuffix("s").replace("_", "-") if name == "models" else "--" + name.replace("_", "-")
+    elif PREFIX + name.upper() in {variable.upper() for variable in os.environ}:
+        place = PREFIX + name.upper()
+    else:
+        place = f"{name} of the settings file" if name in in_file else name
+    return InvalidConfig(f"{place}: {first['msg'].removeprefix('Value error, ')}", fix=_fix())
+
+
+def _fix() -> str:
+    return "docs/spec/serve.md lists the settings"
