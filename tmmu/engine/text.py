@@ -39,23 +39,34 @@ class Text:
 
 
 class TextStream:
-    """The text of tokens that come one by one: ``add`` returns what is new and no longer changes."""
+    """The text of tokens that come one by one: ``add`` returns what is new and no longer changes.
+
+    Each call decodes the tokens since the last two that let something out: what a token says depends on the one before
+    it (a space, the bytes of a character), and not on earlier ones. So a text costs as many decoded tokens as it has,
+    times a constant.
+    """
 
     def __init__(self, text: Text) -> None:
         self._text = text
         self._tokens: list[int] = []
-        self._printed = 0
+        """From ``_shown`` tokens on they are new; those before are context, which was let out."""
+        self._shown = 0
 
     def add(self, token: int) -> str:
         """The characters that this token finishes."""
         self._tokens.append(token)
-        whole = self._text.decode(self._tokens)
-        return "" if whole.endswith(_UNFINISHED) else self._new(whole)
+        new = self._new()
+        if not new or new.endswith(_UNFINISHED):
+            return ""
+        del self._tokens[: self._shown]
+        self._shown = len(self._tokens)
+        return new
 
     def rest(self) -> str:
         """What was held back for characters that nothing finished."""
-        return self._new(self._text.decode(self._tokens))
-
-    def _new(self, whole: str) -> str:
-        new, self._printed = whole[self._printed :], len(whole)
+        new, self._shown = self._new(), len(self._tokens)
         return new
+
+    def _new(self) -> str:
+        """The text of the new tokens, behind that of their context."""
+        return self._text.decode(self._tokens)[len(self._text.decode(self._tokens[: self._shown])) :]

@@ -1,6 +1,7 @@
 """``tmmu generate``: text and tokens as they come, what the run took, and refusals in one line."""
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,39 @@ def test_characters_of_several_tokens_come_whole(folder: Path) -> None:
     cut = TextStream(text)
     assert [cut.add(token) for token in tokens[:2]] == ["a", ""]
     assert cut.rest() == "\ufffd"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words", "pieces"])
+def test_text_of_a_stream_is_that_of_all_tokens_and_costs_as_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, tokens = tokenizer_of(kind)
+    decoded: list[int] = []
+    decode = text.decode
+    monkeypatch.setattr(text, "decode", lambda part: decoded.append(len(part)) or decode(part))
+    stream = TextStream(text)
+    pieces = [stream.add(token) for token in tokens]
+    assert "".join(pieces) + stream.rest() == decode(tokens)
+    assert sum(decoded) < 12 * len(tokens)
+
+
+def tokenizer_of(kind: str) -> tuple[Text, list[int]]:
+    """A tokenizer of bytes, of words (with ## inside of them), or of pieces with their spaces; 600 tokens of it."""
+    text = Text.__new__(Text)
+    generator = random.Random(0)
+    if kind == "bytes":
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        text._tokenizer = tokenizer
+        return text, text.encode("aé 漢b, 🎈" * 40)
+    vocabulary = {"<s>": 0}
+    names = ["un", "##able", "##s", "go", "."] if kind == "words" else ["▁un", "able", "s", "▁go", "▁", "."]
+    vocabulary |= {name: number for number, name in enumerate(names, 1)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<s>"))
+    tokenizer.decoder = decoders.WordPiece(cleanup=False) if kind == "words" else decoders.Metaspace()
+    tokenizer.add_special_tokens(["<s>"])
+    text._tokenizer = tokenizer
+    return text, [generator.randrange(len(vocabulary)) for _ in range(600)]
 
 
 @pytest.mark.parametrize(
