@@ -43,13 +43,13 @@ def test_every_metric_moves(server: RunningServer) -> None:
 
 def test_gauges_say_what_is_now(server: RunningServer) -> None:
     engine = server.engine("text")
-    with engine.open(64) as first, engine.open(96):
+    with engine.open(64) as first, engine.open(96) as second:
         first.prefill([1])
         first.close()
         now = samples(server)
     usage = engine.usage
     label = 'model="text",segment="data"'
-    assert now[f"tmmu_segment_used_bytes{{{label}}}"] == 96 * engine.geometry.token_bytes
+    assert now[f"tmmu_segment_used_bytes{{{label}}}"] == second.arena_bytes
     assert now[f"tmmu_segment_capacity_bytes{{{label}}}"] == usage["data"].capacity
     assert now[f"tmmu_segment_gap_bytes{{{label}}}"] == 64 * engine.geometry.token_bytes
     assert now[f"tmmu_segment_peak_bytes{{{label}}}"] == usage["data"].peak
