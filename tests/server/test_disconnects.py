@@ -19,7 +19,9 @@ def connect(server: RunningServer) -> socket.socket:
 
 def send(connection: socket.socket, body: dict[str, Any]) -> None:
     data = json.dumps(body).encode()
-    lines = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+    """A request after which the server closes the connection."""
+    named = ("Host: localhost", "Content-Type: application/json", "Connection: close")
+    lines = ("POST /v1/completions HTTP/1.1", *named)
     head = "\r\n".join((*lines, f"Content-Length: {len(data)}", "", ""))
     connection.sendall(head.encode() + data)
 

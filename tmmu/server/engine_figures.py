@@ -35,8 +35,6 @@ def read_figures(model: str, engine: "Engine") -> EngineFigures:
         figures=(
             *(figure for name, usage in engine.usage.items() for figure in _segment_figures(name, usage)),
             *_step_figures(engine),
-            *_swap_figures(engine),
-            *_stream_figures(engine),
         ),
     )
 
@@ -66,27 +64,3 @@ def _step_figures(engine: "Engine") -> Iterator[EngineFigure]:
     yield EngineFigure(name="tmmu_step_plan_hits", help=words, value=max(steps - shapes, 0), is_counter=True)
     words = "Shapes of steps that were planned, judged and bound."
     yield EngineFigure(name="tmmu_step_plan_misses", help=words, value=shapes, is_counter=True)
-
-
-def _swap_figures(engine: "Engine") -> Iterator[EngineFigure]:
-    counts, host = engine.host.counts, engine.host
-    yield EngineFigure(name="tmmu_host_capacity_bytes", help="Bytes of the host tier.", value=host.budget)
-    yield EngineFigure(name="tmmu_host_used_bytes", help="Bytes of sessions in the host tier.", value=host.used)
-    for direction, sessions, moved in (
-        ("out", counts.sessions_out, counts.bytes_out),
-        ("in", counts.sessions_in, counts.bytes_in),
-    ):
-        labels = {"direction": direction}
-        words = "Sessions that were moved to the host, or came back."
-        yield EngineFigure(name="tmmu_swapped_sessions", help=words, value=sessions, labels=labels, is_counter=True)
-        words = "Bytes of sessions that were moved."
-        yield EngineFigure(name="tmmu_swapped_bytes", help=words, value=moved, labels=labels, is_counter=True)
-
-
-def _stream_figures(engine: "Engine") -> Iterator[EngineFigure]:
-    """Of weights that stream; nothing where they stay."""
-    if engine.stream is not None:
-        figures = engine.stream.figures
-        words = {"passes": "Passes over weights that stream.", "moved_bytes": "Bytes of weights that were moved."}
-        for name, text in words.items():
-            yield EngineFigure(name=f"tmmu_stream_{name}", help=text, value=figures[name], is_counter=True)

@@ -84,8 +84,7 @@ def load_model(
         max_tokens=settings.max_tokens,
         max_sessions=settings.max_sessions,
         max_batch=settings.max_batch,
-        host=settings.host,
-        policy=settings.policy or ("lru" if settings.host else "hold"),
+        policy="hold",  # whoever finds no room waits for it
         reserve=0 if budget is not None else settings.os_reserve + settings.safety_margin,
     )
     try:

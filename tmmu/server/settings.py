@@ -61,8 +61,6 @@ class ServerSettings(BaseSettings):
     max_tokens: Count | None = Field(default=None, description="The longest session; none: the model's own longest.")
     max_sessions: Count = Field(default=8, description="Without a budget: the longest sessions with room together.")
     max_batch: Count = Field(default=8, description="Sessions that a step decodes at most.")
-    host: Size = Field(default=0, description="Host memory for sessions that make room for others.")
-    policy: str | None = Field(default=None, description="Who leaves; none: hold, or lru where there is host memory.")
 
     concurrency: Count = Field(default=64, description="Texts that are generated or wait for room, of all clients.")
     connections: Count = Field(default=1000, description="Connections that are open at once.")

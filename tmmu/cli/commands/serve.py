@@ -53,10 +53,6 @@ def serve(  # noqa: PLR0913 - options
         int | None,
         typer.Option(metavar="N", min=1, help="Without --budget, have room for N of the longest sessions. Default: 8."),
     ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Let sessions make room for others in this much host memory. Default: 0."),
-    ] = None,
     device: Annotated[options.Device | None, typer.Option(help="Run the models here. Default: cpu.")] = None,
     random_weights: Annotated[
         int | None,
@@ -75,7 +71,6 @@ def serve(  # noqa: PLR0913 - options
         "budget": None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
         "max_tokens": max_tokens,
         "max_sessions": max_sessions,
-        "host": None if host is None else parse_option("--host", lambda: parse_size(host)),
         "device": device,
         "random_weights": random_weights,
     }
