@@ -16,16 +16,17 @@ from tmmu.passes.lowering.rewrite_program import rewrite_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit.curve import step_curve
 from tmmu.planner.fit.fit_step import FittedStep, PlanSettings, fit_point, judge_step
-from tmmu.planner.fit.forms import LEVER_NAMES
+from tmmu.planner.fit.forms import ALL_NAMES, LEVER_NAMES, OFFLOAD
+from tmmu.planner.fit.offload.offload_step import offload_step
 from tmmu.runtime.compare.sanitize import run_sanitized
 from tmmu.runtime.execute.bind import bind
 from tmmu.runtime.execute.executor import Executor
 
 ARENAS = default_arenas()
 SETTINGS = PlanSettings(preset="train_full", token=TOKEN)
-LEVERS = {**{name: (name,) for name in LEVER_NAMES}, "all": LEVER_NAMES}
+LEVERS = {**{name: (name,) for name in ALL_NAMES}, "all": LEVER_NAMES}
 EVERY = [(name, levers) for name in ARCHITECTURES for levers in LEVERS]
-SAMPLE = {("convolutions", "all")}
+SAMPLE = {("convolutions", "all"), ("convolutions", "offload")}
 SLOW = {("transformer", "all"), ("lora", "all")}
 CASES = [
     pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.slow if case in SLOW else pytest.mark.long)
@@ -41,6 +42,9 @@ OPTIMIZERS = {
 def fitted_step(name: str, levers: str) -> FittedStep:
     """The least that these levers make of the step."""
     curve = step_curve(training_step(name), ARENAS, LEVERS[levers])
+    if levers == OFFLOAD:
+        limits = (curve.points[-1].peak * share // 20 for share in range(8, 20))
+        return next(fitted for limit in limits if (fitted := offload_step(curve, limit, SETTINGS)) is not None)
     return judge_step(curve, fit_point(curve, len(curve.points) - 1, SETTINGS), SETTINGS)
 
 
@@ -119,6 +123,6 @@ def test_fitted_step_takes_what_its_plan_says_and_operators_what_they_declare(na
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in ARCHITECTURES])
 def test_all_levers_take_less_than_any_alone(name: str) -> None:
-    least = {levers: fitted_step(name, levers).live for levers in LEVERS}
+    least = {levers: fitted_step(name, levers).live for levers in LEVERS if levers != OFFLOAD}
     assert least["all"] <= min(least.values())
     assert least["all"] < fitted_step(name, "takeover").live

@@ -66,19 +66,19 @@ def largest_plan(
         near=limit.near,
     )
     answers = max_sizes(trace, request)
-    found = answers.fitted or answers.as_it_is
-    if found is None:
+    largest = answers.fitted or answers.as_it_is
+    if largest is None:
         raise InternalError("a search that found nothing did not say so")
-    traced = next(plan for plan in plans.values() if plan.graph is found.graph)
-    fitted = found.fitted
+    traced = next(plan for plan in plans.values() if plan.graph is largest.graph)
+    fitted = largest.fitted
     return MaxSize(
-        size=found.size,
+        size=largest.size,
         plan=traced if fitted is None else MemoryPlan(graph=fitted.graph, plan=fitted.plan, assumed=traced.assumed),
         sizes=answers.traces,
-        predicted=found.is_predicted,
-        unit=found.unit,
-        extra_time_ppm=found.extra_time,
-        refusal=found.refusal,
+        predicted=largest.is_predicted,
+        unit=largest.unit,
+        extra_time_ppm=largest.extra_time,
+        refusal=largest.refusal,
     )
 
 

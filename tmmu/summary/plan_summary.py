@@ -10,7 +10,7 @@ from tmmu.eager.peak import EagerFigures, eager_figures
 from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import INPUT, Graph
 from tmmu.ir.plan import JOINT, Arenas, Plan, segment_bytes, slabs_of
-from tmmu.ir.rewrite import SUBLIST
+from tmmu.ir.rewrite import FROM_HOST, SUBLIST
 from tmmu.planner.metrics import arena_reuse
 from tmmu.summary.plan_contents import CallerInput, StatePart, caller_inputs, loss_text, state_parts
 
@@ -110,6 +110,8 @@ class RingLine:
 class FitLine:
     """What a rewritten graph's plan says of it: of which base, ops that run again or are parts of lists, and the cost.
 
+    ``from_host``: values that go to the host and come back.
+
     ``flops`` and ``bytes`` (written again) are exact, ``time_ppm`` of the base's is estimated; ``budget_bytes`` is
     ``None`` where there was none.
     """
@@ -117,6 +119,7 @@ class FitLine:
     base_hash: str
     again: int
     sublists: int
+    from_host: int
     flops: int
     bytes: int
     time_ppm: int
@@ -288,6 +291,7 @@ def fit_line(plan: Plan) -> FitLine | None:
         base_hash=fit.rewrite.base_hash.hex(),
         again=sum(kinds[kind] for kind in AGAIN),
         sublists=kinds[SUBLIST],
+        from_host=kinds[FROM_HOST],
         flops=fit.cost.flops,
         bytes=fit.cost.bytes,
         time_ppm=fit.cost.time_ppm,

@@ -26,7 +26,7 @@ from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 from tmmu.planner.fit.fit_step import PPM, PlanSettings
-from tmmu.planner.fit.forms import LEVER_NAMES
+from tmmu.planner.fit.forms import ALL_NAMES, LEVER_NAMES, OFFLOAD, ON_REQUEST
 from tmmu.planner.sizes.first_sizes import size_unit
 from tmmu.planner.sizes.max_size import SizeRequest, max_sizes
 from tmmu.report.contents import report_contents
@@ -63,7 +63,10 @@ class FitCommandOptions(OptionGroup):
     ] = None
     only: Annotated[
         str | None,
-        typer.Option(metavar="LEVERS", help=f"Use only these of {', '.join(LEVER_NAMES)}. Default: all of them."),
+        typer.Option(
+            metavar="LEVERS",
+            help=f"Use only these of {', '.join(ALL_NAMES)}. Default: all but {', '.join(ON_REQUEST)}.",
+        ),
     ] = None
     allow: Annotated[
         Literal["near"] | None,
@@ -155,6 +158,12 @@ def fit_job(
         raise InvalidConfig(
             "no limit is named", fix="give --budget SIZE, --step SIZE or --at-most PERCENT, or --curve to see them all"
         )
+    levers = LEVER_NAMES if limits.only is None else _parse_levers(limits.only)
+    if OFFLOAD in levers and (limits.largest is not None or (limits.budget is None and limits.step is None)):
+        raise InvalidConfig(
+            f"--only: {OFFLOAD} says how much leaves the device by a limit for one size",
+            fix="add --budget SIZE or --step SIZE, without --max, or leave it out",
+        )
     axis = None if limits.largest is None else _axis(request, limits)
     path = Path(model.name) if limits.output is None else parse_file(limits.output, "--output")
     path = path / model.name if path.is_dir() else path
@@ -165,7 +174,7 @@ def fit_job(
         budget=_size("--budget", limits.budget),
         step=_size("--step", limits.step),
         at_most=None if limits.at_most is None else _parse_percent(limits.at_most),
-        levers=LEVER_NAMES if limits.only is None else _parse_levers(limits.only),
+        levers=levers,
         near=limits.allow == "near",
         reserve=parse_reserve(limits.reserve),
         folder=path.parent.absolute(),
@@ -218,10 +227,10 @@ def _parse_percent(text: str) -> int:
 
 def _parse_levers(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in LEVER_NAMES]
+    unknown = [name for name in names if name not in ALL_NAMES]
     if unknown:
-        raise InvalidConfig(f"--only: no lever {unknown[0]!r:.40}", fix=f"use some of {', '.join(LEVER_NAMES)}")
-    return tuple(name for name in LEVER_NAMES if name in names)
+        raise InvalidConfig(f"--only: no lever {unknown[0]!r:.40}", fix=f"use some of {', '.join(ALL_NAMES)}")
+    return tuple(name for name in ALL_NAMES if name in names)
 
 
 def run_fit(job: FitJob) -> int:

@@ -19,7 +19,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST
+from tmmu.ir.rewrite import FROM_HOST, PARTIAL_KINDS, SUBLIST
 from tmmu.planner.token import token_from_seed
 
 BaseFile = Annotated[
@@ -97,7 +97,8 @@ def _meaning_lines(job: VerifyJob, plan: Plan, base: Graph | None) -> list[str]:
     pieces = sum(counts[kind] for kind in PARTIAL_KINDS)
     parts = f"parts of lists {counts[SUBLIST]}" + (f", other parts {pieces}" if pieces else "")
     near = f"; near, not equal: {', '.join(plan.fit.near)}" if plan.fit.near else ""
-    return [f"means its base: {job.base}, {len(base.ops)} ops; run again {again}, {parts}{near}"]
+    host = f", to the host and back {counts[FROM_HOST]}" if counts[FROM_HOST] else ""
+    return [f"means its base: {job.base}, {len(base.ops)} ops; run again {again}, {parts}{host}{near}"]
 
 
 def _token_of(plan: Plan, token: bytes | None) -> bytes | None:

@@ -12,11 +12,12 @@ from tmmu.driver import Compiled
 from tmmu.eager.peak import eager_figures
 from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import Graph
-from tmmu.ir.rewrite import Rewrite
+from tmmu.ir.rewrite import TO_HOST, Rewrite
 from tmmu.planner.fit.curve import CurvePoint
 from tmmu.planner.fit.fit_graph import Fitting, Stage, op_text
-from tmmu.planner.fit.fit_step import PPM
-from tmmu.planner.fit.forms import LEVERS
+from tmmu.planner.fit.fit_step import PPM, FittedStep
+from tmmu.planner.fit.forms import LEVERS, OFFLOAD, RECOMPUTE
+from tmmu.planner.fit.offload.offload_step import LINK
 from tmmu.summary.plan_summary import memory_of, stack_peaks
 
 HEADING: Final = ("lever", "step", "extra time", "extra FLOPs", "bits")
@@ -107,7 +108,8 @@ def _stage_row(stage: Stage, report: FitReport) -> tuple[str, ...]:
         return ("as it is", size(stage.live), "", "", "")
     what = WHAT[stage.lever]
     reruns = report.fitting.fitted.reruns
-    count = f": {reruns} ops" if stage.lever == LEVERS[-1][0] else ""
+    counts = {RECOMPUTE: f": {reruns} ops", OFFLOAD: f": {size(report.fitting.fitted.host_bytes)}"}
+    count = counts.get(stage.lever, "")
     time, flops = _time_ppm(stage.time, report), _flops_ppm(stage.flops, report)
     return (f"{stage.lever}: {what}{count}", size(stage.live), f"~{_with_sign(time)}", _with_sign(flops), stage.bits)
 
@@ -141,6 +143,8 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     rows = again_rows(fitted.graph, fitted.rewrite)[:LISTED]
     if rows:
         yield f"computed again, most: {'; '.join(map(_again_text, rows))}"
+    if fitted.host_bytes:
+        yield _host_line(fitted, graph)
     peaks = stack_peaks(fitted.plan, fitted.graph, LISTED)
     if peaks:
         kept = (f"{size(b.bytes)} of {b.op}" + (f" ({b.source})" if b.source else "") for b in peaks[0].buffers)
@@ -152,6 +156,16 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     device = "" if graph.target == "cpu" else f" --device {graph.target}"
     command = f"tmmu run {report.model}{device} --plan {report.files[-1].name} --check"
     yield f"run it, with the other options of the model here: {command}"
+
+
+def _host_line(fitted: FittedStep, graph: Graph) -> str:
+    """What is in host memory for a while, and what that gains."""
+    values = fitted.rewrite.kind.count(TO_HOST)
+    host = "page-locked host memory" if graph.target == "cuda" else "host memory"
+    gain = "" if graph.target == "cuda" else "; a CPU has no other memory, so that this frees none of it"
+    return (
+        f"in {host} for a while: {size(fitted.host_bytes)}, {values} values, at {LINK.link / 1e9:g} GB/s each way{gain}"
+    )
 
 
 def _again_text(row: AgainRow) -> str:
@@ -199,6 +213,7 @@ def record(report: FitReport) -> dict[str, Any]:
         "extra_flops": fitted.flops,
         "extra_flops_ppm": _flops_ppm(fitted.flops, report),
         "reruns": fitted.reruns,
+        "host_bytes": fitted.host_bytes,
         "order": fitted.order,
         "near": list(plan_fit.near) if plan_fit else [],
         "floor_bytes": fitting.floor.bytes,

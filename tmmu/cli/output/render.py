@@ -96,7 +96,8 @@ def rewrite_line(fit: FitLine | None) -> list[str]:
     if fit is None:
         return []
     extra = f"{size(fit.bytes)} written again, {fit.flops} FLOPs more, about {fit.time_ppm / 10_000:.1f} % more time"
-    parts = f"rewritten: run again {fit.again} ({extra}), parts of lists {fit.sublists}"
+    host = f", to the host and back {fit.from_host}" if fit.from_host else ""
+    parts = f"rewritten: run again {fit.again} ({extra}), parts of lists {fit.sublists}{host}"
     levers = f"; levers: {', '.join(fit.levers)}" if fit.levers else ""
     budget = "" if fit.budget_bytes is None else f"; for {size(fit.budget_bytes)}"
     near = f"; near, not equal: {', '.join(fit.near)}" if fit.near else ""

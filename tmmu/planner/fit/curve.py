@@ -14,7 +14,7 @@ from typing import Final
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec
 from tmmu.ir.rewrite import Rewrite
-from tmmu.planner.fit.forms import LEVERS, RECOMPUTE, TAKEOVER, Form, StepForms
+from tmmu.planner.fit.forms import FREE_NAMES, RECOMPUTE, TAKEOVER, Form, StepForms
 from tmmu.planner.fit.orders import Order
 from tmmu.planner.fit.search import MOST_FAILURES, Point, Search
 from tmmu.planner.fit.seeds.block_boundaries import block_boundaries
@@ -119,7 +119,7 @@ class StepFrames:
             for form in forms.of(levers)
             for name, order in form.orders_of(levers)
         ]
-        names = tuple(name for name, _ in LEVERS if name in levers and name != RECOMPUTE)
+        names = tuple(name for name in FREE_NAMES if name in levers)
         return cls(forms=forms, levers=names, starts=tuple(starts))
 
     def curve(self, *, again: bool) -> StepCurve:

@@ -20,7 +20,8 @@ from tmmu.planner.fit.curve import StepCurve, StepFrames
 from tmmu.planner.fit.early_updates import gradient_readers
 from tmmu.planner.fit.fit_step import MOST_PLANS, PPM, FittedStep, PlanSettings, fit_step, fit_within
 from tmmu.planner.fit.floor import Floor, stack_floor
-from tmmu.planner.fit.forms import LEVERS, RECOMPUTE, TAKEOVER, UPDATES, StepForms
+from tmmu.planner.fit.forms import FREE_NAMES, LEVER_NAMES, OFFLOAD, RECOMPUTE, TAKEOVER, UPDATES, StepForms
+from tmmu.planner.fit.offload.offload_step import offload_step
 from tmmu.planner.fit.orders import ORDERS
 
 FREE: Final = 1 / 200
@@ -88,10 +89,7 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
     some_curve = curve or frames.curve(again=False)
     floor, floor_graph = _least_floor(some_curve)
     if fitted is None and curve is not None:
-        fitted = _on_curve(curve, request) or _refuse(base, curve, request, floor, floor_graph)
-        if RECOMPUTE in request.levers:
-            near = tuple(sorted(near_rules(fitted.rewrite)))
-            stages.append(Stage(lever=RECOMPUTE, live=fitted.live, flops=fitted.flops, time=fitted.time, near=near))
+        fitted = _searched(curve, request, stages) or _refuse(base, curve, request, floor, floor_graph)
     if fitted is None:
         raise InternalError("a curve was searched that is not there")
     return Fitting(
@@ -126,7 +124,7 @@ def _least_floor(curve: StepCurve) -> tuple[Floor, Graph]:
 
 def _free(levers: Collection[str]) -> list[str]:
     """The levers without which nothing runs again."""
-    return [name for name, _ in LEVERS if name in levers and name != RECOMPUTE]
+    return [name for name in FREE_NAMES if name in levers]
 
 
 def _without_reruns(
@@ -156,13 +154,26 @@ def _is_within(request: FitRequest, curve: StepCurve, time: int) -> bool:
     return request.at_most is None or time * PPM <= request.at_most * curve.time
 
 
-def _on_curve(curve: StepCurve, request: FitRequest) -> FittedStep | None:
-    """Within the limit at the least time, or within the time at the fewest bytes, or the least of all."""
+def _searched(curve: StepCurve, request: FitRequest, stages: list[Stage]) -> FittedStep | None:
+    """What takes time: on the curve alone, or with values on the host where that takes less of it; notes both stages.
+
+    Without a limit nothing says how much has to go, so that nothing does.
+    """
     if request.limit is None:
         time = curve.points[-1].time if request.at_most is None else request.at_most * curve.time // PPM
-        return fit_within(curve, time, request.settings)
-    fitted = fit_step(curve, request.limit, request.settings)
-    if fitted is not None and not _is_within(request, curve, fitted.time):
+        fitted = fit_within(curve, time, request.settings)
+    else:
+        fitted = fit_step(curve, request.limit, request.settings)
+    if RECOMPUTE in request.levers:
+        least = curve.points[-1]
+        near = near_rules(fitted.rewrite if fitted else curve.frames[least.frame].rewrite)
+        stages.append(_stage(RECOMPUTE, fitted, near, (least.peak, least.flops, least.time)))
+    if OFFLOAD in request.levers and request.limit is not None:
+        moved = offload_step(curve, request.limit, request.settings)
+        if moved is not None and (fitted is None or moved.time < fitted.time):
+            fitted = moved
+            stages.append(_stage(OFFLOAD, moved, near_rules(moved.rewrite)))
+    if request.limit is not None and fitted is not None and not _is_within(request, curve, fitted.time):
         extra = fitted.time * PPM // max(1, curve.time)
         raise BudgetTooSmall(
             f"it takes about {_percent(extra)} more time to fit, not {_percent(request.at_most or 0)}",
@@ -170,6 +181,14 @@ def _on_curve(curve: StepCurve, request: FitRequest) -> FittedStep | None:
             extra_time_ppm=extra,
         )
     return fitted
+
+
+def _stage(
+    lever: str, fitted: FittedStep | None, near: frozenset[str], least: tuple[int, int, int] = (0, 0, 0)
+) -> Stage:
+    """Of what fits, or of the least that there is: bytes live, extra FLOPs, extra time."""
+    live, flops, time = least if fitted is None else (fitted.live, fitted.flops, fitted.time)
+    return Stage(lever=lever, live=live, flops=flops, time=time, near=tuple(sorted(near)))
 
 
 def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, graph: Graph) -> Never:
@@ -189,7 +208,7 @@ def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, gr
             least_bytes=least.peak,
             limit_bytes=limit,
         )
-    left_out = [name for name, _ in LEVERS if name not in request.levers]
+    left_out = [name for name in LEVER_NAMES if name not in request.levers]
     readers = [op_text(base, op) for op in _gradient_readers(base, request)]
     raise BudgetTooSmall(
         f"the stack takes {readable_size(least.peak)} at the least{_for_time(curve)}, and has room for "

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from tmmu.ir.fit import AGAIN, FitRecord, fit_cost
-from tmmu.ir.graph import Graph
+from tmmu.ir.graph import HOST, Graph
 from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST, Rewrite
@@ -64,6 +64,12 @@ class FittedStep:
     def stack_bytes(self) -> int:
         """Of the plan."""
         return segment_bytes(self.plan.arenas, "stack")
+
+    @property
+    def host_bytes(self) -> int:
+        """Of values that the step keeps in host memory for a while, each in bytes of its own."""
+        buffers = self.graph.buffers
+        return sum(size for size, role in zip(buffers.bytes, buffers.role, strict=True) if role == HOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +148,7 @@ def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedSte
     return FittedStep(
         rewrite=rewrite,
         graph=graph,
-        plan=replace(_plan(curve, graph, settings), fit=record),
+        plan=replace(plan_of_step(curve, graph, settings), fit=record),
         order=frame.order,
         live=kept.peak,
         time=time,
@@ -162,8 +168,11 @@ def _levers(curve: StepCurve, order: str, rewrite: Rewrite, point: Point) -> tup
     return tuple(name for name in curve.levers if shown.get(name, True))
 
 
-def _plan(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
-    """Packed with a short exact search where packers miss what is live, and a longer one where they miss it by far."""
+def plan_of_step(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
+    """The plan of a form of the curve's step, with takeovers where that lever is pulled; not judged yet.
+
+    Packed with a short exact search where packers miss what is live, and a longer one where they miss it by far.
+    """
     plan = _packed(curve, graph, settings, FEW_NODES)
     stack = segment_bytes(plan.arenas, "stack")
     if stack * PPM <= FAR * plan.metrics["bound_bytes.stack"]:

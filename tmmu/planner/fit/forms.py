@@ -22,17 +22,25 @@ ORDER: Final = "order"
 UPDATES: Final = "updates"
 PARTS: Final = "parts"
 RECOMPUTE: Final = "recompute"
+OFFLOAD: Final = "offload"
 LEVERS: Final[tuple[tuple[str, str], ...]] = (
     (TAKEOVER, "results take over the bytes of operands that die"),
     (ORDER, "ops run in another order"),
     (UPDATES, "each weight is updated right after its gradient"),
     (PARTS, "head and loss run on some rows at a time"),
     (RECOMPUTE, "what is needed again is computed again"),
+    (OFFLOAD, "what is needed later is kept in host memory"),
 )
 """Least harm first: a name, and what it does. None changes a bit of what the step computes, unless what is only near is
 allowed: then the gradient of the head's weights is summed over parts.
 """
-LEVER_NAMES: Final = tuple(name for name, _ in LEVERS)
+FREE_NAMES: Final = tuple(name for name, _ in LEVERS if name not in (RECOMPUTE, OFFLOAD))
+"""Those without which nothing runs again and nothing leaves the device."""
+ON_REQUEST: Final = (OFFLOAD,)
+"""Levers that are pulled where they are named alone: they take memory and a link that the step does not know."""
+ALL_NAMES: Final = tuple(name for name, _ in LEVERS)
+LEVER_NAMES: Final = tuple(name for name in ALL_NAMES if name not in ON_REQUEST)
+"""Those that are pulled where none are named."""
 HEAD_PARTS: Final = (8, 16)
 """Parts that a head is cut in, at least: fewer read the weights less often."""
 

@@ -111,7 +111,7 @@ def step_facts(graph: Graph, arenas: Sequence[ArenaSpec], *, may_rerun: Sequence
     kept = _kept_reads(graph, calls, uses, again)
     takeovers = _takeovers(graph, uses.index)
     over = [[pair for pair in takeovers[op] if pair[0] in new] for op, new in zip(rows, again.all_writes, strict=True)]
-    times = _times(graph)
+    times = op_times(graph)
     return StepFacts(
         graph=graph,
         buffers=uses.buffers,
@@ -347,7 +347,7 @@ def _padded(graph: Graph, buffers: Sequence[BufferId], arenas: Sequence[ArenaSpe
     return [-(-graph.buffers.bytes[b] // (step := steps[graph.buffers.role[b]])) * step for b in buffers]
 
 
-def _times(graph: Graph) -> list[int]:
+def op_times(graph: Graph) -> list[int]:
     """Per op, picoseconds of the roofline: its operations, or the bytes that it touches."""
     values = graph.values
     shapes = zip(values.shape, values.dtype, values.buffer, strict=True)

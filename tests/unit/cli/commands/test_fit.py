@@ -102,6 +102,28 @@ def test_levers_can_be_named(shell: Shell, step: Graph) -> None:
     assert [row["lever"] for row in record["levers"]][1:3] == ["order", "updates"]
 
 
+def test_values_go_to_the_host_where_that_is_asked_for(shell: Shell, step: Graph) -> None:
+    base = shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "--json").record
+    assert base["host_bytes"] == 0
+    options = ("fit", "small.ir.cbor", "--step", base["base_stack_bytes"] * 6 // 10, "--only", "takeover,offload")
+    done, record = shell.tmmu(*options), shell.tmmu(*options, "--json").record
+    assert done.code == 0, done.err
+    plan, graph = load_plan(Path("small.fit.plan.cbor")), load_graph(Path("small.fit.ir.cbor"))
+    assert plan.fit is not None
+    values = plan.fit.rewrite.kind.count("to_host")
+    assert plan.fit.levers == ("takeover", "offload")
+    assert record["host_bytes"] == sum(
+        size for size, role in zip(graph.buffers.bytes, graph.buffers.role, strict=True) if role == "host"
+    )
+    assert f"{values} values, at 24 GB/s each way; a CPU has no other memory" in done.out
+    assert record["stack_bytes"] <= base["base_stack_bytes"] * 6 // 10
+    assert record["extra_time_ppm"] > 0 == record["extra_flops_ppm"]
+    done = shell.tmmu("verify", "small.fit.plan.cbor", "--base", "small.ir.cbor")
+    assert f"to the host and back {values}" in done.out
+    assert f"to the host and back {values}" in shell.tmmu("show", "small.fit.plan.cbor").out
+    assert shell.tmmu("report", "small.fit.plan.cbor", "-o", "p.html").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -110,6 +132,9 @@ def test_levers_can_be_named(shell: Shell, step: Graph) -> None:
         (("--budget", "1KiB"), 3, "BUDGET_TOO_SMALL: weights, state and inputs take "),
         (("--at-most", "0", "--only", "recompute"), 0, ""),
         (("--step", "40KiB", "--at-most", "0.1%"), 3, "BUDGET_TOO_SMALL: "),
+        (("--step", "1", "--only", "offload"), 3, "BUDGET_TOO_SMALL: the stack takes "),
+        (("--at-most", "10", "--only", "offload"), 2, "--only: offload says how much leaves the device by a limit"),
+        (("--step", "1KiB", "--only", "offload", "--max", "batch"), 2, "--only: offload says how much"),
         ((), 2, "no limit is named"),
         (("--step", "1KiB", "--budget", "1GiB"), 2, "two limits"),
         (("--budget", "NaN"), 2, "--budget: 'NaN' is not a size"),
