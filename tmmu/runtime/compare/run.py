@@ -23,7 +23,8 @@ from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.sizing import require_free
 from tmmu.runtime.memory.slab import row_major_bytes
-from tmmu.runtime.memory.tensor_views import device_bytes
+from tmmu.runtime.memory.tensor_views import device_bytes, host_bytes
+from tmmu.runtime.offload.executor import bind_offloaded, has_host_copies
 from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.runtime.weights.load import LazyTensors, Weight
@@ -153,13 +154,22 @@ def _bind(program: Program, plan: Plan, weights: Weights, options: RunOptions) -
     device = torch.device(program.graph.target)
     request = BindRequest(program=program, plan=plan, token=options.token, weights=weights, device=device)
     if plan.ring is None:
-        return bind_executor(request)
+        return bind_resident(request)
     return bind_ring(request, memory_device(device), RingOptions(prefetch=options.prefetch, owns_device=True))
 
 
+def bind_resident(request: BindRequest) -> Executor:
+    """An executor with resident weights, whose host copies, if it has any, go beside its ops."""
+    if has_host_copies(request.program.graph):
+        return bind_offloaded(request, memory_device(request.device))
+    return bind_executor(request)
+
+
 def peak_bytes_of(executor: Executor) -> dict[str, int]:
-    """Peak bytes by segment; ``ring`` in place of ``text`` where weights stream."""
+    """Peak bytes by segment; ``ring`` in place of ``text`` where weights stream, ``host`` where values go there."""
     peaks = {name: usage.peak for name, usage in executor.segments.usage.items()}
+    if has_host_copies(executor.bound.graph):
+        peaks["host"] = host_bytes(executor.bound.graph)
     if not isinstance(executor, StreamedExecutor):
         return peaks
     return {"ring": executor.loop.arena.size} | {name: peak for name, peak in peaks.items() if name != "text"}

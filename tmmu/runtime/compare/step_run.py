@@ -27,12 +27,12 @@ from tmmu.runtime.compare.run import (
     WEIGHT_ROLES,
     RunOptions,
     RunReport,
+    bind_resident,
     device_allocations,
     peak_bytes_of,
     require_same_bits,
 )
 from tmmu.runtime.compare.sanitize import run_sanitized
-from tmmu.runtime.execute.bind import bind_executor
 from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.execute.inputs import input_specs
@@ -103,12 +103,12 @@ def run_own_step(
         device=device,
         variants=[run.calls for run in repeated.runs],
     )
-    executor = bind_executor(request)
+    executor = bind_resident(request)
     sanitized = 0
     if options.sanitize:
         sanitized = _sanitize(request, executor, repeated, step, batches[1])
         executor.close()  # the sanitized run has advanced its state
-        executor = bind_executor(request)
+        executor = bind_resident(request)
     pair = _Pair(program, executor, repeated, step)
     counts = pair.check(batches[1:], weights) if options.check else pair.run(batches[1])
     report = replace(_report(executor, batches[1], pair.outputs, len(repeated.found)), **asdict(counts))

@@ -11,6 +11,7 @@ import pytest
 from tests.fits import TOKEN, early_updates_and_reruns, fit_plan
 from tests.unit.cli.graphs import Shell
 from tests.unit.ir.samples import edit
+from tests.unit.judge.rewrite.host_copies import copied, trips
 from tmmu.cli.app import run
 from tmmu.codec.fitted import write_fitted
 from tmmu.codec.load import load_graph, load_plan
@@ -148,6 +149,22 @@ def test_model_runs_in_the_plan_with_its_own_bits(fitted: Shell) -> None:
     assert (record["fit"]["again"], record["fit"]["levers"]) == (1, ["early updates"])
     done = fitted.tmmu("run", "net.py", *ADAMW[2:], "--plan", "net.fit.plan.cbor", "--no-cache")
     assert "\nrewritten: run again 1 (256 B written again, " in done.out
+
+
+@pytest.mark.parametrize("model", ["net.py", "train.py:step"])
+def test_values_that_were_on_the_host_have_their_own_bits(fitted: Shell, model: str) -> None:
+    """Copies beside the ops, and as ops under the sanitizer; a run of the user's step twice."""
+    file, options = ("net", ADAMW[2:]) if model == "net.py" else ("train", ())
+    base = load_graph(Path(f"{file}.ir.cbor"))
+    rewrite = copied(base, trips(base))
+    write_fitted(Path(), file, base=base, plan=fit_plan(base, rewrite), token=TOKEN)
+    assert rewrite.kind.count("to_host") > 4
+    arguments = ("run", model, *options, "--plan", f"{file}.fit.plan.cbor", "--check", "--sanitize", "--no-cache")
+    record = record_of(fitted, *arguments)
+    assert record["checked"] == record["same"] > 20
+    assert record["near"] == 0
+    assert record["peak_bytes"]["host"] > 0
+    assert record["fit"]["from_host"] == rewrite.kind.count("from_host")
 
 
 def test_step_runs_twice_in_the_plan_with_its_own_bits(fitted: Shell) -> None:
