@@ -9,7 +9,7 @@ from tests.strategies import Builder, random_graph, seeded
 from tests.tagged import EMPTY, ProgramRun, first_tags, tags_of
 from tmmu.ir.call_text import LIST, TENSOR, CallText, encode_call, encode_float
 from tmmu.ir.graph import ONCE, PERSISTENT_ROLES, PURE, RANDOM, Graph, OpCalls
-from tmmu.ir.rewrite import TWIN, Rewrite
+from tmmu.ir.rewrite import FROM_HOST, HOST_KINDS, TWIN, Part, Rewrite
 
 DROPOUT = ("aten.native_dropout.default", RANDOM)
 KINDS = (("aten.cat.default", PURE),) * 12 + (DROPOUT, ("some.unknown.default", ONCE))
@@ -82,8 +82,10 @@ def _has_mask(graph: Graph, op: int) -> bool:
     return bool(reads) and len(writes) == len(graph.ops.writes[op]) == 2 and not reads & writes
 
 
-def _reads(base: Graph, expected: ProgramRun, origin: int, kind: str) -> list[np.ndarray]:
-    """What an op has to read; a twin, of its operand's buffer and of the mask."""
+def _reads(base: Graph, expected: ProgramRun, origin: int, kind: str, part: Part) -> list[np.ndarray]:
+    """What an op has to read; a twin, of its operand's buffer and of the mask; a copy, the value of its part."""
+    if kind in HOST_KINDS:
+        return [expected.contents[part[0]]]
     tags = expected.reads[origin]
     if kind != TWIN:
         return tags
@@ -93,9 +95,13 @@ def _reads(base: Graph, expected: ProgramRun, origin: int, kind: str) -> list[np
     return [*(row for value, row in rows if buffer_of[value] == buffer_of[operand]), expected.contents[mask]]
 
 
-def _writes(base: Graph, origin: int, kind: str) -> tuple[int, ...]:
-    """What an op has to write; a twin, the first result alone."""
+def _writes(base: Graph, origin: int, kind: str, part: Part) -> tuple[int, ...]:
+    """What an op has to write; a twin, the first result alone; a copy back, all values of its buffer."""
     assert base.calls is not None
+    if kind in HOST_KINDS:
+        buffer_of = base.values.buffer
+        beside = tuple(value for value in base.ops.writes[origin] if buffer_of[value] == buffer_of[part[0]])
+        return beside if kind == FROM_HOST else part
     return base.calls.operands[origin][1:2] if kind == TWIN else base.ops.writes[origin]
 
 
@@ -105,11 +111,11 @@ def meaning_fault(base: Graph, graph: Graph, rewrite: Rewrite) -> str:
     buffers = [first_tags(base, buffer) for buffer in base.buffers.ids]
     buffers += [np.full(size, EMPTY) for size in graph.buffers.bytes[len(buffers) :]]
     for op, origin in enumerate(rewrite.origin):
-        kind = rewrite.kind[op]
-        for value, tags in zip(graph.ops.reads[op], _reads(base, expected, origin, kind), strict=True):
+        kind, part = rewrite.kind[op], rewrite.part[op]
+        for value, tags in zip(graph.ops.reads[op], _reads(base, expected, origin, kind, part), strict=True):
             if not np.array_equal(buffers[graph.values.buffer[value]][run.places[value]], tags):
                 return f"op {op} reads value {value}, which is not what op {origin} of the base reads"
-        for value, old in zip(graph.ops.writes[op], _writes(base, origin, kind), strict=True):
+        for value, old in zip(graph.ops.writes[op], _writes(base, origin, kind, part), strict=True):
             places = run.places[value]
             buffers[graph.values.buffer[value]][places] = tags_of(origin, base.values.buffer[old], places)
     for value, old in zip(graph.outputs, base.outputs, strict=True):

@@ -6,12 +6,15 @@ import pytest
 
 from tests.runtime.harness import same_bits
 from tests.strategies import seeded
+from tests.tagged import TaggedRun
 from tests.unit.judge.rewrite.programs import convolutions
 from tests.unit.judge.rewrite.test_runs import run
+from tests.unit.planner.fit.random_steps import meaning_fault, random_step
 from tests.unit.planner.fit.test_fit_graph import REQUEST, fit
 from tmmu.errors import BudgetTooSmall
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.rewrite import FROM_HOST, TO_HOST, identity_rewrite
+from tmmu.planner.fit.curve import step_curve
 from tmmu.planner.fit.fit_graph import Fitting
 from tmmu.planner.fit.fit_step import PPM
 from tmmu.planner.fit.forms import OFFLOAD, RECOMPUTE
@@ -137,3 +140,22 @@ def test_what_does_not_fit_is_refused_and_what_is_not_asked_for_stays() -> None:
         offloaded(1_000)
     assert fit(base).fitted.host_bytes == 0
     assert OFFLOAD not in REQUEST.levers
+
+
+@pytest.mark.parametrize(
+    "attempts", [40, pytest.param(400, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.long)]
+)
+def test_random_steps_with_values_on_the_host_are_sound_and_mean_the_step(attempts: int) -> None:
+    """Both judges, an execution in tagged bytes, and one that knows no judge; no plan above its limit."""
+    trip_count = 0
+    for seed in range(attempts):
+        base = random_step(seed)
+        curve = step_curve(base, REQUEST.arenas, ("takeover", "recompute") if seed % 4 == 0 else ("takeover",))
+        limit = curve.points[-1].peak * (5 + seed % 5) // 10
+        fitted = module.offload_step(curve, limit, REQUEST.settings)
+        if fitted is not None:
+            assert fitted.stack_bytes <= limit, f"seed {seed}"
+            assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
+            assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
+            trip_count += fitted.rewrite.kind.count(TO_HOST)
+    assert trip_count > attempts // 2
