@@ -13,6 +13,8 @@ from tmmu.runtime.device import cuda
 from tmmu.runtime.device.cuda import CudaDevice, pci_address
 from tmmu.runtime.device.interface import ByteRange, Task
 from tmmu.runtime.memory.slab import Slab
+from tmmu.runtime.offload.copies import HostCopy
+from tmmu.runtime.offload.loop import HostCopyLoop
 from tmmu.runtime.ring.loop import StreamingLoop
 
 
@@ -200,3 +202,33 @@ def test_close_synchronizes_once(fake: FakeCuda) -> None:
     device.close()
     device.close()
     assert fake.log == ["synchronize"]
+
+
+def test_values_go_to_the_host_and_back_on_streams_beside_torch_s_current_one(fake: FakeCuda) -> None:
+    device = CudaDevice(cuda=fake)
+    stack, host = (device.adopt(Slab.over(torch.arange(8, dtype=torch.uint8) * scale)) for scale in (1, 0))
+    on_host = ByteRange(host.number, 0, 4)
+    places = [(ByteRange(stack.number, 0, 4), on_host, True), (on_host, ByteRange(stack.number, 4, 8), False)]
+    copies = [
+        HostCopy(op=op, begin=op, end=op + 1, source=source, target=target, contents=(0, 1), to_host=to_host)
+        for op, (source, target, to_host) in zip((1, 3), places, strict=True)
+    ]
+    loop = HostCopyLoop(device, copies, 5)
+    assert loop.positions == (0, 1, 2, 3, 4, 5)
+    fake.log.clear()
+    for position in loop.positions:
+        loop.before(position)
+    assert device.memory(stack).bytes(0, 8).tolist() == [0, 1, 2, 3] * 2
+    out, back = "side 1", "side 2"
+    ready, landed = (
+        [line.rpartition(" ")[2] for line in fake.log if line.startswith(tuple(f"{name} records" for name in names))]
+        for names in (("main",), (out, back))
+    )
+    assert fake.log == [
+        f"main records {ready[0]}", f"{out} waits {ready[0]}", f"on {out}", f"{out} records {landed[0]}",
+        f"main waits {landed[0]}",
+        f"main records {ready[1]}", f"{back} waits {ready[1]}", f"on {back}", f"{back} records {landed[1]}",
+        f"main waits {landed[1]}",
+    ]  # fmt: skip
+    loop.close()
+    device.close()
