@@ -8,7 +8,7 @@ from tmmu.ir.call_text import DEFAULT, TENSOR, Argument, CallText, decode_call, 
 from tmmu.ir.graph import DTYPE_BYTES, PURE
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import Box, TensorWindow, box_of, whole, window_of
-from tmmu.ir.parts.cut_call import cut_call, cut_sum
+from tmmu.ir.parts.cut_call import BY_ITEM, cut_beside, cut_call, cut_sum
 from tmmu.ir.parts.tables import ALIGNMENT, PieceOfBuffer, Row, Tables
 from tmmu.ir.rewrite import (
     CLASSES,
@@ -84,19 +84,28 @@ def _append(  # noqa: PLR0913 - a call and what it touches
 
 
 def _add_box(tables: Tables, op: OpId, part: Part, *, in_own_buffer: bool) -> None:
-    """A box of the only result."""
-    result, arguments = tables.calls.operands[op][-1], _arguments(tables, op)
+    """A box of the first result; those of others lie in buffers of their own."""
+    text, operands = _text(tables, op), tables.calls.operands[op]
+    split = len(operands) - sum(text.results)
+    if split == len(operands):
+        raise InternalError(f"{text.operator} makes nothing that has parts")
+    arguments, (result, *others) = operands[:split], operands[split:]
     shape = tables.base.values.shape[result]
     box = box_of(part, shape)
-    cut = None if box is None else cut_call(_text(tables, op), _shapes(tables, arguments), box)
+    is_of_items = text.operator not in BY_ITEM or (box is not None and box[1:] == whole(shape[1:]))
+    cut = None if box is None or not is_of_items else cut_call(text, _shapes(tables, arguments), box)
     if box is None or cut is None:
         raise InternalError(f"{tables.base.ops.target[op]} of {shape} has no part {part}")
     taken = [tables.narrowed(value, each) for value, each in zip(arguments, cut.boxes, strict=True)]
     buffer, window = tables.base.values.buffer[result], window_of(tables.base, result).narrowed(box)
     place = _in_own_buffer if in_own_buffer else _at_its_place
     written, before = place(tables, buffer, window)
+    beside = [
+        _in_own_buffer(tables, tables.base.values.buffer[other], window_of(tables.base, other).narrowed(each))[0]
+        for other, each in zip(others, cut_beside(text, _shapes(tables, others), box), strict=True)
+    ]
     _append(
-        tables, op, cut.text, taken, [written],
+        tables, op, cut.text, taken, [written, *beside],
         also_reads=before, share=_share(box, shape), numbers=tables.calls.numbers[op],
     )  # fmt: skip
 

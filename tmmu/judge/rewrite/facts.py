@@ -31,20 +31,20 @@ threshold_backward trunc where.self xlogy.Tensor add.Scalar add.Tensor addcdiv a
 
 _OTHERS: Final = """
 _adaptive_avg_pool2d _cdist_forward _fft_c2c _fft_c2r _fft_r2c _fused_rms_norm _fused_rms_norm_backward _grouped_mm
-_log_softmax _log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit.no_stats _pdist_forward
-_prelu_kernel _softmax _softmax_backward_data _to_copy _weight_norm_interface addbmm addmm addmv addr all all.dim amax
-amin any any.dim any.dims arange arange.start arange.start_step argmax argmin avg_pool2d avg_pool2d_backward baddbmm
-bmm bucketize.Tensor cat col2im complex constant_pad_nd convolution convolution_backward count_nonzero cummax cummin
-diag_embed diagonal_backward dot embedding eye eye.m fill.Scalar flip full full_like gather glu glu_backward
-grid_sampler_2d im2col index.Tensor index_select isin.Tensor_Tensor linalg_vector_norm linspace log_sigmoid_forward
-logspace logsumexp max max.dim max_pool2d_with_indices mean mean.dim min min.dim mm mse_loss mse_loss_backward mv
-native_batch_norm native_batch_norm_backward native_group_norm native_group_norm_backward native_layer_norm
-native_layer_norm_backward new_full new_ones new_zeros nll_loss_backward nll_loss_forward ones ones_like permute_copy
-pixel_shuffle polar prod prod.dim_int reflection_pad1d reflection_pad2d repeat replication_pad2d roll scalar_tensor
-searchsorted.Tensor select_backward select_scatter slice_backward slice_scatter smooth_l1_loss sort sort.stable
-split_with_sizes_copy stack std.correction sum sum.dim_IntList topk tril tril_indices triu triu_indices
-unfold_backward upsample_bicubic2d upsample_bilinear2d upsample_nearest2d var.correction var_mean.correction zeros
-zeros_like
+_log_softmax _log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit.no_stats
+_native_batch_norm_legit_no_training _pdist_forward _prelu_kernel _softmax _softmax_backward_data _to_copy
+_weight_norm_interface addbmm addmm addmv addr all all.dim amax amin any any.dim any.dims arange arange.start
+arange.start_step argmax argmin avg_pool2d avg_pool2d_backward baddbmm bmm bucketize.Tensor cat col2im complex
+constant_pad_nd convolution convolution_backward count_nonzero cummax cummin diag_embed diagonal_backward dot
+embedding eye eye.m fill.Scalar flip full full_like gather glu glu_backward grid_sampler_2d im2col index.Tensor
+index_select isin.Tensor_Tensor linalg_vector_norm linspace log_sigmoid_forward logspace logsumexp max max.dim
+max_pool2d_with_indices mean mean.dim min min.dim mm mse_loss mse_loss_backward mv native_batch_norm
+native_batch_norm_backward native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward
+new_full new_ones new_zeros nll_loss_backward nll_loss_forward ones ones_like permute_copy pixel_shuffle polar prod
+prod.dim_int reflection_pad1d reflection_pad2d repeat replication_pad2d roll scalar_tensor searchsorted.Tensor
+select_backward select_scatter slice_backward slice_scatter smooth_l1_loss sort sort.stable split_with_sizes_copy
+stack std.correction sum sum.dim_IntList topk tril tril_indices triu triu_indices unfold_backward upsample_bicubic2d
+upsample_bilinear2d upsample_nearest2d var.correction var_mean.correction zeros zeros_like
 """.split()
 
 _CHANGING: Final = """

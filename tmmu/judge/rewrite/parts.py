@@ -8,9 +8,9 @@ from tmmu.ir.call_text import CallText
 from tmmu.ir.fault import U64_MAX
 from tmmu.ir.graph import Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId, ValueId
-from tmmu.ir.parts.boxes import TensorWindow, box_of, window_of
+from tmmu.ir.parts.boxes import TensorWindow, box_of, whole, window_of
 from tmmu.ir.rewrite import LIKE, LOSS, PART, PICKED, PICKED_STEPS, PLACED, ROWS, SUMMAND, WEIGHT, Part
-from tmmu.judge.rewrite.cuts import FORM_ALONE, SUMS, expected_cut
+from tmmu.judge.rewrite.cuts import FORM_ALONE, OF_ITEMS, SUMS, expected_cut
 from tmmu.judge.rewrite.picked import picked_step
 
 SUM_OF_PARTS: Final = "sum of parts"
@@ -122,34 +122,41 @@ def _numbers(base: BaseOp) -> tuple[int, ...]:
 
 
 def _part(base: BaseOp, part: Part) -> ExpectedPart | str:
-    """A box of the result, in a buffer of its own."""
+    """A box of the first result, in a buffer of its own."""
     return _box(base, part, is_placed=False)
 
 
 def _placed(base: BaseOp, part: Part) -> ExpectedPart | str:
-    """A box of the result, right after those that are there."""
+    """A box of the first result, right after those that are there; other results lie in buffers of their own."""
     return _box(base, part, is_placed=True)
 
 
 def _box(base: BaseOp, part: Part, *, is_placed: bool) -> ExpectedPart | str:
     arguments, (result, *others) = base.arguments, base.results
     box = box_of(part, result.window.shape)
-    if box is None or others:
+    if box is None or (base.text.operator in OF_ITEMS and box[1:] != whole(result.window.shape[1:])):
         return f"has no part {part}"
     if any(source.window.dtype.startswith("complex") for source in (*arguments, result)):
         return "has complex numbers, whose products are contracted where vectors end or not"
     cut = expected_cut(base.text, [source.window.shape for source in arguments], box)
     if isinstance(cut, str):
         return cut
+    if others and cut.others is None:
+        return "has several results"
     window = result.window.narrowed(box)
-    if not window.is_dense or not result.window.is_dense:
+    beside = [other.window.narrowed(cut.others(other.window.shape)) for other in others if cut.others is not None]
+    if not all(each.is_dense for each in (result.window, window, *beside)):
         return "has a part with gaps between its elements"
     taken = zip(arguments, cut.boxes, strict=True)
+    starts_at = result.window.offset if is_placed else window.offset
     return ExpectedPart(
         text=cut.text,
         numbers=_numbers(base),
         sources=tuple(source.at(source.window.narrowed(each)) for source, each in taken),
-        outcomes=(_outcome(base, result, window, starts_at=result.window.offset if is_placed else window.offset),),
+        outcomes=(
+            _outcome(base, result, window, starts_at=starts_at),
+            *(_outcome(base, other, each, starts_at=each.offset) for other, each in zip(others, beside, strict=True)),
+        ),
     )
 
 
@@ -171,9 +178,9 @@ def _summand(base: BaseOp, part: Part) -> ExpectedPart | str:
     cut = rule(base.text, shapes, *part)
     factors = zip(arguments, cut.boxes[-len(arguments) :], strict=True)
     sources = tuple(source.at(source.window.narrowed(each)) for source, each in factors)
-    whole = Claim(result.buffer, base.op)
-    unfinished = whole._replace(high=0)
-    claim = whole if part[1] == shapes[0][-1] else unfinished._replace(summed=part[1])
+    finished = Claim(result.buffer, base.op)
+    unfinished = finished._replace(high=0)
+    claim = finished if part[1] == shapes[0][-1] else unfinished._replace(summed=part[1])
     before = unfinished._replace(summed=part[0]) if part[0] else None
     outcome = Outcome(window=result.window, claim=claim, before=before)
     return ExpectedPart(text=cut.text, numbers=(), sources=sources, outcomes=(outcome,), is_added=before is not None)

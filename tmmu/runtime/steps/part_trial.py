@@ -16,7 +16,7 @@ from tmmu.ir.call_text import CallText, decode_call, encode_call
 from tmmu.ir.graph import Graph
 from tmmu.ir.ids import OpId
 from tmmu.ir.parts.boxes import Box, TensorWindow, box_of, window_of
-from tmmu.ir.parts.cut_call import cut_call
+from tmmu.ir.parts.cut_call import cut_beside, cut_call
 from tmmu.ir.parts.tables import ALIGNMENT
 from tmmu.ir.program import Program, ValueRef
 from tmmu.ir.rewrite import PART, PLACED, Rewrite
@@ -31,7 +31,8 @@ def differing_parts(base: Program, rewrite: Rewrite, device: torch.device) -> li
     verdicts: dict[object, bool] = {}
     differing = []
     for op, boxes in _boxes_by_op(base.graph, rewrite).items():
-        key = (encode_call(_text(base.graph, op)), tuple(_windows(base.graph, op)), tuple(boxes.values()))
+        windows = tuple(map(tuple, _windows(base.graph, op)))
+        key = (encode_call(_text(base.graph, op)), windows, tuple(boxes.values()))
         if key not in verdicts:
             verdicts[key] = _has_bits_of_whole(base, op, list(boxes.values()), device)
         if not verdicts[key]:
@@ -45,7 +46,7 @@ def _boxes_by_op(graph: Graph, rewrite: Rewrite) -> dict[OpId, dict[object, Box]
     for op, kind, part in zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True):
         if kind not in (PART, PLACED) or graph.ops.target[op] not in TRIED:
             continue
-        *operands, result = _windows(graph, op)
+        operands, (result, *_) = _windows(graph, op)
         box = box_of(part, result.shape)
         cut = None if box is None else cut_call(_text(graph, op), [window.shape for window in operands], box)
         if box is not None and cut is not None:
@@ -62,22 +63,26 @@ def _text(graph: Graph, op: OpId) -> CallText:
     return text
 
 
-def _windows(graph: Graph, op: OpId) -> list[TensorWindow]:
-    """Of its operands, the result last."""
+def _windows(graph: Graph, op: OpId) -> tuple[list[TensorWindow], list[TensorWindow]]:
+    """Of its tensor arguments, and of its results."""
     assert graph.calls is not None
-    return [window_of(graph, value) for value in graph.calls.operands[op]]
+    windows = [window_of(graph, value) for value in graph.calls.operands[op]]
+    split = len(windows) - sum(_text(graph, op).results)
+    return windows[:split], windows[split:]
 
 
 def _has_bits_of_whole(base: Program, op: OpId, boxes: Sequence[Box], device: torch.device) -> bool:
     """Whether each part is what the whole has in its box."""
-    windows = _windows(base.graph, op)[:-1]
+    text = _text(base.graph, op)
+    windows, (_, *others) = _windows(base.graph, op)
     tensors = list(_drawn(windows, device))
-    whole = _result(base, op, tensors)
+    whole = _results(base, op, tensors)
     for box in boxes:
-        cut = cut_call(_text(base.graph, op), [window.shape for window in windows], box)
+        cut = cut_call(text, [window.shape for window in windows], box)
         assert cut is not None  # it was cut before
         parts = [_narrowed(tensor, each) for tensor, each in zip(tensors, cut.boxes, strict=True)]
-        if not has_same_bits(_result(base, op, parts), _narrowed(whole, box)):
+        expected = map(_narrowed, whole, (box, *cut_beside(text, [other.shape for other in others], box)))
+        if not all(map(has_same_bits, _results(base, op, parts, _numbers(text, cut.text)), expected)):
             return False
     return True
 
@@ -97,15 +102,25 @@ def _narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
     return tensor[tuple(slice(low, high) for low, high in box)]
 
 
-def _result(base: Program, op: OpId, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The call of an op on other tensors."""
+def _results(
+    base: Program, op: OpId, tensors: Sequence[torch.Tensor], numbers: Mapping[int, int] | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Of the call of an op on other tensors, and with other ``numbers`` as the arguments at these places."""
     call, remaining = base.calls[op], iter(tensors)
 
     def bound(argument: Any) -> Any:
+        if isinstance(argument, list | tuple):
+            return [bound(each) for each in argument]
         return next(remaining) if isinstance(argument, ValueRef) else argument
 
+    arguments = [(numbers or {}).get(place, argument) for place, argument in enumerate(call.args)]
     keywords: Mapping[str, Any] = {name: bound(argument) for name, argument in call.kwargs}
-    instr = make_instruction(call.operator, tuple(map(bound, call.args)), keywords)
-    (result,) = call_results(replace(instr, switches=call.switches))
-    assert isinstance(result, torch.Tensor)
-    return result
+    instr = make_instruction(call.operator, tuple(map(bound, arguments)), keywords)
+    results = call_results(replace(instr, switches=call.switches))
+    return tuple(each for each in results if isinstance(each, torch.Tensor))
+
+
+def _numbers(text: CallText, cut: CallText) -> dict[int, int]:
+    """The arguments of a part that are not those of the whole: how many items it has."""
+    pairs = enumerate(zip(text.arguments, cut.arguments, strict=True))
+    return {place: part for place, (whole, part) in pairs if part != whole and isinstance(part, int)}

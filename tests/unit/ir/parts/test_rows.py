@@ -29,7 +29,9 @@ def with_row(target: str, kind: str, part: Part) -> Rewrite:
     [
         ("aten.mm.default", PART, ()),
         ("aten.mm.default", PART, (0, 0, 999)),
-        ("aten.relu.default", PLACED, (0, 0, 1)),
+        ("aten.native_layer_norm_backward.default", PLACED, (0, 0, 1)),
+        ("aten.native_layer_norm.default", PART, (2, 0, 1)),
+        ("aten._fused_adamw_.default", PART, (0, 0, 1)),
         ("aten.mm.default", SUMMAND, (0, 999)),
         ("aten.mm.default", SUMMAND, (0,)),
         ("aten.relu.default", SUMMAND, (0, 1)),

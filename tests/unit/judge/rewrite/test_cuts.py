@@ -10,13 +10,13 @@ import torch
 
 from tests.runtime.harness import same_bits
 from tests.strategies import seeded
-from tmmu.ir.call_text import DEFAULT, LIST, TENSOR, Argument, CallText, encode_call
+from tmmu.ir.call_text import DEFAULT, LIST, TENSOR, Argument, CallText, encode_call, encode_float
 from tmmu.ir.graph import OpCalls
 from tmmu.ir.parts.boxes import Box, TensorWindow, whole
-from tmmu.ir.parts.cut_call import cut_call, cut_sum
+from tmmu.ir.parts.cut_call import BY_ITEM, cut_beside, cut_call, cut_sum
 from tmmu.ir.program import ValueRef
 from tmmu.ir.rewrite import CLASSES, COLUMNS, LOSS, NUMBERS, ROWS, WEIGHT
-from tmmu.judge.rewrite.cuts import CUTS, EXACT, FORM_ALONE, SUMS, TRIED, ExpectedCut, expected_cut
+from tmmu.judge.rewrite.cuts import CUTS, EXACT, FORM_ALONE, OF_ITEMS, SUMS, TRIED, ExpectedCut, expected_cut
 from tmmu.judge.rewrite.picked import picked_step
 from tmmu.passes.lowering.read_calls import read_call
 
@@ -43,8 +43,14 @@ class Case:
     least: int = 1
 
 
-def call(name: str, *arguments: Argument) -> CallText:
-    return CallText(operator=f"aten.{name}", arguments=arguments, results=(True,))
+def call(name: str, *arguments: Argument, results: int = 1) -> CallText:
+    return CallText(operator=f"aten.{name}", arguments=arguments, results=(True,) * results)
+
+
+def evaluate_all(text: CallText, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """All that torch makes of the call."""
+    results = evaluate(text, tensors)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def evaluate(text: CallText, tensors: Sequence[torch.Tensor]) -> Any:
@@ -61,6 +67,8 @@ def evaluate(text: CallText, tensors: Sequence[torch.Tensor]) -> Any:
     made = read_call(table, 0)
 
     def bound(argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [bound(each) for each in argument]
         return tensors[argument.value] if isinstance(argument, ValueRef) else argument
 
     return made.operator(*map(bound, made.args), **{name: bound(argument) for name, argument in made.kwargs})
@@ -147,6 +155,87 @@ def bounded_gradients(name: str, x: torch.Tensor) -> list[Case]:
     return [Case(call(name, T, T), (x, numbers(*x.shape, seed=1, dtype=x.dtype).tanh()), (0, 1))]
 
 
+def scaled(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, 3), (x,), (0, 1, 2))]
+
+
+def approximated(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, D), (x,), (0, 1))]
+
+
+def probabilities(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, axis, False), (x,), (0, 1)) for axis in (-1, 2)]
+
+
+def looked_up(name: str, x: torch.Tensor) -> list[Case]:
+    indices = torch.randint(50, (5, 70), generator=torch.Generator().manual_seed(2))
+    return [Case(call(name, T, T, D, D, D), (numbers(50, x.shape[-1], dtype=x.dtype), indices), (0, 1))]
+
+
+def joined(name: str, x: torch.Tensor) -> list[Case]:
+    tensors = (x, numbers(5, 7, x.shape[-1], dtype=x.dtype))
+    return [Case(call(name, [LIST, T, T], axis), tensors, (0,)) for axis in (1, -2)]
+
+
+def images(x: torch.Tensor, channels: int = 8) -> list[torch.Tensor]:
+    """Six images, in both layouts."""
+    found = numbers(6, channels, 9, x.shape[-1] // 8, dtype=x.dtype)
+    return [found, found.contiguous(memory_format=torch.channels_last)]
+
+
+def pooled(name: str, x: torch.Tensor) -> list[Case]:
+    two: list[Argument] = [LIST, 2, 2]
+    rest, results = ((D, D, D), 2) if "indices" in name else ((D, D, D, D), 1)
+    return [Case(call(name, T, two, two, *rest, results=results), (each,), (0,)) for each in images(x)]
+
+
+def resized(name: str, x: torch.Tensor) -> list[Case]:
+    rest = (D, D) if "upsample" in name else ()
+    return [Case(call(name, T, [LIST, 3, 4], *rest), (each,), (0,)) for each in images(x)]
+
+
+def convolved(name: str, x: torch.Tensor) -> list[Case]:
+    one: list[Argument] = [LIST, 1, 1]
+    found = []
+    for each in images(x):
+        for groups in (1, 8):
+            weight, bias = numbers(16, 8 // groups, 3, 3, seed=1, dtype=x.dtype), numbers(16, seed=2, dtype=x.dtype)
+            text = call(name, T, T, T, one, one, one, False, [LIST, 0, 0], groups)
+            found.append(Case(text, (each, weight, bias), (0,)))
+    return found
+
+
+def group_norms(name: str, x: torch.Tensor) -> list[Case]:
+    affine = numbers(8, seed=1, dtype=x.dtype), numbers(8, seed=2, dtype=x.dtype)
+    each = images(x)[0]
+    numbers_of = (6, 8, each[0, 0].numel(), 4, encode_float(1e-5))
+    return [
+        Case(call(name, T, T, T, *numbers_of, results=3), (each, *affine), (0,)),
+        Case(call(name, T, [], [], *numbers_of, results=3), (each,), (0,)),
+    ]
+
+
+def layer_norms(name: str, x: torch.Tensor) -> list[Case]:
+    width, eps = x.shape[-1], encode_float(1e-5)
+    affine = numbers(width, seed=1, dtype=x.dtype), numbers(width, seed=2, dtype=x.dtype)
+    return [
+        Case(call(name, T, [LIST, width], T, T, eps, results=3), (x, *affine), (0, 1)),
+        Case(call(name, T, [LIST, 70, width], [], [], eps, results=3), (x,), (0,)),
+    ]
+
+
+def batch_norms(name: str, x: torch.Tensor) -> list[Case]:
+    vectors = [numbers(8, seed=seed).abs() for seed in range(4)]
+    settings: tuple[Argument, ...] = (encode_float(0.1), encode_float(1e-5))
+    trains: tuple[Argument, ...] = () if "legit" in name else (False,)
+    text = call(name, T, T, T, T, T, *trains, *settings, results=3)
+    return [Case(text, (each, *vectors), (0,)) for each in images(x)]
+
+
+def means(name: str, x: torch.Tensor) -> list[Case]:
+    return [Case(call(name, T, [LIST, -1, 2], keep, D), (each,), (0,)) for keep in (True, False) for each in images(x)]
+
+
 CASES: dict[str, Callable[[str, torch.Tensor], list[Case]]] = {
     "mul.Tensor": products_of_elements,
     "div.Tensor": products_of_elements,
@@ -162,6 +251,25 @@ CASES: dict[str, Callable[[str, torch.Tensor], list[Case]]] = {
     "tanh.default": bounded,
     "tanh_backward.default": bounded_gradients,
     "addmm.default": added_products,
+    "mul.Scalar": scaled,
+    "div.Scalar": scaled,
+    "relu.default": bounded,
+    "silu.default": bounded,
+    "sigmoid.default": bounded,
+    "gelu.default": approximated,
+    "_softmax.default": probabilities,
+    "embedding.default": looked_up,
+    "cat.default": joined,
+    "max_pool2d_with_indices.default": pooled,
+    "avg_pool2d.default": pooled,
+    "upsample_nearest2d.default": resized,
+    "_adaptive_avg_pool2d.default": resized,
+    "convolution.default": convolved,
+    "native_group_norm.default": group_norms,
+    "native_layer_norm.default": layer_norms,
+    "native_batch_norm.default": batch_norms,
+    "_native_batch_norm_legit_no_training.default": batch_norms,
+    "mean.dim": means,
 }
 
 
@@ -178,15 +286,17 @@ def narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
     return tensor[tuple(slice(*each) for each in box)]
 
 
-def in_parts(case: Case, result: torch.Tensor, axis: int, seed: int) -> torch.Tensor:
-    """The result, of parts that lie one after the other as rows of a buffer do."""
-    joined = torch.empty_like(result)
+def in_parts(case: Case, results: Sequence[torch.Tensor], axis: int, seed: int) -> list[torch.Tensor]:
+    """The results, of parts that lie one after the other as rows of a buffer do."""
+    joined = [torch.empty_like(result) for result in results]
     shapes = [tuple(tensor.shape) for tensor in case.tensors]
-    for box in parts(result.shape, axis, case.least, seed):
+    for box in parts(results[0].shape, axis, case.least, seed):
         cut = expected_cut(case.text, shapes, box)
         assert isinstance(cut, ExpectedCut), cut
         taken = [narrowed(tensor, each) for tensor, each in zip(case.tensors, cut.boxes, strict=True)]
-        narrowed(joined, box).copy_(evaluate(cut.text, taken))
+        boxes = [box, *(cut.others(tuple(other.shape)) for other in results[1:] if cut.others is not None)]
+        for whole_result, each, part in zip(joined, boxes, evaluate_all(cut.text, taken), strict=True):
+            narrowed(whole_result, each).copy_(part)
     return joined
 
 
@@ -196,25 +306,66 @@ def in_parts(case: Case, result: torch.Tensor, axis: int, seed: int) -> torch.Te
 @pytest.mark.usefixtures("threads")
 def test_parts_are_the_whole(name: str, width: int, dtype: torch.dtype) -> None:
     for case in cases(name, dtype, width):
-        result = evaluate(case.text, case.tensors)
+        results = evaluate_all(case.text, case.tensors)
         for seed, axis in enumerate(case.axes):
-            assert same_bits(in_parts(case, result, axis, seed), result), (case.text, axis)
+            same = has_bits_of_its_size if name in OF_THEIR_SIZE else same_bits
+            assert all(map(same, in_parts(case, results, axis, seed), results)), (case.text, axis)
+
+
+OF_THEIR_SIZE = {f"aten.{name}.default" for name in ("gelu", "silu", "sigmoid", "convolution")}
+"""Operators of ``TRIED`` whose kernels on a CPU take other ways for some of these sizes."""
+
+
+def has_bits_of_its_size(part: torch.Tensor, whole_result: torch.Tensor) -> bool:
+    return bool((part - whole_result).abs().max() <= 8 * torch.finfo(part.dtype).eps * whole_result.abs().max())
 
 
 @pytest.mark.parametrize("name", CUTS)
 def test_what_rebuilds_cuts_as_the_judge_does(name: str) -> None:
     for case in cases(name, torch.float32, 40):
-        result, shapes = evaluate(case.text, case.tensors), [tuple(tensor.shape) for tensor in case.tensors]
+        results, shapes = evaluate_all(case.text, case.tensors), [tuple(tensor.shape) for tensor in case.tensors]
+        others = [tuple(other.shape) for other in results[1:]]
         for axis in case.axes:
-            for box in parts(result.shape, axis, case.least, axis):
+            for box in parts(results[0].shape, axis, case.least, axis):
                 cut, expected = cut_call(case.text, shapes, box), expected_cut(case.text, shapes, box)
                 assert cut is not None
                 assert isinstance(expected, ExpectedCut)
                 assert (cut.text, cut.boxes) == (expected.text, expected.boxes)
+                beside = [expected.others(other) for other in others if expected.others is not None]
+                assert list(cut_beside(case.text, others, box)) == beside
+                assert len(beside) == len(others)
+
+
+def test_operators_of_items_are_the_same_for_what_rebuilds() -> None:
+    assert OF_ITEMS == BY_ITEM
 
 
 REFUSED = {
-    "no row": (call("sigmoid.default", T), [(4, 4)], ((0, 2), (0, 4))),
+    "no row": (call("sort.default", T), [(4, 4)], ((0, 2), (0, 4))),
+    "a norm of one batch": (
+        call("native_batch_norm.default", T, T, T, T, T, True, 0, 0, results=3),
+        [(4, 3, 2, 2), *[(3,)] * 4],
+        ((0, 2), (0, 3), (0, 2), (0, 2)),
+    ),
+    "a row that is normed": (
+        call("native_layer_norm.default", T, [LIST, 4], [], [], 0, results=3),
+        [(4, 4)],
+        ((0, 4), (0, 2)),
+    ),
+    "a norm of other items": (
+        call("native_group_norm.default", T, [], [], 3, 2, 4, 1, 0, results=3),
+        [(4, 2, 2, 2)],
+        ((0, 2), (0, 2), (0, 2), (0, 2)),
+    ),
+    "a mean over items": (call("mean.dim", T, [LIST, 0], True, D), [(4, 4)], ((0, 1), (0, 4))),
+    "a mean over everything": (call("mean.dim", T, [LIST], True, D), [(4, 4)], ((0, 1), (0, 1))),
+    "items that are joined": (call("cat.default", [LIST, T, T], 0), [(4, 4), (4, 4)], ((0, 2), (0, 4))),
+    "one image": (
+        call("max_pool2d_with_indices.default", T, [LIST, 2, 2], D, D, D, D, results=2),
+        [(4, 4, 4)],
+        ((0, 2), (0, 2), (0, 2)),
+    ),
+    "within rows of a table": (call("embedding.default", T, T, D, D, D), [(9, 4), (3,)], ((0, 3), (0, 2))),
     "the axis of a softmax": (call("_log_softmax.default", T, 1, False), [(4, 4)], ((0, 4), (0, 2))),
     "a softmax along another axis": (call("_log_softmax.default", T, 0, False), [(4, 4)], ((0, 4), (0, 2))),
     "no such axis": (call("_log_softmax.default", T, 2, False), [(4, 4)], ((0, 2), (0, 4))),

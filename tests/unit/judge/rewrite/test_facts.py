@@ -102,6 +102,7 @@ NUMBERED = [0.5, 0.25, 2.0]
 GROUPED = numbers(16, 32).bfloat16(), numbers(4, 32, 24, seed=1).bfloat16(), torch.arange(4, 17, 4, dtype=torch.int32)
 BY_HAND: dict[str, tuple[Any, ...]] = {
     "_grouped_mm": GROUPED,
+    "_native_batch_norm_legit_no_training": (IMAGES, *(numbers(2, seed=seed) for seed in range(4)), 0.1, 1e-5),
     **dict.fromkeys(["abs_", "cos_", "rsqrt_", "sigmoid_", "silu_", "tanh_"], (X,)),
     **dict.fromkeys(["bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar"], (INTS, 3)),
     **dict.fromkeys(["clamp_max", "copysign.Scalar", "floor_divide.Scalar", "fmod.Scalar", "sub_.Scalar"], (X, 0.3)),
