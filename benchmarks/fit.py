@@ -1,12 +1,15 @@
-"""Fitted training steps of nine models, beside aims: ``python -m benchmarks.fit [--only TEXT] [--exact] [--json]``.
+"""Fitted steps of nine models, beside aims.
+
+``python -m benchmarks.fit [--only TEXT] [--exact | --inference] [--budgets N] [--json]``
 
 MiB of the stack, as planned, at most 0 (less than half a per cent), 5, 10 and 20 % above the time of the step by the
 roofline, and at the least;
 each beside its aim and the ratio to it. Then ops, points of the curve, rows of all schedules that were
 made, seconds of processor time of the curve, the largest ratio of planned bytes to live bytes at these points, and
 whether less room ever took more bytes or less time over ``--budgets`` limits from the most to the least of the curve.
-``--exact``: without rewrites whose sums have another order. Every plan has passed both judges. Exits 1 where a plan
-takes more than 1.005 of its live bytes, more than its limit, or less room took more.
+``--exact``: without rewrites whose sums have another order; ``--inference``: without gradients, which has no aims.
+Every plan has passed both judges. Exits 1 where a plan takes more than 1.005 of its live bytes, more than its limit,
+or less room took more.
 """
 
 import argparse
@@ -98,8 +101,10 @@ class FitRow:
     monotone: bool
 
 
-def captured(model: FitModel) -> Compiled:
-    """The training step of the model as it is, planned for a GPU."""
+def captured(model: FitModel, *, inference: bool = False) -> Compiled:
+    """The step of the model as it is, planned for a GPU."""
+    mode, preset = ("inference", "inference") if inference else ("backward", "train_full")
+    optimizer = None if inference else model.optimizer
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(model.source, str):
             settings = tuple((name, str(size)) for name, size in model.sizes.items())
@@ -110,14 +115,14 @@ def captured(model: FitModel) -> Compiled:
             config.architectures = [architecture]
             config.save_pretrained(folder)
             target = {"model": f"hf:{folder}", **model.sizes}
-        request = CaptureRequest(**target, device="cuda", mode="backward", optimizer=model.optimizer)
-        plan = PlanRequest(mode="backward", preset="train_full", token=TOKEN, arenas=ARENAS)
+        request = CaptureRequest(**target, device="cuda", mode=mode, optimizer=optimizer)
+        plan = PlanRequest(mode=mode, preset=preset, token=TOKEN, arenas=ARENAS)
         return compile_model(request, plan, no_progress)
 
 
-def fitted_row(model: FitModel, *, near: bool, budgets: int) -> FitRow:
+def fitted_row(model: FitModel, *, near: bool, inference: bool, budgets: int) -> FitRow:
     """Capture, search, plan and judge."""
-    base = captured(model)
+    base = captured(model, inference=inference)
     start = time.process_time()
     curve = step_curve(base.graph, ARENAS, [name for name, _ in LEVERS], near=near)
     seconds = time.process_time() - start
@@ -132,7 +137,7 @@ def fitted_row(model: FitModel, *, near: bool, budgets: int) -> FitRow:
         within=tuple(None if each is None else each.stack_bytes / MIB for each in within),
         least=least.stack_bytes / MIB,
         least_time=100 * least.time / curve.time,
-        aims=model.aims,
+        aims=(None,) * len(model.aims) if inference else model.aims,
         ops=len(base.graph.ops),
         points=len(curve.points),
         rows=curve.work,
@@ -174,6 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose name has this in it")
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--inference", action="store_true")
     parser.add_argument("--budgets", type=int, default=20, metavar="N")
     parser.add_argument("--json", action="store_true", help="a JSON object in a line for each model")
     options = parser.parse_args()
@@ -181,7 +187,12 @@ def main() -> int:
     for model in MODELS:
         if options.only.lower() not in model.name.lower():
             continue
-        row = fitted_row(model, near=not options.exact, budgets=options.budgets)
+        row = fitted_row(
+            model,
+            near=not (options.exact or options.inference),
+            inference=options.inference,
+            budgets=options.budgets,
+        )
         print(json.dumps(asdict(row)) if options.json else "\n".join(lines(row)), flush=True)
         is_well &= row.monotone and row.packed <= TIGHT
     return 0 if is_well else 1

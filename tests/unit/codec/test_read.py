@@ -113,7 +113,7 @@ BAD_FITS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("an unknown key", put("fit", "colour", value=1), "unknown key"),
     ("a key missing", drop("fit", "levers"), "lacks"),
     ("a hash of 31 bytes", put("fit", "base_hash", value=bytes(31)), "base_hash"),
-    ("an unknown kind", put("fit", "kind", 0, value=9), "names kind 9"),
+    ("an unknown kind", put("fit", "kind", 0, value=11), "names kind 11"),
     ("a kind of 64 bits", put("fit", "kind", 0, value=2**64 - 1), "kind"),
     ("a kind that is text", put("fit", "kind", 0, value="same"), "kind"),
     ("a kind that is a truth value", put("fit", "kind", 0, value=True), "kind"),

@@ -1,4 +1,6 @@
-"""The forms of a step: as it is, and with its head in parts; each with its updates right after their gradients or not.
+"""The forms of a step: as it is, with its head in parts, and with chains in parts.
+
+Each with its updates right after their gradients or not.
 
 A form is rebuilt once; its orders are orders of the rows of its graph.
 """
@@ -12,6 +14,7 @@ from tmmu.ir.graph import GRADIENT, Graph
 from tmmu.ir.plan import ArenaSpec
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import SAME, Rewrite, identity_rewrite
+from tmmu.planner.fit.chains.chain_parts import chain_parts
 from tmmu.planner.fit.early_updates import SMALLEST_GROUP, early_order, grouped_updates
 from tmmu.planner.fit.head_parts import head_parts
 from tmmu.planner.fit.orders import ORDERS, Order, row_uses
@@ -27,7 +30,7 @@ LEVERS: Final[tuple[tuple[str, str], ...]] = (
     (TAKEOVER, "results take over the bytes of operands that die"),
     (ORDER, "ops run in another order"),
     (UPDATES, "each weight is updated right after its gradient"),
-    (PARTS, "head and loss run on some rows at a time"),
+    (PARTS, "head and loss, and without gradients layers, run on some rows or images at a time"),
     (RECOMPUTE, "what is needed again is computed again"),
     (OFFLOAD, "what is needed later is kept in host memory"),
 )
@@ -43,6 +46,13 @@ LEVER_NAMES: Final = tuple(name for name in ALL_NAMES if name not in ON_REQUEST)
 """Those that are pulled where none are named."""
 HEAD_PARTS: Final = (8, 16)
 """Parts that a head is cut in, at least: fewer read the weights less often."""
+CHAIN_PARTS: Final = (4, 16)
+CHAINS: Final[tuple[dict[str, bool], ...]] = (
+    {"by_rows": False, "is_long": True},
+    {"by_rows": False, "is_long": False},
+    {"by_rows": True, "is_long": False},
+)
+"""Of a step without gradients: parts that chains are cut in, at most, and which chains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +86,7 @@ class StepForms:
     _forms: dict[tuple[bool, Rewrite], Form] = field(default_factory=dict)
 
     def of(self, levers: Collection[str]) -> list[Form]:
-        """The step as it is, then, where levers allow it, with its head in parts."""
+        """The step as it is, then, where levers allow it, with its head or its chains in parts."""
         whole = self.whole.rewrite
         cut = [parts for parts in self._parts if parts != whole] if PARTS in levers else []
         return [self._form(rewrite, updates=UPDATES in levers) for rewrite in (whole, *cut)]
@@ -90,7 +100,9 @@ class StepForms:
 
     @cached_property
     def _parts(self) -> list[Rewrite]:
-        return [*dict.fromkeys(head_parts(self.base, count, near=self.near) for count in HEAD_PARTS)]
+        heads = (head_parts(self.base, count, near=self.near) for count in HEAD_PARTS)
+        chains = (chain_parts(self.base, count, **which) for which in CHAINS for count in CHAIN_PARTS)
+        return [*dict.fromkeys((*heads, *chains))]
 
     def _form(self, rewrite: Rewrite, *, updates: bool) -> Form:
         """A rewrite, with lists of updates in groups where ``updates`` are early."""

@@ -348,14 +348,18 @@ def _padded(graph: Graph, buffers: Sequence[BufferId], arenas: Sequence[ArenaSpe
 
 
 def op_times(graph: Graph) -> list[int]:
-    """Per op, picoseconds of the roofline: its operations, or the bytes that it touches."""
+    """Per op, picoseconds of the roofline: its operations, or the bytes that it touches.
+
+    Of what a part leaves alone beside its own nothing is touched.
+    """
     values = graph.values
+    assert graph.calls is not None
     shapes = zip(values.shape, values.dtype, values.buffer, strict=True)
     size = [min(prod(shape) * DTYPE_BYTES[dtype], graph.buffers.bytes[buffer]) for shape, dtype, buffer in shapes]
     times = []
     for op in graph.ops.ids:
         touched: dict[BufferId, int] = {}
-        for value in (*graph.ops.reads[op], *graph.ops.writes[op]):
+        for value in graph.calls.operands[op] or (*graph.ops.reads[op], *graph.ops.writes[op]):
             buffer = values.buffer[value]
             touched[buffer] = max(touched.get(buffer, 0), size[value])
         moved = sum(touched.values()) * PICOSECONDS_PER_16_BYTES // 16

@@ -1,0 +1,237 @@
+"""Chains in parts: what they save, that they mean the graph and have its bits; where they end; what is not cut."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name everyone uses
+
+import tmmu
+from tests.runtime.harness import TOKEN, plan_of, same_bits
+from tmmu.errors import InternalError, TmmuError
+from tmmu.ir.call_text import decode_call, encode_call
+from tmmu.ir.graph import Graph
+from tmmu.ir.ids import OpId
+from tmmu.ir.plan import segment_bytes
+from tmmu.ir.rebuild import rebuild_graph
+from tmmu.ir.rewrite import PART, PLACED, SAME, Rewrite
+from tmmu.judge.check import judge
+from tmmu.judge.rewrite.check import check_rewrite, require_meaning
+from tmmu.judge.rewrite.cuts import TRIED
+from tmmu.judge.rules import check_graph, require_legal
+from tmmu.passes.lowering.read_calls import read_program
+from tmmu.passes.lowering.rewrite_program import rewrite_program
+from tmmu.planner.arenas import default_arenas
+from tmmu.planner.fit.chains.chain_parts import chain_parts, unit_ranges
+from tmmu.planner.fit.curve import step_curve
+from tmmu.planner.fit.forms import CHAINS
+from tmmu.runtime.execute.bind import bind
+from tmmu.runtime.steps.part_trial import differing_parts
+
+BATCH, WIDTH, LENGTH = 8, 16, 64
+
+
+class Images(nn.Module):
+    """Convolutions, norms of groups and of rows, pools, a mean and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.middle = nn.Conv2d(3, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.groups, self.batch, self.rows = nn.GroupNorm(4, WIDTH), nn.BatchNorm2d(WIDTH), nn.LayerNorm(WIDTH)
+        self.up, self.down, self.head = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH), nn.Linear(WIDTH, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.relu(self.groups(self.stem(images)))
+        x = F.max_pool2d(x, 2)
+        x = torch.cat((x, self.batch(self.middle(x))), 2)
+        x = F.interpolate(F.avg_pool2d(x, 2), scale_factor=2.0, mode="nearest")
+        y = self.rows(x.permute(0, 2, 3, 1))
+        x = x + self.down(self.up(y).relu()).permute(0, 3, 1, 2)
+        return self.head(x.mean((-1, -2)))
+
+
+class Rows(nn.Module):
+    """Words, and wide layers between attention; the widest hold what is worth a cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({"norm": nn.LayerNorm(WIDTH), "up": nn.Linear(WIDTH, 512), "down": nn.Linear(512, WIDTH)})
+            for _ in "12"
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        for layer in self.layers:
+            y = layer["norm"](x)
+            x = x + F.scaled_dot_product_attention(y, y, y)
+            x = x + layer["down"](layer["up"](layer["norm"](x)).relu())
+        return x
+
+
+INPUTS = {
+    "images": lambda: {"images": torch.randn(BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1))},
+    "rows": lambda: {"ids": torch.randint(50, (1, 2 * LENGTH), generator=torch.Generator().manual_seed(1))},
+    "rows of a batch": lambda: {"ids": torch.randint(50, (4, LENGTH), generator=torch.Generator().manual_seed(1))},
+}
+MODELS = {"images": Images, "rows": Rows, "rows of a batch": Rows}
+LONG, SHORT, BY_ROWS = CHAINS
+
+
+@cache
+def module_of(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    module: nn.Module = MODELS[name]().eval()
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            buffer.data = torch.rand_like(buffer) + 0.5
+    return module
+
+
+@cache
+def inference(name: str) -> Graph:
+    """A graph without gradients, planned for a CPU."""
+    return tmmu.plan(module_of(name), INPUTS[name](), device="cpu").graph
+
+
+def in_parts(name: str, parts: int, which: dict[str, bool]) -> tuple[Graph, Rewrite]:
+    base = inference(name)
+    rewrite = chain_parts(base, parts, **which)
+    graph = rebuild_graph(base, rewrite)
+    require_legal(graph)
+    require_meaning(base, graph, rewrite)
+    return graph, rewrite
+
+
+def stack_of(graph: Graph) -> int:
+    return segment_bytes(plan_of(read_program(graph), mode="inference", preset="inference").arenas, "stack")
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "which", "share"),
+    [
+        ("images", 4, LONG, 0.45),
+        ("images", 4, SHORT, 0.8),
+        ("rows", 4, BY_ROWS, 0.65),
+        ("rows of a batch", 4, SHORT, 0.65),
+    ],
+)
+def test_parts_take_less_and_have_the_bits_of_the_whole(
+    name: str, parts: int, which: dict[str, bool], share: float
+) -> None:
+    base, (graph, rewrite) = inference(name), in_parts(name, parts, which)
+    assert PART in rewrite.kind
+    assert stack_of(graph) <= share * stack_of(base)
+    program = rewrite_program(read_program(base), rewrite)
+    plan = plan_of(program, mode="inference", preset="inference")
+    judge(graph, plan, token=TOKEN)
+    weights = dict(module_of(name).state_dict())
+    executor = bind(program, plan, token=TOKEN, weights=weights, device="cpu")
+    with torch.no_grad():
+        expected = module_of(name)(**INPUTS[name]())
+    assert same_bits(executor.run(INPUTS[name]())[0], expected)
+    executor.close()
+
+
+def test_chain_of_images_goes_on_to_the_head_which_has_few_rows() -> None:
+    base, (_, rewrite) = inference("images"), in_parts("images", 4, LONG)
+    whole = {base.ops.target[op] for op, kind in zip(rewrite.origin, rewrite.kind, strict=True) if kind == SAME}
+    placed = {base.ops.target[op] for op, kind in zip(rewrite.origin, rewrite.kind, strict=True) if kind == PLACED}
+    assert whole == {"aten.addmm.default"}
+    assert placed == {"aten.mean.dim"}
+
+
+def test_every_operator_of_images_is_cut() -> None:
+    base, (_, rewrite) = inference("images"), in_parts("images", 4, LONG)
+    cut = {base.ops.target[op] for op, kind in zip(rewrite.origin, rewrite.kind, strict=True) if kind != SAME}
+    assert cut >= {
+        "aten.convolution.default",
+        "aten.native_group_norm.default",
+        "aten.native_layer_norm.default",
+        "aten.max_pool2d_with_indices.default",
+        "aten.cat.default",
+        "aten.upsample_nearest2d.default",
+    }
+    assert differing_parts(read_program(base), rewrite, torch.device("cpu")) == []
+    assert cut & set(TRIED)
+
+
+def test_parts_are_whole_units() -> None:
+    assert [(each.low, each.high) for each in unit_ranges(8, 3)] == [(0, 2), (2, 5), (5, 8)]
+    assert [(each.low, each.high) for each in unit_ranges(3, 8)] == [(0, 1), (1, 2), (2, 3)]
+    assert all(each.low % 64 == 0 for each in unit_ranges(1000, 4))
+
+
+@pytest.mark.parametrize("which", CHAINS)
+def test_step_with_gradients_keeps_its_chains(which: dict[str, bool]) -> None:
+    base = tmmu.plan(Images(), INPUTS["images"](), loss="sum", device="cpu").graph
+    assert set(chain_parts(base, 4, **which).kind) == {SAME}
+
+
+def test_lever_takes_the_form_that_fits() -> None:
+    base = inference("images")
+    arenas = default_arenas()
+    without = step_curve(base, arenas, ["takeover"]).points[-1].peak
+    assert step_curve(base, arenas, ["takeover", "parts"]).points[-1].peak <= 0.45 * without
+
+
+def test_parts_that_differ_on_the_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, (_, rewrite) = inference("images"), in_parts("images", 4, LONG)
+    program = rewrite_program(read_program(base), rewrite)
+    plan = plan_of(program, mode="inference", preset="inference")
+    monkeypatch.setattr("tmmu.runtime.steps.part_trial.has_same_bits", lambda *_: False)
+    with pytest.raises(TmmuError, match="bits"):
+        bind(program, plan, token=TOKEN, weights=dict(module_of("images").state_dict()), device="cpu")
+
+
+def edited(rewrite: Rewrite, rows: list[tuple[OpId, str, tuple[int, ...]]]) -> Rewrite:
+    """The rewrite with these rows."""
+    origin, kind, part = (tuple(column) for column in zip(*rows, strict=True))
+    return replace(rewrite, origin=origin, kind=kind, part=part)
+
+
+def is_refused(base: Graph, rewrite: Rewrite) -> bool:
+    try:
+        graph = rebuild_graph(base, rewrite)
+    except InternalError:
+        return True
+    return bool(check_graph(graph)) or bool(check_rewrite(base, graph, rewrite))
+
+
+@pytest.mark.parametrize("name", ["images", "rows of a batch"])
+def test_part_that_is_missing_moved_or_of_other_units_is_refused(name: str) -> None:
+    base, (_, rewrite) = inference(name), in_parts(name, 4, LONG if name == "images" else SHORT)
+    rows = [*zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)]
+    assert not is_refused(base, edited(rewrite, rows))
+    for place, (origin, kind, part) in enumerate(rows):
+        if kind == SAME:
+            continue
+        axis, low, high, *rest = part
+        assert is_refused(base, edited(rewrite, [*rows[:place], *rows[place + 1 :]])), place
+        for other in ((axis, low, high - 1, *rest), (axis + 1, 0, 1), (axis, low + 1, high, *rest)):
+            assert is_refused(base, edited(rewrite, [*rows[:place], (origin, kind, other), *rows[place + 1 :]])), place
+        if kind == PLACED and place + 1 < len(rows):
+            last = max(index for index, row in enumerate(rows) if row[:2] == (origin, PLACED))
+            swapped = [*rows]
+            swapped[place], swapped[last] = rows[last], rows[place]
+            assert last == place or is_refused(base, edited(rewrite, swapped)), place
+
+
+def test_part_whose_norm_counts_other_images_is_refused() -> None:
+    base, (graph, rewrite) = inference("images"), in_parts("images", 4, LONG)
+    assert graph.calls is not None
+    places = [op for op in graph.ops.ids if graph.ops.target[op] == "aten.native_group_norm.default"]
+    texts = [decode_call(text) for text in graph.calls.texts]
+    counts = {text.arguments[3] for op in places if (text := texts[graph.calls.call[op]]) is not None}
+    assert counts == {BATCH // 4}
+    wrong = tuple(
+        encode_call(replace(text, arguments=(*text.arguments[:3], BATCH, *text.arguments[4:])))
+        if text is not None and "group_norm" in text.operator
+        else encoded
+        for text, encoded in zip(texts, graph.calls.texts, strict=True)
+    )
+    faults = check_rewrite(base, replace(graph, calls=replace(graph.calls, texts=wrong)), rewrite)
+    assert {fault.rule for fault in faults} == {"call"}

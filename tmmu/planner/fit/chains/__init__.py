@@ -1,0 +1,1 @@
+"""Chains of ops that take items of a batch, or rows, by themselves."""
