@@ -12,6 +12,7 @@ from threading import Condition, Thread, current_thread
 from typing import Any, Final, Generic, TypeVar
 
 from tmmu.engine.ready_queue import ReadyQueue
+from tmmu.errors import InvalidConfig
 
 Owner = TypeVar("Owner")
 Result = TypeVar("Result")
@@ -56,7 +57,8 @@ class Scheduler(Generic[Owner, Result]):
         self._prompt: Request[Owner, Result] | None = None
         self._decoded_last = False
         self._changed = Condition()
-        self._is_running = False
+        self._runner: Thread | None = None
+        """Who runs a step, while somebody does."""
         self._worker: Thread | None = None
         self._is_open = True
         self._closed_by: Exception | None = None
@@ -84,7 +86,7 @@ class Scheduler(Generic[Owner, Result]):
         """Takes a request out before its next step; false where it is done, or in a step now."""
         with self._changed:
             waits = self._queue.remove(request)
-            if self._prompt is request and not self._is_running:
+            if self._prompt is request and self._runner is None:
                 self._prompt, waits = None, True
         if waits:
             _cancel_future(request.future)
@@ -110,15 +112,31 @@ class Scheduler(Generic[Owner, Result]):
         return [request.future.result() for request in requests]
 
     def run_until(self, is_over: Callable[[], bool]) -> None:
-        """Runs whatever may run until ``is_over``; waits where nothing may, or somebody else runs it."""
+        """Runs whatever may run until ``is_over``; waits where nothing may, or somebody else runs it.
+
+        ``INVALID_CONFIG`` in a callback of a step, which would wait for its own end.
+        """
+        thread = current_thread()
         while not is_over():
-            with self._changed:
-                while not is_over() and (self._is_running or not self._has_work()):
-                    self._changed.wait()
-                if is_over():
-                    return
-                self._is_running = True
-            self._run_step()
+            is_mine = False
+            try:
+                with self._changed:
+                    while not is_over() and (self._runner is not None or not self._has_work()):
+                        self._require_other_runner(thread)
+                        self._changed.wait()
+                    if is_over():
+                        return
+                    self._runner, is_mine = thread, True
+                self._run_step()
+            finally:  # an interruption may come before the step begins
+                if is_mine:
+                    with self._changed:
+                        self._runner = None if self._runner is thread else self._runner
+                        self._changed.notify_all()
+
+    def _require_other_runner(self, thread: Thread) -> None:
+        if self._runner is thread:
+            raise InvalidConfig("a callback of a step waits for a step", fix="have it submit with Engine.enqueue")
 
     def start(self) -> None:
         """Has a thread of the scheduler's own run what is submitted. Starting again does nothing."""
@@ -135,7 +153,7 @@ class Scheduler(Generic[Owner, Result]):
             while (request := self._queue.first()) is not None:
                 self._queue.remove(request)
                 waiting.append(request)
-            if self._prompt is not None and not self._is_running:
+            if self._prompt is not None and self._runner is None:
                 waiting.append(self._prompt)
                 self._prompt = None
             worker, self._worker = self._worker, None
@@ -149,11 +167,11 @@ class Scheduler(Generic[Owner, Result]):
     def _work(self) -> None:
         while True:
             with self._changed:
-                while self._is_open and (self._is_running or not self._has_work()):
+                while self._is_open and (self._runner is not None or not self._has_work()):
                     self._changed.wait()
                 if not self._is_open:
                     return
-                self._is_running = True
+                self._runner = current_thread()
             try:
                 self._run_step()
             except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
@@ -189,7 +207,7 @@ class Scheduler(Generic[Owner, Result]):
                 raise  # nobody's request failed of it, or the thread of a client is to end
         finally:
             with self._changed:
-                self._is_running = False
+                self._runner = None
                 unfinished = None if self._is_open else self._prompt
                 self._changed.notify_all()
             if unfinished is not None:  # nobody would read its other parts

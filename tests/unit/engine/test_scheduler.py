@@ -9,6 +9,7 @@ import pytest
 
 from tmmu.engine.ready_queue import ReadyQueue
 from tmmu.engine.scheduler import Request, Scheduler
+from tmmu.errors import InvalidConfig
 
 Item = Request[str, int]
 
@@ -255,3 +256,45 @@ def test_waiting_thread_learns_that_its_request_was_taken_back() -> None:
         thread.join(0.001)
     thread.join(30)
     assert len(failures) == 1
+
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_callback_that_waits_for_a_step_is_refused_and_one_that_submits_goes_on(worker: bool) -> None:
+    recorded = Recorded()
+    refusals: list[InvalidConfig] = []
+    first, waited, submitted = decode("a1", 1), decode("a2", 2), decode("a3", 3)
+
+    def wait(_: object) -> None:
+        with pytest.raises(InvalidConfig, match=r"callback of a step waits.*Engine\.enqueue") as error:
+            recorded.wait(waited)
+        refusals.append(error.value)
+
+    first.future.add_done_callback(wait)
+    first.future.add_done_callback(lambda _: recorded.scheduler.submit([submitted]))
+    recorded.scheduler.submit([first])
+    if worker:
+        recorded.scheduler.start()
+        assert submitted.future.result(30) == 4
+    else:
+        recorded.scheduler.run_until(submitted.future.done)
+    recorded.scheduler.close()
+    assert len(refusals) == 1
+    assert waited.future.cancelled()
+    assert recorded.log == [("a1",), ("a3",)]
+
+
+def test_interruption_before_a_step_begins_leaves_the_queue_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorded.scheduler, "_run_step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            recorded.wait(decode("a", 1))
+    others = Thread(target=recorded.wait, args=(decode("b", 2),), daemon=True)
+    others.start()
+    others.join(30)
+    assert not others.is_alive()
+    assert recorded.log == [("b",)]
