@@ -1,10 +1,12 @@
 """Values that a client keeps in the arena of its session: copies, within a quota, that go where the session goes."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from tests.engine.models import model_of, prompt_of
 from tmmu.engine.engine import Engine
@@ -19,6 +21,23 @@ ROOM = 64 * 1024 + 2048 + 2048
 def engine() -> Any:
     with Engine(model_of("Llama"), max_tokens=64, max_batch=1, heap=ROOM + 512, host="1MiB") as engine:
         yield engine
+
+
+def _fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.ones(3)
+
+
+def _nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nested tensors are a prototype
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+def _freed() -> torch.Tensor:
+    tensor = torch.ones(3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 def test_values_are_copies_in_the_arena_and_count_against_its_quota(engine: Engine) -> None:
@@ -46,8 +65,10 @@ def test_values_are_copies_in_the_arena_and_count_against_its_quota(engine: Engi
         torch.tensor([True, False]),
         torch.randn(4, requires_grad=True),
         torch.randn(3, 4)[:, ::2],
+        torch.tensor([1 + 2j]).conj().imag,
+        torch.ones(1).expand(5),
     ],
-    ids=["scalar", "empty", "conjugate", "bool", "gradient", "strided"],
+    ids=["scalar", "empty", "conjugate", "bool", "gradient", "strided", "negative", "expanded"],
 )
 def test_every_dense_tensor_can_be_kept(engine: Engine, value: torch.Tensor) -> None:
     with engine.open(keep=256) as session:
@@ -92,6 +113,39 @@ def test_next_source_or_token_leaves_values_alone_and_a_fork_has_its_own() -> No
         assert other.kept["x"].tolist() == [3]
 
 
+def test_values_are_a_mapping_like_any_other(engine: Engine) -> None:
+    with engine.open(keep=1024) as session:
+        kept = session.kept
+        assert int(kept.setdefault("a", torch.tensor(1))) == 1
+        assert int(kept.setdefault("a", torch.tensor(2))) == 1
+        assert kept.pop("b", None) is None
+        assert kept.pop(["b"], 3) == 3  # type: ignore[arg-type]
+        assert not kept.__contains__(["a"])
+        assert kept.get(["a"], 4) == 4  # type: ignore[arg-type]
+        kept.update(b=torch.ones(3), c=torch.tensor(5))
+        assert int(kept.pop("a")) == 1
+        assert (list(kept), kept.used) == (["b", "c"], 512)
+        kept.clear()
+        assert (len(kept), kept.used) == (0, 0)
+
+
+def test_values_are_whole_when_their_change_is_interrupted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine.open(keep=2048) as session:
+        session.kept["a"], session.kept["b"] = torch.full((300,), 1.0), torch.full((3,), 2.0)
+
+        def interrupt(_: torch.Tensor) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("tmmu.engine.kept_values.zero_tensor", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                session.kept["a"] = torch.full((2,), 3.0)
+        assert (list(session.kept), session.kept.used) == (["b"], 256)
+        session.kept["c"] = torch.full((4,), 4.0)
+        assert session.kept["b"].tolist() == [2.0] * 3
+        assert session.kept["c"].tolist() == [4.0] * 4
+
+
 def test_value_that_does_not_fit_changes_nothing(engine: Engine) -> None:
     with engine.open(keep=512) as session:
         session.kept["a"], session.kept["b"] = torch.tensor(1), torch.tensor(2)
@@ -114,6 +168,12 @@ def test_value_that_does_not_fit_changes_nothing(engine: Engine) -> None:
         (lambda s: s.kept.update(x=4), "int cannot be kept"),
         (lambda s: s.kept.update(x=torch.empty(3, device="meta")), "on meta"),
         (lambda s: s.kept.update(x=torch.eye(2).to_sparse()), "sparse_coo"),
+        (lambda s: s.kept.update(x=_fake()), "on meta"),
+        (lambda s: s.kept.update(x=_nested()), "of tensors"),
+        (lambda s: s.kept.update(x=_freed()), "freed or cut"),
+        (lambda s: s.kept[["x"]], r"keeps no \['x'\]"),
+        (lambda s: s.kept.pop(["x"]), r"keeps no \['x'\]"),
+        (lambda s: s.kept.setdefault("x"), "NoneType cannot be kept"),
         (lambda s: s.engine.open(keep=-1), "keep is -1"),
     ],
 )

@@ -7,6 +7,7 @@ import torch
 from tmmu.engine.leases import Clock
 from tmmu.errors import InvalidConfig
 from tmmu.planner.arenas import parse_size
+from tmmu.runtime.memory.allocated import require_allocated
 
 
 def tokens_of(ids: Sequence[int] | torch.Tensor) -> list[int]:
@@ -31,10 +32,17 @@ def require_tokens(tokens: Sequence[int], vocabulary: int) -> None:
 
 
 def require_values(name: str, tensor: torch.Tensor) -> None:
-    """``INVALID_CONFIG`` for a tensor on meta, which has no values, and for one whose values do not lie by strides."""
-    if tensor.device.type == "meta" or tensor.layout != torch.strided:
-        kind = "on meta, where nothing has values" if tensor.device.type == "meta" else str(tensor.layout)[6:]
+    """``INVALID_CONFIG`` for a tensor on meta, or a fake one, which have no values, for one whose values do not lie by
+    strides, and for one whose storage was freed.
+    """
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "of tensors" if tensor.is_nested else str(tensor.layout)[6:]
         raise InvalidConfig(f"{name}: a tensor {kind}", fix="give a dense tensor with values")
+    if tensor.untyped_storage().device.type == "meta":
+        raise InvalidConfig(
+            f"{name}: a tensor on meta, where nothing has values", fix="give a dense tensor with values"
+        )
+    require_allocated(tensor, name)
 
 
 def is_whole(value: object) -> bool:

@@ -53,11 +53,11 @@ class KeptValues(MutableMapping[str, torch.Tensor]):
             self._require_room(room, 0 if before is None else before.room)
             if before is not None:
                 self._take_out(name)
-            self._bytes(self.used, len(source)).copy_(source)
-            self._values[name] = KeptValue(
+            value = KeptValue(
                 offset=self.used, size=len(source), room=room, dtype=tensor.dtype, shape=tuple(tensor.shape)
             )
-            self.used += room
+            self._bytes(self.used, len(source)).copy_(source)
+            self._values, self.used = {**self._values, name: value}, self.used + room
 
     def __getitem__(self, name: str) -> torch.Tensor:
         with self._session.engine.state_of(self._session):
@@ -70,11 +70,25 @@ class KeptValues(MutableMapping[str, torch.Tensor]):
             self._take_out(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._values
+        return isinstance(name, str) and name in self._values
 
     def get(self, name: str, default: Any = None) -> Any:
         """A copy of a value, or ``default`` where it is not there."""
-        return default if name not in self._values else self[name]
+        return self[name] if isinstance(name, str) and name in self._values else default
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """A copy of a value, which is deleted, or ``default`` where it is not there and one is given."""
+        if default and name not in self:
+            return default[0]
+        value = self[name]
+        del self[name]
+        return value
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """A copy of a value, which is set to ``default`` where it is not there."""
+        if name not in self:
+            self[name] = default
+        return self[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._values))
@@ -87,22 +101,27 @@ class KeptValues(MutableMapping[str, torch.Tensor]):
         self._values, self.used = dict(other._values), other.used
 
     def _value(self, name: str) -> KeptValue:
-        if name not in self._values:
+        if name not in self:
             names = ", ".join(map(repr, self._values)) or "nothing"
             raise InvalidConfig(f"the session keeps no {name!r:.40}", fix=f"it keeps {names:.80}")
         return self._values[name]
 
     def _take_out(self, name: str) -> None:
         """Moves what lies behind a value to its place, and clears what is behind the last then."""
-        gone = self._values.pop(name)
+        gone = self._values[name]
         end = gone.offset + gone.room
+        others = {
+            other: replace(value, offset=value.offset - gone.room) if value.offset >= end else value
+            for other, value in self._values.items()
+            if other != name
+        }
         behind = self._bytes(end, self.used - end).clone()
-        self._bytes(gone.offset, len(behind)).copy_(behind)
-        zero_tensor(self._bytes(self.used - gone.room, gone.room))
-        for later, value in self._values.items():
-            if value.offset > gone.offset:
-                self._values[later] = replace(value, offset=value.offset - gone.room)
-        self.used -= gone.room
+        place, last = self._bytes(gone.offset, len(behind)), self._bytes(self.used - gone.room, gone.room)
+        try:
+            place.copy_(behind)
+        finally:  # whoever is interrupted behind the copy has values where they lie now
+            self._values, self.used = others, self.used - gone.room
+        zero_tensor(last)
 
     def _require_room(self, room: int, freed: int) -> None:
         quota = self._session.capacities.kept
@@ -128,4 +147,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor) or tensor.is_quantized:
         raise InvalidConfig(f"a {type(tensor).__name__} cannot be kept", fix="give a dense tensor")
     require_values("the value", tensor)
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    rows = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    if rows.stride() != (1,):
+        rows = rows.clone(memory_format=torch.contiguous_format)
+    return rows.view(torch.uint8)
