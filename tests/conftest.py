@@ -2,13 +2,15 @@
 
 Tests run side by side, one process a core, so torch in each process and in each command that it starts has one thread:
 two processes of two threads on two cores wait for each other most of their time. A test of what threads do sets their
-number itself.
+number itself. Modules are compiled once, whatever the environment says, and not by each process of the tests.
 """
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded, and inherited by each process of the tests
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.warm_server import WarmPython
 
+sys.dont_write_bytecode = False
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 

@@ -42,6 +42,8 @@ PACKAGES: Final = (
     "tmmu.engine",
     "tmmu.server",
 )
+LATE: Final = ("typer._adapters", "pydantic.json_schema", "pydantic.plugin._loader")
+"""Modules that a command imports as it reads its options, a third of what it takes. Some typers have none of them."""
 FIXED: Final = ("PYTHONHASHSEED", "PYTHONPATH", "PYTHONIOENCODING", "OMP_NUM_THREADS")
 """Variables that act when Python or torch is loaded: a request must have them as the server was started."""
 
@@ -92,8 +94,7 @@ def serve(path: str) -> None:
     os.set_blocking(wakes, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes)
-    gc.collect()
-    gc.freeze()
+    gc.collect()  # and no freeze: a capture counts what is frozen, and freezes itself where nothing is
     os.write(1, b"ready\n")
     running: dict[socket.socket, int] = {}
     while True:
@@ -124,6 +125,9 @@ def _import_all() -> None:
         package = import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             import_module(module.name)
+    for name in LATE:
+        with suppress(ImportError):
+            import_module(name)
 
 
 def _answer(running: dict[socket.socket, int]) -> None:

@@ -1,4 +1,4 @@
-"""What a token takes that can be counted: bytecodes of Python, and allocations; the same for 2 layers and for 12."""
+"""What a token takes that can be counted: bytecodes of Python, and allocations; the same for 2 layers and for 5."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ def counts_of(layers: int) -> list[Counts]:
 
 
 def test_a_token_takes_as_many_bytecodes_and_allocations_with_more_layers() -> None:
-    few, many = counts_of(2), counts_of(12)
+    few, many = counts_of(2), counts_of(5)
     for one, other in zip(few, many, strict=True):
         assert one.bytecodes == other.bytecodes > 0
         assert other.allocations - one.allocations == other.named - one.named

@@ -31,9 +31,10 @@ FORMATS = sorted(path.relative_to(FOLDER / "formats").as_posix() for path in FOL
 
 
 def test_plans_are_as_recorded(shell: Shell) -> None:
-    done = shell.tmmu("golden", "check", *QUICK, "--jobs", 1)
+    """Of a few cases; those of all are reproduced by a fresh process, below."""
+    done = shell.tmmu("golden", "check", *QUICK[:3], "--jobs", 1)
     assert (done.code, done.err) == (0, "")
-    assert done.out == f"golden: {len(QUICK)} cases, {len(QUICK) * 90} plans as recorded\n"
+    assert done.out == "golden: 3 cases, 270 plans as recorded\n"
 
 
 @pytest.mark.long
@@ -51,6 +52,7 @@ def test_fresh_processes_under_other_hash_seeds_reproduce_every_digest(seed: str
         [*command, "--dir", str(FOLDER)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"golden: {len(QUICK)} cases, {len(QUICK) * 90} plans as recorded\n"
 
 
 def test_replaying_needs_no_torch(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def test_every_role_has_its_arena() -> None:
         "activations",
         "gradients",
         "activations",
+        None,
     ]
     with pytest.raises(InvalidIrShapes):
         arena_of_role("weight")
