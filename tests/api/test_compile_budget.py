@@ -6,6 +6,7 @@ from torch import nn
 
 import tmmu
 from tmmu.errors import BudgetTooSmall, InvalidConfig
+from tmmu.ir.rewrite import PARTIAL_KINDS
 
 
 class Long(nn.Module):
@@ -42,6 +43,39 @@ def test_results_are_the_model_s_in_a_smaller_stack(model: nn.Module) -> None:
             assert torch.equal(small(batch), model(batch))
         model.levels[0].weight.mul_(0.5)
         assert torch.equal(small(x), model(x))
+
+
+def partial_kinds(compiled: tmmu.CompiledModel) -> set[str]:
+    fit = compiled.plan.plan.fit
+    return set() if fit is None else set(fit.rewrite.kind) & set(PARTIAL_KINDS)
+
+
+class Stacked(Long):
+    """The same, of ops that may run in parts."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = []
+        for level in self.levels:
+            x = torch.relu(level(x))
+            seen.append(x * 2)
+        for each in reversed(seen):
+            x = x + each
+        return x
+
+
+def test_parts_with_other_bits_on_the_device_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Stacked().eval(), torch.randn(256, 64, generator=torch.Generator().manual_seed(1))
+    plain = tmmu.compile(model, x).plan
+    budget = plain.total - plain.stack * 2 // 5
+    with tmmu.compile(model, x, budget=budget, reserve=0) as in_parts, torch.no_grad():
+        assert partial_kinds(in_parts)
+        assert torch.equal(in_parts(x), model(x))
+    monkeypatch.setattr("tmmu.runtime.steps.part_trial.has_same_bits", lambda *_: False)
+    with tmmu.compile(model, x, budget=budget, reserve=0) as whole, torch.no_grad():
+        assert whole.plan.total <= budget
+        assert whole.plan.plan.fit is not None
+        assert not partial_kinds(whole)
+        assert torch.equal(whole(x), model(x))
 
 
 def test_what_fits_is_left_as_it_is(model: nn.Module) -> None:

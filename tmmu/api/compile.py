@@ -10,6 +10,7 @@ from tmmu.api.arguments import bytes_of
 from tmmu.api.compiled_model import CompiledModel
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.plan import device_of_call, logs_off
+from tmmu.backend import fit_on_device
 from tmmu.driver import Compiled, PlanRequest, compile_graph
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
@@ -24,7 +25,7 @@ from tmmu.passes.capture.trace import capture_live
 from tmmu.passes.lowering.rewrite_program import rewrite_program
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
+from tmmu.planner.fit.fit_graph import FitRequest
 from tmmu.planner.fit.fit_step import PlanSettings
 from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.token import token_from_seed
@@ -72,7 +73,9 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     _require_kept(note.exchanged, program.graph)
     compiled = compile_graph(program.graph, _request_of(seed))
     if most is not None:
-        program, compiled = _fit_program(program, compiled, most, kept_free, token_from_seed(seed))
+        limit = stack_room(compiled.plan, compiled.graph, most, kept_free)
+        settings = PlanSettings(preset=compiled.plan.preset, token=token_from_seed(seed), budget=most)
+        program, compiled = _fit_program(program, compiled, limit, settings, str(device))
     return CompiledModel(
         model,
         plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),
@@ -120,13 +123,11 @@ def _request_of(seed: int) -> PlanRequest:
 
 
 def _fit_program(
-    program: Program, compiled: Compiled, budget: int, reserve: int, token: bytes
+    program: Program, compiled: Compiled, limit: int, settings: PlanSettings, device: str
 ) -> tuple[Program, Compiled]:
-    """Program and plan of a run within a budget; both as they are where they fit."""
-    limit = stack_room(compiled.plan, compiled.graph, budget, reserve)
-    settings = PlanSettings(preset=compiled.plan.preset, token=token, budget=budget)
+    """Program and plan of a run within so many bytes of stack; both as they are where they fit."""
     request = FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=default_arenas(), settings=settings)
-    fitted = fit_graph(compiled.graph, compiled.plan, request).fitted
+    fitted = fit_on_device(program, compiled, request, device)
     if fitted.graph is compiled.graph:
         return program, compiled
     return rewrite_program(program, fitted.rewrite), replace(compiled, graph=fitted.graph, plan=fitted.plan)
