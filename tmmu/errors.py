@@ -220,6 +220,12 @@ class ServerBusy(PlanError):
     code = "SERVER_BUSY"
 
 
+class HostUnfit(PlanError):
+    """A machine is not as a server wants it, and whoever looked said ``--strict``."""
+
+    code = "HOST_UNFIT"
+
+
 def error_record(error: TmmuError) -> dict[str, Field]:
     """The canonical error record (``UML_OS.Error.Emit_v1``): same fields, same order, every time."""
     fields = {name: error.fields[name] for name in sorted(error.fields)}

@@ -8,7 +8,7 @@ import pytest
 from tests.server.folders import save_tokenizer
 from tests.server.running import RunningServer
 from tests.server.test_completions import events_of
-from tmmu.server.chat_template import read_chat_template
+from tmmu.server.texts.chat_template import read_chat_template
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 RENDERED = "system: Be brief.\nuser: Hello\nassistant: "

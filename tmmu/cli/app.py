@@ -22,6 +22,7 @@ COMMANDS: Final = (
     "run",
     "generate",
     "serve",
+    "doctor",
     "fit",
     "verify",
     "show",
@@ -36,6 +37,13 @@ COMMANDS: Final = (
     "cache",
 )
 """Modules of ``tmmu.cli.commands``, in the order of the help. Each has its command or group as ``app``."""
+_PATHS: Final = {"serve": "service.serve", "doctor": "service.doctor"}
+"""Those that lie in a folder of it."""
+
+
+def command_module(name: str) -> str:
+    """The module of a command."""
+    return f"tmmu.cli.commands.{_PATHS.get(name, name)}"
 
 
 class CommandTable(TyperGroup):
@@ -49,7 +57,7 @@ class CommandTable(TyperGroup):
         """The command of this name, or ``None``."""
         if cmd_name not in COMMANDS:
             return None
-        command = typer.main.get_command(import_module(f"tmmu.cli.commands.{cmd_name}").app)
+        command = typer.main.get_command(import_module(command_module(cmd_name)).app)
         command.name = cmd_name
         return command
 

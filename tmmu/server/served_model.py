@@ -6,9 +6,9 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.errors import DeviceMemory, InvalidConfig, PromptTooLong
-from tmmu.server.chat_template import ChatTemplate, read_chat_template
-from tmmu.server.generation_loop import GenerationLoop, LoopObserver
 from tmmu.server.settings import ServerSettings
+from tmmu.server.texts.chat_template import ChatTemplate, read_chat_template
+from tmmu.server.texts.generation_loop import GenerationLoop, LoopObserver
 
 if TYPE_CHECKING:
     from tmmu.engine.engine import Engine

@@ -6,6 +6,7 @@ connection is taken any more, requests that are under way have ``drain_seconds``
 
 import asyncio
 import gc
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import uvicorn
 from tmmu.errors import InvalidConfig
 from tmmu.server.address import ListenAddress, bind_socket, parse_listen
 from tmmu.server.budget import require_minimum, share_budget
+from tmmu.server.doctor import examine_machine
 from tmmu.server.engine_figures import EngineFigures, read_figures
 from tmmu.server.http.app import DoorContext, build_app
 from tmmu.server.http.protocol import DeadlineProtocol
@@ -112,6 +114,9 @@ class Service:
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 - seconds to import
 
         disable_progress_bar()  # type: ignore[no-untyped-call] # each line of the log is JSON
+        for finding in examine_machine(self.settings.device):
+            if finding.status == "warn":
+                log_event("doctor", level=logging.WARNING, name=finding.name, what=finding.what, fix=finding.fix)
         require_minimum(self.settings)
         folders = self.settings.models
         budgets = share_budget(self.settings.budget, [weight_bytes(folder) for folder in folders.values()])

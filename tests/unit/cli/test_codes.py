@@ -27,8 +27,8 @@ OF_REQUESTS: Final = {
 }  # fmt: skip
 """Codes that clients of ``tmmu serve`` get over HTTP; tested in ``tests/server``."""
 
-OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT"}
-"""Codes of commands that print a report first; tested in ``tests/golden`` and ``test_diff``."""
+OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT", "HOST_UNFIT"}
+"""Codes of commands that print a report first; tested in ``tests/golden``, ``test_diff`` and ``test_doctor``."""
 
 OF_REWRITES: Final = {"REWRITE_UNSOUND"}
 """The code of the judge of rewrites; tested in ``tests/unit/judge/rewrite`` and ``test_fitted``."""

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from tests.unit.cli.graphs import Shell
-from tmmu.cli.app import COMMANDS
+from tmmu.cli.app import COMMANDS, command_module
 
-EVERY_COMMAND = ", ".join(f"tmmu.cli.commands.{name}" for name in COMMANDS)
+EVERY_COMMAND = ", ".join(map(command_module, COMMANDS))
 
 
 @pytest.mark.parametrize("statement", ["import tmmu.cli.app", f"import {EVERY_COMMAND}", "import tmmu.driver"])

@@ -6,7 +6,7 @@ from secrets import token_hex
 from time import time
 from typing import Any, Protocol
 
-from tmmu.server.generation_job import FinishReason
+from tmmu.server.texts.generation_job import FinishReason
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tmmu.errors import ServerBusy, TmmuError
-from tmmu.server.generation_job import TextEnd, TextEvent, TextPiece
 from tmmu.server.http.answers import AnswerForm, ChatForm, ChoiceText, CompletionForm, usage_of
 from tmmu.server.http.bodies import ChatBody, CompletionBody, GenerationBody, decode_body
 from tmmu.server.http.event_stream import EventStream
@@ -22,6 +21,7 @@ from tmmu.server.http.text_events import TextEvents
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
+from tmmu.server.texts.generation_job import TextEnd, TextEvent, TextPiece
 
 Body = TypeVar("Body", bound=GenerationBody)
 

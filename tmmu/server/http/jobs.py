@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tmmu.errors import InvalidRequest
-from tmmu.server.generation_job import SEED_RANGE, GenerationJob, TextEvent
 from tmmu.server.http.bodies import ChatBody, ChatMessage, CompletionBody, GenerationBody
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
+from tmmu.server.texts.generation_job import SEED_RANGE, GenerationJob, TextEvent
 
 DEFAULT_MAX_TOKENS: Final = 16
 """Of ``/v1/completions``, as documented; a chat goes on to the end of the session."""

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from tmmu.server.generation_job import GenerationJob, TextEnd, TextEvent
 from tmmu.server.served_model import ServedModel
+from tmmu.server.texts.generation_job import GenerationJob, TextEnd, TextEvent
 
 
 class TextEvents:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tmmu.errors import InvalidConfig, InvalidRequest
-from tmmu.server.chat_template import ChatTemplate, read_chat_template
+from tmmu.server.texts.chat_template import ChatTemplate, read_chat_template
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PLAIN = "{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}"

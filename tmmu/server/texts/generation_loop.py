@@ -14,9 +14,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tmmu.errors import InternalError, SegmentFull, ServerBusy, TmmuError
-from tmmu.server.generation_job import FinishReason, GenerationJob, TextEnd, TextPiece
 from tmmu.server.logs import log_event
-from tmmu.server.text_writer import TextWriter
+from tmmu.server.texts.generation_job import FinishReason, GenerationJob, TextEnd, TextPiece
+from tmmu.server.texts.text_writer import TextWriter
 
 if TYPE_CHECKING:
     import torch

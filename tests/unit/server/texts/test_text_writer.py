@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.server.folders import save_tokenizer
 from tmmu.engine.text import Text
-from tmmu.server.text_writer import TextWriter
+from tmmu.server.texts.text_writer import TextWriter
 
 
 def written(writer: TextWriter, tokens: list[int]) -> tuple[list[str], str, bool]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmmu.server.stop_texts import StopFilter
+from tmmu.server.texts.stop_texts import StopFilter
 
 LETTERS = st.text("ab", max_size=12)
 

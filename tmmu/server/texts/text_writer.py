@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tmmu.server.stop_texts import StopFilter
+from tmmu.server.texts.stop_texts import StopFilter
 
 if TYPE_CHECKING:
     from tmmu.engine.text import Text

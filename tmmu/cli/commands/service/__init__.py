@@ -1,0 +1,1 @@
+"""The commands of the service: ``tmmu serve`` and ``tmmu doctor``."""
