@@ -140,7 +140,7 @@ def test_requests_without_a_thread_run_together_when_somebody_runs_them(engine: 
         assert not any(future.done() for future in futures)
         engine.scheduler.run_until(lambda: all(future.done() for future in futures))
         steps, rows = engine.scheduler.steps, engine.scheduler.rows
-        tokens = [engine.enqueue(session, [7]) for session in sessions]
+        tokens = [engine.enqueue(session, torch.tensor([7])) for session in sessions]
         engine.scheduler.run_until(lambda: all(future.done() for future in tokens))
         assert (engine.scheduler.steps - steps, engine.scheduler.rows - rows) == (1, 4)
         for logits, future in zip(expected, (futures[0], tokens[0]), strict=True):

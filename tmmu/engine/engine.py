@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.engine.arguments import bytes_of, clock_of, require_tokens, whole_of
+from tmmu.engine.arguments import bytes_of, clock_of, require_tokens, tokens_of, whole_of
 from tmmu.engine.capture.step import StepModel, probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint
 from tmmu.engine.geometry import Geometry, StateLengths
@@ -306,13 +306,13 @@ class Engine:
 
     def submit(self, session: Session, tokens: Sequence[int]) -> "Future[torch.Tensor]":
         """The logits behind these tokens, from a thread of the engine's own; cancelling it is ``cancel``."""
-        request = self._submit(session, tokens, is_prompt=len(tokens) > 1)
+        request = self._submit(session, tokens)
         self.scheduler.start()
         return request.future
 
     def enqueue(self, session: Session, tokens: Sequence[int]) -> "Future[torch.Tensor]":
         """As ``submit``, without that thread: whoever is in ``scheduler.run_until`` runs the step."""
-        return self._submit(session, tokens, is_prompt=len(tokens) > 1).future
+        return self._submit(session, tokens).future
 
     def enqueue_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> "Future[torch.Tensor]":
         """As ``submit_source``, without a thread."""
@@ -379,10 +379,11 @@ class Engine:
             request = self._pending.get(session.capability)
         return request is not None and self.scheduler.cancel(request)
 
-    def _submit(self, session: Session, tokens: Sequence[int], *, is_prompt: bool) -> StepRequest:
+    def _submit(self, session: Session, tokens: Sequence[int], *, is_prompt: bool = False) -> StepRequest:
+        read = tokens_of(tokens)
         with self._lock:
-            self._require_readable(session, tokens)
-            return self._enqueue(session, tokens, is_prompt=is_prompt)
+            self._require_readable(session, read)
+            return self._enqueue(session, read, is_prompt=is_prompt or len(read) > 1)
 
     def _submit_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> StepRequest:
         with self._lock:
