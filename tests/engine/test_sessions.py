@@ -131,7 +131,11 @@ def test_capability_finds_its_session_alone(engine: Engine) -> None:
         (lambda session: session.prefill(torch.zeros(3, dtype=torch.complex64)), "complex64"),
         (lambda session: session.prefill(torch.zeros(3, dtype=torch.int64, device="meta")), "meta"),
         (lambda session: session.prefill(torch.ones(3, dtype=torch.int64).to_sparse()), "sparse"),
-        (lambda session: session.engine.prefill(session, 5), "no tokens"),
+        (lambda session: session.engine.prefill(session, 5), "whole numbers"),
+        (lambda session: session.engine.enqueue(session, 5), "whole numbers"),
+        (lambda session: session.engine.enqueue(session, b"ab"), "whole numbers"),
+        (lambda session: session.engine.submit(session, None), "whole numbers"),
+        (lambda session: session.engine.submit(session, torch.zeros(3)), "float32"),
         (lambda session: session.engine.decode(session, 5), "a list of each"),
         (lambda session: session.engine.decode([session], None), "a list of each"),
         (lambda session: session.generate([1], temperature=10**400), "temperature"),
@@ -254,6 +258,26 @@ def test_weights_of_another_dtype_or_without_bytes_are_refused(model: Any) -> No
     ):
         with pytest.raises(InvalidConfig, match=name):
             Engine(model, max_tokens=64, weights={name: other}).open().prefill([1])
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_weights_of_another_shape_or_tied_ones_that_differ_are_refused(has_model: bool) -> None:
+    model = model_of("GPT-2")
+    subject, own = (model, {}) if has_model else (model.config, dict(model.named_parameters()))
+    name, alias = "transformer.wte.weight", "lm_head.weight"
+    table = model.transformer.wte.weight.detach()
+    for other in (table.t().contiguous(), table.reshape(-1)):
+        with pytest.raises(InvalidConfig, match=rf"{name} is \[.*\], and \[{VOCABULARY}, 64\] in the model"):
+            Engine(subject, max_tokens=64, weights=own | {name: other})
+    with pytest.raises(InvalidConfig, match=f"{alias} is tied to {name}, and their values differ"):
+        Engine(subject, max_tokens=64, weights=own | {name: table, alias: table + 1})
+
+
+def test_tied_weight_may_have_any_of_its_names() -> None:
+    model = model_of("GPT-2")
+    zeros = torch.zeros_like(model.lm_head.weight)
+    with Engine(model, max_tokens=64, max_batch=1, weights={"lm_head.weight": zeros}) as engine:
+        assert not engine.open().prefill([1, 2]).any()
 
 
 def test_weights_come_with_a_configuration_or_in_any_order_of_memory(model: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tmmu.engine.arguments import require_values
+from tmmu.engine.capture.model_call import build_model
 from tmmu.engine.sampling import Suppression
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.targets.huggingface import language_auto_class, read_config
@@ -47,7 +48,8 @@ def load_checkpoint(model: Any, weights: Mapping[str, torch.Tensor] | None) -> C
     if isinstance(model, PreTrainedConfig):
         if weights is None:
             raise InvalidConfig("a configuration has no weights", fix="give weights= by name, or a model")
-        tensors = _in_rows(weights)
+        with torch.device("meta"):
+            tensors = _by_first_name(build_model(model, torch.float32), _in_rows(weights))
         dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
         return Checkpoint(
             config=model, dtype=dtype, weights=tensors, stop=_stop_of(None, model), start=_start_of(None, model)
@@ -104,7 +106,7 @@ def _folder_of(path: Path) -> Path:
 
 def _of_module(model: Any, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
     named = _in_rows(dict([*model.named_parameters(), *model.named_buffers()]))
-    replaced = _in_rows({} if weights is None else weights)
+    replaced = _by_first_name(model, _in_rows({} if weights is None else weights))
     unknown = sorted(map(str, replaced.keys() - named.keys() - model.state_dict().keys()))
     if unknown:
         raise InvalidConfig(f"the model has no weight {unknown[0]!r:.80}", fix="name weights as its state_dict does")
@@ -133,6 +135,29 @@ def _in_rows(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             raise InvalidConfig(f"{name} is no tensor", fix="give the model its weights")
         require_values(str(name), tensor)
     return {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+
+
+def _by_first_name(model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights by the names that steps know: of a tied weight, the first. Names that the model has not stay.
+
+    ``INVALID_CONFIG`` for a weight of another shape than the model's, and for two values of a tied one.
+    """
+    own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(tensor), name) for name, tensor in own.items()}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in weights.items():
+        if name in own and tensor.shape != own[name].shape:
+            forms = [f"[{', '.join(map(str, each.shape))}]" for each in (tensor, own[name])]
+            raise InvalidConfig(f"{name} is {forms[0]}, and {forms[1]} in the model", fix="give weights of this model")
+        known = names.get(name, name)
+        if not _is_same(tensors.setdefault(known, tensor), tensor):
+            raise InvalidConfig(f"{name} is tied to {known}, and their values differ", fix="give a tied weight once")
+    return tensors
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or (one.dtype == other.dtype and one.device == other.device and one.equal(other))
 
 
 def _of_folder(path: Path, weights: Mapping[str, torch.Tensor] | None) -> Checkpoint:
