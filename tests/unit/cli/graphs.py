@@ -122,5 +122,5 @@ class Shell:
         return Path("small.plan.cbor")
 
     def files(self) -> tuple[str, ...]:
-        """Names of all files in the folder."""
-        return tuple(sorted(path.name for path in self.folder.iterdir()))
+        """Names of all files in the folder, but for what Python makes of a module that it imports."""
+        return tuple(sorted(path.name for path in self.folder.iterdir() if path.name != "__pycache__"))
