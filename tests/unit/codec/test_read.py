@@ -16,7 +16,7 @@ from tmmu.ir.encoding import cbor
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.ids import OpId
 from tmmu.ir.plan import encode_plan
-from tmmu.ir.rewrite import SAME, SUBLIST, Rewrite
+from tmmu.ir.rewrite import KINDS, SAME, SUBLIST, Rewrite
 from tmmu.planner.prepare import prepare_memory
 
 GRAPH_FILE, PLAN_FILE = encode_graph(graph()), encode_plan(plan())
@@ -113,7 +113,7 @@ BAD_FITS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("an unknown key", put("fit", "colour", value=1), "unknown key"),
     ("a key missing", drop("fit", "levers"), "lacks"),
     ("a hash of 31 bytes", put("fit", "base_hash", value=bytes(31)), "base_hash"),
-    ("an unknown kind", put("fit", "kind", 0, value=11), "names kind 11"),
+    ("an unknown kind", put("fit", "kind", 0, value=len(KINDS)), f"names kind {len(KINDS)}"),
     ("a kind of 64 bits", put("fit", "kind", 0, value=2**64 - 1), "kind"),
     ("a kind that is text", put("fit", "kind", 0, value="same"), "kind"),
     ("a kind that is a truth value", put("fit", "kind", 0, value=True), "kind"),

@@ -7,6 +7,7 @@ from tests.unit.ir.samples import described_graph, fitted, plan
 from tmmu import errors
 from tmmu.ir.graph import EFFECTS, MODALITIES, PHASES, ROLES, STAGES, notes_map, semantic_map
 from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, plan_map
+from tmmu.ir.rewrite import KINDS
 from tmmu.ir.ring import POLICIES, Ring
 from tmmu.judge import check, rules
 
@@ -91,3 +92,10 @@ def test_words_are_in_order_and_their_owners_exist() -> None:
     words = re.findall(r"^- \*\*([^*]+)\*\*", text, re.MULTILINE)
     assert words == sorted(words)
     assert all((SPEC.parents[1] / owner).is_file() for owner in re.findall(r"`(tmmu/[\w/]+\.py)`", text))
+
+
+def test_pages_list_every_kind_of_a_rewritten_op() -> None:
+    schema, table = page("plan.cddl"), first_cells(section(page("rewrites.md"), "What a rewrite says"))
+    assert f"kind: [* 0..{len(KINDS) - 1}]," in schema
+    assert [word for word in table if word in KINDS] == list(KINDS)
+    assert all(kind in schema for kind in KINDS)
