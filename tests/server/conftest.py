@@ -17,11 +17,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(folder: Path) -> Iterator[RunningServer]:
-    """A server of two models of the same weights: ``text`` has a tokenizer, ``ids`` has none."""
-    bare = save_model(folder.parent / "ids")
+    """A server of two models of the same weights: ``text`` has a tokenizer, ``ids`` has none, and no end token."""
+    bare = save_model(folder.parent / "ids", eos_token_id=None)
     options = {
         "models": {"text": folder, "ids": bare}, "listen": "127.0.0.1:0", "budget": "8MiB", "body_bytes": "64KiB",
-        "concurrency": 12, "receive_seconds": 1, "messages": 8, "connections": 40,
+        "concurrency": 12, "receive_seconds": 3, "messages": 8, "connections": 40,
     }  # fmt: skip
     with running(load_settings(options)) as server:
         yield server

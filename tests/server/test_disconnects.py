@@ -33,7 +33,6 @@ def under_way(server: RunningServer) -> float:
 @pytest.mark.parametrize("is_stream", [True, False])
 @pytest.mark.parametrize("texts", [1, 3])
 def test_client_that_goes_leaves_no_byte_behind(server: RunningServer, texts: int, is_stream: bool) -> None:
-    whole = server.post("completions", LONG).json()["usage"]["completion_tokens"]
     gone, tokens = server.metric("tmmu_disconnects_total"), server.metric("tmmu_generated_tokens_total", model="ids")
     with connect(server) as connection:
         send(connection, LONG | {"stream": is_stream, "n": texts})
@@ -43,7 +42,7 @@ def test_client_that_goes_leaves_no_byte_behind(server: RunningServer, texts: in
     server.wait_for(lambda: under_way(server) == 0)
     server.wait_for(lambda: server.data_used("ids") == 0)
     assert server.service.models.texts == 0
-    assert server.metric("tmmu_generated_tokens_total", model="ids") < tokens + whole * texts
+    assert server.metric("tmmu_generated_tokens_total", model="ids") < tokens + 250 * texts
 
 
 def test_memory_of_clients_that_went_is_zeros(server: RunningServer) -> None:

@@ -35,9 +35,18 @@ def test_pages_of_other_sites_are_refused(server: RunningServer) -> None:
     body = b'{"model": "ids", "prompt": [1]}'
     plain = server.client.post("/v1/completions", content=body, headers={"content-type": "text/plain"})
     assert plain.status_code == 400
-    other = server.client.get("/v1/models", headers={"host": "evil.example:8000"})
-    assert (other.status_code, "evil.example" in other.json()["error"]["message"]) == (400, True)
-    assert server.client.get("/v1/models", headers={"host": "localhost:1"}).status_code == 200
+    for host in (
+        "evil.example:8000",
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.1:80",
+        "localhost.evil:1",
+        "[::2]:1",
+    ):
+        other = server.client.get("/v1/models", headers={"host": host})
+        assert (other.status_code, "a request for the host" in other.json()["error"]["message"]) == (400, True)
+    for host in ("localhost:1", "LOCALHOST", "127.0.0.1", "127.8.0.1:9", "[::1]:80", "[::1]", ""):
+        assert server.client.get("/v1/models", headers={"host": host}).status_code == 200
 
 
 def test_paths_and_methods_that_are_not_there(server: RunningServer) -> None:

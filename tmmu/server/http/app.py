@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from time import perf_counter
 from typing import Any, Final
 
@@ -29,7 +30,6 @@ from tmmu.server.trace_context import continue_trace
 
 OPEN_PATHS: Final = ("/health", "/ready")
 """Answered without a key: they say nothing but whether the server is there."""
-LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 CLIENT_GONE: Final = 499
 """The status in log and metrics of a request whose client went before its answer."""
 
@@ -150,7 +150,7 @@ class RequestGate:
         if keys is None:
             host = headers.get("host", "").lower()
             name = host if host.endswith("]") else host.rpartition(":")[0] or host
-            if name not in (*LOOPBACK_HOSTS, ""):
+            if not _is_own_name(name):
                 raise InvalidRequest(f"a request for the host {name[:80]!r}", fix="call it by 127.0.0.1 or localhost")
             return
         kind, _, key = headers.get("authorization", "").partition(" ")
@@ -174,6 +174,16 @@ class RequestGate:
             seconds=round(seconds, 6),
             **fields,
         )
+
+
+def _is_own_name(name: str) -> bool:
+    """Whether a host is this machine by its name: ``localhost``, an address of loopback, or none, of old clients."""
+    if name in ("", "localhost"):
+        return True
+    try:
+        return ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _refuse(request: Request, error: TmmuError) -> Response:
