@@ -1,7 +1,7 @@
 """A server that runs beside the tests, in a thread of their process, so that they can look into its engines."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +21,8 @@ class RunningServer:
 
     service: Service
     client: httpx.Client
+    drain: Callable[[], None]
+    """As a signal does."""
 
     @property
     def url(self) -> str:
@@ -61,14 +63,17 @@ def running(settings: ServerSettings) -> Iterator[RunningServer]:
         servers.append(server)
         await original(server, on_ready)
 
+    def drain() -> None:
+        for server in servers:
+            server.handle_exit(15, None)
+
     service._load = note_server  # type: ignore[method-assign]
     thread.start()
     try:
         assert ready.wait(PATIENCE), service._failure
         with httpx.Client(base_url=f"http://{service.address}", timeout=PATIENCE) as client:
-            yield RunningServer(service, client)
+            yield RunningServer(service, client, drain)
     finally:
-        for server in servers:
-            server.handle_exit(15, None)
+        drain()
         thread.join(PATIENCE)
     assert not thread.is_alive()

@@ -1,9 +1,11 @@
 """What is not read, from whom, and what everybody is told."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.server.running import RunningServer, running
@@ -81,19 +83,41 @@ def test_health_is_there_for_everybody(server: RunningServer) -> None:
     assert server.client.get("/ready").json() == {"status": "ready"}
 
 
-def test_strangers_are_told_nothing(folder: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
+@pytest.fixture(scope="module")
+def guarded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with keys."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("# clients\n" + "\n".join(KEYS) + "\n")
     options = {"models": {"text": folder}, "listen": "127.0.0.1:0", "budget": "4MiB", "keys": keys}
     with running(load_settings(options)) as server:
-        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEYS[0]}"},
-                        {"authorization": "Bearer"}, {"authorization": f"Bearer {KEYS[0]}x"}):  # fmt: skip
-            for path in ("/v1/models", "/metrics", "/v1/nothing"):
-                answer = server.client.get(path, headers=headers)
-                assert (answer.status_code, answer.json()["error"]["code"]) == (401, "KEY_REFUSED")
-                assert answer.headers["www-authenticate"] == "Bearer"
-                assert "text" not in answer.json()["error"]["message"]
-        assert server.client.get("/ready").status_code == 200
-        for key in KEYS:
-            headers = {"authorization": f"bearer {key}", "host": "any.example"}
-            assert server.client.get("/v1/models", headers=headers).status_code == 200
+        yield server
+
+
+def test_strangers_are_told_nothing(guarded: RunningServer) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEYS[0]}"},
+                    {"authorization": "Bearer"}, {"authorization": f"Bearer {KEYS[0]}x"}):  # fmt: skip
+        for path in ("/v1/models", "/metrics", "/v1/nothing"):
+            answer = guarded.client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "KEY_REFUSED")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert "text" not in answer.json()["error"]["message"]
+    assert guarded.client.get("/ready").status_code == 200
+    for key in KEYS:
+        headers = {"authorization": f"bearer {key}", "host": "any.example"}
+        assert guarded.client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_request_under_way_ends_before_the_server_does(guarded: RunningServer) -> None:
+    """The last test of this server."""
+    headers = {"authorization": f"Bearer {KEYS[0]}"}
+    body = {"model": "text", "prompt": [1, 2], "max_tokens": 200, "seed": 1, "stream": True}
+    with guarded.client.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
+        lines = answer.iter_lines()
+        parts = [next(lines)]
+        guarded.drain()
+        assert not guarded.service.models.is_ready
+        parts.extend(lines)
+    assert [part for part in parts if part][-1] == "data: [DONE]"
+    guarded.wait_for(lambda: guarded.service._socket.fileno() == -1)
+    with pytest.raises(httpx.TransportError):
+        guarded.client.get("/health")

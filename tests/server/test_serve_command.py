@@ -35,6 +35,7 @@ def serving(*arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str]]
             process.kill()
 
 
+@pytest.mark.slow
 def test_sigterm_lets_requests_end_and_takes_no_more(folder: Path) -> None:
     with serving("--model", f"text={folder}", "--budget", "4MiB") as (process, url):
         body = {"model": "text", "prompt": [1, 2], "max_tokens": 200, "seed": 1, "stream": True}
