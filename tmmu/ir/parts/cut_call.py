@@ -153,7 +153,7 @@ _CUTS: Final[Mapping[str, _Cut]] = {
             *("aten._log_softmax_backward_data.default", "aten.add.Tensor", "aten.sub.Tensor"),
             *("aten.mul.Tensor", "aten.div.Tensor", "aten.tanh.default", "aten.tanh_backward.default"),
             *("aten.mul.Scalar", "aten.div.Scalar", "aten.relu.default", "aten.gelu.default", "aten.silu.default"),
-            *("aten.sigmoid.default", "aten._softmax.default"),
+            *("aten.sigmoid.default", "aten._softmax.default", "aten.relu_.default", "aten.add_.Tensor"),
         ],
         _elementwise,
     ),
@@ -178,6 +178,8 @@ _ITEM_CUTS: Final[Mapping[str, _Cut]] = {
 }
 BY_ITEM: Final = frozenset(_ITEM_CUTS)
 """Operators that are cut along the first axis of their result alone."""
+IN_PLACE: Final = frozenset({"aten.relu_.default", "aten.add_.Tensor"})
+"""Operators of one result, which is their first operand, changed."""
 _ALL_CUTS: Final = {**_CUTS, **_ITEM_CUTS}
 
 

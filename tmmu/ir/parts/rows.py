@@ -8,7 +8,7 @@ from tmmu.ir.call_text import DEFAULT, TENSOR, Argument, CallText, decode_call, 
 from tmmu.ir.graph import DTYPE_BYTES, PURE
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import Box, TensorWindow, box_of, whole, window_of
-from tmmu.ir.parts.cut_call import BY_ITEM, cut_beside, cut_call, cut_sum
+from tmmu.ir.parts.cut_call import BY_ITEM, IN_PLACE, cut_beside, cut_call, cut_sum
 from tmmu.ir.parts.tables import ALIGNMENT, PieceOfBuffer, Row, Tables
 from tmmu.ir.rewrite import (
     CLASSES,
@@ -98,8 +98,11 @@ def _add_box(tables: Tables, op: OpId, part: Part, *, in_own_buffer: bool) -> No
         raise InternalError(f"{tables.base.ops.target[op]} of {shape} has no part {part}")
     taken = [tables.narrowed(value, each) for value, each in zip(arguments, cut.boxes, strict=True)]
     buffer, window = tables.base.values.buffer[result], window_of(tables.base, result).narrowed(box)
-    place = _in_own_buffer if in_own_buffer else _at_its_place
-    written, before = place(tables, buffer, window)
+    if text.operator in IN_PLACE:
+        written, before = _changed(tables, buffer, window, taken[0], in_own_buffer=in_own_buffer)
+    else:
+        place = _in_own_buffer if in_own_buffer else _at_its_place
+        written, before = place(tables, buffer, window)
     beside = [
         _in_own_buffer(tables, tables.base.values.buffer[other], window_of(tables.base, other).narrowed(each))[0]
         for other, each in zip(others, cut_beside(text, _shapes(tables, others), box), strict=True)
@@ -124,6 +127,18 @@ def _in_own_buffer(tables: Tables, buffer: BufferId, window: TensorWindow) -> tu
     own = tables.fresh_buffer(high - shift, buffer)
     tables.pieces.setdefault(buffer, []).append(PieceOfBuffer(low, high, own, shift, len(tables.rows)))
     return _result(tables, own, window._replace(offset=low - shift)), ()
+
+
+def _changed(
+    tables: Tables, buffer: BufferId, window: TensorWindow, before: ValueId, *, in_own_buffer: bool
+) -> tuple[ValueId, tuple[ValueId, ...]]:
+    """The result in the buffer of the part that it changes."""
+    own, place = tables.place_of(before)
+    if not in_own_buffer or own < len(tables.base.buffers):
+        raise InternalError(f"part of buffer {buffer} changes the whole")
+    piece = PieceOfBuffer(*window.span, own, window.offset - place.offset, len(tables.rows))
+    tables.pieces.setdefault(buffer, []).append(piece)
+    return _result(tables, own, place), ()
 
 
 def _at_its_place(tables: Tables, buffer: BufferId, window: TensorWindow) -> tuple[ValueId, tuple[ValueId, ...]]:

@@ -178,6 +178,8 @@ EXACT: Final[Mapping[str, CutRule]] = {
     "aten.cat.default": _joined_items,
     "aten.max_pool2d_with_indices.default": _images,
     "aten.upsample_nearest2d.default": _images,
+    "aten.relu_.default": _of_each_element,
+    "aten.add_.Tensor": _scaled_sum,
 }
 """Copies and casts, what IEEE 754 rounds in one way, kernels that take rows by themselves, and that pick."""
 TRIED: Final[Mapping[str, CutRule]] = {
@@ -194,6 +196,8 @@ TRIED: Final[Mapping[str, CutRule]] = {
     "aten._adaptive_avg_pool2d.default": _images,
     "aten.mean.dim": _mean_of_items,
 }
+CHANGING: Final = frozenset({"aten.relu_.default", "aten.add_.Tensor"})
+"""Operators whose result is their first operand, changed in its place."""
 OF_ITEMS: Final = frozenset(
     operator
     for operator, rule in (*EXACT.items(), *TRIED.items())

@@ -21,7 +21,10 @@ def part_objection(context: RewriteContext, op: OpId, expected: ExpectedPart) ->
     forms = [window_of(context.rewritten, value)[1:] for value in results]
     if forms != [outcome.window[1:] for outcome in expected.outcomes]:
         return "makes other windows than a part of"
-    if not _leaves_alone(context, op, arguments, results):
+    changed = arguments[:1] if expected.is_changed else ()
+    in_place = zip(changed, results, expected.outcomes, strict=False)
+    is_in_place = all(_is_in_its_place(context, *each) for each in in_place)
+    if not is_in_place or not _leaves_alone(context, op, arguments[len(changed) :], results):
         return "changes more than a part of"
     reads = context.rewritten.ops.reads[op]
     kept = [value for value in reads if value not in arguments]
@@ -67,6 +70,15 @@ def _leaves_alone(context: RewriteContext, op: OpId, arguments: Sequence[ValueId
     taken = {buffer_of[value] for value in arguments}
     is_apart = len(buffers) == len(results) and not buffers & taken
     return is_apart and written == buffers and set(results) <= set(ops.writes[op]) and not ops.overwrites[op]
+
+
+def _is_in_its_place(context: RewriteContext, before: ValueId, result: ValueId, outcome: Outcome) -> bool:
+    """Whether a result is where its operand is, of which there is no more than the part, so that nothing is lost."""
+    rewritten = context.rewritten
+    buffer_of = rewritten.values.buffer
+    claim = context.claims.get((buffer_of[before], context.writer[before]))
+    is_there = buffer_of[before] == buffer_of[result] and window_of(rewritten, before) == window_of(rewritten, result)
+    return is_there and claim is not None and (claim.low, claim.high) == (outcome.claim.low, outcome.claim.high)
 
 
 def _goes_on(context: RewriteContext, before: ValueId, result: ValueId, outcome: Outcome) -> bool:

@@ -10,7 +10,7 @@ from tmmu.ir.graph import Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import TensorWindow, box_of, whole, window_of
 from tmmu.ir.rewrite import LIKE, LOSS, PART, PICKED, PICKED_STEPS, PLACED, ROWS, SUMMAND, WEIGHT, Part
-from tmmu.judge.rewrite.cuts import FORM_ALONE, OF_ITEMS, SUMS, expected_cut
+from tmmu.judge.rewrite.cuts import CHANGING, FORM_ALONE, OF_ITEMS, SUMS, expected_cut
 from tmmu.judge.rewrite.picked import picked_step
 
 SUM_OF_PARTS: Final = "sum of parts"
@@ -70,6 +70,8 @@ class ExpectedPart:
     outcomes: tuple[Outcome, ...]
     is_added: bool = False
     """Whether the result is what the first argument was, changed: it comes before those of ``sources``."""
+    is_changed: bool = False
+    """Whether the result is what the first of ``sources`` was, changed in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,21 @@ class BaseOp:
         is_plain = all(self.text.results) and len(set(results)) == len(results) and written == set(results)
         return "" if is_plain and not written & read else "changes what it is given"
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether all that it does is to change its first operand, which is its result, in its place."""
+        if self.text.operator not in CHANGING or len(self.results) != 1 or not self.arguments:
+            return False
+        (result,), (first, *rest) = self.results, self.arguments
+        written = {self.graph.values.buffer[value] for value in self.graph.ops.writes[self.op]}
+        is_in_place = (first.buffer, first.window) == (result.buffer, result.window)
+        return is_in_place and written == {result.buffer} and result.buffer not in {each.buffer for each in rest}
+
 
 def expected_part(base: BaseOp, kind: str, part: Part) -> ExpectedPart | str:
     """What an op of this kind calls, or why no op of this kind can stand for the base's."""
     rule = {PART: _part, PLACED: _placed, SUMMAND: _summand, LIKE: _like, PICKED: _picked}[kind]
-    objection = base.objection
+    objection = "" if kind == PART and base.is_changing else base.objection
     found = objection or rule(base, part)
     return f"{base.text.operator} {found}" if isinstance(found, str) else found
 
@@ -157,6 +169,7 @@ def _box(base: BaseOp, part: Part, *, is_placed: bool) -> ExpectedPart | str:
             _outcome(base, result, window, starts_at=starts_at),
             *(_outcome(base, other, each, starts_at=each.offset) for other, each in zip(others, beside, strict=True)),
         ),
+        is_changed=base.is_changing,
     )
 
 

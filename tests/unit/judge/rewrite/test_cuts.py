@@ -13,10 +13,10 @@ from tests.strategies import seeded
 from tmmu.ir.call_text import DEFAULT, LIST, TENSOR, Argument, CallText, encode_call, encode_float
 from tmmu.ir.graph import OpCalls
 from tmmu.ir.parts.boxes import Box, TensorWindow, whole
-from tmmu.ir.parts.cut_call import BY_ITEM, cut_beside, cut_call, cut_sum
+from tmmu.ir.parts.cut_call import BY_ITEM, IN_PLACE, cut_beside, cut_call, cut_sum
 from tmmu.ir.program import ValueRef
 from tmmu.ir.rewrite import CLASSES, COLUMNS, LOSS, NUMBERS, ROWS, WEIGHT
-from tmmu.judge.rewrite.cuts import CUTS, EXACT, FORM_ALONE, OF_ITEMS, SUMS, TRIED, ExpectedCut, expected_cut
+from tmmu.judge.rewrite.cuts import CHANGING, CUTS, EXACT, FORM_ALONE, OF_ITEMS, SUMS, TRIED, ExpectedCut, expected_cut
 from tmmu.judge.rewrite.picked import picked_step
 from tmmu.passes.lowering.read_calls import read_call
 
@@ -48,8 +48,9 @@ def call(name: str, *arguments: Argument, results: int = 1) -> CallText:
 
 
 def evaluate_all(text: CallText, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """All that torch makes of the call."""
-    results = evaluate(text, tensors)
+    """All that torch makes of the call, on copies of what it changes."""
+    changed = [tensors[0].clone(), *tensors[1:]] if text.operator in CHANGING else tensors
+    results = evaluate(text, changed)
     return results if isinstance(results, tuple) else (results,)
 
 
@@ -251,6 +252,8 @@ CASES: dict[str, Callable[[str, torch.Tensor], list[Case]]] = {
     "tanh.default": bounded,
     "tanh_backward.default": bounded_gradients,
     "addmm.default": added_products,
+    "relu_.default": bounded,
+    "add_.Tensor": sums_of_elements,
     "mul.Scalar": scaled,
     "div.Scalar": scaled,
     "relu.default": bounded,
@@ -338,6 +341,7 @@ def test_what_rebuilds_cuts_as_the_judge_does(name: str) -> None:
 
 def test_operators_of_items_are_the_same_for_what_rebuilds() -> None:
     assert OF_ITEMS == BY_ITEM
+    assert CHANGING == IN_PLACE
 
 
 REFUSED = {

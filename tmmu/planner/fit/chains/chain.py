@@ -12,7 +12,7 @@ from typing import Final
 from tmmu.ir.graph import DTYPE_BYTES, PERSISTENT_ROLES
 from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import Box, TensorWindow, whole
-from tmmu.ir.parts.cut_call import BY_ITEM, cut_call
+from tmmu.ir.parts.cut_call import BY_ITEM, IN_PLACE, cut_call
 from tmmu.judge.rewrite.facts import computes_alone, has_same_bits
 from tmmu.planner.fit.head import PRODUCTS, Steps
 from tmmu.planner.fit.head_parts import LEAST_ROWS, rows_box
@@ -53,8 +53,9 @@ def chains(steps: Steps, units: Units, ends: Container[OpId] = ()) -> Iterator[C
     """
     chain = Chain()
     for op in steps.graph.ops.ids:
-        if op in ends or box_of_units(steps, chain, op, units) is None:
-            if op not in ends and _is_beside(steps, chain, op):
+        is_end = op in ends and not changes_its_operand(steps, op)
+        if is_end or box_of_units(steps, chain, op, units) is None:
+            if not is_end and _is_beside(steps, chain, op):
                 chain.beside.append(op)
                 continue
             yield chain
@@ -78,7 +79,7 @@ def box_of_units(steps: Steps, chain: Chain, op: OpId, units: Units) -> Box | No
 
     ``None`` where there are so few that kernels take another way.
     """
-    if not _is_plain(steps, op):
+    if not _is_plain(steps, op) or (changes_its_operand(steps, op) and not _made_by(steps, chain, op)):
         return None
     window, text = steps.window(results_of(steps, op)[0]), steps.text(op)
     box = _box(window, units)
@@ -100,6 +101,18 @@ def box_of_units(steps: Steps, chain: Chain, op: OpId, units: Units) -> Box | No
     return box
 
 
+def changes_its_operand(steps: Steps, op: OpId) -> bool:
+    """Whether an op's result is its first operand, changed in its place."""
+    return steps.graph.ops.target[op] in IN_PLACE
+
+
+def _made_by(steps: Steps, chain: Chain, op: OpId) -> bool:
+    """Whether the chain has made what an op changes, all of it."""
+    first, result = steps.arguments(op)[0], results_of(steps, op)[0]
+    is_in_place = (steps.buffer(first), steps.window(first)) == (steps.buffer(result), steps.window(result))
+    return is_in_place and steps.buffer(first) in chain.sizes
+
+
 def _has_few_rows(steps: Steps, op: OpId, box: Box) -> bool:
     """Whether kernels take another way for so few rows of a product, or for one image of a convolution."""
     target, count = steps.graph.ops.target[op], box[0][1] - box[0][0]
@@ -113,12 +126,19 @@ def _is_plain(steps: Steps, op: OpId) -> bool:
         return False
     buffers = [steps.buffer(value) for value in results]
     is_alone = computes_alone(text) and has_same_bits(text, graph.target)
-    is_only_writer = all(steps.writers.get(buffer) == [op] for buffer in buffers)
+    is_only_writer = all(_only_one_makes(steps, buffer, op) for buffer in buffers)
     writes = {steps.buffer(value) for value in graph.ops.writes[op]}
     unwanted = set(buffers[1:])
     outputs = {steps.buffer(value) for value in graph.outputs}
     is_unread = not any(steps.readers.get(buffer) for buffer in unwanted) and unwanted.isdisjoint(outputs)
     return is_alone and is_only_writer and is_unread and writes == set(buffers) and len(writes) == len(buffers)
+
+
+def _only_one_makes(steps: Steps, buffer: BufferId, op: OpId) -> bool:
+    """Whether all that write a buffer are the one that makes it, and ops that change it; ``op`` is one of them."""
+    first, *others = steps.writers[buffer]
+    is_maker = op == first and not changes_its_operand(steps, op)
+    return (is_maker or op in others) and all(changes_its_operand(steps, other) for other in others)
 
 
 def _is_of_activations(steps: Steps, arguments: Sequence[ValueId]) -> bool:

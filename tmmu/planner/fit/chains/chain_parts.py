@@ -107,7 +107,7 @@ def _with_chain(steps: Steps, chain: Chain, rows: Sequence[Row], ranges: Sequenc
         for buffer in [steps.buffer(results_of(steps, op)[0])]
         if buffer in outputs or not cut.issuperset(steps.readers.get(buffer, ()))
     }
-    if len(ranges) == 1 or placed == cut or any(part is None for part in boxes):
+    if len(ranges) == 1 or placed == cut or any(part is None for part in boxes) or _is_cut_apart(steps, cut, placed):
         return list(rows)
     in_parts = [
         (op, PLACED if op in placed else PART, part_of(part[op], steps.window(results_of(steps, op)[0]).shape))
@@ -120,6 +120,12 @@ def _with_chain(steps: Steps, chain: Chain, rows: Sequence[Row], ranges: Sequenc
     moved = {op for op, _, _ in first}
     after = [row for row in rows[place:] if row[0] not in cut and row[0] not in moved]
     return [*rows[:place], *first, *in_parts, *after]
+
+
+def _is_cut_apart(steps: Steps, cut: set[OpId], placed: set[OpId]) -> bool:
+    """Whether what ops change in its place is written whole, or changed outside the chain."""
+    writers = [steps.writers[steps.buffer(results_of(steps, op)[0])] for op in cut]
+    return any(len(row) > 1 and not (cut.issuperset(row) and placed.isdisjoint(row)) for row in writers)
 
 
 def _boxes(steps: Steps, chain: Chain, units: Units) -> dict[OpId, Box] | None:

@@ -19,7 +19,7 @@ from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import PART, PLACED, SAME, Rewrite
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import check_rewrite, require_meaning
-from tmmu.judge.rewrite.cuts import TRIED
+from tmmu.judge.rewrite.cuts import CHANGING, TRIED
 from tmmu.judge.rules import check_graph, require_legal
 from tmmu.passes.lowering.read_calls import read_program
 from tmmu.passes.lowering.rewrite_program import rewrite_program
@@ -52,6 +52,25 @@ class Images(nn.Module):
         return self.head(x.mean((-1, -2)))
 
 
+class Changing(nn.Module):
+    """Blocks of a residual net, whose activations and sums change what they are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, WIDTH, 3, padding=1)
+        self.convolutions = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in "123")
+        self.norms = nn.ModuleList(nn.BatchNorm2d(WIDTH) for _ in "123")
+        self.relu, self.head = nn.ReLU(inplace=True), nn.Linear(WIDTH, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.relu(self.stem(images))
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            y = norm(convolution(x))
+            y += x
+            x = self.relu(y)
+        return self.head(x.mean((-1, -2)))
+
+
 class Rows(nn.Module):
     """Words, and wide layers between attention; the widest hold what is worth a cut."""
 
@@ -74,10 +93,11 @@ class Rows(nn.Module):
 
 INPUTS = {
     "images": lambda: {"images": torch.randn(BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1))},
+    "changing": lambda: {"images": torch.randn(BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1))},
     "rows": lambda: {"ids": torch.randint(50, (1, 2 * LENGTH), generator=torch.Generator().manual_seed(1))},
     "rows of a batch": lambda: {"ids": torch.randint(50, (4, LENGTH), generator=torch.Generator().manual_seed(1))},
 }
-MODELS = {"images": Images, "rows": Rows, "rows of a batch": Rows}
+MODELS = {"images": Images, "changing": Changing, "rows": Rows, "rows of a batch": Rows}
 LONG, SHORT, BY_ROWS = CHAINS
 
 
@@ -115,6 +135,7 @@ def stack_of(graph: Graph) -> int:
     [
         ("images", 4, LONG, 0.45),
         ("images", 4, SHORT, 0.8),
+        ("changing", 4, LONG, 0.3),
         ("rows", 4, BY_ROWS, 0.65),
         ("rows of a batch", 4, SHORT, 0.65),
     ],
@@ -201,9 +222,9 @@ def is_refused(base: Graph, rewrite: Rewrite) -> bool:
     return bool(check_graph(graph)) or bool(check_rewrite(base, graph, rewrite))
 
 
-@pytest.mark.parametrize("name", ["images", "rows of a batch"])
+@pytest.mark.parametrize("name", ["images", "changing", "rows of a batch"])
 def test_part_that_is_missing_moved_or_of_other_units_is_refused(name: str) -> None:
-    base, (_, rewrite) = inference(name), in_parts(name, 4, LONG if name == "images" else SHORT)
+    base, (_, rewrite) = inference(name), in_parts(name, 4, SHORT if name == "rows of a batch" else LONG)
     rows = [*zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)]
     assert not is_refused(base, edited(rewrite, rows))
     for place, (origin, kind, part) in enumerate(rows):
@@ -235,3 +256,52 @@ def test_part_whose_norm_counts_other_images_is_refused() -> None:
     )
     faults = check_rewrite(base, replace(graph, calls=replace(graph.calls, texts=wrong)), rewrite)
     assert {fault.rule for fault in faults} == {"call"}
+
+
+def changes_of(rewrite: Rewrite, base: Graph) -> list[int]:
+    """The rows that change what they are given."""
+    return [place for place, op in enumerate(rewrite.origin) if base.ops.target[op] in CHANGING]
+
+
+def test_part_is_changed_as_it_was_made_or_not_at_all() -> None:
+    base, (_, rewrite) = inference("changing"), in_parts("changing", 4, LONG)
+    rows = [*zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)]
+    assert len(changes_of(rewrite, base)) == 4 * 7
+    for place in changes_of(rewrite, base):
+        origin, kind, (axis, low, high) = rows[place]
+        half = edited(rewrite, [*rows[:place], (origin, kind, (axis, low, low + 1)), *rows[place + 1 :]])
+        faults = check_rewrite(base, rebuild_graph(base, half), half)
+        assert f"op {place} changes more than a part of" in faults[0].what
+        placed = (origin, PLACED, (axis, low, high))
+        assert is_refused(base, edited(rewrite, [*rows[:place], placed, *rows[place + 1 :]]))
+    maker = base.ops.target.index("aten.convolution.default")
+    whole = [row for row in rows if row[0] != maker]
+    assert is_refused(base, edited(rewrite, [(OpId(maker), SAME, ()), *whole]))
+
+
+def test_part_that_says_that_it_changes_another_buffer_is_refused() -> None:
+    base, (graph, rewrite) = inference("changing"), in_parts("changing", 4, LONG)
+    place = changes_of(rewrite, base)[0]
+    result, other = graph.ops.writes[place][0], len(graph.buffers)
+    moved = replace(
+        graph,
+        values=replace(
+            graph.values, buffer=tuple(other if v == result else b for v, b in enumerate(graph.values.buffer))
+        ),
+        buffers=replace(
+            graph.buffers,
+            bytes=(*graph.buffers.bytes, graph.buffers.bytes[graph.values.buffer[result]]),
+            role=(*graph.buffers.role, "activation"),
+        ),
+    )
+    faults = check_rewrite(base, moved, rewrite)
+    assert f"op {place} changes more than a part of" in faults[0].what
+
+
+def test_chain_that_ends_between_a_result_and_its_change_stays_whole() -> None:
+    """What is changed in its place cannot be written in parts into the whole."""
+    base = inference("changing")
+    last = replace(base, outputs=(next(v for v in base.ops.writes[base.ops.target.index("aten.relu_.default")]),))
+    rewrite = chain_parts(last, 4, **LONG)
+    whole = {last.ops.target[op] for op, kind in zip(rewrite.origin, rewrite.kind, strict=True) if kind == SAME}
+    assert "aten.relu_.default" in whole
