@@ -167,7 +167,10 @@ def test_engine_without_a_host_tier_takes_words_of_waits_and_moves_nobody(model:
             engine.swap_out(session)
 
 
-@pytest.mark.parametrize("options", [{"policy": "best"}, {"policy": 1}, {"time_to_live": -1}, {"time_to_live": "1"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"policy": "best"}, {"policy": 1}, {"policy": "", "host": 4096}, {"time_to_live": -1}, {"time_to_live": "1"}],
+)
 def test_policies_and_times_that_are_none_are_refused(model: Any, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
         Engine(model, max_tokens=64, max_batch=1, max_sessions=1, **options)

@@ -40,7 +40,7 @@ def build_swapping(  # noqa: PLR0913 - the settings of an engine, by name
     time_to_live_ns = int(seconds_of("time_to_live", time_to_live) * NS_PER_SECOND) or 1
     if policy is None and not host:
         return None
-    chosen = policy_named(policy or "lru")
+    chosen = policy_named("lru" if policy is None else policy)
     if not host and chosen.evicts:
         raise InvalidConfig(
             f"policy {policy} moves sessions to the host, and there is no host tier", fix="give host=, such as 4GB"
