@@ -1,5 +1,6 @@
 """Summaries of planned steps, and the longest part of a prompt that they leave room for."""
 
+import re
 from typing import Any
 
 import pytest
@@ -62,6 +63,22 @@ def test_budget_for_less_than_the_longest_session_leaves_most_for_shorter_ones(m
             assert list(session.generate([1, 2, 3], 5, stop=())) == reference_tokens(model, [1, 2, 3], 5)
     with pytest.raises(DeviceMemory, match="smallest session"):
         Engine(model, max_tokens=TOKENS, max_batch=1, budget=text + decode + smallest - 256)
+
+
+def test_refused_bytes_fit_when_its_advice_is_followed(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmmu.engine.steps.sizes.device_memory", lambda _: (2_000_000, 0))
+    with pytest.raises(
+        DeviceMemory, match=r"budget of 3000000 bytes, and the device has 1900000 of .*smaller reserve="
+    ):
+        Engine(model, max_tokens=64, max_batch=1, budget=3_000_000, reserve=100_000)
+    with pytest.raises(DeviceMemory, match=r"the heap 3000000: \d+ together, and 2000000 are there") as refused:
+        Engine(model, max_tokens=64, max_batch=1, heap=3_000_000)
+    heap = re.search(r"give heap=(\d+) or less", refused.value.fix)
+    assert heap is not None
+    with Engine(model, max_tokens=64, max_batch=1, heap=int(heap[1])) as engine:
+        assert engine.usage["data"].capacity > 0
+    with pytest.raises(DeviceMemory, match=r"the smallest session .*give a larger budget= or heap="):
+        Engine(model, max_tokens=64, max_batch=1, heap=1000)
 
 
 def test_part_of_the_free_memory_is_left_alone_without_a_budget(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

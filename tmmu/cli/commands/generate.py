@@ -86,7 +86,7 @@ def generate(  # noqa: PLR0913 - options
     ] = None,
     random_weights: Annotated[
         int | None,
-        typer.Option(metavar="SEED", min=0, help="Take random weights, for a folder that has none. Default: no."),
+        typer.Option(metavar="SEED", min=0, max=2**63 - 1, help="For a folder without weights: random ones."),
     ] = None,
     as_json: options.Json = False,
 ) -> options.Run:
@@ -174,6 +174,8 @@ def _engine(request: GenerateRequest, ids: list[int], *, encodes: bool) -> "Engi
 def _fix(error: TmmuError, read: int) -> str:
     """What to do about an engine that is refused, by the options of the command. ``read``: tokens of the prompt."""
     longest = error.fields.get("longest")
+    if isinstance(error, DeviceMemory) and error.fix.startswith("give a smaller budget="):
+        return "give a smaller --budget"
     if isinstance(error, DeviceMemory):
         return "give a larger --budget, a smaller --max-new-tokens, or stream the weights with --ring"
     if isinstance(error, ArenaTooSmall):

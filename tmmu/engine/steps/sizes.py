@@ -118,14 +118,35 @@ def _data_bytes(needed: _Needed, limits: EngineLimits, free: int, *, smallest: i
     available = free if limits.budget is None else min(limits.budget, free)
     together = needed.weights + needed.stack
     if data < smallest or together + data > available:
-        available = min(available, together + data)
-        raise DeviceMemory(
-            f"weights take {needed.weights} bytes, the stack {needed.stack}, the smallest session {smallest}: "
-            f"{together + smallest} together, and {available} are there",
-            fix="give a larger budget= or heap=, a smaller max_tokens= or max_batch=, or stream the weights with ring=",
-            text=needed.weights,
-            stack=needed.stack,
-            data=max(data, 0),
-            free=free,
-        )
+        what, fix = _shortage(needed, limits, _Bytes(smallest=smallest, data=data, available=available, free=free))
+        raise DeviceMemory(what, fix=fix, text=needed.weights, stack=needed.stack, data=max(data, 0), free=free)
     return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bytes:
+    """Of the smallest session, of the data segment, of what all segments may take, and free on the device."""
+
+    smallest: int
+    data: int
+    available: int
+    free: int
+
+
+def _shortage(needed: _Needed, limits: EngineLimits, sizes: _Bytes) -> tuple[str, str]:
+    """What is too much for what, and what to do: of a budget above the device, of a heap, or of a session."""
+    together, available = needed.weights + needed.stack, sizes.available
+    steps = f"weights take {needed.weights} bytes, the stack {needed.stack}"
+    others = ", or a smaller reserve=" if limits.reserve else ""
+    if limits.budget is not None and limits.budget > sizes.free:
+        what = f"a budget of {limits.budget} bytes, and the device has {sizes.free} of them"
+        return what, f"give a smaller budget={others}"
+    if limits.heap is not None and together + sizes.smallest <= available < together + sizes.data:
+        what = f"{steps}, the heap {sizes.data}: {together + sizes.data} together, and {available} are there"
+        return what, f"give heap={available - together} or less{others}"
+    is_smallest = sizes.data < sizes.smallest or limits.heap is not None
+    session, size = ("smallest", sizes.smallest) if is_smallest else ("longest", sizes.data)
+    available = min(available, together + sizes.data)
+    what = f"{steps}, the {session} session {size}: {together + size} together, and {available} are there"
+    fix = "give a larger budget= or heap=, a smaller max_tokens= or max_batch=, or stream the weights with ring="
+    return what, fix + others

@@ -119,6 +119,7 @@ def tokenizer_of(kind: str) -> tuple[Text, list[int]]:
         (("--prompt-ids", "1", "--device", "tpu"), "--device"),
         (("--prompt-ids", "1", "--top-p", "2", "--random-weights", 0), "top-p"),
         (("--prompt-ids", "1", "--budget", "much"), "--budget"),
+        (("--prompt-ids", "1", "--random-weights", 1 << 64), "--random-weights"),
     ],
 )
 def test_bad_calls_are_one_line(shell: Shell, folder: Path, arguments: tuple[object, ...], words: str) -> None:
@@ -133,6 +134,9 @@ def test_budget_that_is_too_small_says_what_is_needed(shell: Shell, folder: Path
     assert done.code == 3
     assert "DEVICE_MEMORY" in done.err
     assert "(give a larger --budget, a smaller --max-new-tokens, or stream the weights with --ring)" in done.err
+    done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--budget", "900000TB")
+    assert "a budget of 900000000000000000 bytes, and the device has" in done.err
+    assert (done.code, "(give a smaller --budget)" in done.err) == (3, True), done.err
     done = shell.tmmu("generate", folder, "--prompt-ids", "1", "--random-weights", 0, "--ring", "1KiB")
     assert (done.code, "(give --ring " in done.err) == (3, True), done.err
 

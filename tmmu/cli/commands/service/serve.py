@@ -56,7 +56,7 @@ def serve(  # noqa: PLR0913 - options
     device: Annotated[options.Device | None, typer.Option(help="Run the models here. Default: cpu.")] = None,
     random_weights: Annotated[
         int | None,
-        typer.Option(metavar="SEED", min=0, help="Take random weights, for folders that have none. Default: no."),
+        typer.Option(metavar="SEED", min=0, max=2**63 - 1, help="For folders without weights: random ones."),
     ] = None,
     settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read other settings from this TOML file. Default: none.")
