@@ -221,20 +221,20 @@ DataDependentOutputException = torch._subclasses.fake_tensor.DataDependentOutput
 # -- Dynamo, where it is not imported
 
 DYNAMO: Final = "torch._dynamo"
-"""The module behind ``torch.compile``, whose import takes longer than planning a small model. Holds: 2.11, 2.13."""
+"""The module behind ``torch.compile``, whose import takes longer than planning a small model. Holds: 2.13."""
 DYNAMO_OF_TORCH: Final = "_dynamo"
-"""Its name in ``torch``, which imports it when it is first taken. Holds: 2.11, 2.13."""
+"""Its name in ``torch``, which imports it when it is first taken. Holds: 2.13."""
 
 
 class UnnamedSource(torch._guards.Source):
-    """Where a constant that becomes a fake tensor comes from: nobody asks, sizes being numbers. Holds: 2.11, 2.13."""
+    """Where a constant that becomes a fake tensor comes from: nobody asks, sizes being numbers. Holds: 2.13."""
 
     def __init__(self, name: str) -> None:
         """``name`` is not kept."""
 
 
 class AbsentSource(torch._guards.Source):
-    """What no constant comes from while Dynamo compiles nothing. Holds: 2.11, 2.13."""
+    """What no constant comes from while Dynamo compiles nothing. Holds: 2.13."""
 
 
 DYNAMO_PARTS: Final[Mapping[str, Mapping[str, Callable[[], Any]]]] = {
@@ -247,11 +247,11 @@ DYNAMO_PARTS: Final[Mapping[str, Mapping[str, Callable[[], Any]]]] = {
     },
     "source": {"ConstantSource": lambda: UnnamedSource, "RandomValueSource": lambda: AbsentSource},
 }
-"""What fake tensors take of its modules: options that nobody has set, classes that say little. Holds: 2.11, 2.13."""
+"""What fake tensors take of its modules: options that nobody has set, classes that say little. Holds: 2.13."""
 
 
 def keep_disabled(function: Any, disabled: Any) -> None:
-    """What ``torch._disable_dynamo`` calls for a function of torch's from now on. Holds: 2.11, 2.13."""
+    """What ``torch._disable_dynamo`` calls for a function of torch's from now on. Holds: 2.13."""
     function.__dynamo_disable = disabled
 
 

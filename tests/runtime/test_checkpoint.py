@@ -1,6 +1,7 @@
 """Random operators inside ``torch.utils.checkpoint`` draw, when a captured graph is run, what eager draws."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,8 +15,19 @@ from torch.utils.checkpoint import (
 )
 
 from tests.kernels import plain_kernels
-from tests.runtime.harness import TOKEN, Make, capture_program, plan_of, random_ids, randomize, same_bits, weights_of
+from tests.runtime.harness import (
+    TOKEN,
+    Make,
+    Tensors,
+    capture_program,
+    plan_of,
+    random_ids,
+    randomize,
+    same_bits,
+    weights_of,
+)
 from tmmu.backend import reports
+from tmmu.ir.program import Program
 from tmmu.passes.capture.record.generator import RANDOM_STATE, SET_RANDOM_STATE
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.compare.sanitize import run_sanitized
@@ -181,8 +193,15 @@ def eager_step(real: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.T
     return tensors + [t.grad for t in inputs.values() if t.grad is not None]
 
 
+@cache
+def traced_step(make: Make) -> tuple[Program, Tensors]:
+    """Traced once for all presets and both ways to run: the trace is what takes time."""
+    with plain_kernels():
+        return capture_program(make, x(0), mode="backward", loss=loss)
+
+
 def executor_of(make: Make, real: nn.Module, *, preset: str, replay: bool = True) -> Executor:
-    program, constants = capture_program(make, x(0), mode="backward", loss=loss)
+    program, constants = traced_step(make)
     plan = plan_of(program, mode="backward", preset=preset)
     return bind(program, plan, token=TOKEN, weights=constants | weights_of(real), replay=replay)
 
