@@ -102,6 +102,19 @@ def test_fork_copies_what_is_live_and_parts_ways(engine: Engine) -> None:
             assert alone.decode(5).equal(after)
 
 
+def test_interrupted_open_keeps_no_bytes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = engine.usage["data"].used
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tmmu.engine.session.KeptValues", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.open()
+    assert engine.usage["data"].used == used
+
+
 def test_capability_finds_its_session_alone(engine: Engine) -> None:
     with engine.open() as session:
         assert len(bytes.fromhex(session.capability)) == 16

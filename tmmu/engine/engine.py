@@ -558,10 +558,11 @@ class Engine:
         """A session that has its arena; with a host tier, one that is needed and will get its arena."""
         capability, size = token_hex(16), self.geometry.arena_bytes(capacities)
         arena = f"session {next(_NUMBERS)}"  # errors name it, so it is no secret
-        base = 0 if self._swapping is not None else self.segments.data.reserve(arena, size)
-        session = Session(self, capability, arena=arena, capacities=capacities, base=base, arena_bytes=size)
+        session = Session(self, capability, arena=arena, capacities=capacities, base=0, arena_bytes=size)
         if self._swapping is not None:
             self._swapping.open(session)
+        else:
+            session.base = self.segments.data.reserve(arena, size)  # nothing that may fail behind it
         self._sessions[capability] = session
         return session
 
