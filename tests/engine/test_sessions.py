@@ -336,3 +336,23 @@ def test_closed_engine_has_given_its_memory_back(options: dict[str, Any]) -> Non
     with pytest.raises(SessionUnknown):
         session.decode(1)
     engine.close()
+
+
+def test_closing_that_was_interrupted_is_taken_up_by_the_next(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(model, max_tokens=64, max_batch=1, max_sessions=1) as engine:
+        session = engine.open()
+        session.prefill([1, 2])
+        forget = engine._runner.forget
+
+        def interrupt(_: object) -> None:
+            monkeypatch.setattr(engine._runner, "forget", forget)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(engine._runner, "forget", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+        assert not session.is_open
+        assert engine.usage["data"].used == session.arena_bytes
+        session.close()
+        assert (engine.usage["data"].used, engine.sessions) == (0, ())
+        engine.open().close()

@@ -248,17 +248,17 @@ class Engine:
         """Zeroes the arena of a session and frees it, with a host tier once copies of it have landed."""
         require_own(self, session)
         with self._lock:
-            if session.is_open:
+            if session.capability in self._sessions:  # to the end: an interrupted closing is taken up by the next
                 self.pauses.drop(session)
                 session.is_open = False
                 self._leases.end(session.capability)
                 self._runner.forget(session)
-                del self._sessions[session.capability]
                 if self._swapping is not None:
                     self._swapping.close(session)
                 else:
                     zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
                     self.segments.data.reclaim(session.arena)
+                del self._sessions[session.capability]
 
     @contextmanager
     def _closed_on_failure(self, session: Session) -> Iterator[None]:

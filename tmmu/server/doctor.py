@@ -22,7 +22,7 @@ class MachineFinding:
 
     name: str
     status: Literal["pass", "warn"]
-    what: str
+    state: str
     fix: str = ""
 
 
@@ -43,43 +43,43 @@ def check_swap(swaps: Path) -> MachineFinding:
     lines = swaps.read_text().splitlines()[1:] if swaps.is_file() else []
     size = sum(int(line.split()[2]) * 1024 for line in lines if line.strip())
     if not size:
-        return MachineFinding(name="swap", status="pass", what="off")
-    return MachineFinding(name="swap", status="warn", what=f"on, {readable_size(size)}", fix="swapoff -a")
+        return MachineFinding(name="swap", status="pass", state="off")
+    return MachineFinding(name="swap", status="warn", state=f"on, {readable_size(size)}", fix="swapoff -a")
 
 
 def check_locked_memory(device: str, limit: int) -> MachineFinding:
     """What may be pinned is not limited. ``limit``: of locked memory, in bytes."""
     if limit == resource.RLIM_INFINITY:
-        return MachineFinding(name="locked memory", status="pass", what="not limited")
-    what = f"limited to {readable_size(limit)}"
+        return MachineFinding(name="locked memory", status="pass", state="not limited")
+    state = f"limited to {readable_size(limit)}"
     if device == "cpu":
-        return MachineFinding(name="locked memory", status="pass", what=f"{what}; nothing is pinned on cpu")
-    return MachineFinding(name="locked memory", status="warn", what=what, fix="ulimit -l unlimited")
+        return MachineFinding(name="locked memory", status="pass", state=f"{state}; nothing is pinned on cpu")
+    return MachineFinding(name="locked memory", status="warn", state=state, fix="ulimit -l unlimited")
 
 
 def check_binding(nodes: Mapping[int, tuple[int, ...]], cpus: set[int], memory: tuple[int, ...]) -> MachineFinding:
     """Threads and memory are of one NUMA node. ``cpus``: where threads may run; ``memory``: nodes of pages."""
     if len(nodes) < 2:
-        return MachineFinding(name="NUMA", status="pass", what="one node")
+        return MachineFinding(name="NUMA", status="pass", state="one node")
     own = [node for node, of_node in nodes.items() if cpus & set(of_node)]
     if len(own) == 1 and memory == (own[0],):
-        return MachineFinding(name="NUMA", status="pass", what=f"bound to node {own[0]} of {len(nodes)}")
+        return MachineFinding(name="NUMA", status="pass", state=f"bound to node {own[0]} of {len(nodes)}")
     node = own[0] if own else next(iter(nodes))
     return MachineFinding(
         name="NUMA",
         status="warn",
-        what=f"threads on {len(own)} of {len(nodes)} nodes, memory on {len(memory)}",
+        state=f"threads on {len(own)} of {len(nodes)} nodes, memory on {len(memory)}",
         fix=f"numactl --cpunodebind={node} --membind={node} tmmu serve …",
     )
 
 
 def check_compiler(named: str | None) -> MachineFinding:
     """A C compiler is there, for what torch compiles. ``named``: what ``CC`` says."""
-    found = next((path for name in ((named,) if named else COMPILERS) if (path := shutil.which(name))), None)
-    if found is not None:
-        return MachineFinding(name="compiler", status="pass", what=found)
+    path_of = next((path for name in ((named,) if named else COMPILERS) if (path := shutil.which(name))), None)
+    if path_of is not None:
+        return MachineFinding(name="compiler", status="pass", state=path_of)
     return MachineFinding(
-        name="compiler", status="warn", what=f"no {named or 'C compiler'}", fix="install gcc, or set CC"
+        name="compiler", status="warn", state=f"no {named or 'C compiler'}", fix="install gcc, or set CC"
     )
 
 
@@ -88,9 +88,9 @@ def _check_attention() -> MachineFinding:
     from tmmu.runtime.device.attention import flash_attention_is_on  # noqa: PLC0415 - torch
 
     if flash_attention_is_on():
-        return MachineFinding(name="flash attention", status="pass", what="on")
+        return MachineFinding(name="flash attention", status="pass", state="on")
     return MachineFinding(
-        name="flash attention", status="warn", what="switched off", fix="torch.backends.cuda.enable_flash_sdp(True)"
+        name="flash attention", status="warn", state="switched off", fix="torch.backends.cuda.enable_flash_sdp(True)"
     )
 
 
@@ -98,7 +98,7 @@ def _check_pinned_copies(device: str) -> MachineFinding:
     """Host memory can be pinned, and its copies are faster than others."""
     name = "pinned copies"
     if device == "cpu":
-        return MachineFinding(name=name, status="pass", what="none on cpu")
+        return MachineFinding(name=name, status="pass", state="none on cpu")
     from tmmu.runtime.device.bandwidth import measure_bandwidth  # noqa: PLC0415 - torch
 
     measured = measure_bandwidth(device, PROBE_BYTES, 2)
@@ -109,13 +109,13 @@ def _check_pinned_copies(device: str) -> MachineFinding:
 def judge_rates(rates: Mapping[str, int], unpinned: str) -> MachineFinding:
     """What bytes a second of copies to a device, by kind of memory, say of it; ``unpinned``: why nothing was pinned."""
     if unpinned:
-        what = f"memory cannot be pinned: {unpinned}"
-        return MachineFinding(name="pinned copies", status="warn", what=what, fix="ulimit -l unlimited")
-    what = ", ".join(f"{kind} {rate / 1e9:.1f} GB/s" for kind, rate in rates.items())
+        state = f"memory cannot be pinned: {unpinned}"
+        return MachineFinding(name="pinned copies", status="warn", state=state, fix="ulimit -l unlimited")
+    state = ", ".join(f"{kind} {rate / 1e9:.1f} GB/s" for kind, rate in rates.items())
     if rates["pinned"] >= rates["pageable"]:
-        return MachineFinding(name="pinned copies", status="pass", what=what)
+        return MachineFinding(name="pinned copies", status="pass", state=state)
     return MachineFinding(
-        name="pinned copies", status="warn", what=what, fix="see what tmmu bandwidth says of the link"
+        name="pinned copies", status="warn", state=state, fix="see what tmmu bandwidth says of the link"
     )
 
 

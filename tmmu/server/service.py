@@ -116,7 +116,7 @@ class Service:
         disable_progress_bar()  # type: ignore[no-untyped-call] # each line of the log is JSON
         for finding in examine_machine(self.settings.device):
             if finding.status == "warn":
-                log_event("doctor", level=logging.WARNING, name=finding.name, what=finding.what, fix=finding.fix)
+                log_event("doctor", level=logging.WARNING, name=finding.name, what=finding.state, fix=finding.fix)
         require_minimum(self.settings)
         folders = self.settings.models
         budgets = share_budget(self.settings.budget, [weight_bytes(folder) for folder in folders.values()])

@@ -127,19 +127,19 @@ def run_generate(request: GenerateRequest, *, as_json: bool) -> int:
     encodes = has_encoder(request.folder)
     with _engine(request, ids, encodes=encodes) as engine, engine.open() as session:
         start = perf_counter()
-        found: list[int] = []
+        generated: list[int] = []
         first = start
         if encodes:
             session.encode(ids)
         for piece, token in _pieces(session, None if encodes else ids, request, text):
-            found.append(token)
-            first = perf_counter() if len(found) == 1 else first
+            generated.append(token)
+            first = perf_counter() if len(generated) == 1 else first
             if not as_json:
                 sys.stdout.write(_shown(piece))
                 sys.stdout.flush()
-        result = _record(engine, session, ids, found, perf_counter() - first, first - start)
+        result = _record(engine, session, ids, generated, perf_counter() - first, first - start)
     if as_json:
-        print_json(result | {"text": text.decode(found) if text else None})
+        print_json(result | {"text": text.decode(generated) if text else None})
         return 0
     sys.stdout.write("\n")
     sys.stdout.flush()
@@ -204,15 +204,15 @@ def _shown(text: str) -> str:
 
 
 def _record(  # noqa: PLR0913, PLR0917 - what a run was
-    engine: "Engine", session: "Session", ids: list[int], found: list[int], seconds: float, first: float
+    engine: "Engine", session: "Session", ids: list[int], generated: list[int], seconds: float, first: float
 ) -> dict[str, Any]:
     usage = engine.usage
     stream = engine.stream
     return {
         "prompt_tokens": len(ids),
-        "tokens": found,
+        "tokens": generated,
         "first_token_seconds": round(first, 6),
-        "tokens_per_second": round((len(found) - 1) / seconds, 2) if len(found) > 1 and seconds else None,
+        "tokens_per_second": round((len(generated) - 1) / seconds, 2) if len(generated) > 1 and seconds else None,
         "weight_bytes": stream.ring.bytes if stream else usage["text"].capacity,
         "stack_bytes": usage["stack"].capacity,
         "session_bytes": session.arena_bytes,

@@ -132,10 +132,10 @@ def _declared(graph: Graph, order: Sequence[OpId], range_of: RangeOf, copied: Co
     def accesses(values: Iterable[ValueId]) -> tuple[Access, ...]:
         return tuple(Access(range_of(buffer, low, high), buffer) for buffer, low, high in stack_spans(graph, values))
 
-    rows = [(at, op) for at, op in enumerate(order) if at not in copied]
+    rows = [(position, op) for position, op in enumerate(order) if position not in copied]
     return {
-        at: Task(name=f"op {op}", reads=accesses(graph.ops.reads[op]), writes=accesses(graph.ops.writes[op]))
-        for at, op in rows
+        position: Task(name=f"op {op}", reads=accesses(graph.ops.reads[op]), writes=accesses(graph.ops.writes[op]))
+        for position, op in rows
     }
 
 

@@ -45,4 +45,4 @@ def run_doctor(device: options.Device, *, strict: bool, as_json: bool) -> int:
 
 
 def _words(finding: "MachineFinding") -> str:
-    return f"{finding.what}: {finding.fix}" if finding.fix else finding.what
+    return f"{finding.state}: {finding.fix}" if finding.fix else finding.state

@@ -63,14 +63,14 @@ def unit_ranges(count: int, parts: int) -> Iterator[Units]:
 
 def _most_units(steps: Steps, *, by_rows: bool) -> int:
     """The number of items, or of rows, that the most bytes of results have; 0 where there are none."""
-    found: dict[int, int] = {}
+    bytes_by_count: dict[int, int] = {}
     for op in steps.graph.ops.ids:
         for value in results_of(steps, op)[:1]:
             shape, buffer = steps.window(value).shape, steps.buffer(value)
             if len(shape) > 1 and steps.graph.buffers.role[buffer] not in PERSISTENT_ROLES:
                 count = math.prod(shape[:-1]) if by_rows else shape[0]
-                found[count] = found.get(count, 0) + steps.graph.buffers.bytes[buffer]
-    return max(found, key=lambda count: (found[count], count), default=0)
+                bytes_by_count[count] = bytes_by_count.get(count, 0) + steps.graph.buffers.bytes[buffer]
+    return max(bytes_by_count, key=lambda count: (bytes_by_count[count], count), default=0)
 
 
 def _necks(steps: Steps) -> set[OpId]:
