@@ -123,6 +123,8 @@ class Engine:
             wake=self.scheduler.wake,
         )
         self.host = HostTier(0) if self._swapping is None else self._swapping.host
+        if self.stream is not None and self._swapping is not None:
+            self.stream.before_piece = self._swapping.wait_for_weights_turn
 
     def _make_scheduler(self, queue: ReadyQueue[StepRequest]) -> Scheduler[Session, torch.Tensor]:
         requests = RequestRunner(

@@ -1,5 +1,6 @@
 """One stream of weights for all steps of a model: prefill and decode run over the same ring, pass after pass."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -39,6 +40,8 @@ class WeightStream:
         self.ring, self._prefetch = ring, prefetch
         self.weights: StreamedWeights | None = None
         """``None`` until a step is bound."""
+        self.before_piece: Callable[[int], object] | None = None
+        """What is called before bytes of weights are copied; set it before a step is bound."""
 
     @property
     def figures(self) -> dict[str, int]:
@@ -55,7 +58,7 @@ class WeightStream:
         streamed = replace(request, plan=plan)
         if self.weights is not None:
             return bind_beside(streamed, self.weights)
-        options = RingOptions(owns_device=True, prefetch=self._prefetch)
+        options = RingOptions(owns_device=True, prefetch=self._prefetch, before_piece=self.before_piece)
         executor = bind_ring(streamed, memory_device(self._device), options)
         self.weights = executor.weights
         return executor

@@ -5,7 +5,7 @@ each copy that has landed, and an alarm for what a policy wants at a time. So co
 nobody runs.
 
 Locks, from the outside in: the engine's, the one here, the scheduler's and the alarm's. Nobody waits for a copy who has
-the engine's. The device is used under the lock here alone.
+the engine's, but for its turn on the link the step whose weights stream. The device is used under the lock here alone.
 
 A copy that fails ends swapping: whoever needs a state that is not whole on the device is refused, others go on.
 """
@@ -32,6 +32,9 @@ from tmmu.runtime.memory.usage import round_up
 
 GRACE_NS: Final = 100_000_000
 """Idle for so long without a word of its client, a session is copied early: tokens of one text come faster."""
+
+_WEIGHTS: Final = -1
+"""The key of weights among the sessions, which have numbers from 0 on."""
 
 
 class SessionSwapping:
@@ -214,6 +217,23 @@ class SessionSwapping:
                 for state in states:
                     self._note_step(state, is_new=is_new)
 
+    def wait_for_weights_turn(self, size: int) -> None:
+        """Waits until ``size`` bytes of weights may be copied: behind swaps, as the arbiter has it, but not for ever.
+
+        For the thread that runs steps. It may hold the engine's lock: what it waits for is landed by threads of the
+        device's, which never take that. What of weights is under way does not count with the chunks in flight; it is at
+        most what the ring's blocks hold.
+        """
+        with self._changed:
+            self._swapper.arbiter.request(_WEIGHTS, "weights", size, urgent=True)
+            try:
+                self._advance(decide=False)
+                self._changed.wait_for(
+                    lambda: self._failure or not self._swapper.arbiter.remaining(_WEIGHTS, "weights")
+                )
+            finally:
+                self._swapper.arbiter.cancel(_WEIGHTS, "weights")
+
     # -- what there is
 
     def is_on_device(self, owner: StateOwner) -> bool:
@@ -300,6 +320,9 @@ class SessionSwapping:
         return frozenset(state.number for state in self._states.values() if 0 < state.needs == state.holds)
 
     def _issue(self, chunk: Chunk) -> None:
+        if chunk.direction == "weights":
+            self._swapper.landed(chunk)  # who asked for it copies it
+            return
         state = self._rooms.states[chunk.key]
         if self._is_in_step:
             self.host.counts.overlapped += chunk.size

@@ -3,7 +3,7 @@
 Hooks at positions of the launch plan leave and enter visits, so copies are issued by the thread that launches kernels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from tmmu.runtime.weights.sources import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingOptions:
-    """How weights stream. ``prefetch``, ``poison`` and ``fence_filter`` are those of ``StreamingLoop``.
+    """How weights stream. ``prefetch``, ``poison``, ``fence_filter``, ``before_piece``: those of ``StreamingLoop``.
 
     With ``owns_device`` the device is closed with the executor.
     """
@@ -41,6 +41,7 @@ class RingOptions:
     prefetch: bool = True
     poison: bool = False
     fence_filter: FenceFilter = all_fences
+    before_piece: Callable[[int], object] | None = None
 
 
 class StreamedExecutor(Executor):
@@ -110,6 +111,7 @@ def bind_ring(request: BindRequest, device: MemoryDevice, options: RingOptions |
             poison=rules.poison,
             declare=device.has_observers,
             fence_filter=rules.fence_filter,
+            before_piece=rules.before_piece,
         )
         undo.pop_all()
     streamed = StreamedWeights(device=device, graph=program.graph, loop=loop, image=image)

@@ -28,7 +28,7 @@ Cost: per visit of a streamed block at most one record and one wait on either st
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,15 +90,18 @@ class StreamingLoop:
         poison: bool = False,
         declare: bool = False,
         fence_filter: FenceFilter = all_fences,
+        before_piece: Callable[[int], object] | None = None,
     ) -> None:
         """Submits the copies of the resident blocks, into ``arena`` or a new one of ``ring.bytes``.
 
         ``prefetch=False``: each copy runs when its visit is entered, after all computing so far. ``poison``: a streamed
         block is overwritten with 255s when its visit is left. ``declare``: reads of blocks are submitted as tasks
         without work, where the caller computes without the device's knowledge but observers are to know.
+        ``before_piece``: called with the bytes of each piece before it is issued; it may wait for others on the link.
         """
         self.device, self.ring, self.counters = device, ring, LoopCounters()
         self._is_set, self._declare, self._prefetch = fence_filter, declare, prefetch
+        self._before_piece = before_piece
         self._due = _DueCopies(ring, prefetch=prefetch)
         self._compute_stream = device.caller_stream()
         self.copy_stream = device.create_stream("weights", urgent=True)
@@ -244,6 +247,8 @@ class StreamingLoop:
 
     def _submit_pieces(self, pieces: Sequence[Task]) -> None:
         for piece in pieces:
+            if self._before_piece is not None:
+                self._before_piece(piece.link_bytes)
             self.device.submit(self.copy_stream, piece)
             self.counters.copied_bytes += piece.link_bytes
 
