@@ -47,7 +47,7 @@ def test_gauges_say_what_is_now(server: RunningServer) -> None:
         first.prefill([1])
         gap, used = first.arena_bytes, first.arena_bytes + second.arena_bytes
         first.close()
-        server.wait_for(lambda: engine.usage["data"].used == 96 * engine.geometry.token_bytes)  # when it is cleared
+        server.wait_for(lambda: engine.usage["data"].used == second.arena_bytes)  # when it is cleared
         now = samples(server)
     usage = engine.usage
     label = 'model="text",segment="data"'

@@ -3,8 +3,9 @@
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.activities import Activity, in_activity
@@ -34,6 +35,19 @@ def load_file(request: CaptureRequest) -> Workload:
     return workload_of_object(module, name, request, folder)
 
 
+class _SourceLoader(SourceFileLoader):
+    """Compiles a file as it is now, and leaves nothing beside it.
+
+    Bytecode is known by time in seconds and size: of a file that was changed at once it is that of before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the source."""
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _import_file(path: Path) -> ModuleType:
     """The file as a module: under its package where it is in one, so that relative imports work."""
     top, names = path.parent, [path.stem]
@@ -43,7 +57,8 @@ def _import_file(path: Path) -> ModuleType:
     if len(names) > 1:
         sys.path.insert(0, str(top))
         return importlib.import_module(".".join(names))
-    spec = importlib.util.spec_from_file_location(f"tmmu_target_{path.stem}", path)
+    name = f"tmmu_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
     assert spec is not None and spec.loader is not None  # noqa: PT018 - a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

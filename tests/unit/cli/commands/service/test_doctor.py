@@ -24,7 +24,7 @@ def test_strict_ends_with_three_where_there_is_a_warning(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, status: Literal["pass", "warn"], code: int
 ) -> None:
     fix = "swapoff -a" if status == "warn" else ""
-    finding = MachineFinding(name="swap", status=status, what="as it is", fix=fix)
+    finding = MachineFinding(name="swap", status=status, state="as it is", fix=fix)
     monkeypatch.setattr(doctor, "examine_machine", lambda device: [finding])
     done = shell.tmmu("doctor", "--strict")
     assert (done.code, done.out.split()[:2]) == (code, [status, "swap"])
