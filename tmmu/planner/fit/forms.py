@@ -30,7 +30,7 @@ LEVERS: Final[tuple[tuple[str, str], ...]] = (
     (TAKEOVER, "results take over the bytes of operands that die"),
     (ORDER, "ops run in another order"),
     (UPDATES, "each weight is updated right after its gradient"),
-    (PARTS, "head and loss, and without gradients layers, run on some rows or images at a time"),
+    (PARTS, "head and loss, or layers, run on some rows at a time"),
     (RECOMPUTE, "what is needed again is computed again"),
     (OFFLOAD, "what is needed later is kept in host memory"),
 )
