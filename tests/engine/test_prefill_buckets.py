@@ -85,3 +85,11 @@ def test_part_of_the_free_memory_is_left_alone_without_a_budget(model: Any, monk
     monkeypatch.setattr("tmmu.engine.steps.sizes.device_memory", lambda _: (100_000_000, 0))
     with Engine(model, max_tokens=TOKENS, max_batch=1, max_sessions=10**30) as engine:
         assert 80_000_000 < sum(usage.capacity for usage in engine.usage.values()) <= 90_000_000
+
+
+def test_heap_that_is_less_than_the_longest_session_leaves_prompts_their_parts(model: Any) -> None:
+    with Engine(model, max_tokens=TOKENS, max_batch=1, max_sessions=1) as engine:
+        heap = engine.geometry.arena_bytes(StateLengths(64, 0))
+        assert heap < engine.usage["data"].capacity
+    with Engine(model, max_tokens=TOKENS, max_batch=1, heap=heap) as engine:
+        assert (engine.prefill_buckets[0], engine.usage["data"].capacity) == (128, heap)

@@ -52,7 +52,7 @@ def sized_steps(
     """Sizes of text, stack and data, and the longest part of a prompt for which they leave room.
 
     ``largest``: the steps that decode and encode. The longest part is that whose step leaves room for the longest
-    session; where none does, the one that leaves most. ``streamed``: bytes of an arena beside the segments, where
+    session, or for the heap; where none does, the one that leaves most. ``streamed``: bytes of an arena beside the segments, where
     weights stream; then there is no text. ``DEVICE_MEMORY`` where no session would fit, or the device has less.
     """
     geometry = subject.geometry
@@ -65,7 +65,7 @@ def sized_steps(
         needed = _sum_up(steps, streamed)
         if best is None or needed.stack < best[1].stack:
             best = shape.tokens, needed, steps
-        if needed.room(limits, free) >= longest:
+        if needed.room(limits, free) >= (longest if limits.heap is None else limits.heap):
             break
     assert best is not None
     tokens, needed, steps = best
