@@ -38,12 +38,10 @@ class SourceForm:
         return torch.empty((1, *(self.shape if self.is_features else (tokens,))), dtype=self.dtype)
 
 
-EACH_OF_ITS_OWN: Final[Mapping[str, torch.dtype]] = {}
+OWN_DTYPES: Final[Mapping[str, torch.dtype]] = {}
 
 
-def build_model(
-    config: Any, dtype: torch.dtype, dtypes: Mapping[str, torch.dtype] = EACH_OF_ITS_OWN
-) -> torch.nn.Module:
+def build_model(config: Any, dtype: torch.dtype, dtypes: Mapping[str, torch.dtype] = OWN_DTYPES) -> torch.nn.Module:
     """The model of a configuration, without weights, whose attentions are those of rows.
 
     ``dtypes``: of weights and buffers by name, where they are others than ``dtype`` and the model's own choice give:

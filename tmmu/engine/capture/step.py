@@ -9,9 +9,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tmmu.engine.capture.cross_attention import CrossCache, ProbedSource, both_caches
 from tmmu.engine.capture.model_call import (
-    EACH_OF_ITS_OWN,
     IDS,
     LAST,
+    OWN_DTYPES,
     POSITIONS,
     SOURCE,
     SOURCE_LENGTHS,
@@ -100,7 +100,7 @@ def probe(  # noqa: PLR0913 - what a model is, by name
     device: str,
     alignment: int,
     architecture: type | None = None,
-    dtypes: Mapping[str, torch.dtype] = EACH_OF_ITS_OWN,
+    dtypes: Mapping[str, torch.dtype] = OWN_DTYPES,
 ) -> StepModel:
     """Learns the geometry of a model's state from one traced step; ``UNSUPPORTED_OP`` for state of another kind.
 

@@ -52,8 +52,9 @@ def sized_steps(
     """Sizes of text, stack and data, and the longest part of a prompt for which they leave room.
 
     ``largest``: the steps that decode and encode. The longest part is that whose step leaves room for the longest
-    session, or for the heap; where none does, the one that leaves most. ``streamed``: bytes of an arena beside the segments, where
-    weights stream; then there is no text. ``DEVICE_MEMORY`` where no session would fit, or the device has less.
+    session, or for the heap; where none does, the one that leaves most. ``streamed``: bytes of an arena beside the
+    segments, where weights stream; then there is no text. ``DEVICE_MEMORY`` where no session would fit, or the device
+    has less.
     """
     geometry = subject.geometry
     longest = geometry.arena_bytes(geometry.capacities_for(limits.max_tokens, limits.max_source))
