@@ -338,21 +338,26 @@ def test_closed_engine_has_given_its_memory_back(options: dict[str, Any]) -> Non
     engine.close()
 
 
-def test_closing_that_was_interrupted_is_taken_up_by_the_next(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Engine(model, max_tokens=64, max_batch=1, max_sessions=1) as engine:
+@pytest.mark.parametrize("host", [0, "1MB"])
+def test_closing_that_was_interrupted_is_taken_up_by_the_next(
+    model: Any, monkeypatch: pytest.MonkeyPatch, host: int | str
+) -> None:
+    with Engine(model, max_tokens=64, max_batch=1, max_sessions=1, host=host) as engine:
+        owner, name = (engine._runner, "forget") if not host else (engine._swapping, "_advance")
         session = engine.open()
         session.prefill([1, 2])
-        forget = engine._runner.forget
+        original = getattr(owner, name)
 
-        def interrupt(_: object) -> None:
-            monkeypatch.setattr(engine._runner, "forget", forget)
+        def interrupt(*_: object) -> None:
+            monkeypatch.setattr(owner, name, original)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(engine._runner, "forget", interrupt)
+        monkeypatch.setattr(owner, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.close()
         assert not session.is_open
-        assert engine.usage["data"].used == session.arena_bytes
         session.close()
+        if engine._swapping is not None:
+            engine._swapping.wait_until_still()
         assert (engine.usage["data"].used, engine.sessions) == (0, ())
         engine.open().close()

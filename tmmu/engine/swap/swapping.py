@@ -168,11 +168,13 @@ class SessionSwapping:
             self._changed.wait_for(lambda: self._location(state) != "leaving" or self._failure)
 
     def close(self, owner: StateOwner) -> None:
-        """Its room is cleared, its copy wiped, at once or when its last chunk has landed."""
+        """Its room is cleared, its copy wiped, at once or when its last chunk has landed. Again it does nothing."""
         with self._changed:
-            state = self._states.pop(owner.capability)
-            state.is_closed, state.is_ready = True, False
-            self._swapper.close(state.number)
+            state = self._states.get(owner.capability)
+            if state is not None:
+                state.is_closed, state.is_ready = True, False
+                self._swapper.close(state.number)
+                del self._states[owner.capability]
             self._advance()
 
     # -- steps
