@@ -90,13 +90,16 @@ def test_values_move_with_their_session_and_nothing_else_is_copied_again(engine:
             assert engine.host.counts.bytes_out == before + 256 + 2000  # and logits, which every write may change
         del session.kept["a"]
         engine.swap_out(session)
+        session.kept["b"] = torch.tensor(1.25)  # in the place of what the host has
+        session.kept["b"] = torch.tensor(1.5)
+        engine.swap_out(session)
         with engine.open(keep=1024) as other:
             other.prefill([1])
             other.kept["b"] = torch.tensor(9.0)
             assert not session.is_resident
             assert session.kept["b"] == 1.5
             assert not other.is_resident
-        assert (list(session.kept), session.kept.used) == (["b", "c"], 512)
+        assert (list(session.kept), session.kept.used) == (["c", "b"], 512)
         assert session.kept["c"] == 2.5
         assert session.logits is not None
 
