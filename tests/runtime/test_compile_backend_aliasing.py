@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.test_compile_backend import all_planned, compile_planned
+from tests.runtime.compiled import all_planned, compile_planned
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

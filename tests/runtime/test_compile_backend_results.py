@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.runtime.compiled import all_planned, compile_planned
 from tests.runtime.harness import same_bits
-from tests.runtime.test_compile_backend import all_planned, compile_planned
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

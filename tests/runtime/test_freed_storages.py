@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.runtime.compiled import compile_planned
 from tests.runtime.harness import TOKEN, capture_program, plan_of, same_bits, weights_of
-from tests.runtime.test_compile_backend import compile_planned
 from tmmu.backend import reports
 from tmmu.errors import InvalidConfig
 from tmmu.runtime.execute.bind import bind
