@@ -7,6 +7,7 @@ GOLDEN = Path("golden")
 
 
 def contents() -> dict[str, bytes]:
+    """Every file of the folder, hidden ones too."""
     return {str(path): path.read_bytes() for path in sorted(GOLDEN.rglob("*")) if path.is_file()}
 
 

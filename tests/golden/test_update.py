@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.files import contents
 from tests.unit.cli.graphs import Done, Shell
 from tmmu.codec import lock
 from tmmu.errors import InvalidConfig
@@ -35,11 +36,6 @@ from tmmu.cli.main import main
 main()
 """
 CHECK = (sys.executable, "-c", "from tmmu.cli.main import main; main()", "golden", "check", "--jobs", "1")
-
-
-def contents() -> dict[str, bytes]:
-    """Every file of the folder, hidden ones too."""
-    return {str(path): path.read_bytes() for path in sorted(GOLDEN.rglob("*")) if path.is_file()}
 
 
 def edit(old: str, new: str) -> None:
