@@ -11,7 +11,7 @@ _BUSY: Final = "send the request again a little later"
 
 
 class ModelTable:
-    """Used by the event loop alone, except ``add``, which is called once before anybody asks.
+    """Used by the event loop alone, but for ``models``, which others may read.
 
     ``texts``: how many texts are generated, or wait for room; at most ``concurrency``.
     """
@@ -28,8 +28,13 @@ class ModelTable:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are taken."""
-        return bool(self._models) and not self.is_draining
+        """Whether requests are taken, for all models."""
+        return bool(self._models) and not self.is_draining and not self.has_failed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the loop of a model has ended."""
+        return not all(model.loop.is_running for model in self._models.values())
 
     @property
     def models(self) -> tuple[ServedModel, ...]:

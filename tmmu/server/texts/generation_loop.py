@@ -74,20 +74,27 @@ class GenerationLoop:
         self._inbox: deque[GenerationJob] = deque()
         self._tracks: list[_Track] = []
         self._lock = Lock()
-        self._has_news = self._is_closed = False
+        self._has_news = False
+        self._ending: TmmuError | None = None
+        """What jobs end with from now on: the loop was closed, or has failed."""
         self._thread = Thread(target=self._run, name=f"tmmu-serve {name}", daemon=True)
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether jobs are run; not once it was closed, or has failed."""
+        return self._ending is None
+
     def submit(self, job: GenerationJob) -> None:
-        """Has a job run; its events say how it goes. Once the loop is closed it ends at once, with ``SERVER_BUSY``."""
+        """Has a job run; its events say how it goes. Where the loop runs none any more it ends at once."""
         with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
+            ending = self._ending
+            if ending is None:
                 self._inbox.append(job)
-        if is_closed:
-            _end_all(job, ServerBusy("the server is about to end", fix="send the request to another one"))
-        else:
+        if ending is None:
             self._wake()
+        else:
+            _end_all(job, ending)
 
     def cancel(self, job: GenerationJob) -> None:
         """Has a job end before the next step, and its sessions be closed; nothing where it is over."""
@@ -96,10 +103,14 @@ class GenerationLoop:
 
     def close(self) -> None:
         """Ends what is under way, and the thread. Closing again does nothing."""
-        with self._lock:
-            self._is_closed = True
+        self._stop(ServerBusy("the server is about to end", fix="send the request to another one"))
         self._wake()
         self._thread.join(JOIN_SECONDS)
+
+    def _stop(self, ending: TmmuError) -> None:
+        """Takes no more jobs on; the first reason stays."""
+        with self._lock:
+            self._ending = self._ending or ending
 
     def _wake(self, *_: object) -> None:
         self._has_news = True
@@ -110,7 +121,7 @@ class GenerationLoop:
 
     def _run(self) -> None:
         try:
-            while not self._is_closed:
+            while self._ending is None:
                 self._has_news = False
                 self._begin_jobs()
                 for track in tuple(self._tracks):
@@ -121,9 +132,9 @@ class GenerationLoop:
                 self._engine.scheduler.run_until(lambda: self._has_news)
         except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
             log_event("loop_failed", level=logging.ERROR, failure=error)
-            self._end_everything(InternalError(f"the loop of the model has failed: {error}", fix="restart the server"))
-        else:
-            self._end_everything(ServerBusy("the server is about to end", fix="send the request to another one"))
+            self._stop(InternalError(f"the loop of the model has failed: {error}", fix="restart the server"))
+        if self._ending is not None:
+            self._end_everything(self._ending)
 
     def _begin_jobs(self) -> None:
         while self._inbox:
@@ -185,9 +196,10 @@ class GenerationLoop:
     def _begin_text(self, track: _Track) -> None:
         job = track.job
         ends = (*self._engine.stop, *job.stop_tokens)
-        track.generation = track.session.generation(job.max_new_tokens, job.sampling, job.seed_of(track.index), ends)
-        track.generation.is_first = True
-        track.writer = TextWriter(self._text, ends=track.generation.ends, stops=job.stops)
+        generation = track.session.generation(job.max_new_tokens, job.sampling, job.seed_of(track.index), ends)
+        generation.is_first = True
+        track.writer = TextWriter(self._text, ends=generation.ends, stops=job.stops)
+        track.generation = generation
 
     def _open_others(self, first: _Track) -> None:
         """Sessions for the other choices of a job: forks, or such as read the prompt themselves, once there is room."""
@@ -252,8 +264,6 @@ class GenerationLoop:
         job.on_event(TextEnd(choice=job.first_choice + index, tokens=0, reason=None, error=error))
 
     def _end_everything(self, error: TmmuError) -> None:
-        with self._lock:
-            self._is_closed = True
         for track in tuple(self._tracks):
             self._finish(track, error)
         while self._inbox:
