@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.docs.commands import ROOT
+from tests.server.running import RunningServer
 from tests.unit.cli.graphs import Shell
+from tmmu.cli.commands.service import serve as command
+from tmmu.cli.commands.service.serve import _print_ready
+from tmmu.cli.output import render
 
 PROGRAM = (sys.executable, "-P", "-c", "from tmmu.cli.main import main; main()")
 """A process of its own: it is to get the signals itself."""
@@ -111,11 +118,40 @@ def test_bad_calls_are_one_line(shell: Shell, folder: Path, arguments: tuple[str
     assert words in done.err
 
 
-def test_port_of_another_program_is_refused_before_anything_is_loaded(shell: Shell, folder: Path) -> None:
+def test_port_of_another_program_is_refused_before_anything_is_loaded(folder: Path) -> None:
+    say = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        done = shell.tmmu("serve", "--model", f"a={folder}", "--listen", f"127.0.0.1:{port}", "--json")
-    assert (done.code, json.loads(done.out)["code"]) == (2, "PORT_TAKEN")
-    assert json.loads(done.out)["fields"] == {"port": port}
+        options = ("serve", "--model", f"a={folder}", "--listen", f"127.0.0.1:{port}", "--json")
+        program = [*PROGRAM[:-1], say + PROGRAM[-1], *options]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+    refusal, is_torch_there = done.stdout.splitlines()
+    assert (done.returncode, json.loads(refusal)["code"], is_torch_there) == (2, "PORT_TAKEN", "False"), done.stderr
+    assert json.loads(refusal)["fields"] == {"port": port}
+
+
+def test_line_of_a_server_that_is_ready_may_be_an_object(
+    server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print_ready(server.service, as_json=True)
+    models = {"text": {"max_tokens": 256}, "ids": {"max_tokens": 256}}
+    assert json.loads(capsys.readouterr().out) == {"address": server.url, "models": models}
+    _print_ready(server.service, as_json=False)
+    size = render.size(sum(usage.capacity for usage in server.engine("ids").usage.values()))
+    out = capsys.readouterr().out
+    assert out.startswith(f"ready at {server.url}: text (")
+    assert out.endswith(f", ids ({size}, 256 tokens)\n")
+
+
+def test_what_is_not_installed_is_said(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else name)
+    done = shell.tmmu("serve", "--model", "a=x")
+    assert (done.code, "uvicorn is not installed" in done.err, "tmmu[serve]" in done.err) == (2, True, True)
+
+
+def test_packages_are_those_of_the_extra() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {re.split(r"[^\w-]", entry)[0].replace("-", "_") for entry in (*extra["serve"], *extra["hf"])}
+    assert set(command.PACKAGES) <= brought

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from tmmu.engine.sampling import Sampling
 from tmmu.errors import TmmuError
+
+if TYPE_CHECKING:
+    from tmmu.engine.sampling import Sampling
 
 SEED_RANGE: Final = 1 << 64
 FinishReason: TypeAlias = Literal["stop", "length"]
@@ -47,7 +49,7 @@ class GenerationJob:
     choices: int
     first_choice: int
     max_new_tokens: int
-    sampling: Sampling
+    sampling: "Sampling"
     seed: int | None
     stop_tokens: tuple[int, ...]
     stops: tuple[str, ...]
