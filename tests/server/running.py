@@ -1,5 +1,6 @@
 """A server that runs beside the tests, in a thread of their process, so that they can look into its engines."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,26 @@ class RunningServer:
     client: httpx.Client
     drain: Callable[[], None]
     """As a signal does."""
+    connections: Callable[[], int]
+    """How many are open."""
+
+    @contextmanager
+    def log_of(self, trace: str) -> Iterator[list[logging.LogRecord]]:
+        """The records of one trace, of which the log has the request at the end of the block."""
+        records: list[logging.LogRecord] = []
+        handler = logging.Handler()
+        handler.emit = records.append  # type: ignore[method-assign]
+        handler.addFilter(lambda record: record.__dict__["tmmu_fields"].get("trace") == trace)
+        logger = logging.getLogger("tmmu.server")
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        try:
+            yield records
+            self.wait_for(lambda: any(record.getMessage() == "request" for record in records))
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
 
     @property
     def url(self) -> str:
@@ -67,12 +88,15 @@ def running(settings: ServerSettings) -> Iterator[RunningServer]:
         for server in servers:
             server.handle_exit(15, None)
 
+    def connections() -> int:
+        return sum(len(server.server_state.connections) for server in servers)
+
     service._load = note_server  # type: ignore[method-assign]
     thread.start()
     try:
         assert ready.wait(PATIENCE), service._failure
         with httpx.Client(base_url=f"http://{service.address}", timeout=PATIENCE) as client:
-            yield RunningServer(service, client, drain)
+            yield RunningServer(service, client, drain, connections)
     finally:
         drain()
         thread.join(PATIENCE)

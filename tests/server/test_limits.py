@@ -1,14 +1,20 @@
 """What is not read, from whom, and what everybody is told."""
 
-import logging
+import asyncio
+import gc
+import http.client
+import re
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from tests.docs.commands import ROOT
 from tests.server.running import RunningServer, running
+from tmmu.server.http.app import DoorContext, build_app
 from tmmu.server.settings import load_settings
 
 KEYS = ("first-key-0123456789", "second-key-0123456789")
@@ -57,25 +63,107 @@ def test_paths_and_methods_that_are_not_there(server: RunningServer) -> None:
     assert server.client.get("/v1/completions").status_code == 405
 
 
-def test_answers_belong_to_the_trace_of_the_request(server: RunningServer, caplog: Any) -> None:
-    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-    logger = logging.getLogger("tmmu.server")
-    logger.addHandler(caplog.handler)
-    try:
-        headers = {"traceparent": f"00-{trace}-{span}-01"}
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+HEADERS = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
+
+
+def test_answers_belong_to_the_trace_of_the_request(server: RunningServer) -> None:
+    with server.log_of(TRACE) as records:
         body = {"model": "ids", "prompt": [77, 78], "max_tokens": 3}
-        answer = server.post("completions", body, headers=headers)
-        server.wait_for(lambda: any(record.getMessage() == "request" for record in caplog.records))
-    finally:
-        logger.removeHandler(caplog.handler)
+        answer = server.post("completions", body, headers=HEADERS)
     version, found, own, flags = answer.headers["traceparent"].split("-")
-    assert (version, found, flags) == ("00", trace, "01")
-    assert own != span
+    assert (version, found, flags) == ("00", TRACE, "01")
+    assert own != SPAN
     assert answer.headers["x-request-id"] == own
-    (fields,) = [record.tmmu_fields for record in caplog.records if record.getMessage() == "request"]
-    assert (fields["trace"], fields["span"], fields["parent"]) == (trace, own, span)
+    (record,) = records
+    fields = record.__dict__["tmmu_fields"]
+    assert (fields["trace"], fields["span"], fields["parent"]) == (TRACE, own, SPAN)
     assert (fields["model"], fields["prompt_tokens"], fields["completion_tokens"]) == ("ids", 2, 3)
+    assert (fields["method"], fields["path"], fields["status"]) == ("POST", "/v1/completions", 200)
     assert "77" not in str({name: value for name, value in fields.items() if name not in ("trace", "span", "seconds")})
+
+
+def test_checks_of_health_are_logged_at_debug(server: RunningServer) -> None:
+    for path, level in (("/health", "DEBUG"), ("/ready", "DEBUG"), ("/metrics", "DEBUG"), ("/v1/models", "INFO")):
+        with server.log_of(TRACE) as records:
+            server.client.get(path, headers=HEADERS)
+        assert [record.levelname for record in records] == [level]
+
+
+def test_page_lists_the_fields_of_a_request(server: RunningServer, guarded: RunningServer) -> None:
+    page = " ".join((ROOT / "docs/spec/serve.md").read_text().split())
+    listed = set(re.findall(r"`(\w+)`", page.split("A `request` has ")[1].split("No key")[0]))
+    found: set[str] = set()
+    with guarded.log_of(TRACE) as records:
+        guarded.client.get("/v1/nothing", headers=HEADERS | {"authorization": f"Bearer {KEYS[1]}"})
+    found |= set(records[0].__dict__["tmmu_fields"])
+    assert records[0].__dict__["tmmu_fields"]["client"] == "key-2"
+    assert KEYS[1] not in str(records[0].__dict__)
+    with server.log_of(TRACE) as records:
+        server.post("completions", {"model": "ids", "prompt": [1], "max_tokens": 1}, headers=HEADERS)
+    found |= set(records[0].__dict__["tmmu_fields"])
+    assert listed == found | {"disconnected"}
+
+
+def test_request_line_and_headers_have_a_limit_that_is_exact(server: RunningServer) -> None:
+    """As an application gets them: how much a socket gives at once is nobody's to say."""
+    context = DoorContext(
+        models=server.service.models, metrics=server.service.metrics, settings=server.service.settings, keys=None
+    )
+
+    async def statuses(sizes: tuple[int, ...]) -> list[int]:
+        transport = httpx.ASGITransport(app=build_app(context))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            own = client.build_request("GET", "/health", headers={"x": ""})
+            rest = len("GET/health") + sum(len(name) + len(value) for name, value in own.headers.raw)
+            return [(await client.get("/health", headers={"x": "a" * (n - rest)})).status_code for n in sizes]
+
+    limit = server.service.settings.header_bytes
+    assert asyncio.run(statuses((limit, limit + 1))) == [200, 413]
+
+
+def test_connection_ends_where_a_body_is_not_read(server: RunningServer) -> None:
+    address = server.service.address
+    with socket.create_connection((address.host, address.port), timeout=60) as connection:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Content-Length: 99999999\r\n\r\n{")
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_connections_beyond_the_most_are_refused_alone(server: RunningServer) -> None:
+    def status(connection: http.client.HTTPConnection) -> int:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    def connect() -> http.client.HTTPConnection:
+        address = server.service.address
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=60)
+        stack.callback(connection.close)
+        return connection
+
+    server.client.get("/health")
+    server.wait_for(lambda: server.connections() == 1)  # the client's own
+    with ExitStack() as stack:
+        connections = [connect() for _ in range(server.service.settings.connections - 1)]
+        assert {status(connection) for connection in connections} == {200}
+        late = connect()
+        assert status(late) == 503
+        assert late.sock is None, "it is closed"
+        assert [status(connections[0]), status(connections[-1])] == [200, 200]
+        server.wait_for(lambda: server.connections() == len(connections) + 1)
+        connections[0].close()
+        server.wait_for(lambda: server.connections() == len(connections))
+        assert status(connect()) == 200
+    server.wait_for(lambda: server.connections() == 1)
+
+
+def test_what_is_there_at_the_beginning_is_not_collected(server: RunningServer) -> None:
+    assert gc.get_freeze_count() > 100_000
 
 
 def test_health_is_there_for_everybody(server: RunningServer) -> None:

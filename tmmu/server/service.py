@@ -22,7 +22,7 @@ from tmmu.server.budget import require_minimum, share_budget
 from tmmu.server.doctor import examine_machine
 from tmmu.server.engine_figures import EngineFigures, read_figures
 from tmmu.server.http.app import DoorContext, build_app
-from tmmu.server.http.protocol import DeadlineProtocol
+from tmmu.server.http.protocol import GuardedProtocol
 from tmmu.server.keys import KeyRing, read_keys
 from tmmu.server.logs import log_event, set_up_logs
 from tmmu.server.metrics import ServerMetrics
@@ -77,7 +77,8 @@ class Service:
 
     def _config(self) -> uvicorn.Config:
         context = DoorContext(models=self.models, metrics=self.metrics, settings=self.settings, keys=self._keys)
-        protocol = type("Protocol", (DeadlineProtocol,), {"header_seconds": self.settings.receive_seconds})
+        limits = {"header_seconds": self.settings.receive_seconds, "most_connections": self.settings.connections}
+        protocol = type("Protocol", (GuardedProtocol,), limits)
         return uvicorn.Config(
             build_app(context),
             http=protocol,
@@ -88,9 +89,8 @@ class Service:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=max(round(self.settings.idle_seconds), 1),
-            timeout_graceful_shutdown=max(round(self.settings.drain_seconds), 1),
-            limit_concurrency=self.settings.connections,
+            timeout_keep_alive=self.settings.idle_seconds,  # type: ignore[arg-type] # parts of seconds work too
+            timeout_graceful_shutdown=self.settings.drain_seconds,  # type: ignore[arg-type]
             h11_max_incomplete_event_size=self.settings.header_bytes,
         )
 
@@ -116,7 +116,7 @@ class Service:
         disable_progress_bar()  # type: ignore[no-untyped-call] # each line of the log is JSON
         for finding in examine_machine(self.settings.device):
             if finding.status == "warn":
-                log_event("doctor", level=logging.WARNING, name=finding.name, what=finding.state, fix=finding.fix)
+                log_event("doctor", level=logging.WARNING, name=finding.name, state=finding.state, fix=finding.fix)
         require_minimum(self.settings)
         folders = self.settings.models
         budgets = share_budget(self.settings.budget, [weight_bytes(folder) for folder in folders.values()])

@@ -12,12 +12,13 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tmmu.errors import InternalError, InvalidRequest, KeyRefused, TmmuError
+from tmmu.errors import InternalError, InvalidRequest, KeyRefused, RequestTooLarge, TmmuError
 from tmmu.server.http.completions import CompletionDoor
 from tmmu.server.http.refusals import error_object, error_response
 from tmmu.server.keys import KeyRing
@@ -57,7 +58,8 @@ def build_app(context: DoorContext) -> ASGIApp:
         Route("/v1/chat/completions", door.chat, methods=["POST"]),
     ]
     handlers: Mapping[Any, Callable[[Request, Any], Any]] = {HTTPException: _no_such_path, TmmuError: _refuse}
-    return RequestGate(Starlette(routes=routes, exception_handlers=handlers), context)
+    gate = Middleware(RequestGate, context=context)  # inside of starlette's own answer to failures, which is no object
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[gate])
 
 
 class _Pages:
@@ -71,10 +73,12 @@ class _Pages:
         return _json({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        """200 while requests are taken, else 503: models are being loaded, or the server is about to end."""
-        if self._models.is_ready:
+        """200 while requests are taken, else 503: models are being loaded, one has failed, or the server is to end."""
+        models = self._models
+        if models.is_ready:
             return _json({"status": "ready"})
-        return _json({"status": "draining" if self._models.is_draining else "loading"}, 503)
+        state = "draining" if models.is_draining else "failed" if models.has_failed else "loading"
+        return _json({"status": state}, 503)
 
     async def metrics(self, _: Request) -> Response:
         """All counters, in prometheus' text."""
@@ -94,12 +98,9 @@ class RequestGate:
 
     def __init__(self, app: ASGIApp, context: DoorContext) -> None:
         self._app, self._context = app, context
-        self._is_loopback_only = context.keys is None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http":
-            return
         headers, begin = Headers(scope=scope), perf_counter()
         trace = continue_trace(headers.get("traceparent"))
         fields: dict[str, Any] = {"trace": trace.trace, "span": trace.span, "parent": trace.parent or None}
@@ -132,13 +133,14 @@ class RequestGate:
     async def _admit(
         self, scope: Scope, headers: Headers, fields: dict[str, Any], receive: Receive, send: Send
     ) -> None:
-        if scope["path"] not in OPEN_PATHS:
-            try:
+        try:
+            _require_size(scope, self._context.settings.header_bytes)
+            if scope["path"] not in OPEN_PATHS:
                 self._check(headers, fields)
-            except TmmuError as error:
-                fields["code"] = error.code
-                await error_response(error)(scope, receive, send)
-                return
+        except TmmuError as error:
+            fields["code"] = error.code
+            await error_response(error)(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
     def _check(self, headers: Headers, fields: dict[str, Any]) -> None:
@@ -174,6 +176,14 @@ class RequestGate:
             seconds=round(seconds, 6),
             **fields,
         )
+
+
+def _require_size(scope: Scope, limit: int) -> None:
+    """``REQUEST_TOO_LARGE`` for headers that came at once: the protocol counts those alone that it waits for."""
+    line = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
+    size = line + sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > limit:
+        raise RequestTooLarge(f"request line and headers have more than {limit} bytes", fix="send less", limit=limit)
 
 
 def _is_own_name(name: str) -> bool:

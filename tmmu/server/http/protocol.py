@@ -1,17 +1,20 @@
-"""The HTTP protocol of uvicorn with a deadline for the headers of each request: whoever sends none is let go."""
+"""The HTTP protocol of uvicorn with a deadline for the headers of each request, and a limit of open connections."""
 
 import asyncio
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-class DeadlineProtocol(H11Protocol):
+class GuardedProtocol(H11Protocol):
     """Closes a connection that has no whole request line and headers within ``header_seconds`` of its first byte, or of
-    the connection itself.
+    the connection itself. Answers 503 to a connection beyond ``most_connections``, and closes it; uvicorn's own limit
+    refuses requests of all connections then, and the last that it should take.
     """
 
     header_seconds = 10.0
+    most_connections = 1000
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -20,6 +23,8 @@ class DeadlineProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
         super().connection_made(transport)
+        if len(self.connections) > self.most_connections:
+            self.app = service_unavailable
         self._begin()
 
     def data_received(self, data: bytes) -> None:
