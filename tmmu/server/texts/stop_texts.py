@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 
 class StopFilter:
-    """Lets pieces of a text through up to the first stop text. What may be the beginning of one is kept back."""
+    """Lets pieces of a text through up to the stop text that is whole first, the longest of those that end together;
+    how the text is cut into pieces changes nothing. What may be the beginning of a stop text is kept back.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -17,10 +19,10 @@ class StopFilter:
         if self.is_over:
             return ""
         text = self._pending + piece
-        ends = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
-        if ends:
+        found = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
             self.is_over, self._pending = True, ""
-            return text[: min(ends)]
+            return text[: min(found)[1]]
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._pending = text[len(text) - keep :]
         return text[: len(text) - keep]
