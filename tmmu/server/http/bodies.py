@@ -25,7 +25,7 @@ class StreamBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """``include_usage``: a last chunk says how many tokens there were."""
 
     include_usage: bool = False
-    include_obfuscation: bool = False
+    include_obfuscation: Unsupported = _NOTHING
 
 
 class GenerationBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -87,7 +87,10 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     function_call: Unsupported = _NOTHING
     functions: Unsupported = _NOTHING
     modalities: Unsupported = _NOTHING
+    moderation: Unsupported = _NOTHING
     prediction: Unsupported = _NOTHING
+    prompt_cache_options: Unsupported = _NOTHING
+    prompt_cache_retention: Unsupported = _NOTHING
     reasoning_effort: Unsupported = _NOTHING
     response_format: Unsupported = _NOTHING
     service_tier: Unsupported = _NOTHING
@@ -109,6 +112,7 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "logprobs": (False,),
     "function_call": ("none",),
     "functions": ([],),
+    "include_obfuscation": (False,),
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
@@ -138,12 +142,14 @@ def decode_body(body: bytes, kind: type[Body]) -> Body:
             f"{field}: {what}" if field else f"the body: {what}", fix="see docs/spec/serve.md", param=field or None
         ) from error
     _require_neutral(decoded)
+    if decoded.stream_options is not None:
+        _require_neutral(decoded.stream_options)
     for message in decoded.messages if isinstance(decoded, ChatBody) else ():
         _require_neutral(message)
     return decoded
 
 
-def _require_neutral(decoded: GenerationBody | ChatMessage) -> None:
+def _require_neutral(decoded: GenerationBody | StreamBody | ChatMessage) -> None:
     for name in decoded.__struct_fields__:
         raw = getattr(decoded, name)
         if isinstance(raw, msgspec.Raw) and not _asks_nothing(name, bytes(raw)):

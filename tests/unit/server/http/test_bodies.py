@@ -2,14 +2,17 @@
 
 import json
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
 
 from tmmu.errors import InvalidRequest
-from tmmu.server.http.bodies import NEUTRAL, ChatBody, CompletionBody, decode_body
+from tmmu.server.http.bodies import NEUTRAL, ChatBody, CompletionBody, StreamBody, decode_body
 
 MINIMAL = {"model": "a", "prompt": [1]}
 
@@ -19,7 +22,7 @@ def raw_fields(kind: type[msgspec.Struct]) -> list[str]:
 
 
 def test_neutral_values_are_of_fields_that_are_there() -> None:
-    assert set(NEUTRAL) <= {*raw_fields(CompletionBody), *raw_fields(ChatBody)}
+    assert set(NEUTRAL) <= {*raw_fields(CompletionBody), *raw_fields(ChatBody), *raw_fields(StreamBody)}
 
 
 @pytest.mark.parametrize("name", raw_fields(CompletionBody))
@@ -30,6 +33,29 @@ def test_unsupported_fields_pass_where_they_ask_for_nothing_alone(name: str) -> 
         with pytest.raises(InvalidRequest) as refusal:
             decode_body(json.dumps(MINIMAL | {name: value}).encode(), CompletionBody)
         assert refusal.value.fields["param"] == name
+
+
+@pytest.mark.parametrize("params", [completion_create_params, chat_create_params])
+def test_every_field_of_the_official_client_is_known(params: Any) -> None:
+    kind = ChatBody if params is chat_create_params else CompletionBody
+    fields = {*params.CompletionCreateParamsBase.__annotations__, "stream"}
+    assert fields <= {field.name for field in msgspec.structs.fields(kind)}
+
+
+def test_parts_of_other_fields_pass_where_they_ask_for_nothing_alone() -> None:
+    def decode(**changes: object) -> ChatBody:
+        message = {"role": "user", "content": "x"} | changes
+        return decode_body(json.dumps({"model": "a", "messages": [message]}).encode(), ChatBody)
+
+    assert decode(refusal=None).messages[0].content == "x"
+    with pytest.raises(InvalidRequest, match="refusal"):
+        decode(refusal="no")
+    for value in (None, False):
+        body = MINIMAL | {"stream": True, "stream_options": {"include_obfuscation": value}}
+        assert decode_body(json.dumps(body).encode(), CompletionBody).stream
+    body = MINIMAL | {"stream": True, "stream_options": {"include_obfuscation": True}}
+    with pytest.raises(InvalidRequest, match="include_obfuscation"):
+        decode_body(json.dumps(body).encode(), CompletionBody)
 
 
 def test_truth_is_no_number() -> None:
