@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from tmmu.errors import (
     DeviceMemory,
-    InternalError,
+    InvalidConfig,
     InvalidRequest,
     KeyRefused,
     ModelUnknown,
@@ -17,32 +17,28 @@ from tmmu.errors import (
     RequestTooLarge,
     SegmentFull,
     ServerBusy,
-    SessionUnknown,
     TmmuError,
-    UserError,
 )
 
 RETRY_SECONDS: Final = 1
 STATUSES: Final[Mapping[type[TmmuError], tuple[int, str]]] = {
+    InvalidConfig: (400, "invalid_request_error"),
     InvalidRequest: (400, "invalid_request_error"),
     PromptTooLong: (400, "invalid_request_error"),
     KeyRefused: (401, "authentication_error"),
     ModelUnknown: (404, "not_found_error"),
     RequestTimeout: (408, "invalid_request_error"),
     RequestTooLarge: (413, "invalid_request_error"),
-    SessionUnknown: (500, "server_error"),
-    InternalError: (500, "server_error"),
     ServerBusy: (503, "server_error"),
     SegmentFull: (503, "server_error"),
     DeviceMemory: (503, "server_error"),
 }
-"""Status and type of each cause; of what is not here, 400 where the client can mend it, else 500."""
+"""Status and type of each cause that a client can mend or wait for; all others are 500."""
 
 
 def status_of(error: TmmuError) -> tuple[int, str]:
     """The HTTP status of an error, and the type that OpenAI's API gives such ones."""
-    fallback = (400, "invalid_request_error") if isinstance(error, UserError) else (500, "server_error")
-    return STATUSES.get(type(error), fallback)
+    return STATUSES.get(type(error), (500, "server_error"))
 
 
 def error_object(error: TmmuError) -> dict[str, Any]:
