@@ -33,7 +33,10 @@ def parse_listen(text: str) -> ListenAddress:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit() and int(port[:6]) < 1 << 16):
         raise InvalidConfig(f"{text!r:.80} is no address to listen at", fix=_FIX)
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:  # whether its last part is a port nobody can say
+        raise InvalidConfig(f"{text!r:.80}: an IPv6 address without brackets", fix=_FIX)
     try:
         return ListenAddress(str(ip_address(host)), int(port))
     except ValueError:

@@ -74,7 +74,8 @@ def check_binding(nodes: Mapping[int, tuple[int, ...]], cpus: set[int], memory: 
 
 
 def check_compiler(named: str | None) -> MachineFinding:
-    """A C compiler is there, for what torch compiles. ``named``: what ``CC`` says."""
+    """A C compiler is there, for what torch compiles. ``named``: what ``CC`` says, a program and perhaps options."""
+    named = next(iter((named or "").split()), None)
     path_of = next((path for name in ((named,) if named else COMPILERS) if (path := shutil.which(name))), None)
     if path_of is not None:
         return MachineFinding(name="compiler", status="pass", state=path_of)

@@ -88,7 +88,7 @@ def load_settings(options: Mapping[str, Any], file: Path | None = None) -> Serve
     unknown = sorted(
         name
         for name in os.environ
-        if name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() not in ServerSettings.model_fields
+        if name.upper().startswith(PREFIX) and name[len(PREFIX) :].lower() not in ServerSettings.model_fields
     )
     if unknown:
         raise InvalidConfig(f"{unknown[0]}: no setting has that name", fix=_fix())

@@ -29,7 +29,20 @@ def test_names_become_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8000", ":8000", "host:", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:٣", "a..b:1"]
+    "text",
+    [
+        "",
+        "8000",
+        ":8000",
+        "host:",
+        "127.0.0.1:65536",
+        "127.0.0.1:-1",
+        "127.0.0.1:٣",
+        "a..b:1",
+        "::1:8000",
+        "::1",
+        "[]:1",
+    ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig, match="HOST:PORT"):

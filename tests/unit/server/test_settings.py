@@ -7,6 +7,7 @@ import pytest
 
 from tests.docs.commands import ROOT
 from tmmu.errors import InvalidConfig
+from tmmu.planner.arenas import parse_size
 from tmmu.runtime.memory.sizing import Sizing
 from tmmu.server.settings import PREFIX, ServerSettings, load_settings
 
@@ -28,8 +29,9 @@ def test_options_go_before_environment_before_file(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv(f"{PREFIX}MODELS", '{"b": "y"}')
     settings = load_settings({"budget": 3072, "device": None}, file)
     assert (settings.budget, settings.concurrency, settings.max_batch) == (3072, 4, 2)
-    assert settings.models["b"] == Path("y")
+    assert settings.models == {"a": Path("x"), "b": Path("y")}
     assert load_settings({}, file).budget == 2048
+    assert load_settings({"models": {"a": "z"}}, file).models == {"a": Path("z"), "b": Path("y")}
 
 
 @pytest.mark.parametrize(
@@ -53,15 +55,24 @@ def test_wrong_settings_are_named(tmp_path: Path, options: dict[str, Any], text:
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("COLOUR", "red"), ("MAX_BATCH", "many"), ("MODELS", "{")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("COLOUR", "red"), ("colour", "red"), ("MAX_BATCH", "many"), ("MODELS", "{")]
+)
 def test_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(PREFIX + name, value)
+    monkeypatch.setenv((PREFIX.lower() if name.islower() else PREFIX) + name, value)
     with pytest.raises(InvalidConfig) as refusal:
         load_settings({})
     assert name.lower() in str(refusal.value).lower()
 
 
-def test_page_lists_every_setting() -> None:
+def test_page_lists_every_setting_with_its_default() -> None:
     section = (ROOT / "docs/spec/serve.md").read_text().split("\n## Settings\n")[1].split("\n## ")[0]
-    listed = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert listed == list(ServerSettings.model_fields)
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    listed = {cells[0].strip(" `"): cells[-1].strip(" `") for cells in rows}
+    assert list(listed) == list(ServerSettings.model_fields)
+    words = {"": {}, "none": None, "what they need": None, "the model's longest": None}
+    for name, default in ServerSettings().model_dump().items():
+        text = listed[name]
+        is_size = text.endswith("iB")
+        assert default == (words[text] if text in words else parse_size(text.replace(" ", "")) if is_size
+                           else text if isinstance(default, str) else float(text)), name  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Literal
 
 import pytest
 
+from tests.docs.commands import ROOT
 from tests.unit.cli.graphs import Shell
 from tmmu.server import doctor
 from tmmu.server.doctor import MachineFinding
@@ -15,6 +16,10 @@ def test_this_machine_is_looked_at(shell: Shell) -> None:
     findings = json.loads(done.out)["findings"]
     names = ["swap", "locked memory", "NUMA", "compiler", "flash attention", "pinned copies"]
     assert (done.code, [finding["name"] for finding in findings]) == (0, names)
+    row = next(
+        row for row in (ROOT / "docs/cli.md").read_text().splitlines() if row.startswith("| `--json` | `findings`")
+    )
+    assert all(list(finding) == row.split("`")[5::2] for finding in findings)
     assert all((finding["status"] == "warn") == bool(finding["fix"]) for finding in findings)
     assert len(shell.tmmu("doctor").out.splitlines()) == len(names)
 
