@@ -26,6 +26,8 @@ class RunningServer:
     """As a signal does."""
     connections: Callable[[], int]
     """How many are open."""
+    ready: threading.Event
+    thread: threading.Thread
 
     @contextmanager
     def log_of(self, trace: str) -> Iterator[list[logging.LogRecord]]:
@@ -73,8 +75,8 @@ class RunningServer:
 
 
 @contextmanager
-def running(settings: ServerSettings) -> Iterator[RunningServer]:
-    """A server with its models loaded; it is drained at the end."""
+def starting(settings: ServerSettings) -> Iterator[RunningServer]:
+    """A server whose door is open, whether or not its models are loaded; it is drained at the end."""
     service = Service(settings)
     ready, servers = threading.Event(), []
     thread = threading.Thread(target=service.run, args=(lambda _: ready.set(),), daemon=True)
@@ -94,10 +96,18 @@ def running(settings: ServerSettings) -> Iterator[RunningServer]:
     service._load = note_server  # type: ignore[method-assign]
     thread.start()
     try:
-        assert ready.wait(PATIENCE), service._failure
         with httpx.Client(base_url=f"http://{service.address}", timeout=PATIENCE) as client:
-            yield RunningServer(service, client, drain, connections)
+            assert client.get("/health").status_code == 200
+            yield RunningServer(service, client, drain, connections, ready, thread)
     finally:
         drain()
         thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+@contextmanager
+def running(settings: ServerSettings) -> Iterator[RunningServer]:
+    """A server with its models loaded; it is drained at the end."""
+    with starting(settings) as server:
+        assert server.ready.wait(PATIENCE), server.service._failure
+        yield server
