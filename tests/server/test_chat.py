@@ -7,7 +7,7 @@ import pytest
 
 from tests.server.folders import save_tokenizer
 from tests.server.running import RunningServer
-from tests.server.test_completions import events_of
+from tests.server.test_completions import calls_of, events_of
 from tmmu.server.texts.chat_template import read_chat_template
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -46,11 +46,11 @@ def test_stream_says_who_speaks_then_what_then_why_it_ends(server: RunningServer
     assert {event["object"] for event in events[:-1]} == {"chat.completion.chunk"}
 
 
-def test_answer_without_a_limit_takes_the_room_there_is(server: RunningServer) -> None:
-    answer = server.post("chat/completions", {"model": "text", "messages": MESSAGES, "seed": 1}).json()
-    assert answer["choices"][0]["finish_reason"] in ("length", "stop")
-    if answer["choices"][0]["finish_reason"] == "length":
-        assert answer["usage"]["total_tokens"] == 256
+def test_answer_without_a_limit_takes_the_room_there_is(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = calls_of(monkeypatch, server.engine("text"), "open")
+    assert server.post("chat/completions", body_of(max_tokens=None)).status_code == 200
+    assert server.post("chat/completions", body_of(max_completion_tokens=5)).json()["usage"]["completion_tokens"] == 5
+    assert opened == [(256,), (len(RENDERED) + 5,)]
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,54 @@ def test_default_is_sixteen_tokens_drawn_at_temperature_one(server: RunningServe
     assert answers[0]["choices"][0]["text"] != answers[1]["choices"][0]["text"]
 
 
+def test_seeds_of_choices_go_on_behind_the_last_one(server: RunningServer) -> None:
+    drawn = body_of(temperature=1, seed=-1, n=2)
+    texts = [choice["text"] for choice in server.post("completions", drawn).json()["choices"]]
+    assert texts[1] == server.post("completions", drawn | {"seed": 0, "n": 1}).json()["choices"][0]["text"]
+    assert texts[0] != texts[1]
+
+
+def test_text_ends_before_a_token_that_ends_the_models_texts(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = server.post("completions", body_of()).json()["choices"][0]["text"].split()
+    last = next(index for index, token in enumerate(tokens) if token != tokens[0])
+    monkeypatch.setattr(server.engine("ids"), "stop", (int(tokens[last]),))
+    (choice,) = server.post("completions", body_of()).json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (" ".join(tokens[:last]), "stop")
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, engine: Any, name: str) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a method of an engine, from now on."""
+    calls, original = list[tuple[Any, ...]](), getattr(engine, name)
+    monkeypatch.setattr(engine, name, lambda *a, **k: (calls.append(a), original(*a, **k))[1])
+    return calls
+
+
+def test_choices_are_forks_of_a_session_with_room_for_the_text_alone(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = server.engine("ids")
+    opened, forked, reads = (calls_of(monkeypatch, engine, name) for name in ("open", "fork", "enqueue"))
+    assert server.post("completions", body_of(n=3)).status_code == 200
+    assert (opened, len(forked)) == ([(9,)], 2)
+    assert len([tokens for _, tokens in reads if len(tokens) > 1]) == 1, "the prompt is read once"
+
+
+def test_choice_without_room_for_a_fork_reads_the_prompt_itself(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = server.engine("ids")
+    opened, forked = (calls_of(monkeypatch, engine, name) for name in ("open", "fork"))
+    body = body_of(prompt=[7] * 240, temperature=1, seed=3, max_tokens=5)
+    answer = server.post("completions", body | {"n": 12}).json()
+    assert len(forked) == 11
+    assert 1 < len(opened) < 12, "there is room for some of the forks"
+    alone = [server.post("completions", body | {"seed": 3 + i}).json()["choices"][0]["text"] for i in (1, 11)]
+    assert [answer["choices"][i]["text"] for i in (1, 11)] == alone
+    server.wait_for(lambda: server.data_used("ids") == 0)
+
+
 def test_top_p_of_nothing_is_the_best_token(server: RunningServer) -> None:
     best = server.post("completions", body_of()).json()["choices"]
     assert server.post("completions", body_of(temperature=2, top_p=0, seed=1)).json()["choices"] == best
@@ -141,6 +189,7 @@ def test_texts_of_many_clients_share_steps(server: RunningServer) -> None:
         ({"max_tokens": 0}, "max_tokens", ">= 1"),
         ({"n": 13}, "n", "the server takes 12"),
         ({"n": 4, "prompt": [[1]] * 4}, "n", "16 texts"),
+        ({"temperature": 1e-320}, None, "higher temperature"),
         ({"temperature": 2.1}, "temperature", "<= 2"),
         ({"top_p": -0.1}, "top_p", ">= 0"),
         ({"stop": "x"}, "stop", "send stop_token_ids"),
@@ -165,8 +214,11 @@ def test_what_is_not_done_is_refused_by_name(
     assert set(error) == {"message", "type", "param", "code"}
     assert error["param"] == param
     assert words in error["message"]
-    assert error["code"] in ("INVALID_REQUEST", "MODEL_UNKNOWN", "PROMPT_TOO_LONG")
-    assert server.metric("tmmu_sessions_opened_total", model="ids") == opened
+    if "temperature" in words:  # what no draw can do is known when there are scores
+        assert error["code"] == "INVALID_CONFIG"
+    else:
+        assert error["code"] in ("INVALID_REQUEST", "MODEL_UNKNOWN", "PROMPT_TOO_LONG")
+        assert server.metric("tmmu_sessions_opened_total", model="ids") == opened
 
 
 def test_fields_that_ask_for_nothing_are_taken(server: RunningServer) -> None:

@@ -86,11 +86,13 @@ def test_more_texts_than_the_server_takes_are_refused_at_once(server: RunningSer
     with connect(server) as connection:
         send(connection, LONG | {"stream": True, "n": 10})
         server.wait_for(lambda: server.service.models.texts == 10)
+        assert server.metric("tmmu_texts", model="ids") == 10
         refused = server.post("completions", LONG | {"n": 3})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "SERVER_BUSY")
         assert refused.headers["retry-after"] == "1"
         assert server.post("completions", LONG | {"max_tokens": 2}).status_code == 200
     server.wait_for(lambda: server.service.models.texts == 0)
+    assert server.metric("tmmu_texts", model="ids") == 0
 
 
 def test_client_that_sends_no_headers_or_no_body_is_let_go(server: RunningServer) -> None:

@@ -58,6 +58,26 @@ def test_parts_of_other_fields_pass_where_they_ask_for_nothing_alone() -> None:
         decode_body(json.dumps(body).encode(), CompletionBody)
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("max_tokens", 1, 1 << 31), ("temperature", 0, 2), ("top_p", 0, 1), ("n", 1, 128), ("top_k", 0, 1 << 31),
+     ("seed", -(1 << 63), (1 << 63) - 1)],
+)  # fmt: skip
+def test_numbers_have_bounds(name: str, least: int, most: int) -> None:
+    for value in (least, most):
+        assert getattr(decode_body(json.dumps(MINIMAL | {name: value}).encode(), CompletionBody), name) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(InvalidRequest):
+            decode_body(json.dumps(MINIMAL | {name: value}).encode(), CompletionBody)
+
+
+@pytest.mark.parametrize(("name", "entry", "most"), [("stop", "a", 4), ("stop_token_ids", 1, 64)])
+def test_arrays_have_bounds(name: str, entry: object, most: int) -> None:
+    assert decode_body(json.dumps(MINIMAL | {name: [entry] * most}).encode(), CompletionBody)
+    with pytest.raises(InvalidRequest, match=name):
+        decode_body(json.dumps(MINIMAL | {name: [entry] * (most + 1)}).encode(), CompletionBody)
+
+
 def test_truth_is_no_number() -> None:
     for name, value in (("best_of", True), ("echo", 0), ("presence_penalty", False)):
         with pytest.raises(InvalidRequest):

@@ -9,6 +9,7 @@ import pytest
 from tmmu.errors import TmmuError
 from tmmu.server.metrics import ServerMetrics
 from tmmu.server.model_table import ModelTable
+from tmmu.server.texts import generation_loop as module
 from tmmu.server.texts.generation_job import GenerationJob, TextEnd
 from tmmu.server.texts.generation_loop import GenerationLoop
 
@@ -46,8 +47,9 @@ def errors_of(events: list[TextEnd]) -> list[tuple[int, str]]:
     return [(choice, error.code) for choice, error in found if isinstance(error, TmmuError)]
 
 
-def test_loop_that_has_failed_is_not_ready_and_ends_all_jobs() -> None:
-    scheduler = Scheduler()
+def test_loop_that_has_failed_is_not_ready_and_ends_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, failures = Scheduler(), list[Any]()
+    monkeypatch.setattr(module, "log_event", lambda event, **fields: failures.append((event, fields["failure"])))
     loop = loop_of(scheduler)
     table = ModelTable(ServerMetrics(list), names=("a",), concurrency=4)
     table.set_models([SimpleNamespace(name="a", loop=loop)])  # type: ignore[list-item]
@@ -55,6 +57,8 @@ def test_loop_that_has_failed_is_not_ready_and_ends_all_jobs() -> None:
     scheduler.fails = True
     scheduler.wake()
     loop._thread.join(60)
+    ((event, failure),) = failures
+    assert (event, type(failure)) == ("loop_failed", MemoryError)
     assert (table.is_ready, table.has_failed, loop.is_running) == (False, True, False)
     events: list[Any] = []
     loop.submit(job_of(events))
