@@ -32,7 +32,8 @@ def host_copies(graph: Graph, order: Sequence[OpId], range_of: RangeOf) -> tuple
     """Those of a sound plan's order, by the positions of their ops.
 
     A copy to the host may begin once its value is there, as its host bytes are its own; it is waited for at its op, as
-    from then on the device's bytes may be others'. A copy back may begin at its op; its first reader waits for it.
+    from then on the device's bytes may be others'. A copy back may begin at its op; its first reader waits for it, or
+    the next op where nobody reads it.
     """
     on_host = [role == HOST for role in graph.buffers.role]
     place_of = {op: position for position, op in enumerate(order)}
@@ -60,12 +61,15 @@ def host_copies(graph: Graph, order: Sequence[OpId], range_of: RangeOf) -> tuple
 
 
 def _next_uses(graph: Graph, order: Sequence[OpId]) -> list[int]:
-    """By position, the first one after it that uses a buffer that its op writes; the end where none does."""
+    """By position, the first one after it that uses a buffer that its op writes.
+
+    The very next one where none does: from there on the plan gives the buffer's bytes to others.
+    """
     buffer_of, uses, next_uses = graph.values.buffer, dict[int, int](), [len(order)] * len(order)
     for position in range(len(order) - 1, -1, -1):
         op = order[position]
         next_uses[position] = min(
-            (uses.get(buffer_of[value], len(order)) for value in graph.ops.writes[op]), default=len(order)
+            (uses.get(buffer_of[value], position + 1) for value in graph.ops.writes[op]), default=position + 1
         )
         uses |= {buffer_of[value]: position for value in (*graph.ops.reads[op], *graph.ops.writes[op])}
     return next_uses

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
 
 from tests.runtime.harness import TOKEN, same_bits
 from tests.strategies import seeded
-from tests.unit.judge.rewrite.host_copies import random_copies
+from tests.unit.judge.rewrite.host_copies import random_copies, rewrite_of
 from tests.unit.judge.rewrite.programs import convolutions, step
 from tests.unit.judge.rewrite.test_runs import run, weights
 from tests.unit.planner.fit.offload.test_offload import offloaded
@@ -18,6 +19,8 @@ from tmmu.ir.ids import ValueId
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.ir.rebuild import rebuild_graph
+from tmmu.ir.rewrite import FROM_HOST, TO_HOST
+from tmmu.judge.rewrite.check import require_meaning
 from tmmu.passes.lowering.read_calls import read_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.prepare import prepare_memory
@@ -70,7 +73,11 @@ def planned(graph: Graph) -> Plan:
 def planned_trips(seed: int) -> tuple[tuple[HostCopy, ...], dict[int, Task], int]:
     """Copies of a captured step at random, where its plan puts them."""
     base = step("masks")
-    graph = rebuild_graph(base, random_copies(base, seeded(seed)))
+    return placed_copies(rebuild_graph(base, random_copies(base, seeded(seed))))
+
+
+def placed_copies(graph: Graph) -> tuple[tuple[HostCopy, ...], dict[int, Task], int]:
+    """The copies of a graph where its plan puts them, its other ops, and how many ops there are."""
     plan = planned(graph)
     place = dict(zip(plan.buffers.id, plan.buffers.offset, strict=True))
 
@@ -133,6 +140,20 @@ def test_copies_of_planned_steps_are_right_in_all_interleavings(seed: int) -> No
         device = issue(copies, ops, length, fences=without(fence))
         assert races(device.log), fence
         assert device.explore(first_only=True).counterexamples, fence
+
+
+def test_copy_that_nobody_reads_is_waited_for_while_it_has_bytes() -> None:
+    """Both judges pass a value that comes back twice: what nobody reads has its bytes at its own op alone."""
+    base = step("masks")
+    rewrite = random_copies(base, seeded(1))
+    rows = [*zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)]
+    early = [[row, (row[0], FROM_HOST, row[2])] if row[1] == TO_HOST else [row] for row in rows]
+    rewrite = rewrite_of(base, [*chain(*early)])
+    graph = rebuild_graph(base, rewrite)
+    require_meaning(base, graph, rewrite)
+    copies, ops, length = placed_copies(graph)
+    assert sum(not copy.to_host for copy in copies) == 2 * sum(copy.to_host for copy in copies) > 0
+    require_sound(issue(copies, ops, length))
 
 
 def test_run_that_broke_off_is_waited_for() -> None:
