@@ -5,7 +5,7 @@ checked only where the schema holds, so that no rule has to distrust an index. P
 production too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -144,19 +144,38 @@ def saves(graph: Graph) -> Iterator[Fault]:
 
 
 def host(graph: Graph) -> Iterator[Fault]:
-    """What touches host memory is a copy of one value between it and the device; no output lies there."""
+    """What touches host memory is a copy of one value between it and the device; no output lies there.
+
+    Host bytes are one value's alone, so that its copies may go on beside the ops: one op writes them, and only once.
+    """
     if HOST not in graph.buffers.role:
         return
     on_host = [graph.buffers.role[buffer] == HOST for buffer in graph.values.buffer]
+    copied = set[BufferId]()
     for op, (reads, writes) in enumerate(zip(graph.ops.reads, graph.ops.writes, strict=True)):
-        ends = {on_host[value] for value in reads}, {on_host[value] for value in writes}
-        is_copy = graph.ops.target[op] == HOST_COPY and len(reads) == 1 and ends[0] != ends[1] and len(ends[1]) == 1
-        if True in ends[0] | ends[1] and not is_copy:
+        if not any(on_host[value] for value in (*reads, *writes)):
+            continue
+        if not _is_host_copy(graph, on_host, op):
             message = f"op {op} {graph.ops.target[op]} touches host memory, and is no copy to it or from it"
             yield Fault(rule="host", what=message, op=op)
+        for buffer in {graph.values.buffer[value] for value in writes if on_host[value]}:
+            if buffer in copied:
+                yield Fault(rule="host", what=f"op {op} writes buffer {buffer} again, in host memory", op=op)
+            copied.add(buffer)
     for value in graph.outputs:
         if on_host[value]:
             yield Fault(rule="host", what=f"output value {value} is in host memory", value=value)
+
+
+def _is_host_copy(graph: Graph, on_host: Sequence[bool], op: int) -> bool:
+    """Whether an op copies one value, with its form, to one in host memory, or from there into one buffer."""
+    reads, writes, values = graph.ops.reads[op], graph.ops.writes[op], graph.values
+    if graph.ops.target[op] != HOST_COPY or len(reads) != 1 or not writes:
+        return False
+    (source,), targets = reads, {on_host[value] for value in writes}
+    forms = [(values.dtype[value], values.shape[value], values.stride[value]) for value in (source, *writes)]
+    is_between = targets == {not on_host[source]} and len({values.buffer[value] for value in writes}) == 1
+    return is_between and forms[0] in forms[1:] and (on_host[source] or len(writes) == 1)
 
 
 def order(graph: Graph) -> Iterator[Fault]:
