@@ -5,7 +5,7 @@ order of the rows. So the loss of a column that holds those numbers, with class 
 same numbers in the same order; its total weight depends on the targets alone. Targets are at least 0, but for the
 index that is ignored, which is below: ``clamp_max(t, 0)`` is the class, ``clamp_min(t, 0)`` a column that is there.
 A target that eager refuses is refused by ``gather``, or is a class that the loss of the column refuses. Tried against
-torch by ``tests/unit/judge/rewrite/test_cuts.py``.
+torch by ``tests/unit/judge/rewrite/test_picked.py``.
 """
 
 from dataclasses import dataclass
