@@ -25,7 +25,10 @@ class PartialCallText:
 def cut_call(text: CallText, shapes: Shapes, box: Box) -> PartialCallText | None:
     """The call on ``box`` of its first result; ``shapes`` of its tensor arguments. ``None`` where it cannot be cut."""
     cut = _ALL_CUTS.get(text.operator)
-    return None if cut is None else cut(text, shapes, box)
+    try:
+        return None if cut is None else cut(text, shapes, box)
+    except (IndexError, ValueError):  # arguments or shapes that the operator does not take: a graph from a file
+        return None
 
 
 def cut_beside(text: CallText, shapes: Shapes, box: Box) -> tuple[Box, ...]:

@@ -132,10 +132,15 @@ def _in_own_buffer(tables: Tables, buffer: BufferId, window: TensorWindow) -> tu
 def _changed(
     tables: Tables, buffer: BufferId, window: TensorWindow, before: ValueId, *, in_own_buffer: bool
 ) -> tuple[ValueId, tuple[ValueId, ...]]:
-    """The result in the buffer of the part that it changes."""
+    """The result in the buffer of the part that it changes; where it would change the whole, in one of its own.
+
+    Such a row comes from outside alone. It changes more than its part, so that the judge of rewrites refuses it.
+    """
     own, place = tables.place_of(before)
-    if not in_own_buffer or own < len(tables.base.buffers):
-        raise InternalError(f"part of buffer {buffer} changes the whole")
+    if not in_own_buffer:
+        raise InternalError(f"part of buffer {buffer} changes what is at its place")
+    if own < len(tables.base.buffers):
+        return _in_own_buffer(tables, buffer, window)
     piece = PieceOfBuffer(*window.span, own, window.offset - place.offset, len(tables.rows))
     tables.pieces.setdefault(buffer, []).append(piece)
     return _result(tables, own, place), ()

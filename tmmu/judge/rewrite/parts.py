@@ -125,7 +125,11 @@ def expected_part(base: BaseOp, kind: str, part: Part) -> ExpectedPart | str:
     """What an op of this kind calls, or why no op of this kind can stand for the base's."""
     rule = {PART: _part, PLACED: _placed, SUMMAND: _summand, LIKE: _like, PICKED: _picked}[kind]
     objection = "" if kind == PART and base.is_changing else base.objection
-    found = objection or rule(base, part)
+    try:
+        found = objection or rule(base, part)
+    except (IndexError, ValueError):
+        # A base from a file says what it likes: rules read arguments and axes by their place in the operator's schema.
+        found = "is called with other arguments, or other shapes, than it takes"
     return f"{base.text.operator} {found}" if isinstance(found, str) else found
 
 

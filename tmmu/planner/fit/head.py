@@ -15,6 +15,8 @@ from tmmu.ir.ids import BufferId, OpId, ValueId
 from tmmu.ir.parts.boxes import TensorWindow, window_of
 
 LOSS: Final = "aten.nll_loss_forward.default"
+LOSS_TENSORS, LOSS_ARGUMENTS = 2, 5
+"""Of a loss: numbers and targets, and what it is called with."""
 LOG_SOFTMAX: Final = "aten._log_softmax.default"
 PRODUCTS: Final = ("aten.mm.default", "aten.addmm.default")
 ROW_BY_ROW: Final = frozenset(
@@ -120,8 +122,11 @@ def _head_of(steps: Steps, loss: OpId) -> Head | None:
 
 def _is_loss_of_one_column(steps: Steps, loss: OpId) -> bool:
     """Whether the judge of rewrites knows it as the loss of a column: no weights, and what is ignored is no class."""
-    numbers, targets = (steps.window(value) for value in steps.arguments(loss)[:2])
-    _, _, weights, reduction, ignored = steps.text(loss).arguments
+    tensors, arguments = steps.arguments(loss), steps.text(loss).arguments
+    if len(tensors) < LOSS_TENSORS or len(arguments) != LOSS_ARGUMENTS:  # in a graph from a file
+        return False
+    numbers, targets = (steps.window(value) for value in tensors[:LOSS_TENSORS])
+    *_, weights, reduction, ignored = arguments
     is_negative = isinstance(ignored, int) and ignored < 0
     return (
         weights == [] and reduction in (1, 2) and is_negative and targets.dtype == "int64" and len(numbers.shape) == 2

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from tmmu.ir.call_text import CallText, decode_call, encode_call
+from tmmu.ir.call_text import TENSOR, CallText, decode_call, encode_call
 from tmmu.ir.graph import PERSISTENT_ROLES, Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
 from tmmu.ir.rewrite import RERUN, SAME, SUBLIST, TWIN, Part, Rewrite
 from tmmu.judge.rewrite.expected import CallPlaces, expected_call
@@ -201,3 +201,14 @@ def random_rewrite(base: Graph, pick: Callable[[int], int], *, with_sublists: bo
             rewriter.note_changes(latest)
         done.append(op)
     return rewriter.graph()
+
+
+def without_arguments(graph: Graph, row: int) -> Graph:
+    """The graph with tensors alone in the call of one of its texts."""
+    assert graph.calls is not None
+    text = decode_call(graph.calls.texts[row])
+    assert text is not None
+    tensors = tuple(each for each in text.arguments if isinstance(each, list) and TENSOR in str(each))
+    bare = encode_call(replace(text, arguments=tensors))
+    texts = tuple(bare if place == row else each for place, each in enumerate(graph.calls.texts))
+    return replace(graph, calls=replace(graph.calls, texts=texts))

@@ -125,13 +125,15 @@ def _is_plain(steps: Steps, op: OpId) -> bool:
     if not results or not all(text.results) or graph.ops.stage[op] != "forward":
         return False
     buffers = [steps.buffer(value) for value in results]
+    writes = {steps.buffer(value) for value in graph.ops.writes[op]}
+    if writes != set(buffers) or len(writes) != len(buffers):
+        return False
     is_alone = computes_alone(text) and has_same_bits(text, graph.target)
     is_only_writer = all(_only_one_makes(steps, buffer, op) for buffer in buffers)
-    writes = {steps.buffer(value) for value in graph.ops.writes[op]}
     unwanted = set(buffers[1:])
     outputs = {steps.buffer(value) for value in graph.outputs}
     is_unread = not any(steps.readers.get(buffer) for buffer in unwanted) and unwanted.isdisjoint(outputs)
-    return is_alone and is_only_writer and is_unread and writes == set(buffers) and len(writes) == len(buffers)
+    return is_alone and is_only_writer and is_unread
 
 
 def _only_one_makes(steps: Steps, buffer: BufferId, op: OpId) -> bool:

@@ -1,5 +1,7 @@
 """Chains in parts: what they save, that they mean the graph and have its bits; where they end; what is not cut."""
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -10,15 +12,17 @@ from torch.nn import functional as F  # noqa: N812 - the name everyone uses
 
 import tmmu
 from tests.runtime.harness import TOKEN, plan_of, same_bits
-from tmmu.errors import InternalError, TmmuError
+from tests.strategies import seeded
+from tests.unit.judge.rewrite.rewriter import without_arguments
+from tmmu.errors import InternalError, RewriteUnsound, TmmuError
 from tmmu.ir.call_text import decode_call, encode_call
 from tmmu.ir.graph import Graph
 from tmmu.ir.ids import OpId
 from tmmu.ir.plan import segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
-from tmmu.ir.rewrite import PART, PLACED, SAME, Rewrite
+from tmmu.ir.rewrite import PART, PLACED, SAME, Rewrite, identity_rewrite
 from tmmu.judge.check import judge
-from tmmu.judge.rewrite.check import check_rewrite, require_meaning
+from tmmu.judge.rewrite.check import check_rewrite, require_meaning, require_rows
 from tmmu.judge.rewrite.cuts import CHANGING, TRIED
 from tmmu.judge.rules import check_graph, require_legal
 from tmmu.passes.lowering.read_calls import read_program
@@ -305,3 +309,68 @@ def test_chain_that_ends_between_a_result_and_its_change_stays_whole() -> None:
     rewrite = chain_parts(last, 4, **LONG)
     whole = {last.ops.target[op] for op, kind in zip(rewrite.origin, rewrite.kind, strict=True) if kind == SAME}
     assert "aten.relu_.default" in whole
+
+
+def outcome_of(base: Graph, rewrite: Rewrite) -> str:
+    """What becomes of rows from outside: the code, or the rule, that refuses them."""
+    try:
+        require_rows(base, rewrite)
+    except RewriteUnsound:
+        return "rows"
+    graph = rebuild_graph(base, rewrite)
+    faults = check_graph(graph) or check_rewrite(base, graph, rewrite)
+    return faults[0].rule if faults else "sound"
+
+
+def test_part_that_changes_the_whole_is_refused_by_the_judge() -> None:
+    base = inference("changing")
+    change = next(op for op in base.ops.ids if base.ops.target[op] in CHANGING)
+    rows: list[tuple[OpId, str, tuple[int, ...]]] = [(op, SAME, ()) for op in base.ops.ids]
+    rows.insert(change, (change, PART, (0, 0, 2)))
+    rewrite = edited(identity_rewrite(base), rows)
+    assert outcome_of(base, rewrite) == "operands"
+    faults = check_rewrite(base, rebuild_graph(base, rewrite), rewrite)
+    assert f"op {change} changes more than a part of" in faults[0].what
+
+
+def scrambled(rewrite: Rewrite, pick: Callable[[int], int]) -> Rewrite:
+    """One row more, fewer, elsewhere, or of another kind and part."""
+    rows = [*zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)]
+    place, other, act = pick(len(rows)), pick(len(rows)), pick(4)
+    if act == 0:
+        rows.insert(place, rows[other])
+    elif act == 1:
+        del rows[place]
+    elif act == 2:
+        rows.insert(other, rows.pop(place))
+    else:
+        low = pick(BATCH)
+        part = ((), (0,), (0, low, low + 1 + pick(BATCH - low)), (1, 0, 4), (0, 0, 2, 1, 0, 1))[pick(5)]
+        rows[place] = (rows[place][0], (PART, PLACED)[pick(2)], part)
+    return edited(rewrite, rows)
+
+
+@pytest.mark.parametrize("name", ["images", "changing"])
+def test_rows_from_outside_are_refused_with_a_code_or_mean_the_base(name: str) -> None:
+    pick, (_, rewrite) = seeded(3), in_parts(name, 4, LONG)
+    base = inference(name)
+    starts = [rewrite, identity_rewrite(base)]
+    outcomes = Counter(outcome_of(base, scrambled(starts[pick(2)], pick)) for _ in range(80))
+    assert outcomes["rows"] > 10
+    assert outcomes["defined"] > 10
+    assert sum(outcomes.values()) - outcomes["sound"] > 50
+
+
+@pytest.mark.parametrize("name", ["images", "rows"])
+def test_operators_that_are_called_without_their_arguments_are_not_cut(name: str) -> None:
+    base, which = inference(name), LONG if name == "images" else BY_ROWS
+    rewrite, refused = in_parts(name, 4, which)[1], set()
+    assert base.calls is not None
+    for row, _ in enumerate(base.calls.texts):
+        forged = without_arguments(base, row)
+        assert check_graph(forged) == ()
+        chain_parts(forged, 4, **which)
+        if outcome_of(forged, replace(rewrite, base_hash=forged.ir_hash)) == "rows":
+            refused.add(base.ops.target[base.calls.call.index(row)])
+    groups = {"aten.native_group_norm.default", "aten.mean.dim"} if name == "images" else set()
+    assert refused >= {"aten.add.Tensor"} | groups
