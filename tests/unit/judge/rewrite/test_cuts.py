@@ -101,8 +101,11 @@ REFUSED = {
         ((0, 2), (0, 2), (0, 2), (0, 2)),
     ),
     "a mean over items": (call("mean.dim", T, [LIST, 0], True, D), [(4, 4)], ((0, 1), (0, 4))),
+    "a mean over items and more": (call("mean.dim", T, [LIST, 1, 0], True, D), [(4, 4)], ((0, 1), (0, 1))),
     "a mean over everything": (call("mean.dim", T, [LIST], True, D), [(4, 4)], ((0, 1), (0, 1))),
     "items that are joined": (call("cat.default", [LIST, T, T], 0), [(4, 4), (4, 4)], ((0, 2), (0, 4))),
+    "what is joined to nothing": (call("cat.default", [LIST, T, T], 1), [(4, 4), (0,)], ((0, 2), (0, 4))),
+    "items of another number": (call("cat.default", [LIST, T, T], 1), [(4, 4), (2, 4)], ((0, 2), (0, 8))),
     "one image": (
         call("max_pool2d_with_indices.default", T, [LIST, 2, 2], D, D, D, D, results=2),
         [(4, 4, 4)],

@@ -18,7 +18,7 @@ from tmmu.codec.read import read_plan
 from tmmu.errors import InternalError, RewriteUnsound
 from tmmu.ir.call_text import DEFAULT
 from tmmu.ir.fit import FitRecord, fit_cost
-from tmmu.ir.graph import HOST, HOST_COPY, Graph
+from tmmu.ir.graph import HOST, HOST_COPY, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import encode_plan
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import FROM_HOST, SAME, TO_HOST
@@ -112,8 +112,16 @@ def older_copy() -> Pair:
     return rebuilt, rewrite
 
 
+def copy_of_what_it_changed() -> Pair:
+    """The older copy says that the addition made it, which changed its buffer after it went."""
+    graph, rewrite = older_copy()
+    change = rewrite.origin[rewrite.kind.index(FROM_HOST)]
+    return graph, edited(rewrite, "origin", rewrite.kind.index(TO_HOST), change)
+
+
 BROKEN: dict[str, tuple[str, Callable[[], Pair]]] = {
     "an older copy": ("operands", older_copy),
+    "a copy of what the op changed": ("call", copy_of_what_it_changed),
     "a copy back of another value's copy": ("operands", lambda: rewired(FROM_HOST, copy_of(1))),
     "a copy back of what never went": ("operands", lambda: rewired(FROM_HOST, source_of(0))),
     "a copy of another value to the host": ("operands", lambda: rewired(TO_HOST, source_of(1))),
@@ -148,6 +156,26 @@ def test_broken_copies_are_refused(name: str) -> None:
     graph, rewrite = make()
     origin = next(each for each in (base(), step("masks")) if each.ir_hash == rewrite.base_hash)
     assert {fault.rule for fault in check_rewrite(origin, graph, rewrite)} == {rule}
+
+
+def test_what_persists_or_has_gaps_is_not_copied() -> None:
+    """Nothing says what lies between the elements of a copy; what persists is where the base has it."""
+    graph = base()
+    persistent = next(
+        (int(op), value)
+        for op in graph.ops.ids
+        for value in graph.ops.writes[op]
+        if graph.buffers.role[graph.values.buffer[value]] in PERSISTENT_ROLES
+    )
+    value = trips(graph)[2][0]
+    op = next(int(op) for op in graph.ops.ids if value in graph.ops.writes[op])
+    assert graph.values.shape[value] == (4, 8)
+    with_gaps = edit(graph, "values.shape", (4, 4), value)
+    for changed, (origin, copied_value) in ((graph, persistent), (with_gaps, (op, value))):
+        rows = [(int(each), SAME, ()) for each in changed.ops.ids]
+        rows.insert(origin + 1, (origin, TO_HOST, (copied_value,)))
+        with pytest.raises(RewriteUnsound, match="persists, or has gaps"):
+            require_rows(changed, rewrite_of(changed, rows))
 
 
 def test_ops_compute_nothing_on_the_host() -> None:
