@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 
 from tests.docs.commands import ROOT
 from tests.server.running import RunningServer, running
+from tmmu.server.engine_figures import read_figures
 from tmmu.server.http.app import DoorContext, build_app
 from tmmu.server.settings import load_settings
 
@@ -193,6 +195,23 @@ def test_strangers_are_told_nothing(guarded: RunningServer) -> None:
     for key in KEYS:
         headers = {"authorization": f"bearer {key}", "host": "any.example"}
         assert guarded.client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_counters_of_steps_never_fall(guarded: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even while a step is planned, which takes long enough for somebody to ask."""
+    engine, counters = guarded.engine("text"), list[dict[str, float]]()
+    steps, original = engine._steps, engine._steps.step
+
+    def note() -> None:
+        figures = read_figures("text", engine).figures
+        counters.append({figure.name: figure.value for figure in figures if figure.is_counter})
+
+    monkeypatch.setattr(steps, "step", lambda shape: (note(), original(shape), note())[1])
+    body = {"model": "text", "prompt": [1, 2], "max_tokens": 4, "n": 2, "seed": 0}
+    assert guarded.post("completions", body, headers={"authorization": f"Bearer {KEYS[0]}"}).status_code == 200
+    assert counters[0]["tmmu_step_plan_misses"] < counters[-1]["tmmu_step_plan_misses"], "two rows are a new shape"
+    for before, after in pairwise(counters):
+        assert all(before[name] <= after[name] for name in before)
 
 
 def test_request_under_way_ends_before_the_server_does(guarded: RunningServer) -> None:

@@ -527,6 +527,11 @@ class Engine:
         return len(self._steps.shapes)
 
     @property
+    def shape_hits(self) -> int:
+        """Runs of steps whose shape was bound already, pieces of paused ones not among them."""
+        return self._steps.hits
+
+    @property
     def sessions(self) -> tuple[Session, ...]:
         """The open sessions, in the order in which they were opened."""
         with self._lock:

@@ -59,8 +59,7 @@ def _step_figures(engine: "Engine") -> Iterator[EngineFigure]:
     yield EngineFigure(
         name="tmmu_waiting_requests", help="Requests for steps that wait.", value=engine.scheduler.waiting_requests
     )
-    shapes = engine.bound_shapes
     words = "Steps whose shape was planned already."
-    yield EngineFigure(name="tmmu_step_plan_hits", help=words, value=max(steps - shapes, 0), is_counter=True)
+    yield EngineFigure(name="tmmu_step_plan_hits", help=words, value=engine.shape_hits, is_counter=True)
     words = "Shapes of steps that were planned, judged and bound."
-    yield EngineFigure(name="tmmu_step_plan_misses", help=words, value=shapes, is_counter=True)
+    yield EngineFigure(name="tmmu_step_plan_misses", help=words, value=engine.bound_shapes, is_counter=True)

@@ -82,6 +82,7 @@ class BoundStep:
 
     def __init__(self, executor: Executor, shape: Shape, results: Mapping[str, tuple[Window, ...]]) -> None:
         self.executor, self.shape, self.results = executor, shape, results
+        self.runs = 0
         assert executor.bound.state is not None
         self._rows = _windows_by_row(executor, shape.rows)
 
@@ -94,6 +95,7 @@ class BoundStep:
 
         ``rows``: ``row_views`` of each.
         """
+        self.runs += 1
         state = rows[0] if len(rows) == 1 else tuple(chain.from_iterable(rows))
         (logits,) = self.executor.run(self.inputs_of(inputs), state=state)
         return logits
@@ -164,6 +166,11 @@ class StepsByShape:
     def shapes(self) -> tuple[Shape, ...]:
         """What is bound, in the order in which it was."""
         return tuple(self._bound)
+
+    @property
+    def hits(self) -> int:
+        """Runs of steps behind the first of each shape."""
+        return sum(step.runs - 1 for step in tuple(self._bound.values()) if step.runs)
 
     def close(self) -> None:
         """Releases what the steps hold of the text segment, and the stream: the first step has it."""
