@@ -5,9 +5,10 @@ crosses between the halves, by the same op and value ids. The three are one valu
 together. Calls hold operators as objects, so a program is in no file; its graph is.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tmmu.errors import InternalError
 from tmmu.ir.graph import Graph
@@ -30,6 +31,57 @@ class ValueRef:
     neg: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ItemRef:
+    """Stands for a number in a formula: that of the tensor at this place."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormula:
+    """How Python computed a number from those of tensors (``.item()``), before it gave it to a call.
+
+    An argument of a call that is such a number is a tuple of the formula and the tensors, in the order of their places.
+    ``expression`` is a number, an ``ItemRef``, or a tuple of a name in ``NUMBER_OPERATIONS`` and its operands.
+    """
+
+    expression: Any
+
+    def evaluate(self, items: Sequence[Any]) -> Any:
+        """The number, computed as Python did, from the numbers of the tensors."""
+
+        def value(part: Any) -> Any:
+            if isinstance(part, ItemRef):
+                return items[part.place]
+            if isinstance(part, tuple):
+                return NUMBER_OPERATIONS[part[0]](*map(value, part[1:]))
+            return part
+
+        return value(self.expression)
+
+
+NUMBER_OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "abs": abs,
+    "add": operator.add,
+    "floordiv": operator.floordiv,
+    "max": max,
+    "min": min,
+    "mod": operator.mod,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "pow": operator.pow,
+    "sub": operator.sub,
+    "truediv": operator.truediv,
+}
+"""What Python may do to a number that a run alone knows."""
+
+
+def is_formula(argument: Any) -> bool:
+    """Whether an argument of a call is a number that a formula gives."""
+    return isinstance(argument, tuple) and bool(argument) and isinstance(argument[0], NumberFormula)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One operator call. ``results`` has a value per tensor of the flattened result, ``None`` for anything else.
@@ -48,6 +100,18 @@ class Call:
     """Under which the call was made, and runs."""
     numbers_vary: bool = False
     """Whether its numbers are others in the next step: inputs of the step, in no hash."""
+
+    @property
+    def has_formulas(self) -> bool:
+        """Whether a number among its arguments is computed from tensors as it runs."""
+        pending: list[Any] = [*self.args, *(argument for _, argument in self.kwargs)]
+        while pending:
+            argument = pending.pop()
+            if is_formula(argument):
+                return True
+            if isinstance(argument, (list, tuple)):
+                pending.extend(argument)
+        return False
 
     def refs(self) -> Iterator[ValueRef]:
         """The tensors among the arguments, with repetitions."""

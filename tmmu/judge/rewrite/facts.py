@@ -55,12 +55,15 @@ sigmoid_ silu_ sqrt_ sub_.Scalar sub_.Tensor tanh_ zero_
 """.split()
 
 _LISTS: Final = """
-_foreach_add.Scalar _foreach_add.List _foreach_add_.Scalar _foreach_add_.List _foreach_add_.Tensor
-_foreach_addcdiv_.Scalar _foreach_addcdiv_.ScalarList _foreach_addcmul_.Scalar _foreach_addcmul_.ScalarList
-_foreach_copy_ _foreach_div.List _foreach_div.Scalar _foreach_div_.List _foreach_div_.Scalar _foreach_div_.ScalarList
-_foreach_lerp_.Scalar _foreach_maximum_.List _foreach_mul.List _foreach_mul.Scalar _foreach_mul_.List
-_foreach_mul_.Scalar _foreach_neg _foreach_pow.Scalar _foreach_reciprocal_ _foreach_sqrt _foreach_sqrt_
-_foreach_sub.List _foreach_sub_.List _foreach_sub_.Scalar _foreach_zero_ _fused_adam_ _fused_adamw_ _fused_sgd_
+_foreach_abs _foreach_abs_ _foreach_add.List _foreach_add.Scalar _foreach_add_.List _foreach_add_.Scalar
+_foreach_add_.ScalarList _foreach_add_.Tensor _foreach_addcdiv_.Scalar _foreach_addcdiv_.ScalarList
+_foreach_addcmul.Scalar _foreach_addcmul_.Scalar _foreach_addcmul_.ScalarList _foreach_clamp_max_.Scalar
+_foreach_clamp_min_.Scalar _foreach_copy_ _foreach_div.List _foreach_div.Scalar _foreach_div_.List
+_foreach_div_.Scalar _foreach_div_.ScalarList _foreach_lerp_.Scalar _foreach_lerp_.ScalarList _foreach_maximum_.List
+_foreach_mul.List _foreach_mul.Scalar _foreach_mul.ScalarList _foreach_mul_.List _foreach_mul_.Scalar
+_foreach_mul_.ScalarList _foreach_neg _foreach_neg_ _foreach_pow.Scalar _foreach_pow_.Scalar _foreach_reciprocal_
+_foreach_rsqrt_ _foreach_sign_ _foreach_sqrt _foreach_sqrt_ _foreach_sub.List _foreach_sub.Scalar _foreach_sub_.List
+_foreach_sub_.Scalar _foreach_zero_ _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_
 """.split()
 
 _ATOMIC: Final = """

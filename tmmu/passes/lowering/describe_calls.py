@@ -130,10 +130,13 @@ def _plain(value: Any) -> Argument:
 
 
 def _effect(graph: Graph, op: int, call: Call) -> str:
-    """Of the four, the one that forbids most. What writes nothing is there for what else it does."""
+    """Of the four, the one that forbids most. What writes nothing is there for what else it does.
+
+    No text says a formula, by which two calls could be told apart: such a call runs once.
+    """
     target, written = graph.ops.target[op], graph.ops.writes[op]
     facts = facts_of(target)
-    if not written or (not facts.has_row and not target.startswith(_BUILTIN)):
+    if not written or call.has_formulas or (not facts.has_row and not target.startswith(_BUILTIN)):
         return ONCE
     if facts.random or torch.Tag.nondeterministic_seeded in getattr(call.operator, "tags", ()):
         return RANDOM

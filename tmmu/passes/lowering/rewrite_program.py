@@ -22,6 +22,7 @@ from tmmu.ir.program import (
     RepeatedStep,
     StepRun,
     ValueRef,
+    is_formula,
     map_refs,
 )
 from tmmu.ir.rebuild import TWINS, rebuild_graph, twin_scale
@@ -220,7 +221,8 @@ def _cut(call: Call, kind: str, part: Part) -> Call:
     entries = slice(*part)
 
     def shorten(argument: Any) -> Any:
-        return argument[entries] if isinstance(argument, (list, tuple)) else argument
+        is_list = isinstance(argument, (list, tuple)) and not is_formula(argument)
+        return argument[entries] if is_list else argument
 
     return replace(
         call,

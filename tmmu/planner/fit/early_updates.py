@@ -13,14 +13,13 @@ from itertools import chain
 from typing import Final
 
 from tmmu.ir.call_text import LIST, TENSOR, CallText, decode_call, tag_count
-from tmmu.ir.graph import GRADIENT, Graph, OpCalls
+from tmmu.ir.graph import GRADIENT, ONCE, Graph, OpCalls
 from tmmu.ir.ids import BufferId, OpId
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import SAME, SUBLIST, Part, Rewrite, identity_rewrite
+from tmmu.judge.rewrite.facts import LIST_OPERATORS
 from tmmu.planner.order import dependence_edges
 
-LIST_PREFIXES: Final = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
-"""Of operators that do to each entry of their lists what they do to a list of it alone."""
 SMALLEST_GROUP: Final = 1 << 20
 """Bytes of the largest tensors of a group's entries, below which the next entry joins it."""
 LARGE_ENTRY: Final = 64
@@ -125,10 +124,10 @@ def _entry_buffers(base: Graph, op: OpId) -> list[list[BufferId]]:
     """Per entry of the lists of an update, the buffers of its operands; empty for what cannot be cut."""
     calls, ops, buffer_of = base.calls, base.ops, base.values.buffer
     assert calls is not None
-    if ops.stage[op] != "update" or not ops.target[op].startswith(LIST_PREFIXES):
+    if ops.stage[op] != "update" or calls.effect[op] == ONCE:
         return []
     text = decode_call(calls.texts[calls.call[op]])
-    places = [] if text is None else _entry_places(text)
+    places = _entry_places(text) if text is not None and text.operator in LIST_OPERATORS else []
     entries = [[buffer_of[calls.operands[op][place]] for place in entry] for entry in places]
     return entries if _is_apart(base, op, calls, entries) else []
 

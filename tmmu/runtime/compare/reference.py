@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from tmmu.ir.program import Program, ValueRef
+from tmmu.ir.program import Program, ValueRef, is_formula
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import call_failure
 from tmmu.runtime.execute.inputs import fill_input, input_specs, own_window
-from tmmu.runtime.kernels.code import leaves
+from tmmu.runtime.kernels.code import leaves, number_of
 from tmmu.runtime.memory.slab import with_lazy_bits
 from tmmu.runtime.weights.load import Weight, check_weights, load_into
 from tmmu.torch_private import GRAD_MODE_RESULTS
@@ -80,5 +80,7 @@ class ReferenceExecutor:
             return with_lazy_bits(self.value(argument.value), conj=argument.conj, neg=argument.neg)
         if isinstance(argument, (list, tuple)) and not isinstance(argument, torch.Size):
             items = [self._bind_argument(item) for item in argument]
+            if is_formula(argument):
+                return number_of(items)
             return items if isinstance(argument, list) else tuple(items)
         return argument

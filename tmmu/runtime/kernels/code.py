@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tmmu.errors import InternalError
-from tmmu.ir.program import Switches
+from tmmu.ir.program import Switches, is_formula
 from tmmu.kernel_switches import with_switches
 from tmmu.runtime.kernels.scalars import COMPUTE_BYTES, canonical_arguments
 from tmmu.runtime.memory.slab import is_same_view
@@ -157,11 +157,39 @@ def _runnable_of(instr: Instruction) -> Runnable:
     return lambda: _copy_results(call(), instr)
 
 
+def has_formulas(instr: Instruction) -> bool:
+    """Whether a number among its arguments is computed from tensors each time it runs."""
+
+    def is_computed(value: Any) -> bool:
+        return is_formula(value) or (isinstance(value, (list, tuple)) and any(map(is_computed, value)))
+
+    return any(map(is_computed, instr.args))
+
+
+def number_of(formula: Sequence[Any]) -> Any:
+    """The number that a formula gives, from what its tensors hold now."""
+    return formula[0].evaluate([tensor.item() for tensor in formula[1:]])
+
+
+def _computed(value: Any) -> Any:
+    """An argument with a number in place of each formula."""
+    if is_formula(value):
+        return number_of(value)
+    return [_computed(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def _bind_call(instr: Instruction) -> Runnable:
     arguments = schema_of(instr.operator).arguments
     positional = [value for value, argument in zip(instr.args, arguments, strict=True) if not argument.kwarg_only]
     named = {a.name: value for value, a in zip(instr.args, arguments, strict=True) if a.kwarg_only}
-    call: Runnable = partial(c_function_of(instr.operator), *positional, **named)
+    function = c_function_of(instr.operator)
+    call: Runnable = partial(function, *positional, **named)
+    if has_formulas(instr):
+
+        def call() -> object:
+            keywords = {name: _computed(value) for name, value in named.items()}
+            return function(*map(_computed, positional), **keywords)
+
     if instr.switches is not None:
         device = next((leaf.device.type for leaf in leaves(list(instr.args)) if isinstance(leaf, torch.Tensor)), "cpu")
         call = with_switches(call, instr.switches, device)

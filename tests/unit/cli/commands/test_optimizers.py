@@ -35,6 +35,11 @@ USES = {
     "clipped": "torch.nn.utils.clip_grad_norm_(self.linear.parameters(), 1.0)",
     "stored": "log.append(loss.item())",
     "formatted": "log.append(f'{loss.item():.3f}')",
+    "scaled by a number": """with torch.no_grad():
+            total = sum(p.grad.norm().item() ** 2 for p in self.linear.parameters()) ** 0.5
+            for p in self.linear.parameters():
+                p.grad.mul_(min(1.0, 0.01 / (total + 1e-6)))
+        log.append(total)""",
 }
 FORMS = (
     "adamw:fused", "adamw:foreach", "adam:amsgrad=true,foreach", "sgd:momentum=0.9,nesterov=true",
@@ -44,12 +49,12 @@ FORMS = (
 SLOW_FORMS = (
     "adam:lr=tensor(0.1)", "adamw:fused,lr=tensor(1e-2)", "sgd:lr=tensor(.1),momentum=0.9", "nadam:lr=tensor(0.1)",
     "adagrad:lr=tensor(.1)", "rmsprop:centered=true,momentum=0.9", "sgd:maximize=true,foreach,weight_decay=0.1",
+    "adafactor:foreach", "adafactor:lr=tensor(0.1),weight_decay=0",
     "muon:ns_steps=3", "adadelta:foreach,maximize=true", "adamax:foreach,weight_decay=0.1", "asgd:foreach",
 )  # fmt: skip
 REFUSALS = {
     "lbfgs": ("INVALID_CONFIG", "how often a step of it evaluates the model"),
     "sparseadam": ("CAPTURE_FAILED", "torch/optim/sparse_adam.py:"),
-    "adafactor": ("CAPTURE_FAILED", "torch/optim/_adafactor.py:"),
     "adam:capturable=true": ("CAPTURE_FAILED", "torch/optim/adam.py:"),
     "adam:differentiable=true": ("CAPTURE_FAILED", "torch/optim/adam.py:"),
     "adam:foreach,lr=tensor(0.1)": ("INVALID_CONFIG", "lr as a Tensor is not supported"),
@@ -172,3 +177,15 @@ def test_plan_is_compared_with_the_optimizer_that_it_was_made_with(shell: Shell)
     assert shell.tmmu("plan", "net.py", "--mode", "backward", "--optimizer", "adam:amsgrad=true,foreach").code == 0
     compared = shell.tmmu("diff", "net.plan.cbor", "net.py", "--json")
     assert compared.code == 0, compared.err
+
+
+@pytest.mark.parametrize("form", ["adafactor", "adafactor:foreach"])
+def test_numbers_of_parameters_are_read_in_a_fitted_step_too(shell: Shell, form: str) -> None:
+    (shell.folder / "net.py").write_text(SQUARE + LOSS)
+    options = ("--mode", "backward", "--optimizer", form, "--device", "cpu")
+    least = shell.tmmu("fit", "net.py", *options, "--step", "1", "--json").record["fields"]["least_bytes"]
+    fitted = shell.tmmu("fit", "net.py", *options, "--step", str(least), "--json")
+    assert fitted.record["stack_bytes"] == least < fitted.record["base_stack_bytes"]
+    ran = shell.tmmu("run", "net.py", *options, "--plan", "net.fit.plan.cbor", "--check", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.record["same"] == ran.record["checked"] > 1

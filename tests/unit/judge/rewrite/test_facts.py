@@ -99,6 +99,7 @@ SGD: dict[str, Any] = {
     "is_first_step": False,
 }
 NUMBERED = [0.5, 0.25, 2.0]
+ADAGRAD = {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "eps": 1e-8, "maximize": False}
 GROUPED = numbers(16, 32).bfloat16(), numbers(4, 32, 24, seed=1).bfloat16(), torch.arange(4, 17, 4, dtype=torch.int32)
 BY_HAND: dict[str, tuple[Any, ...]] = {
     "_grouped_mm": GROUPED,
@@ -118,7 +119,11 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
             "_foreach_mul.Scalar",
             "_foreach_mul_.Scalar",
             "_foreach_pow.Scalar",
+            "_foreach_sub.Scalar",
             "_foreach_sub_.Scalar",
+            "_foreach_clamp_max_.Scalar",
+            "_foreach_clamp_min_.Scalar",
+            "_foreach_pow_.Scalar",
         ],
         (rows(), 0.3),
     ),
@@ -138,15 +143,35 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
         (rows(), rows(7)),
     ),
     **dict.fromkeys(
-        ["_foreach_neg", "_foreach_reciprocal_", "_foreach_sqrt", "_foreach_sqrt_", "_foreach_zero_"], (rows(),)
+        [
+            "_foreach_abs",
+            "_foreach_abs_",
+            "_foreach_neg",
+            "_foreach_neg_",
+            "_foreach_reciprocal_",
+            "_foreach_rsqrt_",
+            "_foreach_sign_",
+            "_foreach_sqrt",
+            "_foreach_sqrt_",
+            "_foreach_zero_",
+        ],
+        (rows(),),
     ),
-    **dict.fromkeys(["_foreach_addcdiv_.Scalar", "_foreach_addcmul_.Scalar"], (rows(), rows(3), rows(6), 0.5)),
+    **dict.fromkeys(
+        ["_foreach_addcdiv_.Scalar", "_foreach_addcmul.Scalar", "_foreach_addcmul_.Scalar"],
+        (rows(), rows(3), rows(6), 0.5),
+    ),
     **dict.fromkeys(
         ["_foreach_addcdiv_.ScalarList", "_foreach_addcmul_.ScalarList"], (rows(), rows(3), rows(6), NUMBERED)
     ),
     **dict.fromkeys(["_fused_adam_", "_fused_adamw_"], (rows(), rows(3), rows(6), rows(9), [], STEPS, ADAM)),
     "_foreach_add_.Tensor": (STEPS, torch.ones(())),
-    "_foreach_div_.ScalarList": (rows(), NUMBERED),
+    **dict.fromkeys(
+        ["_foreach_add_.ScalarList", "_foreach_div_.ScalarList", "_foreach_mul.ScalarList", "_foreach_mul_.ScalarList"],
+        (rows(), NUMBERED),
+    ),
+    "_foreach_lerp_.ScalarList": (rows(), rows(3), NUMBERED),
+    "_fused_adagrad_": (rows(), rows(3), rows(6), STEPS, ADAGRAD),
     "_foreach_lerp_.Scalar": (rows(), rows(3), 0.1),
     "_fused_sgd_": (rows(), rows(3), rows(6), SGD),
     "_native_batch_norm_legit.no_stats": (X, W, W, True, 0.1, 1e-5),

@@ -16,8 +16,8 @@ from tmmu.passes.capture.training.optimizers import optimizer_classes, parse_opt
 from tmmu.passes.pipeline import lower_program
 from tmmu.torch_private import disable_current_modes
 
-REFUSED = {"lbfgs", "sparseadam", "adafactor"}
-"""One evaluates the model again, one wants sparse gradients, one looks at values of parameters."""
+REFUSED = {"lbfgs", "sparseadam"}
+"""One evaluates the model again, one wants sparse gradients."""
 SQUARE = NET.replace("nn.Linear(4, 8), nn.Linear(8, 4)", "nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)")
 COMPLEX = """
 import torch
@@ -43,6 +43,8 @@ def updates(graph: Graph) -> list[str]:
         ("adamw", "cpu", "adamw:forloop"),
         ("adamw:fused", "cpu", "adamw:fused"),
         ("muon", "cuda", "muon:forloop"),
+        ("adafactor", "cuda", "adafactor:forloop"),
+        ("adafactor:foreach", "cuda", "adafactor:foreach"),
         ("sgd:momentum=0.9, nesterov=True", "cuda", "sgd:foreach,momentum=0.9,nesterov=True"),
         ("adam:betas=(0.8,0.9),foreach", "cpu", "adam:foreach,betas=(0.8, 0.9)"),
         ("adam:maximize=true", "cpu", "adam:forloop,maximize=True"),
@@ -109,8 +111,19 @@ def test_counts_of_steps_are_known_and_other_numbers_are_not(tmp_path: Path) -> 
     graph = step(tmp_path, optimizer="adamw:forloop")
     assert "aten._local_scalar_dense.default" not in graph.ops.target
     assert updates(graph).count("aten.addcdiv_.default") == 4
-    with pytest.raises(Exception, match="values of parameters choose"):
-        step(tmp_path, optimizer="adafactor")
+
+
+def test_numbers_of_parameters_are_read_as_the_update_runs(tmp_path: Path) -> None:
+    graph = step(tmp_path, optimizer="adafactor")
+    norms, adds = (
+        {op for op, target in enumerate(graph.ops.target) if target == name and graph.ops.stage[op] == "update"}
+        for name in ("aten.linalg_vector_norm.default", "aten.add_.Tensor")
+    )
+    read_norms = {value for norm in norms for value in graph.ops.writes[norm]}
+    scaled = [op for op in adds if len(read_norms & set(graph.ops.reads[op])) == 2]
+    assert len(scaled) == 4, "one for each parameter, by its own norm and that of its update"
+    assert graph.calls is not None
+    assert {graph.calls.effect[op] for op in scaled} == {"once"}
 
 
 @pytest.mark.parametrize(

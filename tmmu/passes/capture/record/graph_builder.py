@@ -13,7 +13,8 @@ results at that call, so that resizing or freeing a storage later changes no rec
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,6 +90,7 @@ class GraphBuilder:
         self._notes = notes
         self._node_of_unknown = node_of_unknown
         self._last_placeholder: fx.Node | None = None
+        self._numbers: dict[float, tuple[Any, ...]] = {}
 
     def bytes_of(self, storage: int) -> int:
         """The size of a storage when it became known."""
@@ -227,7 +229,19 @@ class GraphBuilder:
         if isinstance(value, (tuple, list)):
             leaves = [self.nodes_in(leaf) for leaf in value]
             return leaves if isinstance(value, list) else tuple(leaves)
-        return value
+        return self._numbers.pop(value, value) if self._numbers and type(value) is float else value
+
+    @contextmanager
+    def numbers_in_calls(self, numbers: dict[float, tuple[Any, ...]]) -> Iterator[None]:
+        """Block in which these numbers, each at its first place among arguments, are the arguments beside them.
+
+        What was found is gone from ``numbers``.
+        """
+        before, self._numbers = self._numbers, numbers
+        try:
+            yield
+        finally:
+            self._numbers = before
 
     def _adopt(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
         """A node for a tensor that no call here returned: an alias of a known storage, or a constant."""
@@ -309,6 +323,12 @@ class GraphBuilder:
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
                 self._tag(leaf, node, index)
+
+
+def builder_of(tensor: torch.Tensor) -> GraphBuilder | None:
+    """The recording that a tensor comes from; ``None`` for a tensor that no call returned and nobody declared."""
+    origin: TensorOrigin | None = tensor.__dict__.get(_ORIGIN)
+    return None if origin is None else origin.builder
 
 
 def value_is_known(tensor: torch.Tensor) -> bool:

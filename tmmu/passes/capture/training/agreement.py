@@ -10,6 +10,7 @@ from torch import fx
 from tmmu.eager.peak import live_levels
 from tmmu.errors import CaptureFailed
 from tmmu.ir.lifetimes import EARLIER, EagerRun, Lifetimes
+from tmmu.ir.program import NumberFormula
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.record.lifetimes import FUNCTIONS
 from tmmu.passes.capture.sources import UserFrame, display_name
@@ -164,4 +165,6 @@ def _numbers(node: Any) -> list[str]:
             pending.extend(argument)
         elif isinstance(argument, (int, float, complex)):
             numbers.append(repr(argument))
+        elif isinstance(argument, NumberFormula):
+            numbers.append(repr(argument.expression))
     return numbers

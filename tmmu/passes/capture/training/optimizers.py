@@ -32,6 +32,8 @@ _CLOSURES: Final = frozenset({"lbfgs"})
 _BY_LOSSES: Final = "how often a step of it evaluates the model depends on losses, so that no plan holds for it"
 _FOREACH_OF_NUMBERS: Final = frozenset({"adam", "adamw"})
 """Their foreach takes a learning rate that is a tensor only with ``capturable``."""
+_FOREACH_BY_NAME: Final = frozenset({"adafactor"})
+"""Whoever takes them saves memory: torch picks their foreach only where it is named."""
 _REFUSALS: Final = (AssertionError, AttributeError, TypeError, ValueError, RuntimeError)
 """What torch raises of arguments, and of parameters, that a class does not take."""
 _WORDS: Final = {"true": True, "false": False, "none": None}
@@ -162,7 +164,8 @@ def _require_number(text: str, key: str, value: object, default: object) -> None
 
 def _takes_foreach_by_itself(name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether torch picks foreach where all parameters are on a GPU and nobody names a form."""
-    if "foreach" not in signature(optimizer_classes()[name]).parameters or arguments.get("differentiable"):
+    has_form = "foreach" in signature(optimizer_classes()[name]).parameters and name not in _FOREACH_BY_NAME
+    if not has_form or arguments.get("differentiable"):
         return False
     is_number = not isinstance(arguments.get("lr"), TensorNumber) or bool(arguments.get("capturable"))
     return is_number or name not in _FOREACH_OF_NUMBERS

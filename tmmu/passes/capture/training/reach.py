@@ -22,6 +22,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from tmmu.passes.capture.record.unknown_numbers import UnknownNumber
 from tmmu.passes.capture.tree import is_wrapper, plain_tensors
 from tmmu.torch_private import MODULE_TABLES, TENSOR_HOOKS, cpp_address
 
@@ -82,6 +83,10 @@ def weights_in(module: nn.Module, prefix: str) -> Iterator[tuple[str, str, torch
                     yield role, path, tensor
 
 
+_PASSED_OVER: Final = (*weakref.ProxyTypes, UnknownNumber)
+"""Types of what has nothing of its own that a step could reach."""
+
+
 class _Walk:
     """One walk. ``_plain`` has tensors in order, with their paths; ``_names`` those that have one, by id.
 
@@ -107,7 +112,7 @@ class _Walk:
             path, value, is_inner = self._pending.pop()
             if type(value) in _NUMBERS:
                 self.reach.numbers.setdefault(path, value)
-            elif id(value) not in self._seen and type(value) not in weakref.ProxyTypes:
+            elif id(value) not in self._seen and type(value) not in _PASSED_OVER:
                 self._seen[id(value)] = value
                 self._visit(path, value, is_inner=is_inner)
 

@@ -186,8 +186,10 @@ ROWS = (
         options=(*TRAINING, ("optimizer", "adam:capturable=true"))),
     Row("optimizer_wants_sparse_gradients", SCALAR, ("sparse gradients are not modelled",), ("forward", "inputs"),
         options=(*TRAINING, ("optimizer", "sparseadam"))),
-    Row("optimizer_looks_at_weights", SCALAR, ("name another with --optimizer",), ("torch.where", "inputs"),
-        options=(*TRAINING, ("optimizer", "adafactor"))),
+    Row("optimizer_looks_at_weights", "model = nn.Linear(4, 1)\n" + INPUTS + "class Choosing(torch.optim.SGD):\n"
+        "    def step(self):\n        if self.param_groups[0]['params'][0].sum() > 0:\n            super().step()\n"
+        "optimizer = Choosing\n", ("name another with --optimizer",), ("torch.where", "inputs"),
+        options=(("mode", "backward"), ("loss", "sum"))),
 )  # fmt: skip
 
 
