@@ -7,9 +7,9 @@ Whatever would decide what the step does looks at it, and is refused at that lin
 Python number, use as an index or a size.
 
 Invariants. A call that takes such a number reads what ``.item()`` read: no call wrote to the tensor in between. Torch
-is given a number of the same class in its place (``_FIRST_STAND_IN``), by which the recorder finds it among the arguments
-of the call that arrives; each is found once, or the call is refused. Autograd would compute with it: a call that has a
-gradient is refused.
+is given a number of the same class in its place (``_FIRST_STAND_IN``), by which the recorder finds it among the
+arguments of the call that arrives; each is found once, or the call is refused. Autograd would compute with it: a call
+that has a gradient is refused.
 """
 
 import builtins
