@@ -52,6 +52,10 @@ schema_of: Final[Callable[[Any], Any]] = attrgetter("_schema")
 """An overload's schema: what it takes, returns and writes. Holds: 2.11, 2.13."""
 c_function_of: Final[Callable[[Any], Callable[..., Any]]] = attrgetter("_op")
 """The C function of an overload, a microsecond a call cheaper than the overload. Holds: 2.11, 2.13."""
+convolution_backend: Final[Callable[..., Any]] = torch._C._select_conv_backend
+"""The kernel that a convolution takes, by the device that its tensors say. Holds: 2.11, 2.13."""
+convolution_format: Final[Callable[..., torch.memory_format]] = torch._C._conv_determine_backend_memory_format
+"""The memory format in which that kernel works on an image and a weight. Holds: 2.11, 2.13."""
 suggest_memory_format = torch._prims_common.suggest_memory_format
 """The memory format that C++ kernels take a tensor to be in. Holds: 2.11, 2.13."""
 

@@ -7,6 +7,7 @@ import torch
 
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.passes.capture.record.corrections.bags import BAG_RULES
+from tmmu.passes.capture.record.corrections.convolutions import CONVOLUTION_RULES
 from tmmu.passes.capture.record.corrections.elementwise import FOLLOWS, following, is_elementwise, iterated
 from tmmu.passes.capture.record.corrections.layouts import LAYOUT_RULES, NEAREST, Rule
 from tmmu.passes.capture.record.corrections.lstm import recurrent, recurrent_gradients
@@ -108,6 +109,7 @@ _RULES: Final[Mapping[OpOverload, Rule]] = {
     **dict.fromkeys(FOLLOWS, following),
     **BAG_RULES,
     **NORM_RULES,
+    **CONVOLUTION_RULES,
     _aten.mkldnn_rnn_layer.default: recurrent,
     _aten.mkldnn_rnn_layer_backward.default: recurrent_gradients,
 }
