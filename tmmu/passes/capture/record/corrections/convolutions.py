@@ -2,8 +2,8 @@
 
 Torch's fake kernels ask once which format a convolution works in. Real ones bring image and weight into that format
 first, and then look at their strides again; groups are convolved one by one and joined. Where one format alone fits,
-all of this says the same. By ``Convolution.cpp`` and ``ConvolutionMM2d.cpp`` in torch's sources, without oneDNN, which is
-off while a trace and its plan run.
+all of this says the same. By ``Convolution.cpp`` and ``ConvolutionMM2d.cpp`` in torch's sources, without oneDNN, which
+is off while a trace and its plan run.
 """
 
 from collections.abc import Mapping, Sequence
