@@ -95,6 +95,28 @@ def test_unplannable_graphs_run_without_a_plan_and_warn_once(caplog: pytest.LogC
     assert sum(the_report().plain.values()) == 3
 
 
+class PackedWeight(nn.Module):
+    """A weight of four bits, two in a byte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        codes = torch.randint(0, 16, (64, 64), dtype=torch.int32)
+        self.register_buffer("codes", torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 2))
+        self.register_buffer("scales", torch.rand(2, 64, 2).bfloat16())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.codes, 32, self.scales)
+
+
+def test_packed_weights_of_four_bits_are_planned() -> None:
+    module, x = PackedWeight(), torch.randn(4, 64).bfloat16()
+    run = compile_planned(module)
+    with torch.no_grad():
+        for _ in range(2):
+            assert same_bits(run(x), module(x))
+    assert all_planned()
+
+
 def test_nothing_is_bound_while_a_profiler_runs() -> None:
     run = compile_planned(lambda x: x.sin() + 1)
     x = torch.randn(5)
