@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from functorch.compile import aot_function
@@ -39,9 +39,9 @@ from tmmu.ir.rewrite import Rewrite
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import fake_environment
 from tmmu.planner.fit.curve import StepCurve, StepFrames, step_curve
-from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_point, judge_step
+from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings, fit_point, fit_within, judge_step
 from tmmu.planner.fit.forms import LEVER_NAMES, RECOMPUTE, Form, StepForms
-from tmmu.planner.fit.step_facts import FLOPS_PER_PICOSECOND, step_facts
+from tmmu.planner.fit.step_facts import step_facts
 from tmmu.torch_private import functorch_config, min_cut_partition
 
 ROOT: Final = Path(__file__).parent.parent
@@ -260,7 +260,7 @@ class OurCurves:
 
     def step_of(self, flops: int, settings: PlanSettings) -> FittedStep:
         """The step in the fewest bytes of those that take at most so many FLOPs more."""
-        steps = [least_in(curve, "flops", flops, settings) for curve in (self.by_time, self.by_flops)]
+        steps = (least_of_points(self.by_time, flops, settings), least_within(self.by_flops, flops, settings))
         return min(steps, key=lambda step: step.stack_bytes)
 
 
@@ -278,10 +278,9 @@ class FormsByFlops(StepForms):
 
 
 def priced_by_flops(form: Form) -> Form:
-    """The form with FLOPs in the place of time."""
+    """The form with FLOPs in the place of picoseconds."""
     facts = form.facts
-    times = facts.row_flops // FLOPS_PER_PICOSECOND
-    priced = replace(facts, row_time=times, time=int(times[: len(facts.graph.ops.ids)].sum()))
+    priced = replace(facts, row_time=facts.row_flops, time=facts.flops)
     return Form(rewrite=form.rewrite, facts=priced, first=form.first)
 
 
@@ -302,14 +301,21 @@ def peer_rows(name: str, ours: OurCurves, graphs: Iterable[tuple[str, Graph]], s
             our_time_ppm=(step_facts(our_step.graph, ARENAS).time - base.time) * PPM // base.time,
             peer_bytes=step.stack_bytes,
             our_bytes=our_step.stack_bytes,
-            in_time_bytes=least_in(base, "time", time, settings.plan).stack_bytes,
+            in_time_bytes=least_within(base, time, settings.plan).stack_bytes,
             peer_levers=step.plan.fit.levers if step.plan.fit else (),
         )
 
 
-def least_in(curve: StepCurve, cost: Literal["flops", "time"], limit: int, settings: PlanSettings) -> FittedStep:
-    """The step in the fewest bytes of those that take at most so much more, or of all the cheapest; judged."""
-    places = [place for place, point in enumerate(curve.points) if getattr(point, cost) <= limit]
+def least_within(curve: StepCurve, price: int, settings: PlanSettings) -> FittedStep:
+    """The step in the fewest bytes for at most a price, or the cheapest; judged."""
+    step = fit_within(curve, max(price, curve.points[0].time), settings)
+    assert step is not None  # the first point is not dearer
+    return step
+
+
+def least_of_points(curve: StepCurve, flops: int, settings: PlanSettings) -> FittedStep:
+    """The step in the fewest bytes of the curve's points that take at most so many FLOPs more, or the first; judged."""
+    places = [place for place, point in enumerate(curve.points) if point.flops <= flops]
     return judge_step(curve, fit_point(curve, places[-1] if places else 0, settings), settings)
 
 

@@ -130,7 +130,7 @@ class StepFrames:
             CurvePoint(peak=start.point.peak, time=frame.time, flops=frame.flops, frame=place, point=start.point)
             for place, (start, frame) in enumerate(zip(self.starts, frames, strict=True))
         ]
-        drawing = _Drawing(base_time=plain.time, points=_undercut_by_none(points))
+        drawing = _Drawing(base_time=plain.time, points=undercut_by_none(points))
         if again:
             for alike in self._promising(plain.time):
                 self._search(drawing, alike, frames)
@@ -208,7 +208,7 @@ class _Drawing:
             both = {"time": frame.time + point.time, "flops": frame.flops + point.flops}
             points.append(CurvePoint(peak=point.peak, frame=place, point=point, **both))
         self.work += search.work - before
-        self.points = _undercut_by_none((*self.points, *points))
+        self.points = undercut_by_none((*self.points, *points))
         return point
 
     def _least_time(self, peak: int) -> float:
@@ -265,7 +265,8 @@ def _seeds(search: Search) -> list[Seed]:
     return [seed for seed_of in SEEDS if (seed := seed_of(search.table)) is not None]
 
 
-def _undercut_by_none(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
+def undercut_by_none(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
+    """Those that no other one undercuts in time and bytes, in the order of their time."""
     best = list[CurvePoint]()
     for point in sorted(points, key=lambda p: (p.time, p.peak, p.flops, p.frame, p.point.dropped)):
         if not best or point.peak < best[-1].peak:

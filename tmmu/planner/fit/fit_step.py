@@ -1,11 +1,15 @@
 """A plan of a step whose stack takes no more than some bytes, at the least cost that the curve has for it.
 
-Points of the curve are taken in the order of their cost. What a point drops in vain is kept again; the rewrite is
+Points of the curve, and those between the two that a limit lies between, are taken in the order of their cost. What a
+point drops in vain is kept again; the rewrite is
 rebuilt and planned; where packing needs more than was live, the next point has its turn. Both judges pass what is
 returned. Less room never yields more bytes: points depend on no limit, and each has one plan.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -18,7 +22,8 @@ from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST, Rewrite
 from tmmu.judge.check import judge
 from tmmu.judge.rewrite.check import near_rules, require_meaning
 from tmmu.judge.rules import require_legal
-from tmmu.planner.fit.curve import StepCurve
+from tmmu.planner.fit.between.points_between import fine_points
+from tmmu.planner.fit.curve import CurvePoint, StepCurve
 from tmmu.planner.fit.forms import ORDER, PARTS, RECOMPUTE, TAKEOVER, UPDATES
 from tmmu.planner.fit.orders import ORDERS
 from tmmu.planner.fit.rematerialize import rematerialize
@@ -31,16 +36,13 @@ OVERWRITING: Final = {"train_full": "remat_enabled"}
 """By preset, the one that differs in takeovers alone."""
 
 PPM: Final = 1_000_000
-FEW_NODES: Final = 1_000
-MANY_NODES: Final = 5_000
-"""Of an exact search for offsets, where packing misses what is live, and where it does by more than ``FAR``."""
+NODES: Final = 5_000
+"""Of an exact search for offsets, where packing misses what is live."""
 NODE_ITEMS: Final = 3_000
 """Of a step with more buffers, proportionally fewer nodes are searched."""
 MOST_OTHERS: Final = 3
 ALIKE: Final = 1_001_000
 """Parts per million of the live bytes of a point that packs badly: those below do as well."""
-FAR: Final = 1_005_000
-"""Parts per million of the bytes that are live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,26 +93,34 @@ def fit_step(curve: StepCurve, limit: int, settings: PlanSettings) -> FittedStep
 
     Both judges have passed it.
     """
-    tries = [place for place, point in enumerate(curve.points) if point.peak <= limit][:MOST_PLANS]
-    for place in tries:
-        fitted = fit_point(curve, place, settings)
+    points = fine_points(curve, lambda point: point.peak > limit)
+    within = (pair for pair in _with_next_peak(points) if pair[0].peak <= limit)
+    for point, below in islice(within, MOST_PLANS):
+        fitted = plan_point(curve, point, below, settings)
         if fitted.stack_bytes <= limit:
             return judge_step(curve, fitted, settings)
     return None
 
 
+def _with_next_peak(points: Iterable[CurvePoint]) -> Iterator[tuple[CurvePoint, int]]:
+    """Each with the bytes of the one after it, the last one with none."""
+    for point, following in pairwise(chain(points, (None,))):
+        assert point is not None
+        yield point, 0 if following is None else following.peak
+
+
 def fit_within(curve: StepCurve, time: int, settings: PlanSettings) -> FittedStep | None:
     """The step in the fewest bytes for at most ``time`` picoseconds more; ``None`` where every point takes longer.
 
-    Where packing misses what is live, points that take less time and hardly more bytes are planned too, up to
-    ``MOST_OTHERS``.
+    Where packing misses what is live, points of the curve that take less time and hardly more bytes are planned too, up
+    to ``MOST_OTHERS``.
     """
-    places = [place for place, point in enumerate(curve.points) if point.time <= time]
-    if not places:
+    if curve.points[0].time > time:
         return None
-    best = fit_point(curve, places[-1], settings)
+    point, below = next(_with_next_peak(fine_points(curve, lambda point: point.time <= time)))
+    best = plan_point(curve, point, below, settings)
     failed, others = best.live, 0
-    for place in reversed(places[:-1]):
+    for place in reversed(range(bisect_left(curve.points, point.time, key=lambda point: point.time))):
         peak = curve.points[place].peak
         if peak >= best.stack_bytes or others == MOST_OTHERS:
             break
@@ -130,10 +140,15 @@ def judge_step(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> 
 
 def fit_point(curve: StepCurve, place: int, settings: PlanSettings) -> FittedStep:
     """The plan of a point of the curve, which stays above the next one; not judged yet."""
-    point = curve.points[place]
+    point, below = next(_with_next_peak(curve.points[place:]))
+    return plan_point(curve, point, below, settings)
+
+
+def plan_point(curve: StepCurve, point: CurvePoint, below: int, settings: PlanSettings) -> FittedStep:
+    """The plan of a point of a frame of the curve, in more bytes than ``below``."""
     frame = curve.frames[point.frame]
     search = Search(table=frame.table)
-    kept = keep_again(search, point.point, curve.points[place + 1].peak if place + 1 < len(curve.points) else 0)
+    kept = keep_again(search, point.point, below)
     rewrite = rematerialize(frame.rewrite, frame.form.facts, search.rows(kept))
     graph = rebuild_graph(curve.base, rewrite)
     require_legal(graph)
@@ -171,26 +186,16 @@ def _levers(curve: StepCurve, order: str, rewrite: Rewrite, point: Point) -> tup
 def plan_of_step(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
     """The plan of a form of the curve's step, with takeovers where that lever is pulled; not judged yet.
 
-    Packed with a short exact search where packers miss what is live, and a longer one where they miss it by far.
+    Packed with a short exact search where packers miss what is live.
     """
-    plan = _packed(curve, graph, settings, FEW_NODES)
-    stack = segment_bytes(plan.arenas, "stack")
-    if stack * PPM <= FAR * plan.metrics["bound_bytes.stack"]:
-        return plan
-    again = _packed(curve, graph, settings, MANY_NODES)
-    return again if segment_bytes(again.arenas, "stack") < stack else plan
-
-
-def _packed(curve: StepCurve, graph: Graph, settings: PlanSettings, nodes: int) -> Plan:
     overwrites = TAKEOVER in curve.levers
-    nodes = nodes * NODE_ITEMS // max(NODE_ITEMS, len(graph.buffers))
     return prepare_memory(
         graph,
         mode=settings.mode or step_mode(graph),
         preset=OVERWRITING.get(settings.preset, settings.preset) if overwrites else settings.preset,
         token=settings.token,
         arenas=curve.arenas,
-        search_nodes=max(settings.search_nodes, nodes),
+        search_nodes=max(settings.search_nodes, NODES * NODE_ITEMS // max(NODE_ITEMS, len(graph.buffers))),
     )
 
 

@@ -38,6 +38,7 @@ SHARE: Final = 0.003
 """Of the peak, what is dropped at once."""
 MOST_FAILURES: Final = 64
 """Tries in a row of which none has a lower peak, after which a search ends."""
+UNBOUNDED: Final = 1 << 62
 SLACK: Final = 100_000
 """Picoseconds added to the time of what runs again, so that nothing is free."""
 
@@ -117,11 +118,16 @@ class Search:
             yield self.table.op[self.now.row[position]], bool(self.now.again[position])
 
     def shave(
-        self, start: Gaps, *, most_failures: int = MOST_FAILURES, pace: Callable[[Point], int] = lambda _: 1
+        self,
+        start: Gaps,
+        *,
+        most_failures: int = MOST_FAILURES,
+        pace: Callable[[Point], int] = lambda _: 1,
+        most_time: int = UNBOUNDED,
     ) -> Iterator[Point]:
         """States of falling peaks, the start first; nothing where the start has no schedule.
 
-        ``pace``: how many times the usual share is dropped at once after a point.
+        ``pace``: how many times the usual share is dropped at once after a point. ``most_time``: of what runs again.
         """
         state, limit, failures = start, self.work + MOST_WORK, 0
         if not self.schedule(state):
@@ -129,10 +135,10 @@ class Search:
         yield (point := self.point(state))
         left_alone = np.zeros(len(state), dtype=bool)
         for _ in range(MOST_STEPS):
-            chosen = self._choose(state, point.peak, left_alone, SHARE * pace(point))
+            chosen = self._choose(state, point, left_alone, SHARE * pace(point), most_time)
             if not chosen or self.work > limit or failures == most_failures:
                 return
-            better = next((s for s in self._tries(state, chosen) if self._is_lower(s, point.peak)), None)
+            better = next((s for s in self._tries(state, chosen) if self._is_lower(s, point.peak, most_time)), None)
             if better is None:
                 left_alone[chosen[0]] = True
                 failures += 1
@@ -140,10 +146,10 @@ class Search:
                 state, failures = better, 0
                 yield (point := self.point(state))
 
-    def _is_lower(self, state: Gaps, peak: int) -> bool:
-        """Whether a state takes fewer bytes; if so, its schedule is the present one."""
-        is_made = kernel.schedule(self.table.cells, make_cells(state), self.trial)
-        is_lower = is_made and int(self.trial.totals[kernel.PEAK]) < peak
+    def _is_lower(self, state: Gaps, peak: int, most_time: int) -> bool:
+        """Whether a state takes fewer bytes, within the time; if so, its schedule is the present one."""
+        is_made, totals = kernel.schedule(self.table.cells, make_cells(state), self.trial), self.trial.totals
+        is_lower = is_made and int(totals[kernel.PEAK]) < peak and int(totals[kernel.TIME]) <= most_time
         if is_lower:
             self.now, self.trial = self.trial, self.now
         return is_lower
@@ -155,12 +161,16 @@ class Search:
             result[list(some)] = 1
             yield result
 
-    def _choose(self, state: Gaps, peak: int, left_alone: npt.NDArray[np.bool_], share: float) -> list[int]:
+    def _choose(
+        self, state: Gaps, point: Point, left_alone: npt.NDArray[np.bool_], share: float, most_time: int
+    ) -> list[int]:
         """The best gaps across the fullest position, the best one first; none where none is left."""
+        peak, room = point.peak, most_time - point.time
         gaps = np.flatnonzero(self._across(self._fullest()) & ~left_alone & (state == 0))
         gaps = gaps[self.columns.size[gaps] * SMALLEST >= peak]
         times = self._times(state, gaps)
-        gaps, times = gaps[times >= 0], times[times >= 0]
+        is_possible = (times >= 0) & (times <= room)
+        gaps, times = gaps[is_possible], times[is_possible]
         score = self.columns.size[gaps] / (times + SLACK)
         chosen, freed, best = list[int](), 0, 0.0
         for place in np.lexsort((gaps, self.columns.row[gaps] - self.columns.next[gaps], -score)):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -18,16 +19,18 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import RERUN, TWIN
 from tmmu.planner.arenas import default_arenas
-from tmmu.planner.fit.curve import StepCurve, step_curve
+from tmmu.planner.fit import fit_step as module
+from tmmu.planner.fit.between.points_between import fine_points
+from tmmu.planner.fit.curve import CurvePoint, StepCurve, step_curve
 from tmmu.planner.fit.fit_step import (
-    FEW_NODES,
-    MANY_NODES,
+    NODES,
     FittedStep,
     PlanSettings,
     fit_point,
     fit_step,
     fit_within,
     judge_step,
+    plan_point,
 )
 from tmmu.planner.fit.floor import stack_floor
 from tmmu.planner.fit.forms import LEVERS
@@ -53,24 +56,35 @@ def live_bytes(plan: Plan) -> int:
     return int(plan.metrics["bound_bytes.stack"])
 
 
+SHARDS = [pytest.param(range(first, first + 100), marks=pytest.mark.long) for first in range(0, 10_000, 100)]
+
+
 @pytest.mark.parametrize(
-    "attempts", [60, pytest.param(100, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.long)]
+    "seeds", [(*range(60), *TELLING), pytest.param(range(60, 160), marks=pytest.mark.slow), *SHARDS]
 )
-def test_points_of_random_steps_are_sound_and_mean_the_step(attempts: int) -> None:
+def test_points_of_random_steps_are_sound_and_mean_the_step(seeds: Sequence[int]) -> None:
     again = twins = 0
-    for seed in (*range(attempts), *TELLING):
+    for seed in seeds:
         base = random_step(seed)
         curve = curve_of(base)
         floor = stack_floor(step_facts(base, ARENAS)).bytes
-        for place in {0, len(curve.points) // 2, len(curve.points) - 1}:
-            fitted = judge_step(curve, fit_point(curve, place, SETTINGS), SETTINGS)
+        for point, below in some_points(curve):
+            fitted = judge_step(curve, plan_point(curve, point, below, SETTINGS), SETTINGS)
             assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
             assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
-            assert floor <= live_bytes(fitted.plan) == fitted.live <= curve.points[place].peak, f"seed {seed}"
+            assert floor <= live_bytes(fitted.plan) == fitted.live <= point.peak, f"seed {seed}"
             again += fitted.reruns
             twins += fitted.rewrite.kind.count(TWIN)
-    assert again > attempts
-    assert twins > attempts // 12
+    assert again > len(seeds)
+    assert twins > len(seeds) // 12
+
+
+def some_points(curve: StepCurve) -> Iterator[tuple[CurvePoint, int]]:
+    """The first, the middle and the last, and one between two of the curve; each with the bytes of the next one."""
+    points = list(fine_points(curve, lambda _: False))
+    between = [place for place, point in enumerate(points) if point not in curve.points]
+    for place in {0, len(points) // 2, len(points) - 1, *between[:1]}:
+        yield points[place], points[place + 1].peak if place + 1 < len(points) else 0
 
 
 @pytest.mark.parametrize("name", ["adamw:foreach", "adamw:fused", "sgd"])
@@ -152,16 +166,17 @@ def test_curve_is_the_same_without_compiled_code() -> None:
 def test_point_that_packs_badly_gives_way_to_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points whose live bytes are alike are not planned again, nor those that cannot be better."""
     curve = curve_of(deep_step("adamw:foreach"))
-    real, least = fit_point, len(curve.points) - 1
+    real, least = module.plan_point, len(curve.points) - 1
     before = next(p for p in reversed(range(least)) if curve.points[p].peak * 1000 > curve.points[least].peak * 1001)
     planned: list[int] = []
 
-    def badly_packed(curve: StepCurve, place: int, settings: PlanSettings) -> FittedStep:
-        planned.append(place)
-        fitted = real(curve, place, settings)
-        return fitted if place < least else replace(fitted, live=curve.points[before].peak * 1000 // 1001 - 1)
+    def badly_packed(curve: StepCurve, point: CurvePoint, below: int, settings: PlanSettings) -> FittedStep:
+        planned.append(curve.points.index(point))
+        fitted = real(curve, point, below, settings)
+        is_least = point == curve.points[least]
+        return replace(fitted, live=curve.points[before].peak * 1000 // 1001 - 1) if is_least else fitted
 
-    monkeypatch.setattr("tmmu.planner.fit.fit_step.fit_point", badly_packed)
+    monkeypatch.setattr(module, "plan_point", badly_packed)
     monkeypatch.setattr(FittedStep, "stack_bytes", property(lambda step: bytes_of(curve, step, before)))
     fitted = fit_within(curve, curve.points[least].time, SETTINGS)
     assert fitted is not None
@@ -174,16 +189,15 @@ def bytes_of(curve: StepCurve, step: FittedStep, before: int) -> int:
     return step.live if step.time < curve.points[-1].time else curve.points[before].peak + 1
 
 
-def test_plans_that_miss_what_is_live_by_far_are_searched_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_that_miss_what_is_live_are_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = curve_of(deep_step("adamw:foreach"))
     nodes: list[int] = []
 
-    def loosely_packed(graph: Graph, **options: Any) -> Plan:
+    def counted(graph: Graph, **options: Any) -> Plan:
         nodes.append(options["search_nodes"])
-        plan = prepare_memory(graph, **options)
-        return replace(plan, metrics=plan.metrics | {"bound_bytes.stack": live_bytes(plan) * 100 // 101})
+        return prepare_memory(graph, **options)
 
+    monkeypatch.setattr("tmmu.planner.fit.fit_step.prepare_memory", counted)
     fit_point(curve, 0, SETTINGS)
-    monkeypatch.setattr("tmmu.planner.fit.fit_step.prepare_memory", loosely_packed)
-    fit_point(curve, 0, SETTINGS)
-    assert nodes == [FEW_NODES, MANY_NODES]
+    fit_point(curve, 0, replace(SETTINGS, search_nodes=2 * NODES))
+    assert nodes == [NODES, 2 * NODES]

@@ -1,0 +1,1 @@
+"""What lies between two points of a curve."""
