@@ -33,9 +33,10 @@ from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.limits import DEFAULT_SESSIONS, engine_limits
 from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
-from tmmu.engine.ready_queue import ReadyQueue, queue_of
+from tmmu.engine.queue.ready_queue import ReadyQueue, queue_of
+from tmmu.engine.queue.scheduler import Scheduler
+from tmmu.engine.queue.terms import QueueTerms, queue_terms
 from tmmu.engine.request_runner import RequestRunner, StepRequest
-from tmmu.engine.scheduler import Scheduler
 from tmmu.engine.session import Session
 from tmmu.engine.session_checks import require_no_pause, require_own, require_room, require_session
 from tmmu.engine.source import room_for_source, source_tensor
@@ -156,20 +157,27 @@ class Engine:
 
     # -- sessions
 
-    def open(
+    def open(  # noqa: PLR0913 - what a session is to be, by name
         self,
         max_tokens: int | None = None,
         *,
         source: int | None = None,
         keep: int | str = 0,
         lease: float | None = None,
+        qos: str | None = None,
+        client: str = "",
+        weight: int = 1,
+        priority: int = 0,
+        deadline: float | None = None,
     ) -> Session:
         """A session with room for ``max_tokens``; its bytes are reserved. ``SEGMENT_FULL`` where there is no room.
 
         ``source``: tokens of the longest source that it encodes, by default the engine's ``max_source``. ``keep``:
         bytes for values that ``Session.kept`` holds. ``lease``: seconds after which it is closed if nothing is asked
-        of it, not even a ``heartbeat``. With a host tier this waits for copies that make room, but for no step: where
-        all sessions that are there have one to do, it gets its room when it is first used.
+        of it, not even a ``heartbeat``. The others are the terms on which its requests wait (``QueueTerms``): ``qos``
+        is ``realtime``, ``interactive`` or ``batch``, by the ``deadline`` where none is named. With a host tier this
+        waits for copies that make room, but for no step: where all sessions that are there have one to do, it gets its
+        room when it is first used.
         """
         with self._lock:
             self._require_open()
@@ -183,7 +191,8 @@ class Engine:
                 )
             source_room = room_for_source(self.geometry, source, self.limits.max_source)
             keep_bytes = round_up(bytes_of("keep", keep), self.geometry.alignment)
-            session = self._reserve(self.geometry.capacities_for(tokens, source_room, keep_bytes))
+            terms = queue_terms(qos=qos, client=client, weight=weight, priority=priority, deadline=deadline)
+            session = self._reserve(self.geometry.capacities_for(tokens, source_room, keep_bytes), terms)
         with self._closed_on_failure(session):
             if lease is not None:
                 self._leases.grant(session.capability, lease)
@@ -225,7 +234,7 @@ class Engine:
             with self._lock:
                 require_session(self, session)
                 require_no_pause(session)
-                other = self._reserve(session.capacities)
+                other = self._reserve(session.capacities, session.terms)
             with self._closed_on_failure(other):
                 if self._swapping is not None:
                     self._swapping.require_room(other)
@@ -561,11 +570,11 @@ class Engine:
 
     # -- sizes and checks
 
-    def _reserve(self, capacities: StateLengths) -> Session:
+    def _reserve(self, capacities: StateLengths, terms: QueueTerms) -> Session:
         """A session that has its arena; with a host tier, one that is needed and will get its arena."""
         capability, size = token_hex(16), self.geometry.arena_bytes(capacities)
         arena = f"session {next(_NUMBERS)}"  # errors name it, so it is no secret
-        session = Session(self, capability, arena=arena, capacities=capacities, base=0, arena_bytes=size)
+        session = Session(self, capability, arena=arena, capacities=capacities, base=0, arena_bytes=size, terms=terms)
         if self._swapping is not None:
             self._swapping.open(session)
         else:

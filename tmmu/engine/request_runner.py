@@ -9,7 +9,7 @@ import torch
 
 from tmmu.engine.leases import LeaseTable
 from tmmu.engine.pause.pauses import PauseRequest, Pauses
-from tmmu.engine.scheduler import Request
+from tmmu.engine.queue.scheduler import Request
 from tmmu.engine.session import Session
 from tmmu.engine.steps.step_runner import StepRunner
 from tmmu.errors import TmmuError

@@ -10,6 +10,7 @@ import torch
 from tmmu.engine.arguments import is_whole, tokens_of
 from tmmu.engine.geometry import StateLengths
 from tmmu.engine.kept_values import KeptValues
+from tmmu.engine.queue.terms import QueueTerms
 from tmmu.engine.sampling import Sampling, Suppression
 from tmmu.errors import InvalidConfig, SessionUnknown
 
@@ -25,10 +26,20 @@ class Session:
     """
 
     def __init__(  # noqa: PLR0913 - what a session is made of
-        self, engine: "Engine", capability: str, *, arena: str, capacities: StateLengths, base: int, arena_bytes: int
+        self,
+        engine: "Engine",
+        capability: str,
+        *,
+        arena: str,
+        capacities: StateLengths,
+        base: int,
+        arena_bytes: int,
+        terms: QueueTerms,
     ) -> None:
         self.engine, self.capability, self.arena = engine, capability, arena
         self.capacities, self.base, self.arena_bytes = capacities, base, arena_bytes
+        self.terms = terms
+        """On which its requests wait for steps."""
         self.length = 0
         self.source_length = 0
         """Positions of the source, which ``encode`` has read; 0 before, and of a model without an encoder."""

@@ -18,7 +18,7 @@ from tmmu.engine.capture.step import StepShape
 from tmmu.engine.geometry import StateLengths
 from tmmu.engine.pause.paused_step import PausedStep, UndoImage
 from tmmu.engine.pause.step_names import StepNames
-from tmmu.engine.scheduler import Request
+from tmmu.engine.queue.scheduler import Request
 from tmmu.engine.session import Session
 from tmmu.engine.steps.step_runner import PartOfText, StepRunner
 from tmmu.engine.steps.steps_by_shape import StepsByShape

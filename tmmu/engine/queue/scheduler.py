@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread, current_thread
 from typing import Any, Final, Generic, TypeVar
 
-from tmmu.engine.ready_queue import ReadyQueue
+from tmmu.engine.queue.ready_queue import ReadyQueue
 from tmmu.errors import InvalidConfig
 
 Owner = TypeVar("Owner")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tmmu.engine.ready_queue import ReadyQueue
-from tmmu.engine.scheduler import Request, Scheduler
+from tmmu.engine.queue.ready_queue import ReadyQueue
+from tmmu.engine.queue.scheduler import Request, Scheduler
 from tmmu.errors import InvalidConfig
 
 Item = Request[str, int]

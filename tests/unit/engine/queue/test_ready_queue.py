@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmmu.engine.ready_queue import ReadyQueue
+from tmmu.engine.queue.ready_queue import ReadyQueue
 
 
 def test_first_come_first_served_until_there_are_too_many() -> None:

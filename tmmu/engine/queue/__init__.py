@@ -1,0 +1,1 @@
+"""Who waits for a step, on which terms, and who is next."""
