@@ -220,6 +220,12 @@ class ServerBusy(PlanError):
     code = "SERVER_BUSY"
 
 
+class DeadlineExceeded(PlanError):
+    """A request was not done by its deadline."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
 class HostUnfit(PlanError):
     """A machine is not as a server wants it, and whoever looked said ``--strict``."""
 

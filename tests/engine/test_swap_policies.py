@@ -196,13 +196,13 @@ def test_client_that_gives_up_waiting_for_room_leaves_nothing_behind(model: Any)
             sleep(0.001)
         thread.join(LONG)
         assert isinstance(failures[0], CancelledError)
-        assert len(engine.scheduler._queue) == 0
+        assert len(engine.scheduler.queue) == 0
         holder.close()
         assert list(waiting.generate(prompt, 3, stop=())) == reference_tokens(model, prompt, 3)
         last = engine.open()
         thread = Thread(target=lambda: failures.append(_failure(lambda: last.prefill(prompt))), daemon=True)
         thread.start()
-        while not len(engine.scheduler._queue):
+        while not len(engine.scheduler.queue):
             sleep(0.001)
     thread.join(LONG)  # the engine was closed
     assert isinstance(failures[1], SessionUnknown)

@@ -33,7 +33,7 @@ from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.limits import DEFAULT_SESSIONS, engine_limits
 from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
-from tmmu.engine.queue.ready_queue import ReadyQueue, queue_of
+from tmmu.engine.queue.fair_queue import FairQueue, queue_of
 from tmmu.engine.queue.scheduler import Scheduler
 from tmmu.engine.queue.terms import QueueTerms, queue_terms
 from tmmu.engine.request_runner import RequestRunner, StepRequest
@@ -86,7 +86,7 @@ class Engine:
         ring: int | str | None = None,
         heap: int | str | None = None,
         reserve: int | str = 0,
-        queue: ReadyQueue[StepRequest] | None = None,
+        queue: FairQueue[StepRequest] | None = None,
         clock: Clock = monotonic,
     ) -> None:
         self._device = device_of(device)
@@ -113,7 +113,7 @@ class Engine:
         self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
         self.pauses = self._make_pauses()
         self._leases = LeaseTable(clock_of(clock))
-        self.scheduler = self._make_scheduler(queue_of(queue))
+        self.scheduler = self._make_scheduler(queue_of(queue), clock)
         self._swapping = build_swapping(
             policy=policy,
             host=bytes_of("host", host),
@@ -127,8 +127,8 @@ class Engine:
         if self.stream is not None and self._swapping is not None:
             self.stream.before_piece = self._swapping.wait_for_weights_turn
 
-    def _make_scheduler(self, queue: ReadyQueue[StepRequest]) -> Scheduler[Session, torch.Tensor]:
-        requests = RequestRunner(
+    def _make_scheduler(self, queue: FairQueue[StepRequest], clock: Clock) -> Scheduler[Session, torch.Tensor]:
+        requests = self._requests = RequestRunner(
             lock=self._lock,
             runner=self._runner,
             leases=self._leases,
@@ -143,6 +143,7 @@ class Engine:
             max_batch=self.limits.max_batch,
             queue=queue,
             can_run=self._can_run,
+            clock=clock,
         )
 
     def _make_pauses(self) -> Pauses:
@@ -321,13 +322,18 @@ class Engine:
         self.scheduler.start()
         return request.future
 
-    def enqueue(self, session: Session, tokens: Sequence[int]) -> "Future[torch.Tensor]":
-        """As ``submit``, without that thread: whoever is in ``scheduler.run_until`` runs the step."""
-        return self._submit(session, tokens).future
+    def enqueue(self, session: Session, tokens: Sequence[int], *, due: float | None = None) -> "Future[torch.Tensor]":
+        """As ``submit``, without that thread: whoever is in ``scheduler.run_until`` runs the step.
 
-    def enqueue_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> "Future[torch.Tensor]":
-        """As ``submit_source``, without a thread."""
-        return self._submit_source(session, source).future
+        ``due``: when it is too late, in seconds of the engine's clock, beside the deadline of the session's terms.
+        """
+        return self._submit(session, tokens, due=due).future
+
+    def enqueue_source(
+        self, session: Session, source: Sequence[int] | torch.Tensor, *, due: float | None = None
+    ) -> "Future[torch.Tensor]":
+        """As ``submit_source``, without a thread; ``due`` as of ``enqueue``."""
+        return self._submit_source(session, source, due=due).future
 
     def run_until(self, session: Session, module: str, tokens: Sequence[int], *, is_token: bool) -> PausedStep:
         """Reads tokens up to the end of a module in their last step; ``is_token``: the only one, as ``decode`` does."""
@@ -390,26 +396,38 @@ class Engine:
             request = self._pending.get(session.capability)
         return request is not None and self.scheduler.cancel(request)
 
-    def _submit(self, session: Session, tokens: Sequence[int], *, is_prompt: bool = False) -> StepRequest:
+    def _submit(
+        self, session: Session, tokens: Sequence[int], *, is_prompt: bool = False, due: float | None = None
+    ) -> StepRequest:
         read = tokens_of(tokens)
         with self._lock:
             self._require_readable(session, read)
-            return self._enqueue(session, read, is_prompt=is_prompt or len(read) > 1)
+            return self._enqueue(session, read, is_prompt=is_prompt or len(read) > 1, due=due)
 
-    def _submit_source(self, session: Session, source: Sequence[int] | torch.Tensor) -> StepRequest:
+    def _submit_source(
+        self, session: Session, source: Sequence[int] | torch.Tensor, due: float | None = None
+    ) -> StepRequest:
         with self._lock:
             self._require_free(session)
             tensor = source_tensor(self.subject.source, source, session, self.vocabulary)
-            return self._enqueue(session, (), is_prompt=True, source=tensor)
+            return self._enqueue(session, (), is_prompt=True, source=tensor, due=due)
 
     def _enqueue(
-        self, session: Session, tokens: Sequence[int], *, is_prompt: bool, source: torch.Tensor | None = None
+        self,
+        session: Session,
+        tokens: Sequence[int],
+        *,
+        is_prompt: bool,
+        source: torch.Tensor | None = None,
+        due: float | None = None,
     ) -> StepRequest:
         """A request of a session that may have one; the lock is held."""
-        return self._push(StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source))
+        return self._push(StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source, due=due))
 
     def _push(self, request: StepRequest) -> StepRequest:
         session = request.owner
+        request.terms = session.terms
+        self._requests.count_positions(request)
         self._pending[session.capability] = request
         if self._swapping is not None:
             self._swapping.need(session)

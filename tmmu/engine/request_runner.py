@@ -45,6 +45,16 @@ class RequestRunner:
         self._lock, self._runner, self._leases, self._pauses = lock, runner, leases, pauses
         self._require_ready, self._step = require_ready, step
 
+    def count_positions(self, request: StepRequest) -> None:
+        """Sets how many positions the next step of a request computes; a paused one was counted when it began."""
+        remaining = len(request.tokens) - request.done
+        if request.source is not None:
+            request.positions = self._runner.source_positions(request.source)
+        elif isinstance(request, PauseRequest) and (request.paused is not None or request.is_token):
+            request.positions = int(request.paused is None)
+        else:
+            request.positions = self._runner.next_positions(request.owner, remaining) if request.is_prompt else 1
+
     def read_part(self, request: StepRequest) -> torch.Tensor | None:
         """Runs a part of a prompt, or an encoding; the logits behind it, if it was the last."""
         with self._lock:
@@ -57,10 +67,16 @@ class RequestRunner:
                 return _NO_LOGITS
             with self._step([session]):
                 if isinstance(request, PauseRequest):
-                    return self._pauses.run(request)
+                    logits = self._pauses.run(request)
+                    if logits is None:
+                        self.count_positions(request)
+                    return logits
                 request.done += self._runner.read_part(session, request.tokens[request.done :])
             self._leases.renew(session.capability)
-            return None if request.done < len(request.tokens) else self._runner.logits_of(session).clone()
+            if request.done < len(request.tokens):
+                self.count_positions(request)
+                return None
+            return self._runner.logits_of(session).clone()
 
     def decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
         """One more token of each session; a refusal is a row's own."""

@@ -1,14 +1,13 @@
-"""The ready queue: who waits for a step, and who is next. Pure: it runs nothing and knows no time.
+"""The ready queue of one client: whose turn it is among its own. Pure: it runs nothing and knows no time.
 
-First come, first served; while more than ``overload`` wait, the last to come is served first, since whoever has waited
-long has mostly given up. Nobody starves: whoever was passed by ``patience`` times is next, the longest waiting first.
+What was begun goes on first; then the highest priority, first come, first served; while more than ``overload`` wait,
+the last to come is served first, since whoever has waited long has mostly given up. Nobody starves: whoever was passed
+by ``patience`` times goes before priorities, the longest waiting first.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
-
-from tmmu.errors import InvalidConfig
 
 Item = TypeVar("Item")
 OVERLOAD: Final = 64
@@ -18,6 +17,8 @@ PATIENCE: Final = 16
 @dataclass(slots=True)
 class _Entry(Generic[Item]):
     item: Item
+    priority: int = 0
+    is_begun: bool = False
     passed: int = 0
     """How often others that came later were taken before it."""
 
@@ -26,28 +27,32 @@ class ReadyQueue(Generic[Item]):
     """Items that wait, in the order in which they came.
 
     Bound: an item is taken at the latest by the ``patience + n + 1``-th ``take`` for which it fits, where ``n`` items
-    were there when it came: ``patience`` times others may pass it, and then those alone that came before it.
+    were there when it came: ``patience`` times others may pass it, and then those alone that came before it. What is
+    begun and put back counts as often as it is.
     """
 
     def __init__(self, *, overload: int = OVERLOAD, patience: int = PATIENCE) -> None:
         self.overload, self.patience = overload, patience
         self._entries: list[_Entry[Item]] = []
 
-    def push(self, item: Item) -> None:
+    def push(self, item: Item, priority: int = 0) -> None:
         """Adds an item behind all others."""
-        self._entries.append(_Entry(item))
+        self._entries.append(_Entry(item, priority))
+
+    def put_back(self, item: Item) -> None:
+        """Adds an item that was taken and is not done: it goes on before all others."""
+        self._entries.insert(0, _Entry(item, is_begun=True))
 
     def remove(self, item: Item) -> bool:
         """Takes an item out; false where it does not wait."""
         kept = [entry for entry in self._entries if entry.item is not item]
-        found = len(kept) < len(self._entries)
+        is_found = len(kept) < len(self._entries)
         self._entries = kept
-        return found
+        return is_found
 
-    def first(self) -> Item | None:
-        """The item that is next; ``None`` where nobody waits."""
-        order = self._order()
-        return order[0].item if order else None
+    def first(self, fits: Callable[[Item], bool] = lambda _: True) -> Item | None:
+        """The item that is next of those that fit; ``None`` where none does."""
+        return next((entry.item for entry in self._order() if fits(entry.item)), None)
 
     def take(self, limit: int, fits: Callable[[Item], bool]) -> list[Item]:
         """Up to ``limit`` items that fit, in the order in which they are served; they no longer wait."""
@@ -63,6 +68,11 @@ class ReadyQueue(Generic[Item]):
         self._entries = [entry for entry in self._entries if id(entry) not in taken]
         return [entry.item for entry in chosen]
 
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """All that wait, in the order in which they came."""
+        return tuple(entry.item for entry in self._entries)
+
     def count(self, fits: Callable[[Item], bool]) -> int:
         """How many items fit."""
         return sum(fits(entry.item) for entry in self._entries)
@@ -71,13 +81,10 @@ class ReadyQueue(Generic[Item]):
         return len(self._entries)
 
     def _order(self) -> list[_Entry[Item]]:
-        patient = [entry for entry in self._entries if entry.passed < self.patience]
-        urgent = [entry for entry in self._entries if entry.passed >= self.patience]
-        return urgent + (patient[::-1] if len(self._entries) > self.overload else patient)
-
-
-def queue_of(queue: ReadyQueue[Item] | None) -> ReadyQueue[Item]:
-    """``queue``, by default a new one; ``INVALID_CONFIG`` for what is none."""
-    if queue is not None and not isinstance(queue, ReadyQueue):
-        raise InvalidConfig(f"the queue is {queue!r:.40}", fix="give a ReadyQueue, or none")
-    return ReadyQueue() if queue is None else queue
+        begun = [entry for entry in self._entries if entry.is_begun]
+        waiting = [entry for entry in self._entries if not entry.is_begun]
+        urgent = [entry for entry in waiting if entry.passed >= self.patience]
+        patient = [entry for entry in waiting if entry.passed < self.patience]
+        if len(self._entries) > self.overload:
+            patient.reverse()
+        return begun + urgent + sorted(patient, key=lambda entry: -entry.priority)  # which keeps the order of equals

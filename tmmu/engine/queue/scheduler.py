@@ -2,17 +2,20 @@
 
 A thread that waits for its request, and finds nobody running, runs the queue itself until its own request is done;
 the others wait. So one thread alone has no handover, and many share steps. ``start`` adds a thread that runs whatever
-is there, for those that do not wait (asyncio). Parts of prompts and steps of decoding alternate where both wait.
+is there, for those that do not wait (asyncio). Who is next is the queue's to say (``fair_queue.py``). A request that
+is not done by its deadline ends between two of its steps.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread, current_thread
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
-from tmmu.engine.queue.ready_queue import ReadyQueue
-from tmmu.errors import InvalidConfig
+from tmmu.engine.queue.fair_queue import FairQueue
+from tmmu.engine.queue.terms import DEFAULT_TERMS, QueueTerms
+from tmmu.errors import DeadlineExceeded, InvalidConfig
 
 Owner = TypeVar("Owner")
 Result = TypeVar("Result")
@@ -23,7 +26,9 @@ JOIN_SECONDS: Final = 60.0
 class Request(Generic[Owner, Result]):
     """Tokens that a session is to read. A prompt is read in parts: ``done`` tokens are in the state.
 
-    ``source``: what an encoder reads instead, in one part, as a prompt.
+    ``source``: what an encoder reads instead, in one part, as a prompt. ``positions``: what its next step computes.
+    ``came``, ``since``: seconds of the scheduler's clock when it was submitted, and when it began to wait for its next
+    step; ``waited``: how long it has waited for those that it had. ``due``: when it is too late for another one.
     """
 
     owner: Owner
@@ -31,6 +36,14 @@ class Request(Generic[Owner, Result]):
     is_prompt: bool
     source: Any = None
     done: int = 0
+    terms: QueueTerms = DEFAULT_TERMS
+    positions: int = 1
+    came: float = 0.0
+    since: float = 0.0
+    waited: float = 0.0
+    due: float | None = None
+    is_withdrawn: bool = False
+    """Whether it was cancelled while a part of it ran, behind which it ends."""
     future: "Future[Result]" = field(default_factory=Future)
 
 
@@ -48,14 +61,15 @@ class Scheduler(Generic[Owner, Result]):
         decode: Callable[[Sequence[Request[Owner, Result]]], Sequence[Result | Exception]],
         can_join: Callable[[Request[Owner, Result], Request[Owner, Result]], bool],
         max_batch: int,
-        queue: ReadyQueue[Request[Owner, Result]],
+        queue: FairQueue[Request[Owner, Result]],
         can_run: Callable[[Request[Owner, Result]], bool] = lambda _: True,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._read_part, self._decode, self._can_join, self._can_run = read_part, decode, can_join, can_run
         self.max_batch = max_batch
-        self._queue = queue
-        self._prompt: Request[Owner, Result] | None = None
-        self._decoded_last = False
+        self.queue, self._clock = queue, clock
+        self._batch: list[Request[Owner, Result]] = []
+        """What is in a step now."""
         self._changed = Condition()
         self._runner: Thread | None = None
         """Who runs a step, while somebody does."""
@@ -66,28 +80,38 @@ class Scheduler(Generic[Owner, Result]):
         """Steps that were run, parts of prompts among them."""
         self.rows = 0
         """Rows of the steps that decoded: above their number where requests shared steps."""
+        self.late = 0
+        """Requests that were not done by their deadline."""
+        self.on_step: Callable[[Request[Owner, Result], float], object] = lambda _request, _seconds: None
+        """Told of each request whose step begins, and how long it has waited for it; may not raise or wait."""
 
     @property
     def waiting_requests(self) -> int:
         """Requests that wait for a step."""
-        return len(self._queue)
+        return len(self.queue)
 
     def submit(self, requests: Sequence[Request[Owner, Result]]) -> None:
         """Adds requests; somebody must run them. Once the scheduler is closed they end at once."""
         with self._changed:
-            is_open = self._is_open
+            is_open, now = self._is_open, self._clock()
             for request in requests if is_open else ():
-                self._queue.push(request)
+                request.came = request.since = now
+                request.due = _earlier(request.due, now, request.terms.deadline)
+                self.queue.push(request)
             self._changed.notify_all()
         for request in () if is_open else requests:
             self._end(request)
 
     def cancel(self, request: Request[Owner, Result]) -> bool:
-        """Takes a request out before its next step; false where it is done, or in a step now."""
+        """Takes a request out before its next step; false where it is done, or its only step runs.
+
+        A prompt of which a part runs, or a piece, ends behind that.
+        """
         with self._changed:
-            waits = self._queue.remove(request)
-            if self._prompt is request and self._runner is None:
-                self._prompt, waits = None, True
+            waits = self.queue.remove(request)
+            if not waits and request.is_prompt and any(each is request for each in self._batch):
+                request.is_withdrawn = True
+                return True
         if waits:
             _cancel_future(request.future)
             self.wake()
@@ -121,18 +145,51 @@ class Scheduler(Generic[Owner, Result]):
             is_mine = False
             try:
                 with self._changed:
-                    while not is_over() and (self._runner is not None or not self._has_work()):
+                    while not (is_over() or self._is_late() or (self._runner is None and self._has_work())):
                         self._require_other_runner(thread)
-                        self._changed.wait()
+                        self._changed.wait(self._seconds_to_due())
                     if is_over():
                         return
-                    self._runner, is_mine = thread, True
-                self._run_step()
+                    late = self._take_late()
+                    if not late:
+                        self._runner, is_mine = thread, True
+                self._end_late(late)
+                if is_mine:
+                    self._run_step()
             finally:  # an interruption may come before the step begins
                 if is_mine:
                     with self._changed:
                         self._runner = None if self._runner is thread else self._runner
                         self._changed.notify_all()
+
+    def _is_late(self) -> bool:
+        due = self.queue.next_due
+        return due is not None and due <= self._clock()
+
+    def _seconds_to_due(self) -> float | None:
+        """How long to wait at most before somebody is to be told that it is too late."""
+        due = self.queue.next_due
+        return None if due is None else max(0.0, due - self._clock())
+
+    def _take_late(self) -> list[Request[Owner, Result]]:
+        return self.queue.take_late(self._clock()) if self._is_late() else []
+
+    def _end_late(self, late: Sequence[Request[Owner, Result]]) -> None:
+        """Tells requests that it is too late: outside of the condition, since what is told of it takes locks."""
+        for request in late:
+            self.late += 1
+            self._fail(request, self._lateness(request))
+        if late:
+            self.wake()
+
+    def _lateness(self, request: Request[Owner, Result]) -> DeadlineExceeded:
+        milliseconds = round(1000 * (self._clock() - request.came))
+        return DeadlineExceeded(
+            f"a request of class {request.terms.qos} was not done {milliseconds} ms after it came",
+            fix="give a later deadline, or a higher class",
+            milliseconds=milliseconds,
+            qos=request.terms.qos,
+        )
 
     def _require_other_runner(self, thread: Thread) -> None:
         if self._runner is thread:
@@ -147,15 +204,9 @@ class Scheduler(Generic[Owner, Result]):
 
     def close(self, error: Exception | None = None) -> None:
         """Stops the thread; what waits fails with ``error``, or is cancelled. Closing again does nothing."""
-        waiting: list[Request[Owner, Result]] = []
         with self._changed:
             self._is_open, self._closed_by = False, error
-            while (request := self._queue.first()) is not None:
-                self._queue.remove(request)
-                waiting.append(request)
-            if self._prompt is not None and self._runner is None:
-                waiting.append(self._prompt)
-                self._prompt = None
+            waiting = self.queue.clear()
             worker, self._worker = self._worker, None
             self._changed.notify_all()
         for request in waiting:  # outside of the condition: what is told of it takes locks of its own
@@ -167,11 +218,16 @@ class Scheduler(Generic[Owner, Result]):
     def _work(self) -> None:
         while True:
             with self._changed:
-                while self._is_open and (self._runner is not None or not self._has_work()):
-                    self._changed.wait()
+                while self._is_open and not self._is_late() and (self._runner is not None or not self._has_work()):
+                    self._changed.wait(self._seconds_to_due())
                 if not self._is_open:
                     return
-                self._runner = current_thread()
+                late = self._take_late()
+                if not late:
+                    self._runner = current_thread()
+            self._end_late(late)
+            if late:
+                continue
             try:
                 self._run_step()
             except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
@@ -180,16 +236,13 @@ class Scheduler(Generic[Owner, Result]):
     def _fail_waiting(self, error: BaseException) -> None:
         """Fails whatever waits, since what is next cannot be chosen."""
         with self._changed:
-            waiting = [] if self._prompt is None else [self._prompt]
-            while (request := self._queue.first()) is not None:
-                self._queue.remove(request)
-                waiting.append(request)
+            waiting = self.queue.clear()
         for request in waiting:  # outside of the condition, as in close
             self._fail(request, error)
 
     def _has_work(self) -> bool:
         """Whether a step of any request may run."""
-        return (self._prompt is not None and self._can_run(self._prompt)) or self._queue.count(self._can_run) > 0
+        return self.queue.count(self._can_run) > 0
 
     def _run_step(self) -> None:
         """One step of whatever is next. Nobody else runs meanwhile."""
@@ -206,57 +259,59 @@ class Scheduler(Generic[Owner, Result]):
             if not batch or not (isinstance(error, Exception) or current_thread() is self._worker):
                 raise  # nobody's request failed of it, or the thread of a client is to end
         finally:
-            with self._changed:
-                self._runner = None
-                unfinished = None if self._is_open else self._prompt
-                self._changed.notify_all()
-            if unfinished is not None:  # nobody would read its other parts
-                self._end(unfinished)
+            unfinished = self._end_step(batch)
+            for request in unfinished:  # nobody would read its other parts
+                self._end(request)
+
+    def _end_step(self, batch: Sequence[Request[Owner, Result]]) -> list[Request[Owner, Result]]:
+        """What of a step is not done waits again; the requests that are to end in place of that."""
+        with self._changed:
+            self._batch, self._runner = [], None
+            going_on = [request for request in batch if not request.future.done()]
+            unfinished = [request for request in going_on if request.is_withdrawn or not self._is_open]
+            for request in going_on:
+                if request.is_withdrawn or not self._is_open:
+                    continue
+                request.since = self._clock()
+                self.queue.put_back(request)
+            self._changed.notify_all()
+        return unfinished
 
     def _next_batch(self) -> list[Request[Owner, Result]]:
-        """What runs in the next step: a part of a prompt, or one token of each of some requests, by turns."""
-        kinds = (self._prompt_part, self._decode_batch)
-        for kind in kinds if self._decoded_last else kinds[::-1]:
-            batch = kind()
-            if batch:
-                self._decoded_last = not batch[0].is_prompt
-                return batch
-        return []
-
-    def _prompt_part(self) -> list[Request[Owner, Result]]:
-        if self._prompt is None:
-            prompts = self._queue.take(1, lambda request: request.is_prompt and self._can_run(request))
-            self._prompt = next(iter(prompts), None)
-        return [] if self._prompt is None or not self._can_run(self._prompt) else [self._prompt]
-
-    def _decode_batch(self) -> list[Request[Owner, Result]]:
-        """The next request that decodes, and as many that may join it as make a power of two."""
-        batch = self._queue.take(1, lambda request: not request.is_prompt and self._can_run(request))
-        if not batch:
+        """What runs in the next step: a part of a prompt, or one token of each of some requests."""
+        first = self.queue.take_next(self._clock(), self._can_run)
+        if first is None:
             return []
+        try:
+            batch = [first] if first.is_prompt else [first, *self._take_beside(first)]
+        except BaseException:
+            self.queue.put_back(first)  # it would wait for ever
+            raise
+        self.queue.charge_step(batch)
+        self._batch = batch
+        return batch
+
+    def _take_beside(self, first: Request[Owner, Result]) -> list[Request[Owner, Result]]:
+        """As many that decode with the first as make a power of two."""
 
         def joins(request: Request[Owner, Result]) -> bool:
-            return not request.is_prompt and self._can_run(request) and self._can_join(batch[0], request)
+            return not request.is_prompt and self._can_run(request) and self._can_join(first, request)
 
-        try:
-            rows = min(1 + self._queue.count(joins), self.max_batch)
-            size = 1 << (rows.bit_length() - 1)
-            return batch + self._queue.take(size - 1, joins)
-        except BaseException:
-            self._queue.push(batch[0])  # it would wait for ever
-            raise
+        rows = min(1 + self.queue.count(joins), self.max_batch)
+        return self.queue.take_beside((1 << (rows.bit_length() - 1)) - 1, joins)
 
     def _without_cancelled(self, batch: list[Request[Owner, Result]]) -> list[Request[Owner, Result]]:
         """Without requests whose future was cancelled."""
-        kept = [
+        return [
             request for request in batch if request.future.running() or request.future.set_running_or_notify_cancel()
         ]
-        if self._prompt is not None and self._prompt.future.cancelled():
-            self._prompt = None
-        return kept
 
     def _run(self, batch: list[Request[Owner, Result]]) -> None:
         self.steps += 1
+        now = self._clock()
+        for request in batch:
+            request.waited += now - request.since
+            self.on_step(request, now - request.since)
         if not batch[0].is_prompt:
             self.rows += len(batch)
             for request, result in zip(batch, self._decode(batch), strict=True):
@@ -267,23 +322,20 @@ class Scheduler(Generic[Owner, Result]):
             return
         request = batch[0]
         logits = self._read_part(request)
-        if logits is not None:
-            self._prompt = None
+        with self._changed:
+            is_withdrawn, self._batch = request.is_withdrawn, []
+        if logits is not None and not is_withdrawn:
             request.future.set_result(logits)
 
     def _end(self, request: Request[Owner, Result]) -> None:
-        """The end of a request that a closed scheduler does not run."""
-        if self._closed_by is None:
-            if self._prompt is request:
-                self._prompt = None
+        """The end of a request that was withdrawn, or that a closed scheduler does not run."""
+        if self._closed_by is None or request.is_withdrawn:
             _cancel_future(request.future)
         else:
             self._fail(request, self._closed_by)
         self.wake()
 
     def _fail(self, request: Request[Owner, Result], error: BaseException) -> None:
-        if self._prompt is request:
-            self._prompt = None
         if not request.future.done():
             request.future.set_exception(error)
 
@@ -292,3 +344,9 @@ def _cancel_future(future: "Future[Result]") -> None:
     """Cancels a future, one that runs too: a prompt of which parts are read."""
     if not future.cancel() and not future.done():
         future.set_exception(CancelledError())
+
+
+def _earlier(due: float | None, now: float, seconds: float | None) -> float | None:
+    """The earlier of a time and so many seconds from now; ``None``: no end."""
+    times = [time for time in (due, None if seconds is None else now + seconds) if time is not None]
+    return min(times, default=None)

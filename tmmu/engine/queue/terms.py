@@ -32,6 +32,9 @@ class QueueTerms:
     deadline: float | None = None
 
 
+DEFAULT_TERMS: Final = QueueTerms()
+
+
 def queue_terms(*, qos: str | None, client: str, weight: int, priority: int, deadline: float | None) -> QueueTerms:
     """The terms of a session; without a class its deadline has one. ``INVALID_CONFIG`` for what are none."""
     seconds = None if deadline is None else _deadline_of(deadline)

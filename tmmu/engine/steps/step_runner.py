@@ -65,7 +65,7 @@ class StepRunner:
         A session whose encoding fails has no source.
         """
         positions = self._geometry.source_positions or source.shape[0]
-        shape = EncodingShape(source_length=self._geometry.source_length_for(positions))
+        shape = EncodingShape(source_length=self.source_positions(source))
         device = self._segments.device
         if not self._geometry.source_positions:
             source = torch.nn.functional.pad(source, (0, shape.source_length - positions))
@@ -73,6 +73,10 @@ class StepRunner:
         session.length = session.source_length = 0
         self._steps.step(shape).run(inputs, [self.views_of(session, shape, 0)])
         session.source_length = positions
+
+    def source_positions(self, source: torch.Tensor) -> int:
+        """How many positions the step computes that encodes a source."""
+        return self._geometry.source_length_for(self._geometry.source_positions or source.shape[0])
 
     def read_part(self, session: Session, tokens: Sequence[int]) -> int:
         """Reads the first of these tokens, as many as a step takes; returns their number."""
@@ -92,7 +96,7 @@ class StepRunner:
 
     def prompt_part(self, session: Session, tokens: Sequence[int]) -> PartOfText:
         """The step that reads the first of these tokens, as many as a step takes."""
-        return self._part(session, tokens, self._positions(session, len(tokens)))
+        return self._part(session, tokens, self.next_positions(session, len(tokens)))
 
     def token_part(self, session: Session, token: int) -> PartOfText:
         """The step that decodes one token."""
@@ -145,7 +149,7 @@ class StepRunner:
         for key in [key for key in self._views if key[0] == session.capability]:
             del self._views[key]
 
-    def _positions(self, session: Session, remaining: int) -> int:
+    def next_positions(self, session: Session, remaining: int) -> int:
         """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room.
 
         Of state that recurs nothing is padded: the first step takes as many tokens as fill it, each other one token.

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from threading import Barrier, Event, Thread, get_ident
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from tmmu.engine.queue.ready_queue import ReadyQueue
+from tmmu.engine.queue.fair_queue import FairQueue
 from tmmu.engine.queue.scheduler import Request, Scheduler
-from tmmu.errors import InvalidConfig
+from tmmu.engine.queue.terms import QueueTerms
+from tmmu.errors import DeadlineExceeded, InvalidConfig
 
 Item = Request[str, int]
 
@@ -21,12 +23,14 @@ class Recorded:
         self.log: list[tuple[str, ...]] = []
         self.threads: set[int] = set()
         self.gate: Event | None = None
+        self.now = 0.0
         self.scheduler: Scheduler[str, int] = Scheduler(
             read_part=self.read_part,
             decode=self.decode,
             can_join=lambda first, other: first.owner[0] == other.owner[0],
             max_batch=max_batch,
-            queue=ReadyQueue(),
+            queue=FairQueue(),
+            clock=lambda: self.now,
         )
 
     def read_part(self, request: Item) -> int | None:
@@ -191,7 +195,7 @@ def test_one_thread_runs_its_own_requests_and_many_share_steps() -> None:
     threads = [Thread(target=work, args=(number,)) for number in range(5)]
     for thread in threads:
         thread.start()
-    while len(recorded.scheduler._queue) < 4:  # one runs and is held up; the others have come meanwhile
+    while len(recorded.scheduler.queue) < 4:  # one runs and is held up; the others have come meanwhile
         pass
     recorded.gate.set()
     for thread in threads:
@@ -298,3 +302,110 @@ def test_interruption_before_a_step_begins_leaves_the_queue_to_others(monkeypatc
     others.join(30)
     assert not others.is_alive()
     assert recorded.log == [("b",)]
+
+
+def of_class(request: Item, qos: str, deadline: float | None = None) -> Item:
+    request.terms = QueueTerms(qos=qos, deadline=deadline)  # type: ignore[arg-type]
+    return request
+
+
+def test_higher_class_goes_between_the_parts_of_a_prompt() -> None:
+    recorded = Recorded()
+    long = of_class(prompt("p", 7), "batch")
+    quick = [of_class(decode(f"a{number}"), "realtime") for number in range(2)]
+    original = recorded.scheduler._read_part
+
+    def read_part(request: Item) -> int | None:
+        if quick:
+            recorded.scheduler.submit([quick.pop()])
+        return original(request)
+
+    recorded.scheduler._read_part = read_part
+    assert recorded.wait(long) == [7]
+    assert recorded.log == [("prompt p",), ("a1",), ("prompt p",), ("a0",), ("prompt p",), ("prompt p",)]
+
+
+def test_request_that_is_late_ends_by_its_code_and_others_go_on() -> None:
+    recorded = Recorded()
+    late, later, other = (of_class(decode(name), "realtime", deadline) for name, deadline in
+                          [("a", 0.5), ("b", 2.0), ("c", None)])  # fmt: skip
+    recorded.scheduler.submit([late, later, other])
+    recorded.now = 0.5
+    assert recorded.scheduler.wait([later, other]) == [1, 1]
+    with pytest.raises(DeadlineExceeded) as refusal:
+        recorded.scheduler.wait([late])
+    assert refusal.value.fields["milliseconds"] == 500
+    assert recorded.scheduler.late == 1
+    assert recorded.log == [("b",), ("c",)]
+
+
+def test_prompt_that_is_late_ends_between_two_parts() -> None:
+    recorded = Recorded()
+    original = recorded.scheduler._read_part
+
+    def read_part(request: Item) -> int | None:
+        recorded.now += 1
+        return original(request)
+
+    recorded.scheduler._read_part = read_part
+    long = of_class(prompt("p", 9), "batch", 2.5)
+    with pytest.raises(DeadlineExceeded):
+        recorded.wait(long)
+    assert (long.done, len(recorded.log)) == (6, 3)
+
+
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_late_request_that_may_not_run_wakes_who_waits(has_thread: bool) -> None:
+    recorded = Recorded()
+    recorded.scheduler._clock = monotonic
+    recorded.scheduler._can_run = lambda _: False
+    late = of_class(decode("a"), "realtime", 0.01)
+    recorded.scheduler.submit([late])
+    if has_thread:
+        recorded.scheduler.start()
+        with pytest.raises(DeadlineExceeded):
+            late.future.result(30)
+        recorded.scheduler.close()
+    else:
+        with pytest.raises(DeadlineExceeded):
+            recorded.scheduler.wait([late])
+
+
+def test_prompt_is_cancelled_while_a_part_of_it_runs() -> None:
+    recorded = Recorded()
+    original = recorded.scheduler._read_part
+    cancelled = []
+
+    def read_part(request: Item) -> int | None:
+        if request.done:
+            cancelled.append(recorded.scheduler.cancel(request))
+        return original(request)
+
+    recorded.scheduler._read_part = read_part
+    for tokens in (9, 4):  # behind a part in the middle, and behind the last one
+        long = prompt("p", tokens)
+        with pytest.raises(CancelledError):
+            recorded.wait(long)
+        assert long.done == 4
+        assert not recorded.scheduler.cancel(long)
+    assert cancelled == [True, True]
+    assert recorded.wait(decode("a")) == [1]
+
+
+def test_waiting_is_counted_by_request_and_step() -> None:
+    recorded = Recorded()
+    told: list[tuple[str, float]] = []
+    recorded.scheduler.on_step = lambda request, seconds: told.append((request.owner, seconds))
+    original = recorded.scheduler._read_part
+
+    def read_part(request: Item) -> int | None:
+        recorded.now += 4
+        return original(request)
+
+    recorded.scheduler._read_part = read_part
+    long, token = prompt("p", 4), decode("a")
+    recorded.scheduler.submit([long, token])
+    recorded.now = 1.0
+    recorded.scheduler.wait([long, token])
+    assert told == [("a", 1.0), ("p", 1.0), ("p", 0.0)]
+    assert (token.waited, long.waited) == (1.0, 1.0)

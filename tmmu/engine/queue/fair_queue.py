@@ -1,0 +1,314 @@
+"""The queue of an engine: which class is next, which client of it, and which of that client's requests. Pure.
+
+Classes share steps by weight, and inside a class its clients do, as in start-time fair queueing (Goyal, Vin and Cheng,
+1996): whoever has had the least work for its weight is next; who comes again after a pause begins where the others are,
+and brings neither debt nor credit that is older. Work is counted, not timed: positions that a step computes, and
+``STEP_POSITIONS`` more for the step, which its rows share. Times come in with each call, for escalation and deadlines.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
+
+from tmmu.engine.arguments import is_whole
+from tmmu.engine.queue.ready_queue import OVERLOAD, PATIENCE, ReadyQueue
+from tmmu.engine.queue.terms import CLASSES, QosClass, QueueTerms
+from tmmu.errors import InvalidConfig
+
+STEP_POSITIONS: Final = 32
+"""What a step costs before it computes any position: it reads all weights, whoever is in it."""
+SHARES: Final = (4, 3, 1)
+"""Of realtime, interactive and batch, as the sources have them."""
+ESCALATION_SECONDS: Final = 0.3
+CREDIT_POSITIONS: Final = 64 * STEP_POSITIONS
+"""The most work out of turn for which quiet times save."""
+_SCALE: Final = 1 << 20
+"""Units of virtual time for a position at weight 1: whole numbers, which no order of adding changes."""
+LARGEST_SHARE: Final = 1 << 10
+
+
+class Queued(Protocol):
+    """A request, as far as the queue knows it. ``since``: when it came, or its last part ended. ``due``: see terms.
+
+    ``positions``: what its next step computes of it. Times are seconds.
+    """
+
+    terms: QueueTerms
+    is_prompt: bool
+    positions: int
+    since: float
+    due: float | None
+
+
+Item = TypeVar("Item", bound=Queued)
+
+
+@dataclass(slots=True)
+class _Line(Generic[Item]):
+    """The requests of one client in one class; ``virtual``: the work that it has had, by its weight."""
+
+    waiting: ReadyQueue[Item]
+    weight: int = 1
+    virtual: int = 0
+    is_active: bool = False
+    decoded_last: bool = False
+
+    def next_item(self, fits: Callable[[Item], bool]) -> Item | None:
+        """Parts of prompts and steps of decoding alternate where both wait."""
+
+        def is_turn(item: Item) -> bool:
+            return item.is_prompt is self.decoded_last and fits(item)
+
+        item = self.waiting.first(is_turn)
+        return self.waiting.first(fits) if item is None else item
+
+
+@dataclass(slots=True)
+class _ClassLines(Generic[Item]):
+    """The lines of a class. ``reached``: the virtual time at which a client begins that comes now."""
+
+    share: int
+    rank: int
+    lines: dict[str, _Line[Item]] = field(default_factory=dict)
+    virtual: int = 0
+    reached: int = 0
+    is_active: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate(Generic[Item]):
+    """What a class would serve next."""
+
+    group: _ClassLines[Item]
+    line: _Line[Item]
+    item: Item
+
+
+class FairQueue(Generic[Item]):
+    """Requests that wait. ``shares``: of the classes, in their order; ``escalation``: seconds, ``None``: never.
+
+    Escalation: a request that its class would serve next, and that has waited for so long, goes out of turn, the
+    longest waiting first. Its work counts as its class's own, and all such work together is at most the lowest
+    share's part of all; so shares hold in the long run, and escalation moves turns of a class to where they are missed.
+
+    Bounds, for classes and clients that always have a request which may run: over any stretch, what two classes have
+    had by their shares differs by at most the largest step of each, and what is served out of turn; so too clients of
+    one class by their weights. A client's own requests are served as ``ReadyQueue`` has it.
+    """
+
+    def __init__(
+        self,
+        *,
+        shares: Sequence[int] = SHARES,
+        escalation: float | None = ESCALATION_SECONDS,
+        overload: int = OVERLOAD,
+        patience: int = PATIENCE,
+    ) -> None:
+        self.shares, self.escalation = _shares_of(shares), escalation
+        self._overload, self._patience = overload, patience
+        self._classes: dict[QosClass, _ClassLines[Item]] = {
+            name: _ClassLines(share, rank) for rank, (name, share) in enumerate(zip(CLASSES, self.shares, strict=True))
+        }
+        self._reached = 0
+        self._credit = 0
+        self.escalated = 0
+        """Steps that began out of turn."""
+
+    # -- who waits
+
+    def push(self, item: Item) -> None:
+        """Adds a request behind all others of its client."""
+        line = self._line_of(item)
+        line.weight = item.terms.weight
+        line.waiting.push(item, item.terms.priority)
+
+    def put_back(self, item: Item) -> None:
+        """Adds a request that was taken and is not done: of its client's it is the next of its kind."""
+        self._line_of(item).waiting.put_back(item)
+
+    def remove(self, item: Item) -> bool:
+        """Takes a request out; false where it does not wait."""
+        line = self._classes[item.terms.qos].lines.get(item.terms.client)
+        return line is not None and line.waiting.remove(item)
+
+    def clear(self) -> list[Item]:
+        """Takes all requests out, in no particular order."""
+        waiting = list(self._items())
+        for group in self._classes.values():
+            group.lines.clear()
+        return waiting
+
+    def take_late(self, now: float) -> list[Item]:
+        """Takes out the requests whose deadline has come."""
+        late = [item for item in self._items() if item.due is not None and item.due <= now]
+        for item in late:
+            self.remove(item)
+        return late
+
+    @property
+    def next_due(self) -> float | None:
+        """The nearest deadline of a request that waits."""
+        return min((item.due for item in self._items() if item.due is not None), default=None)
+
+    def count(self, fits: Callable[[Item], bool]) -> int:
+        """How many requests fit."""
+        return sum(fits(item) for item in self._items())
+
+    def count_of(self, qos: QosClass) -> int:
+        """How many requests of a class wait."""
+        return sum(len(line.waiting) for line in self._classes[qos].lines.values())
+
+    def __len__(self) -> int:
+        return sum(self.count_of(qos) for qos in CLASSES)
+
+    def outranks(self, item: Item, can_run: Callable[[Item], bool]) -> bool:
+        """Whether a request of a higher class waits, and may run."""
+        rank = self._classes[item.terms.qos].rank
+        return any(
+            line.waiting.count(can_run)
+            for group in self._classes.values()
+            if group.rank < rank
+            for line in group.lines.values()
+        )
+
+    # -- who is next
+
+    def take_next(self, now: float, can_run: Callable[[Item], bool]) -> Item | None:
+        """The request that is next of those that may run; it no longer waits, and its positions are counted."""
+        fits = self._filter(can_run)
+        self._note_active(fits)
+        candidates = self._candidates(fits)
+        if not candidates:
+            return None
+        due_by_share = min(candidates, key=_by_share)
+        overdue = self._overdue(candidates, now)
+        chosen = due_by_share if overdue is None else overdue
+        self._note_turn(chosen, is_out_of_turn=chosen is not due_by_share, is_contended=len(candidates) > 1)
+        chosen.line.decoded_last = not chosen.item.is_prompt
+        self._take(chosen)
+        return chosen.item
+
+    def take_beside(self, limit: int, fits: Callable[[Item], bool]) -> list[Item]:
+        """Up to ``limit`` requests that fit in the step of one that was taken, each in its turn; positions are counted.
+
+        Classes mix: a row beside others costs them little.
+        """
+        taken: list[Item] = []
+        still_fits = self._filter(fits)
+        while len(taken) < limit and (candidates := self._candidates(still_fits)):
+            chosen = min(candidates, key=_by_share)
+            self._take(chosen)
+            taken.append(chosen.item)
+        return taken
+
+    def charge_step(self, rows: Sequence[Item]) -> None:
+        """Counts what a step costs beside its positions, in equal parts, to the requests that it is made of."""
+        for item in rows:
+            self._charge(item, STEP_POSITIONS * _SCALE // len(rows))
+
+    def _candidates(self, fits: Callable[[Item], bool]) -> list[_Candidate[Item]]:
+        """What each class would serve next, of what fits."""
+        candidates = []
+        for group in self._classes.values():
+            rows = [
+                _Candidate(group, line, item)
+                for line in group.lines.values()
+                if (item := line.next_item(fits)) is not None
+            ]
+            if rows:
+                candidates.append(min(rows, key=lambda row: row.line.virtual))
+        return candidates
+
+    def _filter(self, fits: Callable[[Item], bool]) -> Callable[[Item], bool]:
+        """``fits``, asked once of each request, before anything is taken."""
+        fitting = {id(item) for item in self._items() if fits(item)}
+        return lambda item: id(item) in fitting
+
+    def _note_active(self, can_run: Callable[[Item], bool]) -> None:
+        """Has classes and clients that had nothing to run, and have now, begin where the others are: at the least work
+        that one of those has had that ran or waited at the last step.
+        """
+        self._reached = _reached(self._classes.values(), self._reached)
+        for group in self._classes.values():
+            group.reached = _reached(group.lines.values(), group.reached)
+            for client, line in tuple(group.lines.items()):
+                was_active, line.is_active = line.is_active, line.waiting.first(can_run) is not None
+                if line.is_active and not was_active:
+                    line.virtual = max(line.virtual, group.reached)
+                elif not len(line.waiting) and line.virtual <= group.reached:
+                    del group.lines[client]
+            was_active, group.is_active = group.is_active, any(line.is_active for line in group.lines.values())
+            if group.is_active and not was_active:
+                group.virtual = max(group.virtual, self._reached)
+
+    def _overdue(self, candidates: Sequence[_Candidate[Item]], now: float) -> _Candidate[Item] | None:
+        """The candidate that has waited longest, where it is time, and work out of turn is not too much already."""
+        if self.escalation is None or self._credit < 0:
+            return None
+        oldest = min(candidates, key=lambda each: (each.item.since, each.group.rank))
+        return oldest if now - oldest.item.since >= self.escalation else None
+
+    def _note_turn(self, chosen: _Candidate[Item], *, is_out_of_turn: bool, is_contended: bool) -> None:
+        work = chosen.item.positions + STEP_POSITIONS
+        if is_out_of_turn:
+            self.escalated += 1
+            self._credit -= sum(self.shares) * work
+        elif is_contended:
+            self._credit = min(self._credit + min(self.shares) * work, sum(self.shares) * CREDIT_POSITIONS)
+
+    def _take(self, chosen: _Candidate[Item]) -> None:
+        chosen.line.waiting.take(1, lambda item: item is chosen.item)
+        self._charge(chosen.item, chosen.item.positions * _SCALE)
+
+    def _charge(self, item: Item, units: int) -> None:
+        group, line = self._classes[item.terms.qos], self._line_of(item)
+        group.virtual += units // group.share
+        line.virtual += units // line.weight
+
+    def _line_of(self, item: Item) -> _Line[Item]:
+        """The line of a request's client, a new one where there is none."""
+        group = self._classes[item.terms.qos]
+        line = group.lines.get(item.terms.client)
+        if line is None:
+            queue: ReadyQueue[Item] = ReadyQueue(overload=self._overload, patience=self._patience)
+            line = group.lines[item.terms.client] = _Line(queue, virtual=group.reached)
+        return line
+
+    def _items(self) -> Iterator[Item]:
+        for group in self._classes.values():
+            for line in group.lines.values():
+                yield from line.waiting.items
+
+
+def queue_of(queue: FairQueue[Item] | None) -> FairQueue[Item]:
+    """``queue``, by default a new one; ``INVALID_CONFIG`` for what is none."""
+    if queue is not None and not isinstance(queue, FairQueue):
+        raise InvalidConfig(f"the queue is {queue!r:.40}", fix="give a FairQueue, or none")
+    return FairQueue() if queue is None else queue
+
+
+class _Shared(Protocol):
+    """What has had work: a class, or a client of it."""
+
+    virtual: int
+    is_active: bool
+
+
+def _reached(sharing: Iterable[_Shared], reached: int) -> int:
+    """The least work of those that are active, never less than before."""
+    return max(reached, min((each.virtual for each in sharing if each.is_active), default=reached))
+
+
+def _by_share(candidate: _Candidate[Item]) -> tuple[int, int]:
+    """Which class is next: the one with the least work for its share, of equal ones the higher."""
+    return candidate.group.virtual, candidate.group.rank
+
+
+def _shares_of(shares: Sequence[int]) -> tuple[int, ...]:
+    whole = isinstance(shares, Sequence) and all(is_whole(share) and 1 <= share <= LARGEST_SHARE for share in shares)
+    if not whole or len(shares) != len(CLASSES):
+        raise InvalidConfig(
+            f"shares of classes are {shares!r:.40}",
+            fix=f"give {len(CLASSES)} whole numbers from 1 to {LARGEST_SHARE}, for {', '.join(CLASSES)}",
+        )
+    return tuple(shares)
