@@ -31,6 +31,7 @@ from tmmu.engine.checkpoint import Checkpoint, load_checkpoint
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.limits import DEFAULT_SESSIONS, engine_limits
+from tmmu.engine.pause.parts_in_pieces import PartsInPieces
 from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
 from tmmu.engine.queue.fair_queue import FairQueue, queue_of
@@ -112,6 +113,8 @@ class Engine:
         self._lock, self._is_open = RLock(), True
         self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
         self.pauses = self._make_pauses()
+        can_yield = self.stream is None and not self.geometry.recurs
+        self._pieces = PartsInPieces(self.pauses, self._runner) if can_yield else None
         self._leases = LeaseTable(clock_of(clock))
         self.scheduler = self._make_scheduler(queue_of(queue), clock)
         self._swapping = build_swapping(
@@ -133,6 +136,8 @@ class Engine:
             runner=self._runner,
             leases=self._leases,
             pauses=self.pauses,
+            pieces=self._pieces,
+            must_yield=self._must_yield,
             require_ready=self._require_ready,
             step=self._step,
         )
@@ -262,6 +267,7 @@ class Engine:
         with self._lock:
             if session.capability in self._sessions:  # to the end: an interrupted closing is taken up by the next
                 self.pauses.drop(session)
+                self._drop_begun(session)
                 session.is_open = False
                 self._leases.end(session.capability)
                 self._runner.forget(session)
@@ -450,10 +456,19 @@ class Engine:
             if self._pending.get(session.capability) is not request:
                 return
             del self._pending[session.capability]
+            self._drop_begun(session)
             if request.future.cancelled():
                 self.scheduler.cancel(request)  # by its future: it is in the queue still
             if self._swapping is not None:
                 self._swapping.rest(session)
+
+    def _must_yield(self, request: StepRequest) -> bool:
+        return self.scheduler.must_yield(request)
+
+    def _drop_begun(self, session: Session) -> None:
+        """Gives up a part of a prompt that has yielded, where there is one; the lock is held."""
+        if self._pieces is not None:
+            self._pieces.drop(session)
 
     def _can_run(self, request: StepRequest) -> bool:
         """Whether the state of a session is on the device, or it is refused. Called with the scheduler's lock."""

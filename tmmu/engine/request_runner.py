@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeAlias
 import torch
 
 from tmmu.engine.leases import LeaseTable
+from tmmu.engine.pause.parts_in_pieces import PartsInPieces
 from tmmu.engine.pause.pauses import PauseRequest, Pauses
 from tmmu.engine.queue.scheduler import Request
 from tmmu.engine.session import Session
@@ -29,7 +30,8 @@ class StepBlock(Protocol):
 class RequestRunner:
     """One request or group of rows at a time, under the engine's ``lock``; each renews the leases of its sessions.
 
-    ``require_ready`` raises what a session that cannot run is refused with.
+    ``require_ready`` raises what a session that cannot run is refused with; ``must_yield`` says whether a request is to
+    let others go first. ``pieces``: what reads prompts of class ``batch``; ``None``: they yield between steps alone.
     """
 
     def __init__(  # noqa: PLR0913 - what a request needs, by name
@@ -39,19 +41,24 @@ class RequestRunner:
         runner: StepRunner,
         leases: LeaseTable,
         pauses: Pauses,
+        pieces: PartsInPieces | None,
         require_ready: Callable[[Session], None],
+        must_yield: Callable[[StepRequest], bool],
         step: StepBlock,
     ) -> None:
         self._lock, self._runner, self._leases, self._pauses = lock, runner, leases, pauses
+        self._pieces, self._must_yield = pieces, must_yield
         self._require_ready, self._step = require_ready, step
 
     def count_positions(self, request: StepRequest) -> None:
-        """Sets how many positions the next step of a request computes; a paused one was counted when it began."""
+        """Sets how many positions the next step of a request computes; one that is begun was counted when it was."""
         remaining = len(request.tokens) - request.done
         if request.source is not None:
             request.positions = self._runner.source_positions(request.source)
         elif isinstance(request, PauseRequest) and (request.paused is not None or request.is_token):
             request.positions = int(request.paused is None)
+        elif self._pieces is not None and self._pieces.has_begun(request.owner):
+            request.positions = 0
         else:
             request.positions = self._runner.next_positions(request.owner, remaining) if request.is_prompt else 1
 
@@ -71,12 +78,19 @@ class RequestRunner:
                     if logits is None:
                         self.count_positions(request)
                     return logits
-                request.done += self._runner.read_part(session, request.tokens[request.done :])
+                request.done += self._read_tokens(request)
             self._leases.renew(session.capability)
             if request.done < len(request.tokens):
                 self.count_positions(request)
                 return None
             return self._runner.logits_of(session).clone()
+
+    def _read_tokens(self, request: StepRequest) -> int:
+        """Reads tokens of a prompt, as many as a step takes; 0 where it has let others go first."""
+        session, remaining = request.owner, request.tokens[request.done :]
+        if self._pieces is None or request.terms.qos != "batch":
+            return self._runner.read_part(session, remaining)
+        return self._pieces.read(session, remaining, lambda: self._must_yield(request))
 
     def decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
         """One more token of each session; a refusal is a row's own."""

@@ -98,6 +98,14 @@ class Pauses:
         if session.paused is not None:
             self._end(session.paused)
 
+    def piece_runner(self, shape: StepShape) -> PieceRunner:
+        """What runs the step of a shape in pieces."""
+        return self._pieces_of(shape)[0]
+
+    def inputs_of(self, part: PartOfText) -> dict[str, torch.Tensor]:
+        """What the step of a part takes."""
+        return self._steps.step(part.shape).inputs_of(part.inputs)
+
     def value_names(self, paused: PausedStep) -> tuple[str, ...]:
         """One name of each value that is there."""
         with self._lock:
@@ -144,11 +152,9 @@ class Pauses:
             request.done += self._runner.run_part(session, part)
             return None
         undo = self._undo_image(session)
-        step = self._steps.step(part.shape)
         try:
-            run = pieces.start(
-                step.inputs_of(part.inputs), position, state=self._runner.views_of(session, part.shape, 0)
-            )
+            state = self._runner.views_of(session, part.shape, 0)
+            run = pieces.start(self.inputs_of(part), position, state=state)
         except BaseException:
             undo.put_back()
             raise

@@ -73,6 +73,8 @@ class Scheduler(Generic[Owner, Result]):
         self._changed = Condition()
         self._runner: Thread | None = None
         """Who runs a step, while somebody does."""
+        self._has_news: Callable[[], bool] = _never
+        """What ends the waiting of whoever runs a step."""
         self._worker: Thread | None = None
         self._is_open = True
         self._closed_by: Exception | None = None
@@ -117,6 +119,13 @@ class Scheduler(Generic[Owner, Result]):
             self.wake()
         return waits
 
+    def must_yield(self, request: Request[Owner, Result]) -> bool:
+        """Whether a request whose step may pause lets go: a higher class waits, it is over, or the runner has news."""
+        with self._changed:
+            is_over = request.is_withdrawn or not self._is_open
+            is_over = is_over or (request.due is not None and request.due <= self._clock())
+            return is_over or self._has_news() or self.queue.outranks(request, self._can_run)
+
     def wake(self) -> None:
         """Has everybody who waits look again: a request may run that could not, or is no more."""
         with self._changed:
@@ -152,7 +161,7 @@ class Scheduler(Generic[Owner, Result]):
                         return
                     late = self._take_late()
                     if not late:
-                        self._runner, is_mine = thread, True
+                        self._runner, is_mine, self._has_news = thread, True, is_over
                 self._end_late(late)
                 if is_mine:
                     self._run_step()
@@ -266,7 +275,7 @@ class Scheduler(Generic[Owner, Result]):
     def _end_step(self, batch: Sequence[Request[Owner, Result]]) -> list[Request[Owner, Result]]:
         """What of a step is not done waits again; the requests that are to end in place of that."""
         with self._changed:
-            self._batch, self._runner = [], None
+            self._batch, self._runner, self._has_news = [], None, _never
             going_on = [request for request in batch if not request.future.done()]
             unfinished = [request for request in going_on if request.is_withdrawn or not self._is_open]
             for request in going_on:
@@ -350,3 +359,7 @@ def _earlier(due: float | None, now: float, seconds: float | None) -> float | No
     """The earlier of a time and so many seconds from now; ``None``: no end."""
     times = [time for time in (due, None if seconds is None else now + seconds) if time is not None]
     return min(times, default=None)
+
+
+def _never() -> bool:
+    return False
