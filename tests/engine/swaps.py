@@ -45,6 +45,7 @@ class Owner:
     base: int = 0
     arena_bytes: int = ROOM
     steps: int = 0
+    rank: int = 1
 
     @property
     def lengths(self) -> StateLengths:

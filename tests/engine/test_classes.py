@@ -193,3 +193,22 @@ def test_state_that_recurs_yields_between_steps_alone() -> None:
         assert engine._pieces is None
         with engine.open(qos="batch") as batch, engine.open() as reference:
             assert batch.prefill(PROMPT).equal(reference.prefill(PROMPT))
+
+
+def test_batch_sessions_leave_room_for_who_comes_in_a_higher_class() -> None:
+    options: dict[str, Any] = {"max_tokens": 64, "max_batch": 1, "max_sessions": 4, "clock": TIME}
+    with Engine(model_of("GPT-2"), policy="hold", headroom=0.25, **options) as engine:
+        first = engine.open(qos="realtime")
+        batch = [engine.open(qos="batch") for _ in range(4)]
+        assert [session.is_resident for session in (first, *batch)] == [True, True, True, True, False]
+        first.close()
+        engine._swapping.wait_until_still()  # type: ignore[union-attr]
+        assert not batch[3].is_resident  # its room is kept for the next of that class
+        with engine.open(qos="realtime") as second:
+            assert second.is_resident
+            second.prefill([1, 2])
+    for wrong in (0.5, -0.1, True, "much"):
+        with pytest.raises(InvalidConfig):
+            Engine(model_of("GPT-2"), policy="hold", headroom=wrong, **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="keeps no room"):
+        Engine(model_of("GPT-2"), headroom=0.1, **options)

@@ -66,7 +66,8 @@ class Engine:
     comes back, when (``tmmu.engine.policies``); without one ``lru``, if there is a host tier. ``time_to_live``: seconds
     until an idle session leaves though nobody needs its room. ``ring``: bytes of the device through which the weights
     stream from the host; ``None``: they stay. ``heap``: bytes for sessions, in place of what the budget leaves.
-    ``reserve``: bytes of the device that others keep. ``queue``: who is served next. ``clock``: seconds, for leases and
+    ``reserve``: bytes of the device that others keep. ``headroom``: with ``hold``, the part of the sessions' room that
+    a class keeps from those below it. ``queue``: who is served next. ``clock``: seconds, for leases and
     policies.
     """
 
@@ -84,6 +85,7 @@ class Engine:
         host: int | str = 0,
         policy: str | None = None,
         time_to_live: float = TIME_TO_LIVE,
+        headroom: float = 0.0,
         ring: int | str | None = None,
         heap: int | str | None = None,
         reserve: int | str = 0,
@@ -113,8 +115,7 @@ class Engine:
         self._lock, self._is_open = RLock(), True
         self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
         self.pauses = self._make_pauses()
-        can_yield = self.stream is None and not self.geometry.recurs
-        self._pieces = PartsInPieces(self.pauses, self._runner) if can_yield else None
+        self._pieces = self._make_pieces()
         self._leases = LeaseTable(clock_of(clock))
         self.scheduler = self._make_scheduler(queue_of(queue), clock)
         self._swapping = build_swapping(
@@ -125,6 +126,7 @@ class Engine:
             segments=self.segments,
             clock=clock,
             wake=self.scheduler.wake,
+            headroom=headroom,
         )
         self.host = HostTier(0) if self._swapping is None else self._swapping.host
         if self.stream is not None and self._swapping is not None:
@@ -150,6 +152,11 @@ class Engine:
             can_run=self._can_run,
             clock=clock,
         )
+
+    def _make_pieces(self) -> PartsInPieces | None:
+        """What reads prompts that yield within a step; nothing where steps run as a whole."""
+        can_yield = self.stream is None and not self.geometry.recurs
+        return PartsInPieces(self.pauses, self._runner) if can_yield else None
 
     def _make_pauses(self) -> Pauses:
         return Pauses(

@@ -10,7 +10,7 @@ import torch
 from tmmu.engine.arguments import is_whole, tokens_of
 from tmmu.engine.geometry import StateLengths
 from tmmu.engine.kept_values import KeptValues
-from tmmu.engine.queue.terms import QueueTerms
+from tmmu.engine.queue.terms import CLASSES, QueueTerms
 from tmmu.engine.sampling import Sampling, Suppression
 from tmmu.errors import InvalidConfig, SessionUnknown
 
@@ -55,6 +55,11 @@ class Session:
     def capacity(self) -> int:
         """Tokens for which there is room."""
         return self.capacities.text
+
+    @property
+    def rank(self) -> int:
+        """Of its class; 0 is the highest."""
+        return CLASSES.index(self.terms.qos)
 
     @property
     def lengths(self) -> StateLengths:

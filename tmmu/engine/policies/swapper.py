@@ -28,6 +28,8 @@ from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
 
 PATIENCE: Final = 8
 """Chunks of others after which a direction of the link is due."""
+REMEMBER_NS: Final = 600 * 10**9
+"""How long room is kept for a class of which no session is there."""
 STAYS: Final = 16
 """Times that a session which is needed again while it leaves keeps its room, though somebody waits for room."""
 
@@ -54,7 +56,10 @@ class Rooms(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapLimits:
-    """Bytes of ``device`` and ``host`` tier (``None``: no budget), of a chunk and in flight; the link's rate."""
+    """Bytes of ``device`` and ``host`` tier (``None``: no budget), of a chunk and in flight; the link's rate.
+
+    ``headroom``: bytes of the device that each class keeps from those below it, for ``REMEMBER_NS`` after it was there.
+    """
 
     device: int
     host: int | None = None
@@ -62,10 +67,12 @@ class SwapLimits:
     in_flight: int = 128_000_000
     bytes_per_second: int = 24 * 10**9
     time_to_live_ns: int = 60 * 10**9
+    headroom: int = 0
 
     def check(self) -> None:
         """``INVALID_CONFIG`` for limits with which nothing runs; the arbiter checks its own."""
-        if self.device < 1 or self.bytes_per_second < 1 or self.time_to_live_ns < 1 or (self.host or 0) < 0:
+        sizes = (self.device - 1, self.bytes_per_second - 1, self.time_to_live_ns - 1, self.host or 0, self.headroom)
+        if min(sizes) < 0:
             raise InvalidConfig(
                 f"a device of {self.device} bytes, a host tier of {self.host}, {self.bytes_per_second} bytes a second",
                 fix="give positive numbers",
@@ -88,6 +95,8 @@ class Swapper:
         self._history = WaitHistory()
         self._copied_from: dict[int, int] = {}
         self._stays: dict[int, int] = {}
+        self._seen_ns: dict[int, int] = {}
+        """By rank, when a session of the class was opened or there last."""
         self._opened = self._taken = self._clearing = 0
         self._is_cramped = False
         self.copied_bytes = 0
@@ -99,8 +108,11 @@ class Swapper:
 
     # -- what clients and steps do
 
-    def open(self, room: int, now_ns: int) -> int:
-        """A new session that needs ``room`` bytes of the device; its id. ``SEGMENT_FULL`` where it never fits."""
+    def open(self, room: int, now_ns: int, *, rank: int = 1) -> int:
+        """A new session that needs ``room`` bytes of the device; its id. ``SEGMENT_FULL`` where it never fits.
+
+        ``rank``: of its class.
+        """
         if room > self.limits.device:
             raise SegmentFull(
                 f"a session of {room} bytes does not fit on a device of {self.limits.device}",
@@ -110,7 +122,10 @@ class Swapper:
             )
         number = self._opened
         self._opened += 1
-        view = self._views[number] = SessionView(id=number, room=room, needed_since_ns=now_ns, last_op_ns=now_ns)
+        view = self._views[number] = SessionView(
+            id=number, room=room, rank=rank, needed_since_ns=now_ns, last_op_ns=now_ns
+        )
+        self._seen_ns[rank] = now_ns
         self.missed += is_missed(view)
         return number
 
@@ -269,7 +284,18 @@ class Swapper:
             host_room=None if self.limits.host is None else max(0, self.limits.host - away),
             history=self._history.view(),
             time_to_live_ns=self.limits.time_to_live_ns,
+            bounds=self._bounds(now_ns),
         )
+
+    def _bounds(self, now_ns: int) -> tuple[int, ...]:
+        """By rank, what is left of the device by the classes above that were there lately."""
+        if not self.limits.headroom:
+            return ()
+        for view in self._views.values():
+            self._seen_ns[view.rank] = now_ns
+        ranks = range(max(self._seen_ns, default=0) + 1)
+        lately = [rank in self._seen_ns and now_ns - self._seen_ns[rank] <= REMEMBER_NS for rank in ranks]
+        return tuple(self.limits.device - self.limits.headroom * sum(lately[:rank]) for rank in ranks)
 
     # -- how it is carried out
 

@@ -17,11 +17,13 @@ class SessionView:
 
     ``room``: bytes that it takes of the device. ``live``: bytes of its state, at most ``room``. ``copied``: how many
     of these the host has as they are now. ``landed``: of an arriving session, how many the device has. ``last_op_ns``:
-    when its latest step ended. ``expected_ns``: when its client said that it goes on.
+    when its latest step ended. ``expected_ns``: when its client said that it goes on. ``rank``: of its class, 0 the
+    highest.
     """
 
     id: int
     room: int
+    rank: int = 1
     live: int = 0
     copied: int = 0
     landed: int = 0
@@ -61,6 +63,7 @@ class Situation:
     ``free``: bytes of the device that no session takes. ``clearing``: bytes that will be free without anybody's doing,
     when what was there is overwritten. ``host_room``: bytes of which the host could become the only
     owner; ``None`` where the host tier has no budget. ``history``: per kind of wait the latest lengths, ascending.
+    ``bounds``: by rank, bytes of the device that sessions of this rank and lower classes may have together; empty: all.
     """
 
     now_ns: int
@@ -72,6 +75,7 @@ class Situation:
     history: Mapping[str, tuple[int, ...]]
     time_to_live_ns: int
     clearing: int = 0
+    bounds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

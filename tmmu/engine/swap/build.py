@@ -19,6 +19,8 @@ CHUNK_BYTES: Final = 8 << 20
 IN_FLIGHT_BYTES: Final = 4 * CHUNK_BYTES
 TIME_TO_LIVE: Final = 60.0
 """Seconds that an idle session keeps its room, though nobody needs it."""
+MOST_HEADROOM: Final = 0.4
+"""Two classes keep as much from those below them."""
 LONGEST_TIME: Final = 1e9
 """Seconds: beyond what threads can sleep."""
 
@@ -32,11 +34,14 @@ def build_swapping(  # noqa: PLR0913 - the settings of an engine, by name
     segments: Segments,
     clock: Callable[[], float],
     wake: Callable[[], object],
+    headroom: float = 0.0,
 ) -> SessionSwapping | None:
     """Streams beside the steps of ``segments``, whose data segment sessions share. ``INVALID_CONFIG`` for settings.
 
     Nothing where nobody is to make room for others: without a policy and a host tier of 0 bytes.
     """
+    if headroom and policy != "hold":
+        raise InvalidConfig(f"policy {policy} keeps no room for classes", fix="leave headroom= out, or choose hold")
     time_to_live_ns = int(seconds_of("time_to_live", time_to_live) * NS_PER_SECOND) or 1
     if policy is None and not host:
         return None
@@ -51,6 +56,7 @@ def build_swapping(  # noqa: PLR0913 - the settings of an engine, by name
         chunk=CHUNK_BYTES,
         in_flight=IN_FLIGHT_BYTES,
         time_to_live_ns=time_to_live_ns,
+        headroom=int(segments.data.capacity * _part_of("headroom", headroom)),
     )
     device = memory_device(segments.device)
     tier = HostTier(host, device.registrar)
@@ -64,4 +70,11 @@ def seconds_of(name: str, value: float) -> float:
     """A number of seconds from 0 on; ``INVALID_CONFIG`` for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_TIME:
         raise InvalidConfig(f"{name} is {value!r:.40}", fix="give a number of seconds from 0 on", name=name)
+    return float(value)
+
+
+def _part_of(name: str, value: float) -> float:
+    """A part of the sessions' room; ``INVALID_CONFIG`` for anything but a number from 0 to 0.4."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_HEADROOM:
+        raise InvalidConfig(f"{name} is {value!r:.40}", fix=f"give a number from 0 to {MOST_HEADROOM}", name=name)
     return float(value)

@@ -18,6 +18,10 @@ class StateOwner(Protocol):
     arena_bytes: int
 
     @property
+    def rank(self) -> int:
+        """Of its class; 0 is the highest."""
+
+    @property
     def lengths(self) -> StateLengths:
         """Positions that it has read."""
 

@@ -75,7 +75,7 @@ class SessionSwapping:
         """A session without a state, which is needed. ``SEGMENT_FULL`` where it is larger than the device."""
         with self._changed:
             room = round_up(owner.arena_bytes, self._data.alignment)
-            number = self._swapper.open(room, self._now())
+            number = self._swapper.open(room, self._now(), rank=owner.rank)
             state = SwapState(owner=owner, number=number, room=room, image=StateImage(self._geometry), needs=1)
             self._states[owner.capability] = self._rooms.states[number] = state
             self._advance()

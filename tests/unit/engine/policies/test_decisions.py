@@ -34,6 +34,7 @@ def situation(
     host_room: int | None = None,
     history: Mapping[str, tuple[int, ...]] | None = None,
     rate: int = 10,
+    bounds: tuple[int, ...] = (),
 ) -> Situation:
     """A link of 10 bytes a second: a session takes a second."""
     taken = sum(session.room for session in sessions if session.location != "host")
@@ -46,6 +47,7 @@ def situation(
         host_room=host_room,
         history=history or {},
         time_to_live_ns=100 * S,
+        bounds=bounds,
     )
 
 
@@ -176,6 +178,36 @@ def test_predicted_looks_at_those_waits_alone_that_took_longer_than_this_one_has
 def test_predicted_does_not_know_what_clients_say() -> None:
     sessions = (view(0, "device", 1, expected=90), view(1, "host", 0, expected=20))
     assert moves(decide_predicted(situation(19.5, *sessions))) == ((), ())
+
+
+def test_hold_has_higher_classes_first_as_if_lower_ones_had_come_later() -> None:
+    batch, quick = view(0, "host", needed=10, rank=2), view(1, "host", needed=18, rank=0)
+    assert moves(decide_hold(situation(50, batch, quick, free=10))) == ((), (1,))
+    late = view(1, "host", needed=21, rank=0)
+    assert moves(decide_hold(situation(50, batch, late, free=10))) == ((), (0,))
+
+
+def test_hold_keeps_room_for_higher_classes() -> None:
+    there = (view(0, "device", needed=1, rank=2), view(1, "device", needed=1, rank=2))
+    waiting = (
+        view(2, "host", needed=2, rank=2),
+        view(3, "host", needed=30, rank=1),
+        view(4, "host", needed=30, rank=1),
+    )
+    bounds = (50, 40, 20)
+    assert moves(decide_hold(situation(50, *there, *waiting, free=30, bounds=bounds))) == ((), (3, 4))
+    assert moves(decide_hold(situation(50, *there, *waiting, free=30))) == ((), (2, 3, 4))
+    alone = view(5, "host", needed=2, rank=2, room=30)
+    assert moves(decide_hold(situation(50, alone, free=30, bounds=(30, 20, 10)))) == ((), (5,))
+
+
+def test_hold_lets_a_higher_class_into_its_own_room_past_a_session_that_waits() -> None:
+    there = (view(0, "device", needed=1, rank=2), view(1, "device", needed=1, rank=2))
+    large = view(2, "host", needed=2, rank=2, room=30)
+    quick = [view(number, "host", needed=40, rank=0) for number in (3, 4)]
+    decision = decide_hold(situation(50, *there, large, *quick, free=20, bounds=(40, 40, 30)))
+    assert (moves(decision), decision.ask_again_ns) == (((), (3,)), 60 * S)
+    assert moves(decide_hold(situation(50, *there, large, *quick, free=20))) == ((), ())
 
 
 def test_hold_evicts_nobody_and_fetches_into_free_room() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tmmu.engine.policies.swapper import STAYS, SwapLimits, Swapper
+from tmmu.engine.policies.swapper import REMEMBER_NS, STAYS, SwapLimits, Swapper
 from tmmu.engine.policies.table import POLICIES, SwapPolicy, policy_named
 from tmmu.engine.policies.views import NS_PER_SECOND as S
 from tmmu.engine.policies.views import Decision, Situation
@@ -427,3 +427,17 @@ def test_everybody_runs_once_the_others_wait(policy: SwapPolicy, rows: list[tupl
             clients.settle()
             assert swaps.can_run(view.id)
             swaps.begin_wait(view.id, clients.now)
+
+
+def test_room_is_kept_for_classes_that_were_there_lately() -> None:
+    swaps = swapper(policy="hold", device=40, headroom=8)
+    quick = swaps.open(10, 0, rank=0)
+    assert swaps.situation(0).bounds == (40,)
+    swaps.open(10, 1, rank=2)
+    assert swaps.situation(1).bounds == (40, 32, 32)
+    swaps.open(10, 2, rank=1)
+    assert swaps.situation(2).bounds == (40, 32, 24)
+    swaps.close(quick)
+    assert swaps.situation(2 + REMEMBER_NS).bounds == (40, 32, 24)
+    assert swaps.situation(3 + REMEMBER_NS).bounds == (40, 40, 32)
+    assert swapper(device=40).situation(0).bounds == ()
