@@ -226,6 +226,12 @@ class DeadlineExceeded(PlanError):
     code = "DEADLINE_EXCEEDED"
 
 
+class QuotaExceeded(PlanError):
+    """A client has had all that its key may have for now."""
+
+    code = "QUOTA_EXCEEDED"
+
+
 class HostUnfit(PlanError):
     """A machine is not as a server wants it, and whoever looked said ``--strict``."""
 

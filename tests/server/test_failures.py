@@ -33,9 +33,9 @@ def test_text_that_fails_ends_with_its_error(
     engine, calls = server.engine("ids"), [0]
     original = engine.enqueue
 
-    def enqueue(*arguments: Any) -> Any:
+    def enqueue(*arguments: Any, **options: Any) -> Any:
         calls[0] += 1
-        return original(*arguments) if calls[0] < 4 else fail()
+        return original(*arguments, **options) if calls[0] < 4 else fail()
 
     monkeypatch.setattr(engine, "enqueue", enqueue)
     answer = server.post("completions", body_of(stream=is_stream))

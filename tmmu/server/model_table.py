@@ -1,9 +1,13 @@
 """The models of a server by name, and how much it has taken on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Final
 
 from tmmu.errors import ModelUnknown, ServerBusy
+from tmmu.server.admission.class_slots import ClassSlots
+from tmmu.server.admission.quotas import QuotaTable
+from tmmu.server.admission.request_terms import RequestTerms
 from tmmu.server.metrics import ServerMetrics
 from tmmu.server.served_model import ServedModel
 
@@ -13,14 +17,27 @@ _BUSY: Final = "send the request again a little later"
 class ModelTable:
     """Used by the event loop alone, but for ``models``, which others may read.
 
-    ``texts``: how many texts are generated, or wait for room; at most ``concurrency``.
+    ``headroom``: the part of the ``concurrency`` that each class keeps from those below it while it is there.
     """
 
-    def __init__(self, metrics: ServerMetrics, *, names: Sequence[str], concurrency: int) -> None:
-        self._metrics, self._names, self._concurrency = metrics, tuple(names), concurrency
+    def __init__(
+        self,
+        metrics: ServerMetrics,
+        *,
+        names: Sequence[str],
+        concurrency: int,
+        headroom: float = 0.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._metrics, self._names = metrics, tuple(names)
+        self._slots, self._quotas = ClassSlots(concurrency, headroom, clock), QuotaTable(clock)
         self._models: Mapping[str, ServedModel] = {}
-        self.texts = 0
         self.is_draining = False
+
+    @property
+    def texts(self) -> int:
+        """How many texts are generated, or wait for room; at most ``concurrency``."""
+        return self._slots.taken
 
     def set_models(self, models: Sequence[ServedModel]) -> None:
         """The models are there: from now on requests are answered."""
@@ -53,19 +70,26 @@ class ModelTable:
             raise ServerBusy(f"{name} is not loaded yet", fix=_BUSY)
         return self._models[name]
 
-    def admit(self, model: ServedModel, texts: int, prompt_tokens: int) -> None:
-        """Takes on so many texts. ``SERVER_BUSY`` where that is more than the server takes at once."""
-        if self.texts + texts > self._concurrency:
+    def admit(self, model: ServedModel, texts: int, prompt_tokens: int, *, most: int, terms: RequestTerms) -> None:
+        """Takes on so many texts, of ``most`` tokens at most with their prompts.
+
+        ``QUOTA_EXCEEDED`` where that is more than their client has left, ``SERVER_BUSY`` where the server takes no more
+        of their class at once.
+        """
+        self._quotas.pay(terms.queue.client, terms.rights.quota, most)
+        if not self._slots.take(terms.queue.qos, texts):
+            self._quotas.give_back(terms.queue.client, terms.rights.quota, most)
+            limit = self._slots.limit_of(terms.queue.qos)
             raise ServerBusy(
-                f"{self.texts} texts are under way, {texts} more were asked for, and {self._concurrency} are the most",
+                f"{self.texts} texts are under way, {texts} more were asked for, and {limit} are the most",
                 fix=_BUSY,
                 texts=self.texts,
-                concurrency=self._concurrency,
+                concurrency=limit,
             )
-        self.texts += texts
         self._metrics.note_texts(model.name, texts, prompt_tokens)
 
-    def release(self, model: ServedModel, texts: int) -> None:
-        """The end of so many texts, which were taken on."""
-        self.texts -= texts
+    def release(self, model: ServedModel, texts: int, *, unused: int, terms: RequestTerms) -> None:
+        """The end of so many texts, which were taken on; ``unused`` tokens of those were not computed."""
+        self._slots.give_back(terms.queue.qos, texts)
+        self._quotas.give_back(terms.queue.client, terms.rights.quota, unused)
         self._metrics.note_end_of_texts(model.name, texts)

@@ -72,6 +72,7 @@ def load_model(
     """The model of a folder, which has generated a text of two tokens. ``budget``: bytes of all that it takes."""
     from tmmu.engine.checkpoint import has_encoder, random_model  # noqa: PLC0415 - torch comes with the engine
     from tmmu.engine.engine import Engine  # noqa: PLC0415
+    from tmmu.engine.queue.fair_queue import FairQueue  # noqa: PLC0415
     from tmmu.engine.text import TOKENIZER_FILE, Text  # noqa: PLC0415
 
     text = Text(folder) if (folder / TOKENIZER_FILE).is_file() else None
@@ -85,6 +86,8 @@ def load_model(
         max_sessions=settings.max_sessions,
         max_batch=settings.max_batch,
         policy="hold",  # whoever finds no room waits for it
+        headroom=settings.headroom,
+        queue=FairQueue(shares=settings.class_shares, escalation=settings.escalation_seconds or None),
         reserve=0 if budget is not None else settings.os_reserve + settings.safety_margin,
     )
     try:

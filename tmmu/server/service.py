@@ -49,7 +49,8 @@ class Service:
             raise InvalidConfig("there is no model to serve", fix="give --model NAME=FOLDER")
         self._loaded: list[ServedModel] = []
         self.metrics = ServerMetrics(self._figures)
-        self.models = ModelTable(self.metrics, names=tuple(settings.models), concurrency=settings.concurrency)
+        names, most = tuple(settings.models), settings.concurrency
+        self.models = ModelTable(self.metrics, names=names, concurrency=most, headroom=settings.headroom)
         self._failure: BaseException | None = None
         self._socket = bind_socket(address)
         self.address = ListenAddress(address.host, self._socket.getsockname()[1])

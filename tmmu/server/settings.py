@@ -40,6 +40,7 @@ def _named(name: str) -> str:
 Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Share = Annotated[int, Field(ge=1, le=1 << 10)]
 ModelName = Annotated[str, BeforeValidator(lambda name: _named(str(name)))]
 
 
@@ -61,6 +62,17 @@ class ServerSettings(BaseSettings):
     max_tokens: Count | None = Field(default=None, description="The longest session; none: the model's own longest.")
     max_sessions: Count = Field(default=8, description="Without a budget: the longest sessions with room together.")
     max_batch: Count = Field(default=8, description="Sessions that a step decodes at most.")
+
+    qos: bool = Field(default=True, description="Whether requests have classes; else all are interactive.")
+    class_shares: tuple[Share, Share, Share] = Field(
+        default=(4, 3, 1), description="Of what is computed, for realtime, interactive and batch."
+    )
+    escalation_seconds: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        default=0.3, description="What has waited so long for a step goes out of turn; 0: never."
+    )
+    headroom: Annotated[float, Field(ge=0, le=0.4)] = Field(
+        default=0.1, description="Of room and slots, what each class keeps from those below it while it is there."
+    )
 
     concurrency: Count = Field(default=64, description="Texts that are generated or wait for room, of all clients.")
     connections: Count = Field(default=1000, description="Connections that are open at once.")

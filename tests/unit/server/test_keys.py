@@ -6,6 +6,7 @@ import pytest
 
 from tmmu.errors import InvalidConfig, KeyRefused
 from tmmu.server import keys as module
+from tmmu.server.admission.rights import DEFAULT_RIGHTS, ClientRights
 from tmmu.server.keys import read_keys
 
 FIRST, SECOND = "a" * 16, "b" * 20
@@ -32,6 +33,15 @@ def test_every_key_is_compared_whoever_asks(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(module, "compare_digest", lambda a, b: bool(compared.append(1)) or original(a, b))
     keys.client_of(FIRST)
     assert len(compared) == 2
+
+
+def test_rights_follow_the_key(tmp_path: Path) -> None:
+    keys = ring(tmp_path, f"{FIRST}\n{SECOND} weight=2  class=batch\n")
+    assert keys.rights_of("key-1") == DEFAULT_RIGHTS
+    assert keys.rights_of("key-2") == ClientRights(weight=2, highest="batch")
+    for words in ("weight", "weight=x", "weight=1 weight=2", "quota=1 b"):
+        with pytest.raises(InvalidConfig, match="line 1"):
+            ring(tmp_path, f"{FIRST} {words}\n")
 
 
 @pytest.mark.parametrize(

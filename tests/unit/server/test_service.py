@@ -40,13 +40,16 @@ def test_engine_has_the_settings(
         raise FoundError(model, options)
 
     monkeypatch.setattr(engine, "Engine", refuse)
-    options = {"max_tokens": 5, "max_sessions": 6, "max_batch": 7, "os_reserve": "3MiB", "safety_margin": "2MiB"}
+    options = {"max_tokens": 5, "max_sessions": 6, "max_batch": 7, "os_reserve": "3MiB", "safety_margin": "2MiB",
+               "class_shares": (5, 2, 1), "escalation_seconds": 0, "headroom": 0.25}  # fmt: skip
     with pytest.raises(FoundError) as found:
         load_model("a", folder, load_settings(options), budget=budget, observer=None)  # type: ignore[arg-type]
+    queue: Any = found.value.args[1].pop("queue")
+    assert (queue.shares, queue.escalation) == ((5, 2, 1), None)
     assert found.value.args == (
         folder,
         {
             "device": "cpu", "budget": budget, "max_tokens": 5, "max_sessions": 6, "max_batch": 7,
-            "policy": "hold", "reserve": reserve,
+            "policy": "hold", "headroom": 0.25, "reserve": reserve,
         },
     )  # fmt: skip

@@ -44,6 +44,10 @@ def test_options_go_before_environment_before_file(tmp_path: Path, monkeypatch: 
         ({}, "body_bytes = -1", "body_bytes of the settings file"),
         ({}, "drain_seconds = 0", "drain_seconds"),
         ({}, "colour = 1", "colour"),
+        ({}, "class_shares = [4, 0, 1]", "class_shares"),
+        ({}, "class_shares = [4, 1]", "class_shares"),
+        ({}, "headroom = 0.5", "headroom"),
+        ({}, "escalation_seconds = -1", "escalation_seconds"),
         ({}, "=", "serve.toml"),
     ],
 )
@@ -70,7 +74,8 @@ def test_page_lists_every_setting_with_its_default() -> None:
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
     listed = {cells[0].strip(" `"): cells[-1].strip(" `") for cells in rows}
     assert list(listed) == list(ServerSettings.model_fields)
-    words = {"": {}, "none": None, "what they need": None, "the model's longest": None}
+    words = {"": {}, "none": None, "what they need": None, "the model's longest": None, "on": True,
+             "4, 3, 1": (4, 3, 1)}  # fmt: skip
     for name, default in ServerSettings().model_dump().items():
         text = listed[name]
         is_size = text.endswith("iB")

@@ -1,9 +1,11 @@
-"""The terms on which the requests of a session wait: their class, whose they are, and how long they may take."""
+"""The terms on which the requests of a session wait: their class, whose they are, and how long they may take.
+
+Nothing here imports torch, so that a server knows terms before it has loaded anything.
+"""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from tmmu.engine.arguments import is_whole
 from tmmu.errors import InvalidConfig
 
 QosClass: TypeAlias = Literal["realtime", "interactive", "batch"]
@@ -44,11 +46,12 @@ def queue_terms(*, qos: str | None, client: str, weight: int, priority: int, dea
         raise InvalidConfig(f"the client is {client!r:.40}", fix=f"give a text of at most {LONGEST_NAME} characters")
     _require_between("weight", weight, 1, HEAVIEST)
     _require_between("priority", priority, 0, HIGHEST_PRIORITY)
-    chosen: QosClass = _class_by(seconds) if qos is None else qos
+    chosen: QosClass = class_by_deadline(seconds) if qos is None else qos
     return QueueTerms(qos=chosen, client=client, weight=weight, priority=priority, deadline=seconds)
 
 
-def _class_by(deadline: float | None) -> QosClass:
+def class_by_deadline(deadline: float | None) -> QosClass:
+    """The class of who names none, by a deadline in seconds, if there is one."""
     if deadline is None:
         return "interactive"
     if deadline <= REALTIME_SECONDS:
@@ -63,7 +66,7 @@ def _deadline_of(deadline: float) -> float:
 
 
 def _require_between(name: str, value: int, lowest: int, highest: int) -> None:
-    if not is_whole(value) or not lowest <= value <= highest:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise InvalidConfig(
             f"{name} is {value!r:.40}", fix=f"give a whole number from {lowest} to {highest}", name=name
         )

@@ -21,7 +21,10 @@ class ChoiceText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm(ABC):
-    """How requests to one path are answered. ``has_usage``: chunks have that field, which the last one fills."""
+    """How requests to one path are answered. ``has_usage``: chunks have that field, which the last one fills.
+
+    ``tier``: what OpenAI's API calls the class that a request has, where it named one.
+    """
 
     prefix: ClassVar[str]
     """Of ids."""
@@ -30,6 +33,7 @@ class AnswerForm(ABC):
 
     model: str
     has_usage: bool
+    tier: str | None = None
     number: str = field(default_factory=lambda: token_hex(12))
     created: int = field(default_factory=lambda: int(time()))
 
@@ -72,7 +76,8 @@ class AnswerForm(ABC):
 
     def _answer(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         name = f"{self.prefix}-{self.number}"
-        return {"id": name, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        answer = {"id": name, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        return answer if self.tier is None else answer | {"service_tier": self.tier}
 
 
 class CompletionForm(AnswerForm):

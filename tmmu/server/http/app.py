@@ -19,6 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tmmu.errors import InternalError, InvalidRequest, KeyRefused, RequestTooLarge, TmmuError
+from tmmu.server.admission.request_terms import CLASS_HEADER
+from tmmu.server.admission.rights import DEFAULT_RIGHTS
 from tmmu.server.http.completions import CompletionDoor
 from tmmu.server.http.refusals import error_object, error_response
 from tmmu.server.keys import KeyRing
@@ -104,7 +106,7 @@ class RequestGate:
         headers, begin = Headers(scope=scope), perf_counter()
         trace = continue_trace(headers.get("traceparent"))
         fields: dict[str, Any] = {"trace": trace.trace, "span": trace.span, "parent": trace.parent or None}
-        scope.setdefault("state", {})["log"] = fields
+        scope.setdefault("state", {}).update(log=fields, rights=DEFAULT_RIGHTS)
         status = CLIENT_GONE
 
         async def send_named(message: Message) -> None:
@@ -112,6 +114,7 @@ class RequestGate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 named = [(b"traceparent", trace.traceparent.encode()), (b"x-request-id", trace.span.encode())]
+                named += [(CLASS_HEADER.encode(), fields["class"].encode())] if "class" in fields else []
                 message = {**message, "headers": [*message["headers"], *named]}
             await send(message)
 
@@ -137,6 +140,8 @@ class RequestGate:
             _require_size(scope, self._context.settings.header_bytes)
             if scope["path"] not in OPEN_PATHS:
                 self._check(headers, fields)
+                if self._context.keys is not None:
+                    scope["state"]["rights"] = self._context.keys.rights_of(fields["client"])
         except TmmuError as error:
             fields["code"] = error.code
             await error_response(error)(scope, receive, send)

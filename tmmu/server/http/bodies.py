@@ -93,7 +93,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     prompt_cache_retention: Unsupported = _NOTHING
     reasoning_effort: Unsupported = _NOTHING
     response_format: Unsupported = _NOTHING
-    service_tier: Unsupported = _NOTHING
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     store: Unsupported = _NOTHING
     tool_choice: Unsupported = _NOTHING
     tools: Unsupported = _NOTHING
@@ -115,7 +115,6 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "include_obfuscation": (False,),
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none", "auto"),
     "tools": ([],),

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tmmu.errors import ServerBusy, TmmuError
+from tmmu.server.admission.request_terms import RequestTerms, read_terms
 from tmmu.server.http.answers import AnswerForm, ChatForm, ChoiceText, CompletionForm, usage_of
 from tmmu.server.http.bodies import ChatBody, CompletionBody, GenerationBody, decode_body
 from tmmu.server.http.event_stream import EventStream
@@ -54,13 +56,15 @@ class CompletionDoor:
         return await self._answer(request, CHAT)
 
     async def _answer(self, request: Request, kind: RequestKind[Body]) -> Response:
+        came = monotonic()
         body = decode_body(await read_body(request, self._settings), kind.body)
         model = self._models.find(body.model)
+        terms = self._terms_of(request, body, came)
         read = await asyncio.to_thread(kind.read, body, model, self._settings)
         request.state.log |= {"model": model.name, "prompt_tokens": read.prompt_tokens, "texts": read.texts}
-        run = _Run(self._models, model, read, request.state.log)
+        run = _Run(self._models, model, read, terms, request.state.log)
         has_usage = body.stream_options is not None and body.stream_options.include_usage
-        form = kind.form(model=model.name, has_usage=has_usage)
+        form = kind.form(model=model.name, has_usage=has_usage, tier=terms.tier if _tier_of(body) else None)
         run.begin(body)
         try:
             if not body.stream:
@@ -74,20 +78,36 @@ class CompletionDoor:
         stream = run.stream(first, form, has_usage=has_usage)
         return EventStream(stream, run.end, send_seconds=self._settings.send_seconds)
 
+    def _terms_of(self, request: Request, body: GenerationBody, came: float) -> RequestTerms:
+        """The terms of a request; its class is in the log, and a header of the answer."""
+        terms = read_terms(
+            request.headers,
+            _tier_of(body),
+            client=request.state.log.get("client", ""),
+            rights=request.state.rights,
+            came=came,
+            has_classes=self._settings.qos,
+        )
+        request.state.log["class"] = terms.queue.qos
+        return terms
+
 
 class _Run:
     """One request that was admitted, until ``end``."""
 
-    def __init__(self, models: ModelTable, model: ServedModel, read: ReadRequest, log: dict[str, Any]) -> None:
-        self._models, self._model, self._read, self._log = models, model, read, log
+    def __init__(
+        self, models: ModelTable, model: ServedModel, read: ReadRequest, terms: RequestTerms, log: dict[str, Any]
+    ) -> None:
+        self._models, self._model, self._read, self._terms, self._log = models, model, read, terms, log
         self._events = TextEvents(model, read.texts)
         self._choices = [ChoiceText() for _ in range(read.texts)]
         self._is_over = False
 
     def begin(self, body: GenerationBody) -> None:
         """Admits the request and has its jobs run. ``SERVER_BUSY`` where there are as many as the server takes."""
-        jobs = jobs_of(body, self._read, self._events.put)
-        self._models.admit(self._model, self._read.texts, self._read.prompt_tokens)
+        read = self._read
+        jobs = jobs_of(body, read, self._events.put, self._terms)
+        self._models.admit(self._model, read.texts, read.prompt_tokens, most=read.most_tokens, terms=self._terms)
         self._events.start(jobs)
 
     async def collect(self) -> list[ChoiceText]:
@@ -130,11 +150,12 @@ class _Run:
             return
         self._is_over = True
         self._events.cancel()
-        self._log["completion_tokens"] = sum(choice.tokens for choice in self._choices)
+        completion = self._log["completion_tokens"] = sum(choice.tokens for choice in self._choices)
+        unused = self._read.most_tokens - self._read.prompt_tokens - completion
         try:
             await asyncio.shield(self._events.drain())
         finally:
-            self._models.release(self._model, self._read.texts)
+            self._models.release(self._model, self._read.texts, unused=unused, terms=self._terms)
 
     def _note(self, event: TextEvent) -> None:
         choice = self._choices[event.choice]
@@ -150,6 +171,10 @@ class _Run:
         if isinstance(event, TextEnd):
             return [form.end_chunk(event.choice, event.reason or "length")]
         return [form.text_chunk(event.choice, event.text)] if event.text else []
+
+
+def _tier_of(body: GenerationBody) -> str | None:
+    return body.service_tier if isinstance(body, ChatBody) else None
 
 
 def _line(chunk: dict[str, Any]) -> bytes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tmmu.errors import InvalidRequest
+from tmmu.server.admission.request_terms import RequestTerms
 from tmmu.server.http.bodies import ChatBody, ChatMessage, CompletionBody, GenerationBody
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
@@ -26,6 +27,11 @@ class ReadRequest:
     def texts(self) -> int:
         """Texts of the whole answer."""
         return len(self.prompts) * self.choices
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of all prompts and of the longest answers to them."""
+        return self.prompt_tokens + self.choices * sum(self.limits)
 
     @property
     def prompt_tokens(self) -> int:
@@ -65,7 +71,9 @@ def read_chat(body: ChatBody, model: ServedModel, settings: ServerSettings) -> R
     return _fit(body, model, [tokens], body.max_completion_tokens or body.max_tokens)
 
 
-def jobs_of(body: GenerationBody, read: ReadRequest, on_event: Callable[[TextEvent], object]) -> list[GenerationJob]:
+def jobs_of(
+    body: GenerationBody, read: ReadRequest, on_event: Callable[[TextEvent], object], terms: RequestTerms
+) -> list[GenerationJob]:
     """The jobs of a request; choices are numbered prompt by prompt."""
     from tmmu.engine.sampling import Sampling  # noqa: PLC0415 - torch comes with the engine
 
@@ -87,6 +95,8 @@ def jobs_of(body: GenerationBody, read: ReadRequest, on_event: Callable[[TextEve
             stop_tokens=tuple(body.stop_token_ids or ()),
             stops=_stops_of(body),
             on_event=on_event,
+            terms=terms.queue,
+            due=terms.due,
         )
         for number, (prompt, limit) in enumerate(zip(read.prompts, read.limits, strict=True))
     ]

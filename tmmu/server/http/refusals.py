@@ -7,12 +7,14 @@ import msgspec
 from starlette.responses import Response
 
 from tmmu.errors import (
+    DeadlineExceeded,
     DeviceMemory,
     InvalidConfig,
     InvalidRequest,
     KeyRefused,
     ModelUnknown,
     PromptTooLong,
+    QuotaExceeded,
     RequestTimeout,
     RequestTooLarge,
     SegmentFull,
@@ -21,6 +23,8 @@ from tmmu.errors import (
 )
 
 RETRY_SECONDS: Final = 1
+NO_RETRY: Final[Mapping[str, str]] = {"x-should-retry": "false"}
+"""What OpenAI's client looks at, which else sends again what is too late or too large."""
 STATUSES: Final[Mapping[type[TmmuError], tuple[int, str]]] = {
     InvalidConfig: (400, "invalid_request_error"),
     InvalidRequest: (400, "invalid_request_error"),
@@ -29,6 +33,8 @@ STATUSES: Final[Mapping[type[TmmuError], tuple[int, str]]] = {
     ModelUnknown: (404, "not_found_error"),
     RequestTimeout: (408, "invalid_request_error"),
     RequestTooLarge: (413, "invalid_request_error"),
+    QuotaExceeded: (429, "rate_limit_error"),
+    DeadlineExceeded: (504, "server_error"),
     ServerBusy: (503, "server_error"),
     SegmentFull: (503, "server_error"),
     DeviceMemory: (503, "server_error"),
@@ -48,10 +54,17 @@ def error_object(error: TmmuError) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": error.fields.get("param"), "code": error.code}}
 
 
+def _retry_headers(status: int, error: TmmuError) -> dict[str, str]:
+    seconds = error.fields.get("retry_seconds", RETRY_SECONDS)
+    if status == 503 or (status == 429 and seconds):
+        return {"retry-after": str(seconds)}
+    return dict(NO_RETRY) if status in (429, 504) else {}
+
+
 def error_response(error: TmmuError) -> Response:
     """The whole answer to a request that is refused."""
     status, _ = status_of(error)
-    headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
+    headers = _retry_headers(status, error)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status in (408, 413):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from tmmu.engine.queue.terms import DEFAULT_TERMS, QueueTerms
 from tmmu.errors import TmmuError
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class GenerationJob:
 
     Their numbers begin with ``first_choice``. ``stop_tokens`` end a text beside the model's own end, ``stops`` too,
     which are texts. ``seed`` is that of the first choice; ``None``: drawn anew. ``on_event`` is called by the loop's
-    thread, for each token and once for the end of each choice, whatever happens; it may not raise or wait.
+    thread, for each token and once for the end of each choice, whatever happens; it may not raise or wait. ``terms``:
+    how its steps wait; ``due``: when it is too late for another token, in seconds of the engine's clock.
     """
 
     prompt: tuple[int, ...]
@@ -54,6 +56,8 @@ class GenerationJob:
     stop_tokens: tuple[int, ...]
     stops: tuple[str, ...]
     on_event: Callable[[TextEvent], object]
+    terms: QueueTerms = DEFAULT_TERMS
+    due: float | None = None
     came: float = field(default_factory=monotonic)
     """Seconds of the monotonic clock."""
     is_cancelled: bool = False

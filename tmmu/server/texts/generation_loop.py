@@ -152,7 +152,11 @@ class GenerationLoop:
         """A session for a choice that is to read the prompt itself."""
         tokens = len(self._engine.start) + job.max_new_tokens if self._encodes else len(job.prompt) + job.max_new_tokens
         session = self._engine.open(
-            min(tokens, self._engine.limits.max_tokens), source=len(job.prompt) if self._encodes else None
+            min(tokens, self._engine.limits.max_tokens),
+            source=len(job.prompt) if self._encodes else None,
+            qos=job.terms.qos,
+            client=job.terms.client,
+            weight=job.terms.weight,
         )
         return self._add(_Track(job, index, session, None))
 
@@ -164,9 +168,9 @@ class GenerationLoop:
     def _read_prompt(self, track: _Track) -> None:
         job = track.job
         if self._encodes:
-            self._wait_for(track, self._engine.enqueue_source(track.session, job.prompt))
+            self._wait_for(track, self._engine.enqueue_source(track.session, job.prompt, due=job.due))
         else:
-            self._wait_for(track, self._engine.enqueue(track.session, job.prompt))
+            self._wait_for(track, self._engine.enqueue(track.session, job.prompt, due=job.due))
 
     def _wait_for(self, track: _Track, future: "Future[torch.Tensor]") -> None:
         track.future = future
@@ -185,7 +189,7 @@ class GenerationLoop:
         logits = track.future.result()
         if self._encodes and not track.is_encoded:
             track.is_encoded = True
-            self._wait_for(track, self._engine.enqueue(track.session, self._engine.start))
+            self._wait_for(track, self._engine.enqueue(track.session, self._engine.start, due=track.job.due))
             return
         if track.generation is None:
             self._begin_text(track)
@@ -226,7 +230,7 @@ class GenerationLoop:
         text = track.writer.add(token)
         goes_on = track.generation.goes_on and not track.writer.is_over
         if goes_on:
-            self._wait_for(track, self._engine.enqueue(track.session, [token]))
+            self._wait_for(track, self._engine.enqueue(track.session, [token], due=track.job.due))
         else:
             text += track.writer.flush()
         track.job.on_event(TextPiece(choice=track.choice, text=text, tokens=track.tokens))

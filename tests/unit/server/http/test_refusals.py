@@ -25,10 +25,18 @@ def test_statuses_are_those_of_the_page(kind: type[TmmuError]) -> None:
     error = kind("what it is", fix="what to do")
     response = error_response(error)
     assert response.status_code == page().get(error.code, 500) == status_of(error)[0]
-    assert ("retry-after" in response.headers) == (response.status_code == 503)
+    assert ("retry-after" in response.headers) == (response.status_code in (429, 503))
+    assert ("x-should-retry" in response.headers) == (response.status_code == 504)
     body = json.loads(bytes(response.body))["error"]
     assert body == {"message": "what it is (what to do)", "type": body["type"], "param": None, "code": error.code}
 
 
 def test_page_lists_every_cause_that_a_client_can_mend_or_wait_for() -> None:
     assert set(page()) == {kind.code for kind in STATUSES} | {"INTERNAL"}
+
+
+def test_request_that_never_has_its_quota_is_not_to_be_sent_again() -> None:
+    later = error_response(errors.QuotaExceeded("much", retry_seconds=7))
+    never = error_response(errors.QuotaExceeded("too much", retry_seconds=0))
+    assert later.headers["retry-after"] == "7"
+    assert ("retry-after" in never.headers, never.headers["x-should-retry"]) == (False, "false")
