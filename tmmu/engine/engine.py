@@ -108,7 +108,7 @@ class Engine:
             reserve=reserve,
         )
         self.vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
-        built = build_steps(self.subject, self.limits, checkpoint, self._device)
+        built = build_steps(self.subject, self.limits, checkpoint, self._device, clock_of(clock))
         self._steps, self.segments, self.stream = built.steps, built.segments, built.stream
         self.prefill_buckets = built.buckets
         self._runner = StepRunner(self._steps, self.segments, self.prefill_buckets)
@@ -116,7 +116,7 @@ class Engine:
         self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
         self.pauses = self._make_pauses()
         self._pieces = self._make_pieces()
-        self._leases = LeaseTable(clock_of(clock))
+        self._leases = LeaseTable(clock)
         self.scheduler = self._make_scheduler(queue_of(queue), clock)
         self._swapping = build_swapping(
             policy=policy,
@@ -579,6 +579,11 @@ class Engine:
     def shape_hits(self) -> int:
         """Runs of steps whose shape was bound already, pieces of paused ones not among them."""
         return self._steps.hits
+
+    @property
+    def lookup_seconds(self) -> float:
+        """Seconds of the clock in which shapes were planned, judged and bound."""
+        return self._steps.lookup_seconds
 
     @property
     def sessions(self) -> tuple[Session, ...]:

@@ -4,17 +4,20 @@ Names begin with ``tmmu_``. Times are seconds, sizes bytes. Requests and texts a
 engine knows is read when somebody asks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tmmu.engine.queue.terms import CLASSES, QosClass
 from tmmu.server.engine_figures import EngineFigures
+from tmmu.server.spans import Stage
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+STAGE_BUCKETS: Final = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 TOKEN_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
@@ -32,6 +35,20 @@ class ServerMetrics:
             "From the headers to the end.",
             ("path",),
             buckets=REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self._stages = Histogram(
+            "tmmu_stage_seconds",
+            "What requests took in each stage.",
+            ("stage",),
+            buckets=STAGE_BUCKETS,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "tmmu_queue_seconds",
+            "How long requests waited for a step.",
+            ("model", "class"),
+            buckets=STAGE_BUCKETS,
             registry=registry,
         )
         self._texts = Gauge("tmmu_texts", "Texts that are generated or wait for room.", ("model",), registry=registry)
@@ -54,6 +71,11 @@ class ServerMetrics:
         """A request was answered, so many seconds after its headers were there."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
+
+    def note_stages(self, stages: Mapping[Stage, float]) -> None:
+        """A request has ended that was so long in its stages."""
+        for stage, seconds in stages.items():
+            self._stages.labels(stage).observe(seconds)
 
     def note_refusal(self, code: str) -> None:
         """A request was refused, before its answer or in it."""
@@ -82,6 +104,7 @@ class ServerMetrics:
             tokens=self._tokens.labels(model),
             first=self._first.labels(model),
             following=self._next.labels(model),
+            queue={qos: self._queue.labels(model, qos) for qos in CLASSES},
         )
 
     def page(self) -> bytes:
@@ -102,9 +125,10 @@ class ModelMetrics:
         tokens: Counter,
         first: Histogram,
         following: Histogram,
+        queue: Mapping[QosClass, Histogram],
     ) -> None:
         self._current, self._opened, self._closed, self._lifetimes = current, opened, closed, lifetimes
-        self._tokens, self._first, self._following = tokens, first, following
+        self._tokens, self._first, self._following, self._queue = tokens, first, following, queue
 
     def session_opened(self) -> None:
         """A session was opened."""
@@ -126,6 +150,10 @@ class ModelMetrics:
         """A text has another token, so many seconds after the one before."""
         self._tokens.inc()
         self._following.observe(seconds)
+
+    def step_begins(self, qos: QosClass, seconds: float) -> None:
+        """A step of a request of this class begins, for which it has waited so many seconds."""
+        self._queue[qos].observe(seconds)
 
 
 class _EngineCollector(Collector):

@@ -1,7 +1,8 @@
 """The steps of a checkpoint: the largest planned, segments made for them, none bound yet."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 
 import torch
 
@@ -25,14 +26,20 @@ class BuiltSteps:
     buckets: tuple[int, ...]
 
 
-def build_steps(subject: StepModel, limits: EngineLimits, checkpoint: Checkpoint, device: torch.device) -> BuiltSteps:
+def build_steps(
+    subject: StepModel,
+    limits: EngineLimits,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    clock: Callable[[], float] = monotonic,
+) -> BuiltSteps:
     """Steps and segments of an engine; ``DEVICE_MEMORY`` and ``ARENA_TOO_SMALL`` where they do not fit."""
     largest = largest_steps(subject, limits)
     stream = None if limits.ring is None else _stream_of(subject, largest, limits.ring, device)
     sized = sized_steps(subject, limits, largest, device, streamed=None if stream is None else stream.ring.bytes)
     segments = Segments(sized.segments, device)
     keys = weight_keys(checkpoint) if stream is None else {}
-    steps = StepsByShape(subject, segments, checkpoint.weights, keys, stream)
+    steps = StepsByShape(subject, segments, checkpoint.weights, keys, stream=stream, clock=clock)
     for shape, planned in sized.steps.items():
         steps.keep(shape, planned)
     return BuiltSteps(steps=steps, segments=segments, stream=stream, buckets=sized.buckets)

@@ -4,7 +4,7 @@ All of them share the text segment, weight by weight, and the stack, in turn. No
 each run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -119,21 +119,26 @@ def _windows_by_row(executor: Executor, rows: int) -> list[list[tuple[str, State
 class StepsByShape:
     """Steps by shape, in segments that they share. ``weights`` by name, and the content key of each.
 
-    ``stream``: what moves the weights past the steps; ``None``: they lie in the text segment.
+    ``stream``: what moves the weights past the steps; ``None``: they lie in the text segment. ``clock``: seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what steps are made of
         self,
         subject: StepModel,
         segments: Segments,
         weights: Mapping[str, torch.Tensor],
         weight_keys: Mapping[str, bytes],
-        stream: WeightStream | None = None,
+        *,
+        stream: WeightStream | None,
+        clock: Callable[[], float],
     ) -> None:
         self.subject, self.segments, self._stream = subject, segments, stream
         self._weights, self._weight_keys = weights, weight_keys
         self._planned: dict[Shape, PlannedStep] = {}
         self._bound: dict[Shape, BoundStep] = {}
+        self._clock = clock
+        self.lookup_seconds = 0.0
+        """What steps have taken that were not there when they were looked up: planning, judging, binding."""
         self.summaries: dict[Shape, StepSummary] = {}
         """Of every shape that was planned, in the order in which it was."""
 
@@ -145,22 +150,27 @@ class StepsByShape:
     def step(self, shape: Shape) -> BoundStep:
         """The step of a shape, made at its first use."""
         if shape not in self._bound:
-            if shape not in self._planned:
-                self.keep(shape, plan_step(self.subject, shape))
-            planned = self._planned.pop(shape)
-            request = BindRequest(
-                program=planned.program,
-                plan=planned.plan,
-                token=token_from_seed(TOKEN_SEED),
-                weights=dict(planned.constants) | dict(self._weights),
-                weight_keys=self._weight_keys,
-                device=self.segments.device,
-                segments=self.segments,
-                session=None,
-            )
-            executor = bind_executor(request) if self._stream is None else self._stream.bind(request)
-            self._bound[shape] = BoundStep(executor, shape, planned.results)
+            begin = self._clock()
+            self._bound[shape] = self._bind(shape)
+            self.lookup_seconds += self._clock() - begin
         return self._bound[shape]
+
+    def _bind(self, shape: Shape) -> BoundStep:
+        if shape not in self._planned:
+            self.keep(shape, plan_step(self.subject, shape))
+        planned = self._planned.pop(shape)
+        request = BindRequest(
+            program=planned.program,
+            plan=planned.plan,
+            token=token_from_seed(TOKEN_SEED),
+            weights=dict(planned.constants) | dict(self._weights),
+            weight_keys=self._weight_keys,
+            device=self.segments.device,
+            segments=self.segments,
+            session=None,
+        )
+        executor = bind_executor(request) if self._stream is None else self._stream.bind(request)
+        return BoundStep(executor, shape, planned.results)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +28,7 @@ from tmmu.server.metrics import CONTENT_TYPE, ServerMetrics
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
+from tmmu.server.spans import StageTimeline, log_spans
 from tmmu.server.trace_context import continue_trace
 
 OPEN_PATHS: Final = ("/health", "/ready")
@@ -103,10 +103,10 @@ class RequestGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        headers, begin = Headers(scope=scope), perf_counter()
+        headers, stages = Headers(scope=scope), StageTimeline()
         trace = continue_trace(headers.get("traceparent"))
         fields: dict[str, Any] = {"trace": trace.trace, "span": trace.span, "parent": trace.parent or None}
-        scope.setdefault("state", {}).update(log=fields, rights=DEFAULT_RIGHTS)
+        scope.setdefault("state", {}).update(log=fields, rights=DEFAULT_RIGHTS, stages=stages)
         status = CLIENT_GONE
 
         async def send_named(message: Message) -> None:
@@ -131,7 +131,12 @@ class RequestGate:
                     scope, receive, send_named
                 )
         finally:
-            self._note(scope, fields, status, perf_counter() - begin)
+            seconds = stages.end()
+            if "model" in fields:
+                fields["stages"] = {stage: round(taken, 6) for stage, taken in stages.seconds.items()}
+                self._context.metrics.note_stages(stages.seconds)
+                log_spans(trace, stages.seconds)
+            self._note(scope, fields, status, seconds)
 
     async def _admit(
         self, scope: Scope, headers: Headers, fields: dict[str, Any], receive: Receive, send: Send

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from starlette.datastructures import State
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +24,7 @@ from tmmu.server.http.text_events import TextEvents
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
+from tmmu.server.spans import StageTimeline
 from tmmu.server.texts.generation_job import TextEnd, TextEvent, TextPiece
 
 Body = TypeVar("Body", bound=GenerationBody)
@@ -56,13 +58,15 @@ class CompletionDoor:
         return await self._answer(request, CHAT)
 
     async def _answer(self, request: Request, kind: RequestKind[Body]) -> Response:
-        came = monotonic()
-        body = decode_body(await read_body(request, self._settings), kind.body)
+        came, stages = monotonic(), request.state.stages
+        content = await read_body(request, self._settings)
+        stages.enter("serialize")
+        body = decode_body(content, kind.body)
         model = self._models.find(body.model)
         terms = self._terms_of(request, body, came)
         read = await asyncio.to_thread(kind.read, body, model, self._settings)
         request.state.log |= {"model": model.name, "prompt_tokens": read.prompt_tokens, "texts": read.texts}
-        run = _Run(self._models, model, read, terms, request.state.log)
+        run = _Run(self._models, model, read, terms, request.state)
         has_usage = body.stream_options is not None and body.stream_options.include_usage
         form = kind.form(model=model.name, has_usage=has_usage, tier=terms.tier if _tier_of(body) else None)
         run.begin(body)
@@ -70,7 +74,9 @@ class CompletionDoor:
             if not body.stream:
                 choices = await until_disconnected(request, run.collect())
                 answer = form.whole(choices, usage_of(read.prompt_tokens, choices))
-                return Response(msgspec.json.encode(answer), media_type="application/json")
+                content = msgspec.json.encode(answer)
+                stages.enter("network")
+                return Response(content, media_type="application/json")
             first = await until_disconnected(request, run.first())
         except BaseException:
             await run.end()
@@ -96,9 +102,11 @@ class _Run:
     """One request that was admitted, until ``end``."""
 
     def __init__(
-        self, models: ModelTable, model: ServedModel, read: ReadRequest, terms: RequestTerms, log: dict[str, Any]
+        self, models: ModelTable, model: ServedModel, read: ReadRequest, terms: RequestTerms, state: State
     ) -> None:
-        self._models, self._model, self._read, self._terms, self._log = models, model, read, terms, log
+        self._models, self._model, self._read, self._terms = models, model, read, terms
+        self._log: dict[str, Any] = state.log
+        self._stages: StageTimeline = state.stages
         self._events = TextEvents(model, read.texts)
         self._choices = [ChoiceText() for _ in range(read.texts)]
         self._is_over = False
@@ -106,7 +114,7 @@ class _Run:
     def begin(self, body: GenerationBody) -> None:
         """Admits the request and has its jobs run. ``SERVER_BUSY`` where there are as many as the server takes."""
         read = self._read
-        jobs = jobs_of(body, read, self._events.put, self._terms)
+        jobs = jobs_of(body, read, self._events.put, self._terms, self._stages)
         self._models.admit(self._model, read.texts, read.prompt_tokens, most=read.most_tokens, terms=self._terms)
         self._events.start(jobs)
 
@@ -140,6 +148,7 @@ class _Run:
             self._log["code"] = error.code
             yield _line(error_object(error))
             return
+        self._stages.enter("network")
         if has_usage:
             yield _line(form.usage_chunk(usage_of(self._read.prompt_tokens, self._choices)))
         yield b"data: [DONE]\n\n"
@@ -153,11 +162,22 @@ class _Run:
         completion = self._log["completion_tokens"] = sum(choice.tokens for choice in self._choices)
         unused = self._read.most_tokens - self._read.prompt_tokens - completion
         try:
-            await asyncio.shield(self._events.drain())
+            await asyncio.shield(self._drain())
         finally:
             self._models.release(self._model, self._read.texts, unused=unused, terms=self._terms)
 
+    async def _drain(self) -> None:
+        """Waits for the end of all texts, whatever comes."""
+        async for event in self._events:
+            self._note_stages(event)
+
+    def _note_stages(self, event: TextEvent) -> None:
+        """The request goes on where the text is that has ended."""
+        if isinstance(event, TextEnd) and event.stages is not None:
+            self._stages.take_over(event.stages)
+
     def _note(self, event: TextEvent) -> None:
+        self._note_stages(event)
         choice = self._choices[event.choice]
         choice.tokens = event.tokens
         if isinstance(event, TextPiece):

@@ -9,6 +9,7 @@ from tmmu.server.admission.request_terms import RequestTerms
 from tmmu.server.http.bodies import ChatBody, ChatMessage, CompletionBody, GenerationBody
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
+from tmmu.server.spans import StageTimeline
 from tmmu.server.texts.generation_job import SEED_RANGE, GenerationJob, TextEvent
 
 DEFAULT_MAX_TOKENS: Final = 16
@@ -72,9 +73,13 @@ def read_chat(body: ChatBody, model: ServedModel, settings: ServerSettings) -> R
 
 
 def jobs_of(
-    body: GenerationBody, read: ReadRequest, on_event: Callable[[TextEvent], object], terms: RequestTerms
+    body: GenerationBody,
+    read: ReadRequest,
+    on_event: Callable[[TextEvent], object],
+    terms: RequestTerms,
+    stages: StageTimeline,
 ) -> list[GenerationJob]:
-    """The jobs of a request; choices are numbered prompt by prompt."""
+    """The jobs of a request, which is in ``stages`` so far; choices are numbered prompt by prompt."""
     from tmmu.engine.sampling import Sampling  # noqa: PLC0415 - torch comes with the engine
 
     top_p = 1.0 if body.top_p is None else body.top_p
@@ -84,6 +89,7 @@ def jobs_of(
         top_k=body.top_k or 0,
         top_p=top_p or 1.0,
     )
+    stages.enter("queue")
     return [
         GenerationJob(
             prompt=prompt,
@@ -97,6 +103,7 @@ def jobs_of(
             on_event=on_event,
             terms=terms.queue,
             due=terms.due,
+            stages=stages.branch(),
         )
         for number, (prompt, limit) in enumerate(zip(read.prompts, read.limits, strict=True))
     ]

@@ -37,11 +37,6 @@ class TextEvents:
             for job in self._jobs:
                 self._model.loop.cancel(job)
 
-    async def drain(self) -> None:
-        """Waits for the end of all texts, whatever comes."""
-        async for _ in self:
-            pass
-
     async def __aiter__(self) -> AsyncIterator[TextEvent]:
         """The events that were not read yet, up to the end of the last text."""
         while self._missing:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tmmu.engine.queue.terms import DEFAULT_TERMS, QueueTerms
 from tmmu.errors import TmmuError
+from tmmu.server.spans import StageTimeline
 
 if TYPE_CHECKING:
     from tmmu.engine.sampling import Sampling
@@ -26,12 +27,16 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEnd:
-    """The end of a choice, after its last piece; ``error``: why there is no more, where it failed."""
+    """The end of a choice, after its last piece; ``error``: why there is no more, where it failed.
+
+    ``stages``: where its time went.
+    """
 
     choice: int
     tokens: int
     reason: FinishReason | None
     error: TmmuError | None = None
+    stages: StageTimeline | None = None
 
 
 TextEvent: TypeAlias = TextPiece | TextEnd
@@ -60,6 +65,8 @@ class GenerationJob:
     due: float | None = None
     came: float = field(default_factory=monotonic)
     """Seconds of the monotonic clock."""
+    stages: StageTimeline = field(default_factory=StageTimeline)
+    """Of the request, up to here; each choice has a branch of it."""
     is_cancelled: bool = False
 
     def seed_of(self, index: int) -> int | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from tmmu.engine.engine import Engine
+    from tmmu.engine.queue.terms import QosClass
+    from tmmu.engine.request_runner import StepRequest
     from tmmu.engine.session import Generation, Session
     from tmmu.engine.text import Text
 
@@ -43,6 +45,9 @@ class LoopObserver(Protocol):
     def next_token(self, seconds: float) -> None:
         """A text has another token, so many seconds after the one before."""
 
+    def step_begins(self, qos: "QosClass", seconds: float) -> None:
+        """A step of a request of this class begins, for which it has waited so many seconds."""
+
 
 class _Track:
     """A choice under way: its session, what chooses its tokens, and the logits that it waits for."""
@@ -52,6 +57,9 @@ class _Track:
     ) -> None:
         self.job, self.index, self.session, self.future = job, index, session, future
         self.opened = self.last_token = monotonic()
+        self.stages = job.stages.branch()
+        self.lookups: float | None = None
+        """What look-ups of all steps had taken when its step began."""
         self.generation: Generation | None = None
         self.writer: TextWriter | None = None
         self.tokens = 0
@@ -73,8 +81,10 @@ class GenerationLoop:
         self._engine, self._text, self._encodes, self._observer = engine, text, encodes, observer
         self._inbox: deque[GenerationJob] = deque()
         self._tracks: list[_Track] = []
+        self._by_session: dict[str, _Track] = {}
         self._lock = Lock()
         self._has_news = False
+        engine.scheduler.on_step = self._begin_step
         self._ending: TmmuError | None = None
         """What jobs end with from now on: the loop was closed, or has failed."""
         self._thread = Thread(target=self._run, name=f"tmmu-serve {name}", daemon=True)
@@ -115,9 +125,6 @@ class GenerationLoop:
     def _wake(self, *_: object) -> None:
         self._has_news = True
         self._engine.scheduler.wake()
-
-    def _note(self, _: object) -> None:
-        self._has_news = True
 
     def _run(self) -> None:
         try:
@@ -173,8 +180,28 @@ class GenerationLoop:
             self._wait_for(track, self._engine.enqueue(track.session, job.prompt, due=job.due))
 
     def _wait_for(self, track: _Track, future: "Future[torch.Tensor]") -> None:
+        track.stages.enter("queue")
         track.future = future
-        future.add_done_callback(self._note)
+        self._by_session[track.session.capability] = track
+        future.add_done_callback(lambda _: self._end_wait(track))
+
+    def _begin_step(self, request: "StepRequest", seconds: float) -> None:
+        """A step begins that a text has waited for, so many seconds."""
+        self._observer.step_begins(request.terms.qos, seconds)
+        track = self._by_session.get(request.owner.capability)
+        if track is not None:
+            if track.stages.stage == "execute":  # parts of a prompt: it has waited since the one before
+                track.stages.move("execute", "queue", seconds)
+            track.stages.enter("execute")
+            track.lookups = self._engine.lookup_seconds if track.lookups is None else track.lookups
+
+    def _end_wait(self, track: _Track) -> None:
+        """The logits are there, or will never be."""
+        if track.lookups is not None:
+            track.stages.move("execute", "lookup", self._engine.lookup_seconds - track.lookups)
+            track.lookups = None
+        track.stages.enter("result")
+        self._has_news = True
 
     def _guard(self, track: _Track, step: Callable[[_Track], None]) -> None:
         """Runs a step of a choice; where it fails, the choice does."""
@@ -249,6 +276,7 @@ class GenerationLoop:
     def _finish(self, track: _Track, error: TmmuError | None) -> None:
         """Closes the session of a choice, then says that it is over."""
         self._tracks.remove(track)
+        self._by_session.pop(track.session.capability, None)
         try:
             self._engine.cancel(track.session)
             track.session.close()
@@ -261,11 +289,14 @@ class GenerationLoop:
         reason: FinishReason | None = (
             None if error else "stop" if track.writer is not None and track.writer.is_over else "length"
         )
-        track.job.on_event(TextEnd(choice=track.choice, tokens=track.tokens, reason=reason, error=error))
+        track.stages.enter("result")
+        track.job.on_event(
+            TextEnd(choice=track.choice, tokens=track.tokens, reason=reason, error=error, stages=track.stages)
+        )
 
     def _end_choice(self, job: GenerationJob, index: int, error: TmmuError | None) -> None:
         """The end of a choice that never had a session."""
-        job.on_event(TextEnd(choice=job.first_choice + index, tokens=0, reason=None, error=error))
+        _end_without_session(job, index, error)
 
     def _end_everything(self, error: TmmuError) -> None:
         for track in tuple(self._tracks):
@@ -277,7 +308,14 @@ class GenerationLoop:
 def _end_all(job: GenerationJob, error: TmmuError) -> None:
     """The end of a job of which no session was opened."""
     for index in range(job.choices):
-        job.on_event(TextEnd(choice=job.first_choice + index, tokens=0, reason=None, error=error))
+        _end_without_session(job, index, error)
+
+
+def _end_without_session(job: GenerationJob, index: int, error: TmmuError | None) -> None:
+    job.stages.enter("result")
+    job.on_event(
+        TextEnd(choice=job.first_choice + index, tokens=0, reason=None, error=error, stages=job.stages.branch())
+    )
 
 
 def _as_tmmu_error(error: Exception) -> TmmuError:
