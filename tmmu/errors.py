@@ -148,6 +148,12 @@ class ModelUnknown(UserError):
     code = "MODEL_UNKNOWN"
 
 
+class ReferenceStale(UserError):
+    """What a remote reference named is no longer there: its session went on, or it was freed."""
+
+    code = "REFERENCE_STALE"
+
+
 class AddressCollision(PlanError):
     """Two slots of one plan have the same virtual address."""
 
@@ -230,6 +236,24 @@ class QuotaExceeded(PlanError):
     """A client has had all that its key may have for now."""
 
     code = "QUOTA_EXCEEDED"
+
+
+class ServerGone(PlanError):
+    """A server is not there, or no longer: nobody listens, or the connection broke."""
+
+    code = "SERVER_GONE"
+
+
+class DeadlinePassed(PlanError):
+    """A request has no answer by its deadline."""
+
+    code = "DEADLINE_PASSED"
+
+
+class WireBroken(PlanError):
+    """What came over a connection is none of the wire's frames, of another version, or not as it was sent."""
+
+    code = "WIRE_BROKEN"
 
 
 class HostUnfit(PlanError):

@@ -1,0 +1,139 @@
+"""A connection without a socket: requests go through the same encoding, limits and deadlines to services beside it.
+
+For tests of services and of clients, and for a server and a client in one process.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from queue import SimpleQueue
+from threading import Lock, Thread, Timer
+from time import monotonic
+from typing import Any, Final
+
+import msgspec
+
+from tmmu.errors import DeadlinePassed, InternalError, RequestTooLarge, ServerGone, TmmuError
+from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader
+from tmmu.wire.limits import WireLimits
+from tmmu.wire.service_table import ServiceTable
+
+_NUMBERS: Final = count(1)
+_DEADLINE: Final = 30.0
+
+
+class InProcessCall:
+    """A request under way; ``events`` has its parts, and last its answer or what it failed of."""
+
+    def __init__(self, peer: Peer, seconds: float) -> None:
+        self.peer, self.deadline = peer, monotonic() + seconds
+        self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self.is_cancelled = False
+        self._lock, self._callbacks = Lock(), list[Callable[[], object]]()
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """As ``ServiceCall.on_cancel``."""
+        with self._lock:
+            if not self.is_cancelled:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
+        """As ``ServiceCall.send_part``."""
+        if self.is_cancelled:
+            raise DeadlinePassed("nobody waits for the answer", fix="give the request a later deadline")
+        self.events.put(("part", (msgspec.msgpack.encode(header), _copies(payloads))))
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        with self._lock:
+            self.is_cancelled, callbacks = True, self._callbacks
+            self._callbacks = []
+        for callback in callbacks:
+            callback()
+
+
+class InProcessConnection:
+    """Requests to the services of a table, as the client ``client``; each runs on a thread of its own."""
+
+    def __init__(self, table: ServiceTable, *, client: str = "anybody", limits: WireLimits | None = None) -> None:
+        self._table, self.limits = table, limits or WireLimits()
+        self.peer = Peer(client=client, connection=f"in process {next(_NUMBERS)}", limits=self.limits)
+        self.is_open = True
+        self._calls: set[InProcessCall] = set()
+
+    def request(self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None) -> Message:
+        """As ``Connection.request``."""
+        *_, answer = self.stream(header, payloads, deadline=deadline)
+        return answer
+
+    def stream(
+        self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None
+    ) -> Iterator[Message]:
+        """As ``Connection.stream``."""
+        call = self._begin(header, payloads, _DEADLINE if deadline is None else deadline)
+        timer = Timer(max(call.deadline - monotonic(), 0), self._end_late, (call,))
+        timer.daemon = True
+        timer.start()
+        try:
+            while True:
+                kind, value = call.events.get()
+                if kind == "failure":
+                    raise value
+                encoded, beside = value
+                expected = header.part if kind == "part" else header.answer
+                yield msgspec.msgpack.decode(encoded, type=expected), beside
+                if kind == "answer":
+                    return
+        finally:
+            timer.cancel()
+            call.cancel()
+            self._calls.discard(call)
+
+    def post(self, header: RequestHeader) -> None:
+        """As ``Connection.post``."""
+        self._begin(header, (), _DEADLINE)
+
+    def close(self) -> None:
+        """As ``Connection.close``."""
+        if self.is_open:
+            self.is_open = False
+            for call in tuple(self._calls):
+                call.cancel()
+                call.events.put(("failure", _gone()))
+            self._table.connection_lost(self.peer)
+
+    def _begin(self, header: RequestHeader, payloads: Payloads, seconds: float) -> InProcessCall:
+        if not self.is_open:
+            raise _gone()
+        encoded = msgspec.msgpack.encode(header)
+        if len(encoded) > self.limits.header_bytes or sum(map(len, payloads)) > self.limits.payload_bytes:
+            raise RequestTooLarge("the request is larger than the server takes", fix="send less at once")
+        if len(payloads) > self.limits.payloads:
+            raise RequestTooLarge(f"{len(payloads)} payloads", fix=f"send at most {self.limits.payloads}")
+        call = InProcessCall(self.peer, seconds)
+        self._calls.add(call)
+        Thread(target=self._run, args=(call, encoded, _copies(payloads)), daemon=True).start()
+        return call
+
+    def _run(self, call: InProcessCall, encoded: bytes, payloads: Payloads) -> None:
+        try:
+            answer, beside = self._table.answer(self._table.decode(encoded), payloads, call)
+            call.events.put(("answer", (msgspec.msgpack.encode(answer), _copies(beside))))
+        except TmmuError as error:
+            call.events.put(("failure", error))
+        except Exception as error:  # noqa: BLE001 - as a server has it
+            call.events.put(("failure", InternalError(f"the request failed of {type(error).__name__}")))
+
+    def _end_late(self, call: InProcessCall) -> None:
+        call.cancel()
+        call.events.put(("failure", DeadlinePassed("no answer in time", fix="give a later deadline")))
+
+
+def _copies(payloads: Payloads) -> list[memoryview]:
+    """What the other end has: bytes of its own."""
+    return [memoryview(bytes(payload)) for payload in payloads]
+
+
+def _gone() -> ServerGone:
+    return ServerGone("the connection is closed", fix="connect again")
