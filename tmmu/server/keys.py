@@ -1,6 +1,6 @@
 """Keys of clients: one in each line of a file, with what it may have, compared in constant time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
@@ -24,12 +24,17 @@ class KeyRing:
 
     def client_of(self, key: str) -> str:
         """The name of a key, ``key-1`` for the first; ``KEY_REFUSED`` for an unknown one. Each takes the same time."""
-        digest, number = _digest(key), 0
-        for index, known_digest in enumerate(self._digests, 1):
-            number += index * compare_digest(known_digest, digest)
+        digest = _digest(key)
+        return self.client_with(lambda known_digest: compare_digest(known_digest, digest))[0]
+
+    def client_with(self, matches: Callable[[bytes], bool]) -> tuple[str, bytes]:
+        """The name of the key whose SHA-256 matches, and that; ``KEY_REFUSED`` for none. Looks at all of them."""
+        number = 0
+        for index, digest in enumerate(self._digests, 1):
+            number += index * matches(digest)
         if not number:
-            raise KeyRefused("the key is none of this server's", fix="send Authorization: Bearer KEY")
-        return f"key-{number}"
+            raise KeyRefused("the key is none of this server's", fix="send Authorization: Bearer KEY, or connect(key=)")
+        return f"key-{number}", self._digests[number - 1]
 
     def rights_of(self, client: str) -> ClientRights:
         """What a client may have, by the name of its key."""

@@ -29,6 +29,10 @@ from tmmu.server.metrics import ServerMetrics
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel, load_model, require_folder, weight_bytes
 from tmmu.server.settings import ServerSettings
+from tmmu.server.wire.server_connection import ServerConnection
+from tmmu.server.wire.services import wire_services
+from tmmu.server.wire.wire_door import WireDoor
+from tmmu.wire.frames import PREAMBLE
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -51,6 +55,7 @@ class Service:
         self.metrics = ServerMetrics(self._figures)
         names, most = tuple(settings.models), settings.concurrency
         self.models = ModelTable(self.metrics, names=names, concurrency=most, headroom=settings.headroom)
+        self.door = WireDoor(wire_services(self.models), settings, self._keys)
         self._failure: BaseException | None = None
         self._socket = bind_socket(address)
         self.address = ListenAddress(address.host, self._socket.getsockname()[1])
@@ -67,10 +72,12 @@ class Service:
 
     async def _serve(self, on_ready: Callable[["Service"], object]) -> None:
         server = _Server(self._config(), self._begin_drain)
+        self.door.start()
         loading = asyncio.create_task(self._load(server, on_ready))
         try:
             await server.serve(sockets=[self._socket])
         finally:
+            self.door.stop()
             await loading
             await asyncio.to_thread(self._close)
         if self._failure is None:
@@ -78,8 +85,13 @@ class Service:
 
     def _config(self) -> uvicorn.Config:
         context = DoorContext(models=self.models, metrics=self.metrics, settings=self.settings, keys=self._keys)
-        limits = {"header_seconds": self.settings.receive_seconds, "most_connections": self.settings.connections}
-        protocol = type("Protocol", (GuardedProtocol,), limits)
+        attributes = {
+            "header_seconds": self.settings.receive_seconds,
+            "most_connections": self.settings.connections,
+            "other_beginning": PREAMBLE[:1],
+            "hand_over": staticmethod(self._hand_over),
+        }
+        protocol = type("Protocol", (GuardedProtocol,), attributes)
         return uvicorn.Config(
             build_app(context),
             http=protocol,
@@ -94,6 +106,9 @@ class Service:
             timeout_graceful_shutdown=self.settings.drain_seconds,  # type: ignore[arg-type]
             h11_max_incomplete_event_size=self.settings.header_bytes,
         )
+
+    def _hand_over(self, protocol: GuardedProtocol, data: bytes) -> None:
+        ServerConnection(self.door, protocol.transport, protocol.connections).begin(data)
 
     async def _load(self, server: uvicorn.Server, on_ready: Callable[["Service"], object]) -> None:
         """Loads the models beside the open door; where one fails, the server ends."""
@@ -135,13 +150,14 @@ class Service:
             log_event("loaded", model=name, seconds=seconds, longest=model.longest, **sizes)
 
     def _begin_drain(self) -> None:
-        self.models.is_draining = True
+        self.models.is_draining = self.door.is_draining = True
         log_event("draining", texts=self.models.texts)
 
     def _figures(self) -> list[EngineFigures]:
         return [read_figures(model.name, model.engine) for model in self.models.models]
 
     def _close(self) -> None:
+        self.door.close()
         for model in self._loaded:
             model.close()
 

@@ -82,9 +82,15 @@ class ServerSettings(BaseSettings):
     )
     messages: Count = Field(default=1024, description="Messages of a chat at most.")
 
+    payload_bytes: Size = Field(default=256 << 20, description="Payloads of one message over the wire.")
+    receive_memory: Size = Field(default=GIB, description="Payloads of all requests that are being received.")
+
     receive_seconds: Seconds = Field(default=10, description="For a client to send headers, and then a body.")
     send_seconds: Seconds = Field(default=30, description="For a client to take a part of an answer.")
     idle_seconds: Seconds = Field(default=30, description="Between the requests of a connection.")
+    heartbeat_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=10, description="Between signs of life over the wire."
+    )
     drain_seconds: Seconds = Field(default=30, description="For requests to end after SIGTERM.")
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Of the log on stderr.")

@@ -80,7 +80,9 @@ class ServiceCall(Protocol):
 class WireService(Protocol):
     """Answers requests of some classes. Several calls run at once, each on a worker thread."""
 
-    requests: tuple[type[RequestHeader], ...]
+    @property
+    def requests(self) -> tuple[type[RequestHeader], ...]:
+        """The classes that it answers."""
 
     def answer(self, header: RequestHeader, payloads: Payloads, call: ServiceCall) -> Message:
         """The answer, of the class that the request names. A ``TmmuError`` is raised at the client, as it is.

@@ -5,7 +5,8 @@ from typing import Any, Union
 
 import msgspec
 
-from tmmu.errors import InternalError, InvalidRequest
+from tmmu.errors import InternalError
+from tmmu.wire.envelopes import decode_header
 from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader, ServiceCall, WireService
 
 
@@ -36,16 +37,6 @@ class ServiceTable:
         """Tells every service."""
         for service in self.services:
             service.connection_lost(peer)
-
-
-def decode_header(decoder: "msgspec.msgpack.Decoder[Any]", data: bytes | memoryview) -> Any:
-    """A header, of the decoder's type; ``INVALID_REQUEST`` for anything else, however deep."""
-    try:
-        return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidRequest(
-            f"a header that is none: {' '.join(str(error).split())[:200]}", fix="use a client of this version"
-        ) from error
 
 
 def _tag(kind: type[RequestHeader]) -> str:

@@ -1,7 +1,11 @@
-"""The HTTP protocol of uvicorn with a deadline for the headers of each request, and a limit of open connections."""
+"""The HTTP protocol of uvicorn with a deadline for the headers of each request, and a limit of open connections.
+
+A connection whose first byte begins no HTTP, but the wire, is handed over.
+"""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -15,10 +19,15 @@ class GuardedProtocol(H11Protocol):
 
     header_seconds = 10.0
     most_connections = 1000
+    other_beginning = b""
+    """The first byte of what is no HTTP."""
+    hand_over: ClassVar[Callable[["GuardedProtocol", bytes], object] | None] = None
+    """Takes a connection that begins with it, and the bytes that came."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_new = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
@@ -29,6 +38,12 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came; where no request is under way, its headers are awaited from now on."""
+        is_new, self._is_new = self._is_new, False
+        if is_new and data[:1] == self.other_beginning and len(self.connections) <= self.most_connections:
+            self._stop()
+            self.connections.discard(self)
+            type(self).hand_over(self, data)  # type: ignore[misc] # set where the beginning is
+            return
         cycle_before = self.cycle
         if self._deadline is None and (cycle_before is None or cycle_before.response_complete):
             self._begin()

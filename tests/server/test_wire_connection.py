@@ -1,0 +1,218 @@
+"""Connections over sockets: what is asked for comes back, and what should not be there ends or is refused."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.server.wire_running import RunningWire, running_wire
+from tests.unit.wire.sums import Add, Misbehave, Sums, Total
+from tmmu.errors import (
+    DeadlinePassed,
+    InternalError,
+    InvalidRequest,
+    KeyRefused,
+    RequestTooLarge,
+    SegmentFull,
+    ServerBusy,
+    ServerGone,
+    WireBroken,
+)
+from tmmu.server.keys import KeyRing
+from tmmu.wire.frames import PREAMBLE
+from tmmu.wire.limits import CHUNK_BYTES, WINDOW_BYTES
+
+KEYS = KeyRing(["a" * 16, "b" * 16])
+SIZES = {"payload_bytes": "24MiB", "receive_memory": "24MiB", "concurrency": 8}
+
+
+@pytest.fixture(scope="module")
+def sums() -> Sums:
+    return Sums()
+
+
+@pytest.fixture(scope="module")
+def wire(sums: Sums) -> Iterator[RunningWire]:
+    with running_wire([sums], keys=KEYS, **SIZES) as wire:
+        yield wire
+
+
+def random_bytes(size: int) -> memoryview:
+    return memoryview(np.random.default_rng(0).integers(0, 256, size, np.uint8).data)
+
+
+def test_requests_streams_and_errors(wire: RunningWire) -> None:
+    connection = wire.connect("b" * 16)
+    assert connection.client == "key-2"
+    assert connection.request(Add(numbers=(1, 2)))[0] == Total(value=3, client="key-2")
+    small = [memoryview(b"abc"), memoryview(b""), memoryview(b"d")]
+    _, payloads = connection.request(Add(returns=True), small)
+    assert [bytes(payload) for payload in payloads] == [b"abc", b"", b"d"]
+    parts = [header.value for header, _ in connection.stream(Add(numbers=(1, 2, 3), streams=True), deadline=60)]
+    assert parts == [1, 3, 6, 6]
+    with pytest.raises(SegmentFull, match="no room") as refusal:
+        connection.request(Misbehave(way="refuse"))
+    assert refusal.value.fields == {"bytes": 7, "names": ["a", None, True]}
+    for way in ("fail", "lie"):
+        with pytest.raises(InternalError):
+            connection.request(Misbehave(way=way))  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="length <= 8"):
+        connection.request(Add(numbers=(0,) * 9))
+    assert connection.request(Add())[0].value == 0
+    connection.close()
+    connection.close()
+    with pytest.raises(ServerGone, match="closed"):
+        connection.request(Add())
+
+
+def test_large_payloads_come_back_and_their_memory_is_given_back(wire: RunningWire) -> None:
+    connection = wire.connect("a" * 16)
+    data = random_bytes(2 * WINDOW_BYTES + 12_345)
+    _, payloads = connection.request(Add(returns=True), [data, data[:70_000], data[:0]])
+    assert [bytes(payload) for payload in payloads] == [bytes(data), bytes(data[:70_000]), b""]
+    parts = list(connection.stream(Add(numbers=(1, 2), returns=True, streams=True), [data]))
+    assert [len(beside[0]) for _, beside in parts] == [len(data)] * 3
+    assert all(beside[0] == data for _, beside in parts)
+    wire.wait_for(lambda: wire.door.memory.used == 0)
+    with pytest.raises(RequestTooLarge):
+        connection.request(Add(), [memoryview(bytes((24 << 20) + 1))])
+    connection.close()
+
+
+def test_threads_share_a_connection(wire: RunningWire) -> None:
+    connection = wire.connect("a" * 16)
+    data = random_bytes(1 << 20)
+    wrong: list[object] = []
+
+    def visit(seed: int) -> None:
+        for number in range(20):
+            payloads = [data[: (seed * 131_071 + number * 7_919) % len(data)]]
+            header, beside = connection.request(Add(numbers=(seed, number), returns=True), payloads)
+            if header.value != seed + number + len(payloads[0]) or beside[0] != payloads[0]:
+                wrong.append((seed, number))
+
+    threads = [Thread(target=visit, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
+    connection.close()
+
+
+def test_a_request_that_nobody_waits_for_is_cancelled(wire: RunningWire, sums: Sums) -> None:
+    connection = wire.connect("a" * 16)
+    for _ in range(2):
+        sums.cancelled.clear()
+        with pytest.raises(DeadlinePassed):
+            connection.request(Misbehave(way="sleep"), deadline=0.05)
+        assert sums.cancelled.wait(60)
+    sums.cancelled.clear()
+    sums.asleep.clear()
+    connection.post(Misbehave(way="sleep"))
+    assert connection.request(Add(numbers=(1,)))[0].value == 1  # sent with what was posted
+    assert sums.asleep.wait(60)
+    connection.close()
+    assert sums.cancelled.wait(60)
+    wire.wait_for(lambda: connection._ready.connection in sums.lost)  # type: ignore[union-attr]
+
+
+def test_what_is_due_together_is_sent_together(wire: RunningWire) -> None:
+    connection = wire.connect("a" * 16)
+    before = wire.door.counts.joined_frames
+    list(connection.stream(Add(numbers=(1,) * 8, streams=True)))
+    assert wire.door.counts.joined_frames > before
+    connection.close()
+
+
+@pytest.mark.parametrize("key", ["c" * 16, None, ""])
+def test_a_wrong_key_is_refused(wire: RunningWire, key: str | None) -> None:
+    with pytest.raises(KeyRefused):
+        wire.connect(key)
+    wire.wait_for(lambda: not wire.connections)
+
+
+def test_requests_beyond_the_most_are_refused_and_others_go_on(wire: RunningWire) -> None:
+    connection, other = wire.connect("a" * 16), wire.connect("b" * 16)
+    streams = [connection.stream(Misbehave(way="sleep")) for _ in range(8)]
+    wire.wait_for(lambda: wire.door.running == 8)
+    with pytest.raises(ServerBusy, match="8 requests"):
+        other.request(Add())
+    streams.pop().close()
+    del streams  # dropped streams are given up too, within a second
+    wire.wait_for(lambda: wire.door.running == 0)
+    assert connection.request(Add())[0].value == 0
+    connection.close()
+    assert other.request(Add())[0].value == 0
+    other.close()
+
+
+def test_payloads_wait_for_memory_of_others(wire: RunningWire) -> None:
+    first, second = wire.connect("a" * 16), wire.connect("b" * 16)
+    wire.call(lambda: wire.door.memory.reserve("others", 20 << 20, lambda: None))
+    with pytest.raises(DeadlinePassed):
+        first.request(Add(), [random_bytes(5 << 20)], deadline=0.1)
+    assert second.request(Add(), [random_bytes(3 << 20)])[0].value == 3 << 20
+    totals: list[Any] = []
+    waiting = Thread(target=lambda: totals.append(first.request(Add(), [random_bytes(5 << 20)])[0].value))
+    waiting.start()
+    wire.wait_for(lambda: wire.door.memory.waiting == 1)
+    wire.call(lambda: wire.door.memory.release("others"))
+    waiting.join(120)
+    assert totals == [5 << 20]
+    wire.wait_for(lambda: wire.door.memory.used == 0)
+    first.close()
+    second.close()
+
+
+def test_bytes_that_are_no_wire_end_their_connection_alone(wire: RunningWire) -> None:
+    beginnings = [b"\xf4", b"\xf4tmmx", PREAMBLE, PREAMBLE + b"\x01", PREAMBLE + bytes(100), PREAMBLE + b"\x01" * 5000,
+                  PREAMBLE + struct.pack("<BBHII", 1, 0, 0, 0, 8) + b"\xdf\xff\xff\xff\xff\x00\x00\x00"]  # fmt: skip
+    for data in beginnings:
+        with wire.socket() as client:
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: client.recv(4096), b""))
+            assert len(answer) < 400
+    connection = wire.connect("a" * 16)
+    assert connection.request(Add())[0].value == 0
+    connection.close()
+
+
+def test_a_stranger_has_one_small_buffer_and_no_answer(wire: RunningWire) -> None:
+    with wire.socket() as client:
+        client.sendall(PREAMBLE + struct.pack("<BBHII", 5, 0, 0, 1, 2) + b"\x80\x80")
+        assert b"WIRE_BROKEN" in b"".join(iter(lambda: client.recv(4096), b""))
+    wire.wait_for(lambda: not wire.connections)
+
+
+def test_a_frame_is_refused_after_another_one_was_left_out(wire: RunningWire) -> None:
+    connection = wire.connect("a" * 16)
+    connection._tagger.next_tag(b"", (b"",))
+    with pytest.raises(WireBroken, match="wrong tag"):
+        connection.request(Add())
+    assert not connection.is_open
+
+
+def test_a_server_that_does_not_know_the_key_is_found_out() -> None:
+    with running_wire([Sums()], **SIZES) as wire:  # takes no keys, as one that wants them would say
+        connection = wire.connect("a" * 16)
+        assert connection.client == "anybody"
+        connection.close()
+
+
+def test_a_nobody_who_listens_is_server_gone() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        wire = RunningWire(None, None, f"127.0.0.1:{unused.getsockname()[1]}")  # type: ignore[arg-type]
+        with pytest.raises(ServerGone, match="refused"):
+            wire.connect()
+
+
+def test_a_chunk_window_holds_several_chunks() -> None:
+    assert WINDOW_BYTES >= 4 * CHUNK_BYTES

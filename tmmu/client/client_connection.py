@@ -1,0 +1,427 @@
+"""A connection to a server, shared by threads, over blocking waits of their own.
+
+A thread that waits for its answer, and finds nobody receiving, receives for all until its own answer is there; so one
+thread alone hands nothing over. A second thread of the connection looks in once a second: it sends what was posted, and
+signs of life, and receives where nobody else does.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from hashlib import sha256
+from secrets import token_bytes
+from threading import Condition, Event, Lock, Thread, current_thread
+from time import monotonic
+from typing import Any, Final
+
+from tmmu.client.exchange import Exchange
+from tmmu.client.transport import Transport
+from tmmu.errors import DeadlinePassed, KeyRefused, RequestTooLarge, ServerGone, TmmuError
+from tmmu.wire.envelopes import (
+    ANSWER,
+    ENCODER,
+    decode_body,
+    decode_failure,
+    decode_header,
+    encode_request,
+    require_sizes,
+)
+from tmmu.wire.frame_reader import FrameReader
+from tmmu.wire.frames import CREDIT, NUMBER, PREAMBLE, FrameKind, FrameTagger, broken, encode_frame
+from tmmu.wire.interface import Message, Payloads, RequestHeader
+from tmmu.wire.limits import CHUNK_BYTES, MOST_SECONDS, WireLimits
+from tmmu.wire.opening import NO_SECRET, READY, VERSIONS, WELCOME, Hello, Proof, Ready, Transcript, Welcome
+from tmmu.wire.payloads import SentPayloads, come_in_chunks
+
+_LOOK_SECONDS: Final = 1.0
+_SILENT_BEATS: Final = 3
+_POST_SECONDS: Final = 60.0
+OWN_LIMITS: Final = WireLimits(header_bytes=64 << 20, payload_bytes=1 << 40)
+"""What a client takes of a server that it trusts."""
+
+
+class ClientConnection:
+    """Opens over a transport. ``KEY_REFUSED``, ``WIRE_BROKEN``, ``SERVER_GONE`` or ``DEADLINE_PASSED`` where it cannot.
+
+    ``deadline``: seconds of the opening, and of requests that name none.
+    """
+
+    def __init__(self, transport: Transport, key: str | None, *, deadline: float) -> None:
+        self._transport, self._deadline = transport, deadline
+        self._secret = NO_SECRET if key is None else sha256(key.encode()).digest()
+        self._reader, self._tagger = FrameReader(self), FrameTagger(None)
+        self._sending, self._changed = Lock(), Condition()
+        self._exchanges: dict[int, Exchange] = {}
+        self._posts, self._abandoned = deque[RequestHeader](), deque[Exchange]()
+        self._last_stream = 0
+        self._has_reader = False
+        self._failure: TmmuError | None = None
+        self._hello = b""
+        self._welcome: Welcome | None = None
+        self._ready: Ready | None = None
+        self._heard = self._spoke = monotonic()
+        self.is_draining = False
+        """Whether the server takes no more requests."""
+        self._over = Event()
+        self._open(monotonic() + deadline)
+        self._keeper = Thread(target=self._look_after, name="tmmu-wire", daemon=True)
+        self._keeper.start()
+
+    @property
+    def limits(self) -> WireLimits:
+        """What the server takes."""
+        assert self._welcome is not None
+        return self._welcome.limits
+
+    @property
+    def client(self) -> str:
+        """The name that the server has for the key."""
+        assert self._ready is not None
+        return self._ready.client
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests may be sent."""
+        return self._failure is None
+
+    # -- requests
+
+    def request(self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None) -> Message:
+        """As ``Connection.request``."""
+        with closing(self.stream(header, payloads, deadline=deadline)) as stream:
+            *_, answer = stream
+        return answer
+
+    def stream(
+        self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None
+    ) -> "AnswerStream":
+        """As ``Connection.stream``."""
+        until = monotonic() + (self._deadline if deadline is None else min(deadline, MOST_SECONDS))
+        exchange = self._begin(header, payloads, until)
+        try:
+            self._send_chunks(exchange, until)
+        except BaseException:
+            self.end(exchange)
+            raise
+        return AnswerStream(self, exchange, until)
+
+    def next_arrival(self, exchange: Exchange, until: float) -> Message | None:
+        """The next part or answer of a request; ``None`` behind the last. Raises what it failed of."""
+        if exchange.is_over and not exchange.arrivals:
+            return None
+        self._wait(lambda: bool(exchange.arrivals), until)
+        arrival = exchange.arrivals.popleft()
+        if isinstance(arrival, TmmuError):
+            raise arrival
+        return arrival
+
+    def post(self, header: RequestHeader) -> None:
+        """As ``Connection.post``. Takes no lock: destructors call it."""
+        self._posts.append(header)
+
+    def abandon(self, exchange: Exchange) -> None:
+        """Nobody waits for a request any more; the server is told within a second. Takes no lock, as ``post``."""
+        self._abandoned.append(exchange)
+
+    def close(self) -> None:
+        """As ``Connection.close``."""
+        self._break(ServerGone("the connection is closed", fix="connect again"))
+        if current_thread() is not self._keeper:
+            self._keeper.join()
+
+    def _begin(self, header: RequestHeader, payloads: Payloads, until: float) -> Exchange:
+        sizes = [len(payload) for payload in payloads]
+        require_sizes(sizes, self.limits)
+        body = encode_request(header, payloads, seconds=until - monotonic())
+        if len(body[0]) > self.limits.frame_bytes:
+            raise RequestTooLarge(f"a header of {len(body[0])} bytes", fix=f"{self.limits.header_bytes} are the most")
+        exchange = Exchange(header, SentPayloads(payloads) if come_in_chunks(sizes) else None)
+        with self._sending:
+            frames = self._posted_frames()
+            self._register(exchange)
+            frames += encode_frame(self._tagger, FrameKind.REQUEST, exchange.stream, body)
+            self._transmit(frames, until)
+        return exchange
+
+    def _register(self, exchange: Exchange) -> None:
+        """Gives a stream to a request; those who send hold their lock, so that streams only grow."""
+        if self._failure is not None:
+            raise _again(self._failure)
+        self._last_stream += 1
+        exchange.stream = self._last_stream
+        self._exchanges[exchange.stream] = exchange
+
+    def _posted_frames(self) -> list[bytes | memoryview]:
+        frames: list[bytes | memoryview] = []
+        while self._posts:
+            header = self._posts.popleft()
+            exchange = Exchange(header, None)
+            self._register(exchange)
+            body = encode_request(header, (), seconds=_POST_SECONDS)
+            frames += encode_frame(self._tagger, FrameKind.REQUEST, exchange.stream, body)
+        return frames
+
+    def _send_chunks(self, exchange: Exchange, until: float) -> None:
+        """Sends payloads as credit comes, until all are sent or the request has failed."""
+        chunks = exchange.chunks
+        while chunks is not None and not chunks.is_sent and not exchange.is_over:
+            chunk = chunks.next_chunk(CHUNK_BYTES)
+            if chunk is None:
+                self._wait(lambda: chunks.credit > 0 or exchange.is_over, until)
+            else:
+                self._send(FrameKind.CHUNK, exchange.stream, (chunk,), until)
+
+    def end(self, exchange: Exchange) -> None:
+        """Forgets a request; where it is not over, the server is told that nobody waits."""
+        with self._changed:
+            self._exchanges.pop(exchange.stream, None)
+            self._note_receiving()
+        if not exchange.is_over and self._failure is None:
+            with suppress(TmmuError):  # the connection is over, and the server knows
+                self._send(FrameKind.CANCEL, exchange.stream, (b"",), monotonic() + _LOOK_SECONDS)
+
+    # -- sending
+
+    def _send(self, kind: FrameKind, stream: int, parts: Sequence[bytes | memoryview], until: float) -> None:
+        with self._sending:
+            self._transmit(encode_frame(self._tagger, kind, stream, parts), until)
+
+    def _transmit(self, parts: Sequence[bytes | memoryview], until: float) -> None:
+        """Sends bytes of frames that have their tags: whatever breaks off here, breaks the connection."""
+        if self._failure is not None:
+            raise _again(self._failure)
+        try:
+            self._transport.send(parts, until)
+            self._spoke = monotonic()
+        except OSError as error:
+            raise self._break(_gone(error)) from error
+        except BaseException:
+            self._break(ServerGone("a request was not sent to its end", fix="connect again"))
+            raise
+
+    # -- receiving
+
+    def _wait(self, is_ready: Callable[[], bool], until: float) -> None:
+        """Returns when something is so, by ``until``; receives where nobody else does."""
+        while not is_ready():
+            with self._changed:
+                while self._has_reader and self._failure is None and not is_ready() and monotonic() < until:
+                    self._changed.wait(until - monotonic())
+                if is_ready():
+                    return
+                if self._failure is not None:
+                    raise _again(self._failure)
+                if monotonic() >= until:
+                    raise DeadlinePassed("there was no answer in time", fix="give the request a later deadline")
+                self._has_reader = True
+            try:
+                self._receive(until)
+            finally:
+                with self._changed:
+                    self._has_reader = False
+                    self._changed.notify_all()
+
+    def _receive(self, until: float) -> bool:
+        """Takes what came, or comes by ``until``; whether something did. The caller is the only one who receives."""
+        try:
+            count = self._transport.receive(self._reader.buffer(), until)
+            if count is None:
+                return False
+            if count == 0:
+                raise ConnectionResetError(0, "the server closed the connection")
+            self._heard = monotonic()
+            self._reader.advance(count)
+        except (OSError, ValueError) as error:  # ValueError: of a socket that was closed meanwhile
+            self._break(_gone(error))
+        except TmmuError as error:
+            self._break(error)
+        return True
+
+    def _break(self, error: TmmuError) -> TmmuError:
+        """Ends the connection, and all that is under way; the first reason stays."""
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+                for exchange in tuple(self._exchanges.values()):
+                    exchange.fail(_again(error))
+            self._changed.notify_all()
+        self._over.set()
+        self._transport.close()
+        return self._failure
+
+    def take_frame(self, kind: FrameKind, stream: int, body: memoryview) -> None:
+        """As ``FrameHandler.take_frame``."""
+        if self._ready is None:
+            self._take_opening(kind, body)
+        elif kind in (FrameKind.ANSWER, FrameKind.PART):
+            self._take_answer(kind, stream, body)
+        elif kind is FrameKind.FAILURE and stream == 0:
+            raise decode_failure(body)
+        elif kind is FrameKind.FAILURE:
+            self._fail(stream, decode_failure(body))
+        elif kind is FrameKind.CREDIT:
+            exchange = self._exchanges.get(stream)
+            if exchange is not None and exchange.chunks is not None:
+                exchange.chunks.add_credit(CREDIT.unpack(body)[0])
+        elif kind is FrameKind.DRAIN:
+            self.is_draining = True
+        elif kind is not FrameKind.PONG:
+            raise broken(f"{kind.name} of a server")
+
+    def place_of_chunk(self, stream: int, length: int) -> memoryview | None:
+        """As ``FrameHandler.place_of_chunk``."""
+        exchange = self._exchanges.get(stream)
+        return None if exchange is None or exchange.received is None else exchange.received.place(length)
+
+    def take_chunk(self, stream: int, length: int) -> None:
+        """As ``FrameHandler.take_chunk``."""
+        exchange = self._exchanges.get(stream)
+        if exchange is not None:
+            self._grant(exchange, exchange.take_chunk(length))
+
+    def _take_answer(self, kind: FrameKind, stream: int, body: memoryview) -> None:
+        exchange = self._exchanges.get(stream)
+        if exchange is None:
+            return
+        envelope, inline = decode_body(ANSWER, body, OWN_LIMITS)
+        try:
+            credit = exchange.take(kind, envelope, inline, OWN_LIMITS)
+        except RequestTooLarge as error:
+            self._fail(stream, error)
+            return
+        self._grant(exchange, credit)
+        if exchange.is_over:
+            self._exchanges.pop(stream, None)
+
+    def _grant(self, exchange: Exchange, credit: int) -> None:
+        self._note_receiving()
+        if credit:
+            self._send(FrameKind.CREDIT, exchange.stream, (CREDIT.pack(credit),), monotonic() + self._deadline)
+
+    def _note_receiving(self) -> None:
+        """Whether payloads come in chunks, of which nothing is to be copied."""
+        self._reader.is_exact = any(exchange.received is not None for exchange in tuple(self._exchanges.values()))
+
+    def _fail(self, stream: int, error: TmmuError) -> None:
+        exchange = self._exchanges.pop(stream, None)
+        if exchange is not None:
+            exchange.fail(error)
+
+    # -- opening
+
+    def _open(self, until: float) -> None:
+        hello = Hello(versions=VERSIONS, nonce=token_bytes(32), tags=not self._transport.is_encrypted)
+        self._hello = ENCODER.encode(hello)
+        try:
+            self._transmit([PREAMBLE, *encode_frame(self._tagger, FrameKind.HELLO, 0, (self._hello,))], until)
+            self._wait(lambda: self._ready is not None, until)
+        except BaseException:
+            self._break(ServerGone("the connection did not open", fix="connect again"))
+            raise
+
+    def _take_opening(self, kind: FrameKind, body: memoryview) -> None:
+        if kind is FrameKind.FAILURE:
+            raise decode_failure(body)
+        if kind is FrameKind.WELCOME and self._welcome is None:
+            self._welcome = decode_header(WELCOME, body)
+            self._prove(self._welcome, Transcript(self._hello, body))
+        elif kind is FrameKind.READY and self._welcome is not None:
+            self._ready = decode_header(READY, body)
+        else:
+            raise broken(f"{kind.name} in an opening")
+
+    def _prove(self, welcome: Welcome, transcript: Transcript) -> None:
+        if not (welcome.tags or self._transport.is_encrypted):
+            raise broken("an opening without tags")
+        if welcome.takes_keys and self._secret == NO_SECRET:
+            raise KeyRefused("the server takes keys, and there is none", fix="give connect key=")
+        secret = self._secret if welcome.takes_keys else NO_SECRET
+        proof = Proof(proof=transcript.proof(secret))
+        frame = encode_frame(self._tagger, FrameKind.PROOF, 0, (ENCODER.encode(proof),))
+        self._transmit(frame, monotonic() + self._deadline)
+        self._tagger, incoming = transcript.taggers(secret, tags=welcome.tags)
+        self._reader.open(incoming, OWN_LIMITS.frame_bytes, may_fail=True)
+
+    # -- signs of life
+
+    def _look_after(self) -> None:
+        """Once a second: sends what was posted and what says that the client is there, and hears the server."""
+        assert self._welcome is not None
+        beat = self._welcome.heartbeat / 1000
+        while not self._over.wait(min(_LOOK_SECONDS, beat / 2)):
+            now = monotonic()
+            if self._heard < now - _SILENT_BEATS * beat:
+                self._break(ServerGone("the server has not said anything for too long", fix="connect again"))
+            try:
+                self._speak(now, beat)
+            except TmmuError:
+                return
+            self._hear()
+
+    def _speak(self, now: float, beat: float) -> None:
+        while self._abandoned:
+            self.end(self._abandoned.popleft())
+        if self._posts:
+            with self._sending:
+                self._transmit(self._posted_frames(), now + beat)
+        if self._spoke < now - beat or self._heard < now - beat:
+            self._send(FrameKind.PING, 0, (NUMBER.pack(self._last_stream),), now + beat)
+
+    def _hear(self) -> None:
+        """Takes what came, where no other thread does."""
+        with self._changed:
+            if self._has_reader:
+                return
+            self._has_reader = True
+        try:
+            while self._failure is None and self._receive(0.0):
+                pass
+        finally:
+            with self._changed:
+                self._has_reader = False
+                self._changed.notify_all()
+
+
+class AnswerStream:
+    """Parts of an answer, and the answer last. Closing it, or dropping it, gives the request up."""
+
+    def __init__(self, connection: ClientConnection, exchange: Exchange, until: float) -> None:
+        self._connection, self._exchange, self._until = connection, exchange, until
+        self._is_closed = False
+
+    def __iter__(self) -> "AnswerStream":
+        return self
+
+    def __next__(self) -> Message:
+        if self._is_closed:
+            raise StopIteration
+        try:
+            arrival = self._connection.next_arrival(self._exchange, self._until)
+        except BaseException:
+            self.close()
+            raise
+        if arrival is None:
+            self.close()
+            raise StopIteration
+        return arrival
+
+    def __del__(self) -> None:
+        if not self._is_closed:
+            self._connection.abandon(self._exchange)
+
+    def close(self) -> None:
+        """Nobody waits any more; nothing where the answer is there."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._connection.end(self._exchange)
+
+
+def _gone(error: Exception) -> ServerGone:
+    reason = getattr(error, "strerror", None) or (error.args[-1] if error.args else type(error).__name__)
+    return ServerGone(f"the connection broke: {reason}", fix="connect again")
+
+
+def _again(error: TmmuError) -> TmmuError:
+    """The same error for another thread, with a traceback of its own."""
+    copy: Any = type(error)(error.what, fix=error.fix, **dict(error.fields))
+    return copy  # type: ignore[no-any-return]

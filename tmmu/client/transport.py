@@ -1,0 +1,189 @@
+"""What carries a connection: TCP, TLS over it, or a Unix socket. Sockets that never block, and waits that end."""
+
+import select
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Final, Protocol
+
+from tmmu.errors import DeadlinePassed, InvalidConfig, ServerGone
+
+_MOST_PARTS: Final = 512
+"""Of one ``sendmsg``; the system takes 1,024."""
+_TLS_PIECE: Final = 1 << 20
+_FIX: Final = "write HOST:PORT, [IPV6]:PORT or unix:PATH"
+
+
+class Transport(Protocol):
+    """A stream of bytes in both directions. One thread sends, and one receives. ``OSError`` when it breaks."""
+
+    is_encrypted: bool
+
+    def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
+        """Sends all of it, in one call where it can; ``DEADLINE_PASSED`` where the other end takes it too slowly."""
+
+    def receive(self, place: memoryview, until: float) -> int | None:
+        """How many bytes came, 0 at the end; ``None`` where none did by ``until``, in seconds of ``monotonic``."""
+
+    def close(self) -> None:
+        """Ends it in both directions, for threads too that wait for it."""
+
+
+class SocketTransport:
+    """TCP or a Unix socket."""
+
+    is_encrypted = False
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)  # noqa: FBT003 - the socket's own way
+        self._socket = connected
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._writable.register(connected, select.POLLOUT)
+
+    def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
+        """As ``Transport.send``; nothing is copied but by the system."""
+        left = [memoryview(part) for part in parts if len(part)]
+        while left:
+            try:
+                count = self._socket.sendmsg(left[:_MOST_PARTS])
+            except BlockingIOError:
+                if not wait(self._writable, until):
+                    raise DeadlinePassed("the server does not take what is sent", fix="try again later") from None
+                continue
+            while left and count >= len(left[0]):
+                count -= len(left.pop(0))
+            if count:
+                left[0] = left[0][count:]
+
+    def receive(self, place: memoryview, until: float) -> int | None:
+        """As ``Transport.receive``."""
+        while wait(self._readable, until):
+            try:
+                return self._socket.recv_into(place)
+            except BlockingIOError:
+                continue
+        return None
+
+    def close(self) -> None:
+        """As ``Transport.close``."""
+        shut(self._socket)
+
+
+class TlsTransport:
+    """TLS over TCP. Its state is one for both directions, so each call takes its turn; nobody waits meanwhile."""
+
+    is_encrypted = True
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        connected.setblocking(False)  # noqa: FBT003 - the socket's own way
+        self._socket, self._turn = connected, Lock()
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._writable.register(connected, select.POLLOUT)
+
+    def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
+        """As ``Transport.send``; small parts are joined."""
+        whole = sum(map(len, parts)) <= _TLS_PIECE
+        for part in [b"".join(parts)] if whole else parts:
+            left = memoryview(part)
+            while left:
+                left = left[self._send_some(left[:_TLS_PIECE], until) :]
+
+    def _send_some(self, part: memoryview, until: float) -> int:
+        while True:
+            try:
+                with self._turn:
+                    return self._socket.send(part)
+            except ssl.SSLWantWriteError:
+                ready = wait(self._writable, until)
+            except ssl.SSLWantReadError:
+                ready = wait(self._readable, until)
+            if not ready:
+                raise DeadlinePassed("the server does not take what is sent", fix="try again later")
+
+    def receive(self, place: memoryview, until: float) -> int | None:
+        """As ``Transport.receive``."""
+        while True:
+            try:
+                with self._turn:
+                    return self._socket.recv_into(place)
+            except ssl.SSLWantReadError:
+                ready = wait(self._readable, until)
+            except ssl.SSLWantWriteError:
+                ready = wait(self._writable, until)
+            if not ready:
+                return None
+
+    def close(self) -> None:
+        """As ``Transport.close``."""
+        shut(self._socket)
+
+
+def open_transport(address: str, tls: "bool | str | Path | ssl.SSLContext", until: float) -> Transport:
+    """A connection to ``HOST:PORT`` or ``unix:PATH``. ``SERVER_GONE`` where nobody listens there.
+
+    ``tls``: ``True`` for certificates that the system trusts, a file for those that it trusts, or a context.
+    """
+    seconds = max(until - monotonic(), 0.001)
+    try:
+        if address.startswith("unix:"):
+            if tls:
+                raise InvalidConfig("TLS over a Unix socket", fix="leave tls= out: it does not leave the machine")
+            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            local.settimeout(seconds)
+            local.connect(address.removeprefix("unix:"))
+            return SocketTransport(local)
+        host, port = parse_address(address)
+        connected = socket.create_connection((host, port), seconds)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not tls:
+            return SocketTransport(connected)
+        try:
+            return TlsTransport(context_of(tls).wrap_socket(connected, server_hostname=host))
+        except BaseException:
+            connected.close()
+            raise
+    except ssl.SSLCertVerificationError as error:
+        raise ServerGone(
+            f"{address}: its certificate is refused: {error.verify_message}", fix="give tls= a file that vouches for it"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise ServerGone(f"{address}: {reason}", fix="start a server there with tmmu serve") from error
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port. ``INVALID_CONFIG`` for anything else."""
+    host, colon, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 1 << 16
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (colon and bare and is_port) or (":" in host and bare == host):
+        raise InvalidConfig(f"{address!r:.80} is no address of a server", fix=_FIX)
+    return bare, int(port)
+
+
+def context_of(tls: "bool | str | Path | ssl.SSLContext") -> ssl.SSLContext:
+    """What TLS trusts. ``INVALID_CONFIG`` for a file that has no certificates."""
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    try:
+        return ssl.create_default_context(cafile=None if tls is True else str(tls))
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfig(f"tls={str(tls)!r:.80}: no certificates", fix="give a file of certificates, PEM") from error
+
+
+def wait(poll: select.poll, until: float) -> bool:
+    """Whether something may be done by ``until``; looks at least once."""
+    return bool(poll.poll(max((until - monotonic()) * 1000, 0)))
+
+
+def shut(connected: socket.socket) -> None:
+    """Wakes who waits for it, and closes it."""
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+    connected.close()

@@ -1,0 +1,85 @@
+"""A request that is being answered: what its service sees of it, and what goes back."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock, Semaphore
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tmmu.errors import DeadlinePassed
+from tmmu.wire.envelopes import encode_answer
+from tmmu.wire.frames import FrameKind
+from tmmu.wire.interface import Payloads, Peer, RequestHeader
+from tmmu.wire.payloads import ReceivedPayloads, SentPayloads, come_in_chunks
+
+if TYPE_CHECKING:
+    from tmmu.server.wire.server_connection import ServerConnection
+
+_PARTS_AHEAD: Final = 64
+"""Parts of an answer that wait to be sent; whoever sends more waits too."""
+_LOOK_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A frame, and the payloads that follow it in chunks."""
+
+    kind: FrameKind
+    body: Sequence[bytes | memoryview]
+    chunks: SentPayloads | None
+
+
+def outgoing(kind: FrameKind, header: msgspec.Struct, payloads: Payloads) -> OutgoingMessage:
+    """A part or an answer."""
+    in_chunks = come_in_chunks([len(payload) for payload in payloads])
+    return OutgoingMessage(kind, encode_answer(header, payloads), SentPayloads(payloads) if in_chunks else None)
+
+
+class WireCall:
+    """As ``ServiceCall``. ``received`` and ``outbox`` are the event loop's."""
+
+    def __init__(self, connection: "ServerConnection", stream: int, header: RequestHeader, seconds: float) -> None:
+        self._connection, self.stream, self.header = connection, stream, header
+        self.peer: Peer = connection.peer
+        self.began = monotonic()
+        self.deadline = self.began + seconds
+        self.is_cancelled = False
+        self.received: ReceivedPayloads | None = None
+        self.heard = self.began
+        """When a chunk came last, or credit was given."""
+        self.outbox = deque[OutgoingMessage]()
+        self.sending: SentPayloads | None = None
+        self._room = Semaphore(_PARTS_AHEAD)
+        self._lock, self._callbacks = Lock(), list[Callable[[], object]]()
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """As ``ServiceCall.on_cancel``."""
+        with self._lock:
+            if not self.is_cancelled:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
+        """As ``ServiceCall.send_part``; waits while many parts wait to be sent."""
+        message = outgoing(FrameKind.PART, header, payloads)
+        while not (self.is_cancelled or self._room.acquire(timeout=_LOOK_SECONDS)):
+            pass
+        if self.is_cancelled:
+            raise DeadlinePassed("nobody waits for the answer", fix="give the request a later deadline")
+        self._connection.send_from_thread(self, message)
+
+    def note_sent(self, message: OutgoingMessage) -> None:
+        """A message of the outbox is on its way."""
+        if message.kind is FrameKind.PART:
+            self._room.release()
+
+    def end(self) -> list[Callable[[], object]]:
+        """Cancels; returns what is to be called."""
+        with self._lock:
+            self.is_cancelled, callbacks = True, self._callbacks
+            self._callbacks = []
+        return callbacks

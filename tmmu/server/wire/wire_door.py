@@ -1,0 +1,152 @@
+"""What all connections of a server over the wire share: services, threads, memory, limits, and who looks after them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from secrets import token_hex
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from tmmu.errors import InternalError, ServerBusy, TmmuError
+from tmmu.server.keys import KeyRing
+from tmmu.server.logs import log_event
+from tmmu.server.settings import ServerSettings
+from tmmu.server.wire.receive_memory import ReceiveMemory
+from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
+from tmmu.wire.envelopes import encode_failure
+from tmmu.wire.frames import FrameKind
+from tmmu.wire.interface import Payloads, WireService
+from tmmu.wire.limits import WireLimits
+from tmmu.wire.service_table import ServiceTable
+
+if TYPE_CHECKING:
+    from tmmu.server.wire.server_connection import ServerConnection
+
+_CANCEL_THREADS: Final = 2
+_SILENT_BEATS: Final = 3
+"""Heartbeats after which an end that says nothing is gone."""
+
+
+@dataclass(slots=True)
+class WireCounts:
+    """Of all connections so far."""
+
+    connections: int = 0
+    requests: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+    writes: int = 0
+    joined_frames: int = 0
+    """Frames that shared a write with another one."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class WireDoor:
+    """Made before the event loop runs; ``start`` and what connections call belongs to that."""
+
+    def __init__(self, services: Sequence[WireService], settings: ServerSettings, keys: KeyRing | None) -> None:
+        self.table, self.settings, self.keys = ServiceTable(services), settings, keys
+        self.limits = WireLimits(payload_bytes=settings.payload_bytes)
+        self.memory = ReceiveMemory(max(settings.receive_memory, settings.payload_bytes))
+        self.counts = WireCounts()
+        self.connections: set[ServerConnection] = set()
+        self.is_draining = False
+        self.running = 0
+        """Calls on worker threads."""
+        self._numbers, self._name = count(1), token_hex(8)
+        self._workers = ThreadPoolExecutor(settings.concurrency, "tmmu-wire")
+        self._cancels = ThreadPoolExecutor(_CANCEL_THREADS, "tmmu-wire-cancel")
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def silence(self) -> float:
+        """Seconds after which an end of which nothing is heard is gone."""
+        return _SILENT_BEATS * self.settings.heartbeat_seconds
+
+    def start(self) -> None:
+        """Begins to look after connections."""
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    def next_name(self) -> str:
+        """A name for a connection, which no other one has, of no server."""
+        return f"{self._name}-{next(self._numbers)}"
+
+    def run(self, call: WireCall, payloads: Payloads, send: Callable[[WireCall, OutgoingMessage], object]) -> None:
+        """Answers a call on a worker thread. ``SERVER_BUSY`` where as many run as may."""
+        if self.running >= self.settings.concurrency:
+            raise ServerBusy(
+                f"{self.running} requests are under way, which are the most",
+                fix="send the request again a little later",
+            )
+        self.running += 1
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            message = self._answer(call, payloads)
+            loop.call_soon_threadsafe(self._end, call, message, send)
+
+        self._workers.submit(work)
+
+    def _end(
+        self, call: WireCall, message: OutgoingMessage, send: Callable[[WireCall, OutgoingMessage], object]
+    ) -> None:
+        self.running -= 1
+        send(call, message)
+
+    def _answer(self, call: WireCall, payloads: Payloads) -> OutgoingMessage:
+        try:
+            header, beside = self.table.answer(call.header, payloads, call)
+            return outgoing(FrameKind.ANSWER, header, beside)
+        except Exception as error:  # noqa: BLE001 - one call that fails is not the server
+            return failure_message(error)
+
+    def cancel(self, callbacks: Sequence[Callable[[], object]]) -> None:
+        """Calls what is to be called when a call is cancelled, on a thread that may wait."""
+        if callbacks:
+            self._cancels.submit(_call_all, callbacks)
+
+    def connection_lost(self, connection: "ServerConnection") -> None:
+        """Forgets a connection; services are told on a worker thread."""
+        self.connections.discard(connection)
+        if connection.is_ready:
+            self._cancels.submit(_call_all, [lambda: self.table.connection_lost(connection.peer)])
+
+    async def _sweep(self) -> None:
+        seconds = min(self.settings.heartbeat_seconds, self.settings.receive_seconds, self.settings.send_seconds) / 4
+        while True:
+            await asyncio.sleep(min(seconds, 1.0))
+            now = monotonic()
+            for connection in tuple(self.connections):
+                connection.check(now)
+
+    def close(self) -> None:
+        """Ends the threads, once what they do is done; connections are over by then. From any thread."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._cancels.shutdown(wait=True)
+
+    def stop(self) -> None:
+        """Cuts what is still connected; the event loop ends."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in tuple(self.connections):
+            connection.abort()
+
+
+def failure_message(error: Exception) -> OutgoingMessage:
+    """What a client is told of an error; of a defect only that it is one, and the log has its traceback."""
+    if not isinstance(error, TmmuError):
+        log_event("request_failed", level=logging.ERROR, failure=error)
+        error = InternalError(f"the request failed of {type(error).__name__}", fix="the server's log has more")
+    return OutgoingMessage(FrameKind.FAILURE, [encode_failure(error)], None)
+
+
+def _call_all(callbacks: Sequence[Callable[[], Any]]) -> None:
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - the others are called too
+            log_event("request_failed", level=logging.ERROR, failure=error)
