@@ -154,6 +154,12 @@ class ReferenceStale(UserError):
     code = "REFERENCE_STALE"
 
 
+class DeviceTaken(UserError):
+    """The one device type that a process may add to torch belongs to somebody else, or is in use already."""
+
+    code = "DEVICE_TAKEN"
+
+
 class AddressCollision(PlanError):
     """Two slots of one plan have the same virtual address."""
 
@@ -234,8 +240,6 @@ class DeadlineExceeded(PlanError):
 
 class QuotaExceeded(PlanError):
     """A client has had all that its key may have for now."""
-
-    code = "QUOTA_EXCEEDED"
 
 
 class ServerGone(PlanError):

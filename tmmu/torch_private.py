@@ -28,6 +28,7 @@ import torch.utils._device
 import torch.utils._foreach_utils
 import torch.utils._python_dispatch
 import torch.utils._pytree
+import torch.utils.backend_registration
 from torch import nn
 
 # -- operators
@@ -221,6 +222,40 @@ in_kernel_invocation_manager = torch._subclasses.fake_tensor.in_kernel_invocatio
 """Block in which a fake tensor is its meta tensor, for making one by hand. Holds: 2.11, 2.13."""
 DataDependentOutputException = torch._subclasses.fake_tensor.DataDependentOutputException
 """What a fake tensor raises when its value is asked for. Holds: 2.11, 2.13."""
+DynamicOutputShapeException = torch._subclasses.fake_tensor.DynamicOutputShapeException
+"""What it raises where values decide the shape of a result. Holds: 2.13."""
+UnsupportedOperatorException = torch._subclasses.fake_tensor.UnsupportedOperatorException
+"""What it raises for an operator without a fake kernel. Holds: 2.13."""
+
+# -- tensors whose bytes lie on a device that is written in Python
+
+make_wrapper: Final[Callable[..., Any]] = torch.Tensor._make_wrapper_subclass
+"""Makes a tensor of a subclass with a shape, a device and no bytes. Holds: 2.13."""
+no_torch_function = torch._C._disabled_torch_function_impl
+"""What a subclass has as ``__torch_function__`` that is asked about operators alone. Holds: 2.13."""
+custom_device_name: Final[Callable[[], str]] = torch._C._get_privateuse1_backend_name
+"""What the one device type is called that a process may add. Holds: 2.13."""
+UNNAMED_DEVICE: Final = "privateuseone"
+"""Its name while nobody has added one. Holds: 2.13."""
+SeededDevice = torch.utils.backend_registration._DummyBackendModule
+"""A device module of one device that ``torch.manual_seed`` tells of its seed. Holds: 2.13."""
+
+
+def register_python_device(name: str, module: Any) -> tuple[Any, Any]:
+    """Make the one added device type known under a name; what is returned must live as long. Holds: 2.13."""
+    registration = torch.utils.backend_registration
+    registration.rename_privateuse1_backend(name)
+    torch._register_device_module(name, module)  # type: ignore[no-untyped-call]
+    hook, guard = registration._DummyPrivateUse1Hook(), registration._DummyDeviceGuard()
+    torch._C._acc.register_python_privateuseone_hook(hook)
+    torch._C._acc.register_python_privateuseone_device_guard(guard)
+    return hook, guard
+
+
+def is_composite(operator: Any) -> bool:
+    """Whether torch takes an operator apart by a function of its own that autograd sees through. Holds: 2.13."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
 
 # -- Dynamo, where it is not imported
 

@@ -27,6 +27,9 @@ OF_REQUESTS: Final = {
 }  # fmt: skip
 """Codes that clients of ``tmmu serve`` get over HTTP; tested in ``tests/server``."""
 
+OF_REMOTE_DEVICES: Final = {"DEVICE_TAKEN", "QUOTA_EXCEEDED"}
+"""Codes of ``device="remote"``; tested in ``tests/unit/client/device`` and ``tests/unit/server/graphs``."""
+
 OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT", "HOST_UNFIT"}
 """Codes of commands that print a report first; tested in ``tests/golden``, ``test_diff`` and ``test_doctor``."""
 
@@ -183,4 +186,4 @@ def test_every_code_has_a_case() -> None:
     reached = {case.__name__.upper() for case in CASES}
     assert {
         error.code for error in errors()
-    } - OF_THE_RUNTIME - OF_REQUESTS - OF_A_VERDICT - OF_REWRITES - BY_NO_INPUT == reached
+    } - OF_THE_RUNTIME - OF_REQUESTS - OF_REMOTE_DEVICES - OF_A_VERDICT - OF_REWRITES - BY_NO_INPUT == reached

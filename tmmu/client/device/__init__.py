@@ -1,0 +1,1 @@
+"""``device="remote"``: tensors whose bytes lie on a server, recorded here and run there."""

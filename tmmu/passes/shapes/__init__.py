@@ -1,0 +1,1 @@
+"""Shapes of results without values: what an operator would return on a CPU."""

@@ -1,0 +1,70 @@
+"""Contents of one connection: storages by the numbers that their client gave them, within its client's quota."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import torch
+
+from tmmu.errors import InvalidRequest, ReferenceStale
+from tmmu.runtime.memory.slab import Slab, row_major_bytes
+from tmmu.server.graphs.checked_graph import dtype_named, require_window
+from tmmu.server.graphs.graph_limits import ClientUsage
+from tmmu.wire.graph import ContentWindow
+
+
+def view_window(slab: Slab, window: ContentWindow) -> torch.Tensor:
+    """The tensor that a window is; the window was checked."""
+    dtype = dtype_named(window.dtype)
+    return slab.view(window.offset * dtype.itemsize, window.shape, window.stride, dtype)
+
+
+def bytes_shown(window: ContentWindow) -> int:
+    """Bytes of the elements of a window."""
+    return prod(window.shape) * dtype_named(window.dtype).itemsize
+
+
+class ContentStore:
+    """A client gives no number twice, so that one which was freed stays stale."""
+
+    def __init__(self, usage: ClientUsage) -> None:
+        self._usage, self._slabs = usage, dict[int, Slab]()
+
+    def __len__(self) -> int:
+        return len(self._slabs)
+
+    def __contains__(self, content: int) -> bool:
+        return content in self._slabs
+
+    def slab(self, content: int) -> Slab:
+        """The storage of a content; ``REFERENCE_STALE`` for one that is not there."""
+        if content not in self._slabs:
+            raise ReferenceStale(f"content {content} is not there: it was freed", fix="make the tensor again")
+        return self._slabs[content]
+
+    def require_new(self, contents: Sequence[int]) -> None:
+        """``INVALID_REQUEST`` for numbers that are taken, or come twice."""
+        if len(set(contents)) < len(contents) or any(content in self._slabs for content in contents):
+            raise InvalidRequest("contents of numbers that are taken", fix="number each content once")
+
+    def add(self, content: int, tensor: torch.Tensor) -> None:
+        """Keeps the storage of a tensor that begins with it. Its bytes are reserved already."""
+        self._slabs[content] = Slab.over(tensor)
+
+    def free(self, contents: Sequence[int]) -> None:
+        """Lets go of contents; those that are not there are no fault, since a failed run keeps none."""
+        for content in contents:
+            slab = self._slabs.pop(content, None)
+            if slab is not None:
+                self._usage.release(slab.size, 1)
+
+    def clear(self) -> None:
+        """Lets go of all."""
+        self.free(tuple(self._slabs))
+
+    def fetch(self, windows: Sequence[ContentWindow], most_elements: int) -> Iterator[memoryview]:
+        """The elements of each window, row-major, in bytes of their own."""
+        for window in windows:
+            slab = self.slab(window.content)
+            require_window(window, slab.size, most_elements)
+            data = row_major_bytes(view_window(slab, window))
+            yield memoryview(bytes(data.numpy().data))

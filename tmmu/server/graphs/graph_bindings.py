@@ -1,0 +1,92 @@
+"""Which graphs of a connection run in a plan: the first run of one is call by call, the second plans and binds it."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from tmmu.errors import QuotaExceeded, SegmentFull, TmmuError, UserError
+from tmmu.server.graphs.checked_graph import CheckedGraph
+from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
+from tmmu.server.graphs.planned_graph import BoundGraph, GraphPlans
+
+_WITHOUT_PLAN: Final = (UserError, QuotaExceeded, SegmentFull)
+
+
+@dataclass(slots=True)
+class GraphCounts:
+    """Runs of one connection: ``planned`` inside a plan, ``plain`` call by call, ``sized`` of one call.
+
+    ``bound``: bindings made. ``unplanned``: graphs that have no plan. ``fetched``: windows whose elements were sent.
+    """
+
+    planned: int = 0
+    plain: int = 0
+    sized: int = 0
+    bound: int = 0
+    unplanned: int = 0
+    fetched: int = 0
+
+
+class GraphBindings:
+    """Bindings by graph, the least recently used first; a graph that was seen and has none yet, or never will, too."""
+
+    def __init__(self, limits: GraphLimits, usage: ClientUsage, plans: GraphPlans, counts: GraphCounts) -> None:
+        self._limits, self._usage, self._plans, self._counts = limits, usage, plans, counts
+        self._entries: OrderedDict[bytes, BoundGraph | None] = OrderedDict()
+        self._refused: dict[bytes, str] = {}
+
+    def bound_graph(self, checked: CheckedGraph) -> BoundGraph | None:
+        """The graph's binding from its second run on; ``None`` at its first, and where it has none."""
+        name = checked.hash
+        is_first = name not in self._entries
+        entry = self._entries.setdefault(name, None)
+        self._entries.move_to_end(name)
+        if is_first:
+            self._forget_oldest()
+        elif entry is None and name not in self._refused:
+            entry = self._bind(checked)
+        return entry
+
+    def why_unplanned(self) -> tuple[str, ...]:
+        """The reasons for which graphs run call by call."""
+        return tuple(self._refused.values())
+
+    def close(self) -> None:
+        """Gives back all memory."""
+        for name in tuple(self._entries):
+            self._unbind(name)
+
+    def _bind(self, checked: CheckedGraph) -> BoundGraph | None:
+        """Plans, judges and binds; where that cannot be, the graph runs call by call, with the same bits."""
+        try:
+            planned = self._plans.plan(checked)
+            with self._usage.borrow(sum(checked.graph.inputs)):  # calls are tried on zeros in place of the inputs
+                self._usage.reserve(planned.bytes)
+                try:
+                    bound = BoundGraph(checked, planned)
+                except BaseException:
+                    self._usage.release(planned.bytes)
+                    raise
+        except TmmuError as error:
+            if not isinstance(error, _WITHOUT_PLAN):
+                raise
+            self._counts.unplanned += 1
+            self._refused[checked.hash] = str(error)
+            return None
+        self._counts.bound += 1
+        self._entries[checked.hash] = bound
+        live = [name for name, entry in self._entries.items() if entry is not None]
+        for name in live[: max(len(live) - self._limits.plans, 0)]:
+            self._unbind(name)
+        return bound
+
+    def _forget_oldest(self) -> None:
+        while len(self._entries) > self._limits.graphs:
+            self._unbind(next(iter(self._entries)))
+
+    def _unbind(self, name: bytes) -> None:
+        bound = self._entries.pop(name)
+        self._refused.pop(name, None)
+        if bound is not None:
+            bound.close()
+            self._usage.release(bound.bytes)

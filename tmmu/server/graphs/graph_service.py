@@ -1,0 +1,85 @@
+"""The service that runs recorded graphs: a session for each connection, a quota for each client, plans for all."""
+
+from collections.abc import Callable
+from threading import Lock
+from time import monotonic
+from typing import ClassVar
+
+import torch
+
+from tmmu.cache import PlanCache
+from tmmu.errors import InvalidConfig, ReferenceStale
+from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
+from tmmu.server.graphs.graph_session import GraphSession
+from tmmu.server.graphs.planned_graph import GraphPlans
+from tmmu.wire.graph import DeviceOpened, OpenDevice, RunGraph
+from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader, ServiceCall
+
+
+class GraphService:
+    """Answers ``graphs.open`` and ``graphs.run``. A lost connection frees all that was recorded on it.
+
+    ``cache``: where plans are kept on disk, if anywhere.
+    """
+
+    requests: ClassVar[tuple[type[RequestHeader], ...]] = (OpenDevice, RunGraph)
+
+    def __init__(
+        self,
+        limits: GraphLimits | None = None,
+        *,
+        cache: PlanCache | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.limits, self.plans = limits or GraphLimits(), GraphPlans(cache=cache)
+        self._clock, self._lock = clock, Lock()
+        self._sessions: dict[str, GraphSession] = {}
+        self._usage: dict[str, ClientUsage] = {}
+
+    def answer(self, header: RequestHeader, payloads: Payloads, call: ServiceCall) -> Message:
+        """As ``WireService.answer``."""
+        if isinstance(header, OpenDevice):
+            return self._open(header, call.peer), ()
+        assert isinstance(header, RunGraph)
+        with self._lock:
+            session = self._sessions.get(call.peer.connection)
+        if session is None:
+            raise ReferenceStale("no remote device is open on this connection", fix="open one")
+        return session.run(header, payloads, call)
+
+    def connection_lost(self, peer: Peer) -> None:
+        """As ``WireService.connection_lost``."""
+        with self._lock:
+            session = self._sessions.pop(peer.connection, None)
+        if session is not None:
+            session.close()
+
+    def session_of(self, peer: Peer) -> GraphSession | None:
+        """What a connection has recorded; ``None`` where it has not opened a device."""
+        with self._lock:
+            return self._sessions.get(peer.connection)
+
+    def usage_of(self, client: str) -> ClientUsage:
+        """What a client takes, on all its connections together."""
+        with self._lock:
+            return self._usage.setdefault(client, ClientUsage(self.limits, self._clock))
+
+    def _open(self, header: OpenDevice, peer: Peer) -> DeviceOpened:
+        """A session in place of any that the connection had. ``INVALID_CONFIG`` where bits would be another torch's."""
+        if _release(header.torch) != _release(torch.__version__):
+            raise InvalidConfig(
+                f"the client has torch {header.torch:.40}, and the server {torch.__version__}: bits may differ",
+                fix="use one version on both sides",
+            )
+        session = GraphSession(self.limits, self.usage_of(peer.client), self.plans, seed=header.seed)
+        with self._lock:
+            before = self._sessions.pop(peer.connection, None)
+            self._sessions[peer.connection] = session
+        if before is not None:
+            before.close()
+        return DeviceOpened(epoch=session.epoch, torch=str(torch.__version__))
+
+
+def _release(version: str) -> list[str]:
+    """``2.13.0+cpu`` as ``2`` and ``13``."""
+    return version.split(".")[:2]

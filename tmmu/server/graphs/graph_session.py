@@ -1,0 +1,211 @@
+"""What one connection records: its contents, the graphs that it has sent, the plans bound for it, its random stream."""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from threading import Lock
+from time import monotonic
+from typing import Final, TypeVar
+
+import torch
+from blake3 import blake3
+
+from tmmu.errors import DeadlinePassed, InvalidRequest, QuotaExceeded, ReferenceStale, TmmuError, WireBroken
+from tmmu.passes.shapes.inference import ShapeInference
+from tmmu.server.graphs.call_forms import OperatorCall, operator_call
+from tmmu.server.graphs.checked_graph import CheckedGraph, check_graph
+from tmmu.server.graphs.contents import ContentStore, bytes_shown, view_window
+from tmmu.server.graphs.graph_bindings import GraphBindings, GraphCounts
+from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
+from tmmu.server.graphs.planned_graph import GraphPlans
+from tmmu.server.graphs.random_stream import RandomStream
+from tmmu.server.graphs.run_calls import call_operator, own_storage, run_calls
+from tmmu.server.graphs.sized_calls import most_bytes, require_sized_call
+from tmmu.wire.graph import (
+    ContentUpload,
+    ContentWindow,
+    GraphAnswer,
+    RecordedGraph,
+    RunFailure,
+    RunGraph,
+    form_hash,
+    graph_hash,
+)
+from tmmu.wire.interface import Payloads, ServiceCall
+
+T = TypeVar("T")
+_FIX: Final = "use a client of this version"
+_AGAIN: Final = "send it again"
+
+
+class GraphSession:
+    """The recordings of one connection. Its requests are answered one at a time, in the order in which they come."""
+
+    def __init__(self, limits: GraphLimits, usage: ClientUsage, plans: GraphPlans, *, seed: int) -> None:
+        self.epoch, self.counts = secrets.token_bytes(32), GraphCounts()
+        self.contents = ContentStore(usage)
+        self.bindings = GraphBindings(limits, usage, plans, self.counts)
+        self._limits, self._usage, self._random = limits, usage, RandomStream(seed)
+        self._inference, self._lock, self._is_open = ShapeInference(), Lock(), True
+        self._forms: OrderedDict[bytes, OperatorCall] = OrderedDict()
+        self._graphs: OrderedDict[bytes, CheckedGraph] = OrderedDict()
+
+    def run(self, header: RunGraph, payloads: Payloads, call: ServiceCall) -> tuple[GraphAnswer, list[memoryview]]:
+        """Uploads, runs, fetches and frees. A request that is refused, rather than answered, has changed nothing."""
+        with self._lock:
+            if not self._is_open or not secrets.compare_digest(header.epoch, self.epoch):
+                raise ReferenceStale("the remote device was closed or opened again", fix="make the tensors again")
+            lacking = self._find_lacking(header)
+            if lacking is not None:
+                return lacking, []
+            self._upload(header.uploads, payloads)
+            if header.seed is not None:
+                self._random.set_seed(header.seed)
+            try:
+                answer = self._run(header, call)
+                fetched = self._fetch(header.fetched)
+            except TmmuError as error:
+                answer = GraphAnswer(failure=RunFailure(code=error.code, what=error.what, fix=error.fix))
+                fetched = []
+            self.contents.free(header.freed)
+            return answer, fetched
+
+    def close(self) -> None:
+        """Frees everything; a later request is refused."""
+        with self._lock:
+            self._is_open = False
+            self.contents.clear()
+            self.bindings.close()
+
+    def _find_lacking(self, header: RunGraph) -> GraphAnswer | None:
+        """What must come first, once what came was learned; ``None`` where nothing lacks."""
+        for form in header.forms:
+            _keep(self._forms, form_hash(form), operator_call(form), self._limits.forms)
+        if header.body is None:
+            lacks = header.is_sized or (header.graph is not None and header.graph not in self._graphs)
+            return GraphAnswer(lacks_graph=True) if lacks else None
+        missing = tuple(name for name in header.body.forms if name not in self._forms)
+        if missing:
+            return GraphAnswer(lacks_forms=missing, lacks_graph=True)
+        if not header.is_sized:
+            self._learn(header.body, header.graph)
+        return None
+
+    def _learn(self, body: RecordedGraph, name: bytes | None) -> None:
+        if name is None or graph_hash(body) != name:
+            raise WireBroken("a graph has another hash than was said", fix=_AGAIN)
+        if name not in self._graphs:
+            checked = check_graph(name, body, self._forms, self._inference, self._limits)
+            _keep(self._graphs, name, checked, self._limits.graphs)
+
+    def _upload(self, uploads: Sequence[ContentUpload], payloads: Payloads) -> None:
+        if [upload.bytes for upload in uploads] != [len(payload) for payload in payloads]:
+            raise InvalidRequest("payloads are not the contents that are uploaded", fix=_FIX)
+        self.contents.require_new([upload.content for upload in uploads])
+        for upload, payload in zip(uploads, payloads, strict=True):
+            if blake3(payload).digest() != upload.hash:
+                raise WireBroken(f"content {upload.content} has another hash than was said", fix=_AGAIN)
+        self._usage.reserve(sum(upload.bytes for upload in uploads), len(uploads))
+        for upload, payload in zip(uploads, payloads, strict=True):
+            tensor = torch.empty(upload.bytes, dtype=torch.uint8)
+            tensor.numpy().data[:] = payload
+            self.contents.add(upload.content, tensor)
+
+    def _run(self, header: RunGraph, call: ServiceCall) -> GraphAnswer:
+        start = monotonic()
+        try:
+            if header.is_sized and header.body is not None:
+                return self._run_sized(header.body, header, call)
+            if header.graph is not None:
+                return GraphAnswer(planned=self._run_graph(self._graphs[header.graph], header, call))
+            return GraphAnswer()
+        finally:
+            self._usage.spend(monotonic() - start)
+
+    def _run_graph(self, checked: CheckedGraph, header: RunGraph, call: ServiceCall) -> bool:
+        """Runs a graph and keeps its results; whether it ran in a plan."""
+        graph = checked.graph
+        inputs = [self.contents.slab(content) for content in header.inputs]
+        if [slab.size for slab in inputs] != list(graph.inputs) or len(header.outputs) != len(graph.outputs):
+            raise InvalidRequest("contents are not those of the graph", fix=_FIX)
+        if len(set(header.inputs)) < len(header.inputs):
+            raise InvalidRequest("a content is two inputs of a graph", fix=_FIX)
+        self.contents.require_new(header.outputs)
+        self._usage.require_time(len(checked.calls))
+        bound = self.bindings.bound_graph(checked)
+        size = sum(checked.bytes[content] for content in graph.outputs)
+        working = max(checked.peak - size, 0) if bound is None else 0
+        self._usage.reserve(size, len(graph.outputs))
+        try:
+            with self._usage.borrow(working), self._random.draw() if checked.is_random else nullcontext():
+                results = run_calls(checked, inputs, self._guard(call)) if bound is None else bound.run(inputs)
+        except BaseException:
+            self._usage.release(size, len(graph.outputs))
+            raise
+        for reference, content in zip(header.outputs, graph.outputs, strict=True):
+            self.contents.add(reference, results[content])
+        self.counts.planned += bound is not None
+        self.counts.plain += bound is None
+        return bound is not None
+
+    def _run_sized(self, body: RecordedGraph, header: RunGraph, call: ServiceCall) -> GraphAnswer:
+        """Runs the one call of the body; its results are kept under the references, and their windows told."""
+        operator = self._forms[body.forms[0]] if len(body.forms) == 1 else None
+        if operator is None or len(body.calls) != 1:
+            raise InvalidRequest("a sized call is one call", fix=_FIX)
+        require_sized_call(body, operator, self._limits)
+        slabs = [self.contents.slab(content) for content in header.inputs]
+        if [slab.size for slab in slabs] != list(body.inputs):
+            raise InvalidRequest("contents are not those of the call", fix=_FIX)
+        self.contents.require_new(header.outputs)
+        self._usage.require_time(1)
+        self._guard(call)()
+        with self._usage.borrow(most_bytes(body)):
+            windows = [body.windows[number] for number in body.calls[0].tensors]
+            tensors = [view_window(slabs[window.content], window) for window in windows]
+            leaves = [leaf for leaf in call_operator(operator, tensors) if leaf is not None]
+            if len(leaves) != len(header.outputs):
+                raise InvalidRequest(f"{operator.operator} returns {len(leaves)} tensors", fix=_FIX)
+            results = [own_storage(leaf, tensors) for leaf in leaves]
+            self._usage.reserve(sum(result.untyped_storage().nbytes() for result in results), len(results))
+            for reference, result in zip(header.outputs, results, strict=True):
+                self.contents.add(reference, result)
+        self.counts.sized += 1
+        return GraphAnswer(windows=tuple(map(_window_of, header.outputs, results)))
+
+    def _fetch(self, windows: Sequence[ContentWindow]) -> list[memoryview]:
+        """What was asked for, in bytes that count while they are copied."""
+        size = sum(map(bytes_shown, windows))
+        with self._usage.borrow(size):
+            self.counts.fetched += len(windows)
+            return list(self.contents.fetch(windows, self._limits.window_elements))
+
+    def _guard(self, call: ServiceCall) -> Callable[[], None]:
+        """What is asked before each operator: whether somebody waits, and whether time is left."""
+        start, left = monotonic(), self._usage.seconds_left
+
+        def require_time() -> None:
+            if call.is_cancelled:
+                raise DeadlinePassed("nobody waits for the run any more", fix="give it a later deadline")
+            if monotonic() - start > left:
+                raise QuotaExceeded("the run takes longer than its client may", fix="run less at once")
+
+        return require_time
+
+
+def _keep(table: OrderedDict[bytes, T], name: bytes, value: T, most: int) -> None:
+    """Adds to a table that forgets what was learned first."""
+    table.setdefault(name, value)
+    while len(table) > most:
+        table.popitem(last=False)
+
+
+def _window_of(content: int, tensor: torch.Tensor) -> ContentWindow:
+    return ContentWindow(
+        content=content,
+        offset=int(tensor.storage_offset()),
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+    )
