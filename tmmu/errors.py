@@ -233,7 +233,7 @@ class ServerBusy(PlanError):
 
 
 class DeadlineExceeded(PlanError):
-    """A request was not done by its deadline."""
+    """A request was not done by its deadline, or had no answer by then."""
 
     code = "DEADLINE_EXCEEDED"
 
@@ -241,17 +241,13 @@ class DeadlineExceeded(PlanError):
 class QuotaExceeded(PlanError):
     """A client has had all that its key may have for now."""
 
+    code = "QUOTA_EXCEEDED"
+
 
 class ServerGone(PlanError):
     """A server is not there, or no longer: nobody listens, or the connection broke."""
 
     code = "SERVER_GONE"
-
-
-class DeadlinePassed(PlanError):
-    """A request has no answer by its deadline."""
-
-    code = "DEADLINE_PASSED"
 
 
 class WireBroken(PlanError):

@@ -12,7 +12,7 @@ import pytest
 from tests.server.wire_running import RunningWire, running_wire
 from tests.unit.wire.sums import Add, Misbehave, Sums, Total
 from tmmu.errors import (
-    DeadlinePassed,
+    DeadlineExceeded,
     InternalError,
     InvalidRequest,
     KeyRefused,
@@ -109,7 +109,7 @@ def test_a_request_that_nobody_waits_for_is_cancelled(wire: RunningWire, sums: S
     connection = wire.connect("a" * 16)
     for _ in range(2):
         sums.cancelled.clear()
-        with pytest.raises(DeadlinePassed):
+        with pytest.raises(DeadlineExceeded):
             connection.request(Misbehave(way="sleep"), deadline=0.05)
         assert sums.cancelled.wait(60)
     sums.cancelled.clear()
@@ -155,7 +155,7 @@ def test_requests_beyond_the_most_are_refused_and_others_go_on(wire: RunningWire
 def test_payloads_wait_for_memory_of_others(wire: RunningWire) -> None:
     first, second = wire.connect("a" * 16), wire.connect("b" * 16)
     wire.call(lambda: wire.door.memory.reserve("others", 20 << 20, lambda: None))
-    with pytest.raises(DeadlinePassed):
+    with pytest.raises(DeadlineExceeded):
         first.request(Add(), [random_bytes(5 << 20)], deadline=0.1)
     assert second.request(Add(), [random_bytes(3 << 20)])[0].value == 3 << 20
     totals: list[Any] = []

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tmmu.client.exchange import Exchange
 from tmmu.client.transport import Transport
-from tmmu.errors import DeadlinePassed, KeyRefused, RequestTooLarge, ServerGone, TmmuError
+from tmmu.errors import DeadlineExceeded, KeyRefused, RequestTooLarge, ServerGone, TmmuError
 from tmmu.wire.envelopes import (
     ANSWER,
     ENCODER,
@@ -41,7 +41,7 @@ OWN_LIMITS: Final = WireLimits(header_bytes=64 << 20, payload_bytes=1 << 40)
 
 
 class ClientConnection:
-    """Opens over a transport. ``KEY_REFUSED``, ``WIRE_BROKEN``, ``SERVER_GONE`` or ``DEADLINE_PASSED`` where it cannot.
+    """Opens over a transport; ``KEY_REFUSED``, ``WIRE_BROKEN``, ``SERVER_GONE`` or ``DEADLINE_EXCEEDED`` if it cannot.
 
     ``deadline``: seconds of the opening, and of requests that name none.
     """
@@ -212,7 +212,7 @@ class ClientConnection:
                 if self._failure is not None:
                     raise _again(self._failure)
                 if monotonic() >= until:
-                    raise DeadlinePassed("there was no answer in time", fix="give the request a later deadline")
+                    raise DeadlineExceeded("there was no answer in time", fix="give the request a later deadline")
                 self._has_reader = True
             try:
                 self._receive(until)

@@ -10,7 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final, Protocol
 
-from tmmu.errors import DeadlinePassed, InvalidConfig, ServerGone
+from tmmu.errors import DeadlineExceeded, InvalidConfig, ServerGone
 
 _MOST_PARTS: Final = 512
 """Of one ``sendmsg``; the system takes 1,024."""
@@ -24,7 +24,7 @@ class Transport(Protocol):
     is_encrypted: bool
 
     def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
-        """Sends all of it, in one call where it can; ``DEADLINE_PASSED`` where the other end takes it too slowly."""
+        """Sends all of it, in one call where it can; ``DEADLINE_EXCEEDED`` where the other end takes it too slowly."""
 
     def receive(self, place: memoryview, until: float) -> int | None:
         """How many bytes came, 0 at the end; ``None`` where none did by ``until``, in seconds of ``monotonic``."""
@@ -53,7 +53,7 @@ class SocketTransport:
                 count = self._socket.sendmsg(left[:_MOST_PARTS])
             except BlockingIOError:
                 if not wait(self._writable, until):
-                    raise DeadlinePassed("the server does not take what is sent", fix="try again later") from None
+                    raise DeadlineExceeded("the server does not take what is sent", fix="try again later") from None
                 continue
             while left and count >= len(left[0]):
                 count -= len(left.pop(0))
@@ -104,7 +104,7 @@ class TlsTransport:
             except ssl.SSLWantReadError:
                 ready = wait(self._readable, until)
             if not ready:
-                raise DeadlinePassed("the server does not take what is sent", fix="try again later")
+                raise DeadlineExceeded("the server does not take what is sent", fix="try again later")
 
     def receive(self, place: memoryview, until: float) -> int | None:
         """As ``Transport.receive``."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tmmu.errors import DeadlinePassed, InternalError, RequestTooLarge, ServerGone, TmmuError
+from tmmu.errors import DeadlineExceeded, InternalError, RequestTooLarge, ServerGone, TmmuError
 from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader
 from tmmu.wire.limits import WireLimits
 from tmmu.wire.service_table import ServiceTable
@@ -41,7 +41,7 @@ class InProcessCall:
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
         """As ``ServiceCall.send_part``."""
         if self.is_cancelled:
-            raise DeadlinePassed("nobody waits for the answer", fix="give the request a later deadline")
+            raise DeadlineExceeded("nobody waits for the answer", fix="give the request a later deadline")
         self.events.put(("part", (msgspec.msgpack.encode(header), _copies(payloads))))
 
     def cancel(self) -> None:
@@ -127,7 +127,7 @@ class InProcessConnection:
 
     def _end_late(self, call: InProcessCall) -> None:
         call.cancel()
-        call.events.put(("failure", DeadlinePassed("no answer in time", fix="give a later deadline")))
+        call.events.put(("failure", DeadlineExceeded("no answer in time", fix="give a later deadline")))
 
 
 def _copies(payloads: Payloads) -> list[memoryview]:

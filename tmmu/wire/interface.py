@@ -71,7 +71,7 @@ class ServiceCall(Protocol):
         """Has ``callback`` called, once and by any thread, when the call is cancelled; at once where it is."""
 
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
-        """Sends a part of an answer that streams. Raises ``DEADLINE_PASSED`` once the call is cancelled.
+        """Sends a part of an answer that streams. Raises ``DEADLINE_EXCEEDED`` once the call is cancelled.
 
         Payloads may not change before the call is over.
         """
@@ -109,7 +109,7 @@ class Connection(Protocol):
     def request(self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None) -> Message:
         """The answer, within ``deadline`` seconds, or those of the connection. Payloads are sent when this returns.
 
-        ``DEADLINE_PASSED`` where there is none in time, ``SERVER_GONE`` where the server is no longer there, and
+        ``DEADLINE_EXCEEDED`` where there is none in time, ``SERVER_GONE`` where the server is no longer there, and
         whatever the service has raised.
         """
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.unit.wire.sums import Add, Misbehave, Sums, Total
-from tmmu.errors import DeadlinePassed, InternalError, InvalidRequest, RequestTooLarge, SegmentFull, ServerGone
+from tmmu.errors import DeadlineExceeded, InternalError, InvalidRequest, RequestTooLarge, SegmentFull, ServerGone
 from tmmu.wire.in_process import InProcessConnection
 from tmmu.wire.limits import WireLimits
 from tmmu.wire.service_table import ServiceTable
@@ -33,7 +33,7 @@ def test_refusals_and_defects_are_errors_at_the_client() -> None:
 def test_a_deadline_cancels_the_call() -> None:
     sums = Sums()
     connection = InProcessConnection(ServiceTable([sums]))
-    with pytest.raises(DeadlinePassed):
+    with pytest.raises(DeadlineExceeded):
         connection.request(Misbehave(way="sleep"), deadline=0.05)
     assert sums.cancelled.wait(60)
 

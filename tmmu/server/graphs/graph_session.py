@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import torch
 from blake3 import blake3
 
-from tmmu.errors import DeadlinePassed, InvalidRequest, QuotaExceeded, ReferenceStale, TmmuError, WireBroken
+from tmmu.errors import DeadlineExceeded, InvalidRequest, QuotaExceeded, ReferenceStale, TmmuError, WireBroken
 from tmmu.passes.shapes.inference import ShapeInference
 from tmmu.server.graphs.call_forms import OperatorCall, operator_call
 from tmmu.server.graphs.checked_graph import CheckedGraph, check_graph
@@ -187,7 +187,7 @@ class GraphSession:
 
         def require_time() -> None:
             if call.is_cancelled:
-                raise DeadlinePassed("nobody waits for the run any more", fix="give it a later deadline")
+                raise DeadlineExceeded("nobody waits for the run any more", fix="give it a later deadline")
             if monotonic() - start > left:
                 raise QuotaExceeded("the run takes longer than its client may", fix="run less at once")
 

@@ -6,7 +6,7 @@ from secrets import token_bytes
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from tmmu.errors import DeadlinePassed, KeyRefused, RequestTimeout, ServerBusy, TmmuError
+from tmmu.errors import DeadlineExceeded, KeyRefused, RequestTimeout, ServerBusy, TmmuError
 from tmmu.server.logs import log_event
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall
 from tmmu.server.wire.wire_door import WireDoor, failure_message
@@ -280,7 +280,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reader.is_exact = any(other.received is not None for other in self._calls.values())
 
     def _end_late(self, stream: int) -> None:
-        self._fail(stream, DeadlinePassed("there was no answer in time", fix="give the request a later deadline"))
+        self._fail(stream, DeadlineExceeded("there was no answer in time", fix="give the request a later deadline"))
 
     def _fail(self, stream: int, error: TmmuError) -> None:
         """Ends a call with an error."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tmmu.errors import DeadlinePassed
+from tmmu.errors import DeadlineExceeded
 from tmmu.wire.envelopes import encode_answer
 from tmmu.wire.frames import FrameKind
 from tmmu.wire.interface import Payloads, Peer, RequestHeader
@@ -69,7 +69,7 @@ class WireCall:
         while not (self.is_cancelled or self._room.acquire(timeout=_LOOK_SECONDS)):
             pass
         if self.is_cancelled:
-            raise DeadlinePassed("nobody waits for the answer", fix="give the request a later deadline")
+            raise DeadlineExceeded("nobody waits for the answer", fix="give the request a later deadline")
         self._connection.send_from_thread(self, message)
 
     def note_sent(self, message: OutgoingMessage) -> None:
