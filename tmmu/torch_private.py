@@ -11,6 +11,7 @@ load by itself (Dynamo, the partitioners, the archive reader) is loaded when its
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from types import SimpleNamespace
@@ -54,9 +55,13 @@ schema_of: Final[Callable[[Any], Any]] = attrgetter("_schema")
 c_function_of: Final[Callable[[Any], Callable[..., Any]]] = attrgetter("_op")
 """The C function of an overload, a microsecond a call cheaper than the overload. Holds: 2.11, 2.13."""
 convolution_backend: Final[Callable[..., Any]] = torch._C._select_conv_backend
-"""The kernel that a convolution takes, by the device that its tensors say. Holds: 2.11, 2.13."""
+"""The kernel that a convolution takes, by the device that its tensors say. Holds: 2.13."""
 convolution_format: Final[Callable[..., torch.memory_format]] = torch._C._conv_determine_backend_memory_format
-"""The memory format in which that kernel works on an image and a weight. Holds: 2.11, 2.13."""
+"""The memory format in which that kernel works on an image and a weight. Holds: 2.13."""
+is_opaque_value: Final[Callable[[Any], bool]] = getattr(
+    getattr(torch._library, "opaque_object", None), "is_opaque_value", lambda _: False
+)
+"""Whether a wrapper tensor names an object as its part that is no tensor: a device mesh. Holds: 2.13."""
 suggest_memory_format = torch._prims_common.suggest_memory_format
 """The memory format that C++ kernels take a tensor to be in. Holds: 2.11, 2.13."""
 
@@ -74,6 +79,11 @@ cpp_address: Final[Callable[[torch.UntypedStorage | torch.Generator], int]] = at
 
 storage_use_count: Final[Callable[[int], int]] = torch._C._storage_Use_Count
 """How many tensors and Python storages hold the C++ storage at this address. Holds: 2.11, 2.13."""
+
+SHARDING_MODULE: Final = "torch.distributed.tensor._sharding_prop"
+"""Where torch finds out how a call on distributed tensors is sharded. Holds: 2.13."""
+SHARDING_PROPAGATION: Final = "_propagate_tensor_meta_non_cached"
+"""The method of its ``ShardingPropagator`` that calls an operator to learn shapes. Holds: 2.13."""
 
 # -- dispatch: modes, guards, threads' switches
 
@@ -255,6 +265,12 @@ def register_python_device(name: str, module: Any) -> tuple[Any, Any]:
 def is_composite(operator: Any) -> bool:
     """Whether torch takes an operator apart by a function of its own that autograd sees through. Holds: 2.13."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
+
+@cache
+def has_own_kernel(operator: Any) -> bool:
+    """Whether an operator has a kernel of its own on a device, and is not taken apart there. Holds: 2.13."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU")
 
 
 # -- Dynamo, where it is not imported

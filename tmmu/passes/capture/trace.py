@@ -36,6 +36,7 @@ from tmmu.passes.capture.fake.loaders import loaders_in_order
 from tmmu.passes.capture.fake.process_state import process_state_restored
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
+from tmmu.passes.capture.ranks.meshes import real_meshes
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.replace import TRACE_LOCK
@@ -144,6 +145,7 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
         jagged_rows(),
         anomalies_unseen(),
         foreach_as_on(device),
+        real_meshes(),
         _recurrent_kernels(device),
     ):
         warnings.simplefilter("ignore")  # about a run that does not take place

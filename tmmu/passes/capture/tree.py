@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tmmu.errors import UnsupportedOp
+from tmmu.torch_private import is_opaque_value
 
 _MAX_DEPTH = 12
 
@@ -44,9 +45,10 @@ def _parts_of(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """What a wrapper names as its tensors; nothing where its class cannot say, or names something else."""
     try:
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        parts = [(str(part), getattr(tensor, part)) for part in names]
+        named = [(str(part), getattr(tensor, part)) for part in names]
     except Exception:  # noqa: BLE001 - the user's code
         return []
+    parts = [(part, inner) for part, inner in named if not is_opaque_value(inner)]
     return parts if all(isinstance(inner, torch.Tensor) for _, inner in parts) else []
 
 

@@ -33,9 +33,11 @@ _UNDECLARED: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten.miopen_batch_norm.default": ((3, 4), 5),
     "aten.batch_norm_update_stats.default": ((1, 2), None),
     "fsdp.all_gather_copy_in.default": ((1,), None),
+    "_c10d_functional.wait_tensor.default": ((0,), None),
     **{f"c10d.{name}.default": ((0,), None) for name in _COLLECTIVES},
 }
-"""Operators whose schema hides a write: (positions written, position of the flag that enables it or ``None``)."""
+"""Operators whose schema hides a write, or that others must come after as after one (a collective writes until somebody
+has waited for it): (positions written, position of the flag that enables it or ``None``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
     ),
     (
         _passes("distributed/tensor/", "distributed/device_mesh.py"),
-        "meshes and distributed tensors are not traced: plan the module of one rank, made of plain tensors",
+        "give the ranks of a mesh as numbers, and distribute tensors as torch does on every rank",
     ),
     (_passes("nested/"), "nested tensors are traced with layout=torch.jagged alone: pad others, and give a mask"),
     (_is_of_subclass, _of_subclass),

@@ -56,6 +56,7 @@ from tmmu.torch_private import (
     OpOverload,
     UncompiledDispatchMode,
     current_autograd_node,
+    has_own_kernel,
     next_sequence_number,
     sequence_number,
 )
@@ -274,7 +275,7 @@ class Recorder(UncompiledDispatchMode):
         if any(map(is_subclass, types)):
             self._unwraps = True
             return NotImplemented  # its own dispatch calls operators on what it wraps, which come here then
-        if self._unwraps and self._recording and func.namespace == "aten":
+        if self._unwraps and self._recording and func.namespace == "aten" and not has_own_kernel(func):
             with self:  # below autograd, where a wrapper's dispatch runs, composites arrive whole
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:

@@ -25,6 +25,7 @@ import torch
 from tmmu.errors import CaptureFailed, InvalidConfig
 from tmmu.ir.graph import FILE_OPTIMIZER
 from tmmu.passes.capture.activities import Activity, in_activity
+from tmmu.passes.capture.tree import is_wrapper, plain_tensors
 
 FORMS: Final = ("fused", "foreach", "forloop")
 _CLOSURES: Final = frozenset({"lbfgs"})
@@ -216,8 +217,14 @@ def _with_state(spec: Update, trained: Trained, recorder: StateKeeper) -> torch.
 
 
 def _kept(value: Any, name: str, recorder: StateKeeper) -> Any:
-    is_tensor = isinstance(value, torch.Tensor)
-    return recorder.keep_state(value, name=f"optimizer.{name}") if is_tensor else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    name = f"optimizer.{name}"
+    if not is_wrapper(value):
+        return recorder.keep_state(value, name=name)
+    for part, inner in plain_tensors(name, value):
+        recorder.keep_state(inner, name=part)
+    return value
 
 
 def _argument_of(value: Any) -> Any:

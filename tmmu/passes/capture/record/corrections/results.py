@@ -12,6 +12,7 @@ from tmmu.passes.capture.record.corrections.elementwise import FOLLOWS, followin
 from tmmu.passes.capture.record.corrections.layouts import LAYOUT_RULES, NEAREST, Rule
 from tmmu.passes.capture.record.corrections.lstm import recurrent, recurrent_gradients
 from tmmu.passes.capture.record.corrections.norms import NORM_RULES
+from tmmu.passes.operators.schema import signature
 from tmmu.torch_private import OpOverload
 
 _aten: Final = torch.ops.aten
@@ -34,6 +35,8 @@ _MEAN_GRADIENTS: Final = frozenset(
 )
 """Operators whose fake kernels divide by the number of elements, 0 too."""
 
+_WAIT: Final = "_c10d_functional.wait_tensor.default"
+"""Gives back the tensor that a collective wrote; its fake kernel makes another one."""
 _QUANTIZED: Final = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 
@@ -57,6 +60,9 @@ def refusal_of_layout(func: OpOverload, tensor: torch.Tensor, name: str, forward
 
 def result_of_real_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The result of a call that real kernels take and fake ones refuse; ``None`` for any other."""
+    if signature(func).name == _WAIT:
+        waited: torch.Tensor = args[0]
+        return waited
     if func in _MEAN_GRADIENTS and args[1].numel() == 0:
         return torch.empty_like(args[1])
     if func in NEAREST and args[0].shape[0] == 0 and 0 not in args[0].shape[1:]:

@@ -1,0 +1,157 @@
+"""One rank of a sharded model: what eager holds in a step is what torch's own tracker counts, to the byte."""
+
+import importlib.util
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.cli.graphs import Shell
+from tmmu.codec.read import read_graph
+from tmmu.passes.operators.schema import written_arguments
+
+distributed = pytest.importorskip("torch.distributed")
+INPUT_BYTES = 4 * 32 * 8
+SCRIPT = """
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(64)
+        self.gate, self.up, self.down = nn.Linear(64, 256), nn.Linear(64, 256), nn.Linear(256, 64)
+    def forward(self, x):
+        h = self.norm(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(128, 64)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(64, 128)
+    def forward(self, x):
+        h = self.table(x)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h)
+
+COLUMNS = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+
+def meshes(*shape):
+    if not dist.is_initialized():
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("outer", "inner")[-len(shape):])
+
+def shard(net, mesh, **options):
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(net, mesh=mesh, **options)
+
+def columns(net, mesh):
+    for block in net.blocks:
+        parallelize_module(block, mesh, COLUMNS)
+    return net
+
+def shards_of_columns(net, both):
+    return shard(columns(net, both["inner"]), both["outer"])
+
+def model():
+    net = Net()
+    return {make}
+inputs = lambda: (torch.zeros(4, 32, dtype=torch.long),)
+"""
+HALF = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
+KINDS = {
+    "whole": "net",
+    "columns": "columns(net, meshes(8))",
+    "shards": "shard(net, meshes(8))",
+    "shards in half precision": f"shard(net, meshes(8), mp_policy={HALF})",
+    "shards of replicas": "shard(net, meshes(2, 4))",
+    "shards of columns": "shards_of_columns(net, meshes(4, 2))",
+    "shards that stay whole": "shard(net, meshes(2, 4), reshard_after_forward=False)",
+}
+
+
+@pytest.fixture
+def _no_process_group() -> Iterator[None]:
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tracked_bytes(module: ModuleType, optimizer: str | None) -> int:
+    """The peak of the third of three steps, weights and optimizer counted, by torch's own tracker."""
+    from torch.distributed._tools.mem_tracker import MemTracker  # noqa: PLC0415 - it looks for a GPU
+
+    warnings.simplefilter("ignore")  # of a view that is returned; pytest puts the filters back
+    net, (x,) = module.model(), module.inputs()
+    update = torch.optim.AdamW(net.parameters()) if optimizer else None
+
+    def step() -> None:
+        net(x).sum().backward()
+        if update is not None:
+            update.step()
+        net.zero_grad()
+
+    for _ in range(2):
+        step()
+    tracker = MemTracker()
+    tracker.track_external(net, *([] if update is None else [update]))
+    with tracker:
+        step()
+    (peaks,) = tracker.get_tracker_snapshot("peak").values()
+    return int(peaks["Total"])
+
+
+def plan_of(shell: Shell, make: str, *options: str) -> dict[str, Any]:
+    """The record of ``tmmu plan`` of a training step."""
+    Path("sharded.py").write_text(SCRIPT.replace("{make}", make))
+    ran = shell.tmmu("plan", "sharded.py", "--mode", "backward", "--loss", "sum", "--device", "cpu", "--json", *options)
+    assert ran.code == 0, ran.err
+    return ran.record
+
+
+@pytest.mark.usefixtures("_no_process_group")
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_holds_what_torchs_tracker_counts(shell: Shell, kind: str, optimizer: str | None) -> None:
+    record = plan_of(shell, KINDS[kind], *(["--optimizer", optimizer] if optimizer else []))
+    assert record["eager"]["total_bytes"] - INPUT_BYTES == tracked_bytes(load(Path("sharded.py")), optimizer)
+
+
+@pytest.mark.usefixtures("_no_process_group")
+def test_what_a_rank_computes_of_whole_tensors_is_no_work(shell: Shell) -> None:
+    """To know shapes, torch makes each kind of call once on tensors of the sizes of all ranks together."""
+    record = plan_of(shell, KINDS["columns"])
+    graph = read_graph(Path("sharded.ir.cbor"))
+    assert graph.ops.target.count("_c10d_functional.all_reduce.default") == 3 * 3, (
+        "of each block its result, and the gradients of both its columns"
+    )
+    assert max(graph.buffers.bytes) == 4 * 4 * 32 * 128, "the logits, and nothing of all ranks"
+    assert record["eager"]["stack_bytes"] < 20 * max(graph.buffers.bytes)
+
+
+def test_a_collective_is_waited_for_before_its_result_is_read() -> None:
+    tensor = torch.zeros(2)
+    assert written_arguments(torch.ops._c10d_functional.wait_tensor.default, (tensor,), {}) == [tensor]
