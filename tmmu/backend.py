@@ -16,15 +16,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cache import PlanCache
+from tmmu.device_fit import fit_on_device
 from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, key_of_graph
 from tmmu.errors import BudgetTooSmall, DeviceMemory, InternalError, InvalidConfig, UnsupportedOp, UserError
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, segment_bytes
-from tmmu.ir.program import Program, Switches
+from tmmu.ir.program import Switches
 from tmmu.planner.arenas import default_arenas, parse_size, readable_size
-from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
-from tmmu.planner.fit.fit_step import FittedStep, PlanSettings
-from tmmu.planner.fit.forms import LEVER_NAMES, PARTS
+from tmmu.planner.fit.fit_graph import FitRequest
+from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.token import token_from_seed
 
 if TYPE_CHECKING:
@@ -309,24 +310,12 @@ class _NotPlanned(Exception):
         self.reason = reason
 
 
-def fit_on_device(program: Program, compiled: Compiled, request: FitRequest, device: str) -> FittedStep:
-    """The step within the request; without parts where theirs have other bits than the whole on this device."""
-    from tmmu.runtime.memory.sizing import device_of
-    from tmmu.runtime.steps.part_trial import differing_parts
-
-    fitted = fit_graph(compiled.graph, compiled.plan, request).fitted
-    if differing_parts(program, fitted.rewrite, device_of(device)):
-        levers = tuple(lever for lever in request.levers if lever != PARTS)
-        fitted = fit_graph(compiled.graph, compiled.plan, replace(request, levers=levers)).fitted
-    return fitted
-
-
 def _fit_trace(limit: int, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
     from tmmu.passes.lowering.rewrite_program import rewrite_program
 
     settings = PlanSettings(preset=compiled.plan.preset, token=_INFERENCE.token, budget=limit)
     request = FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=_INFERENCE.arenas, settings=settings)
-    fitted = fit_on_device(traced.program, compiled, request, compiled.graph.target)
+    fitted = fit_on_device(lambda: traced.program, compiled, request, compiled.graph.target).fitting.fitted
     program = rewrite_program(traced.program, fitted.rewrite)
     return replace(traced, program=program), replace(compiled, graph=fitted.graph, plan=fitted.plan)
 

@@ -10,7 +10,7 @@ from tmmu.api.arguments import bytes_of
 from tmmu.api.compiled_model import CompiledModel
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.plan import device_of_call, logs_off
-from tmmu.backend import fit_on_device
+from tmmu.device_fit import fit_on_device
 from tmmu.driver import Compiled, PlanRequest, compile_graph
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
@@ -127,7 +127,7 @@ def _fit_program(
 ) -> tuple[Program, Compiled]:
     """Program and plan of a run within so many bytes of stack; both as they are where they fit."""
     request = FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=default_arenas(), settings=settings)
-    fitted = fit_on_device(program, compiled, request, device)
+    fitted = fit_on_device(lambda: program, compiled, request, device).fitting.fitted
     if fitted.graph is compiled.graph:
         return program, compiled
     return rewrite_program(program, fitted.rewrite), replace(compiled, graph=fitted.graph, plan=fitted.plan)

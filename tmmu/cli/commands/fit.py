@@ -19,6 +19,7 @@ from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
 from tmmu.codec.files import write_atomic
 from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX
+from tmmu.device_fit import DeviceFitting, fit_on_device
 from tmmu.driver import Compiled
 from tmmu.errors import BudgetTooSmall, InvalidConfig
 from tmmu.ir.graph import Graph
@@ -240,10 +241,8 @@ def run_fit(job: FitJob) -> int:
     compiled = compile_request(job.request)
     _require_whole_step(compiled)
     memory = memory_of(compiled.plan, compiled.graph)
-    fitting = fit_graph(
-        compiled.graph, compiled.plan, _fit_request(job, compiled), whole_curve=job.curve or job.page is not None
-    )
-    fitted = fitting.fitted
+    found = _fit(job, compiled)
+    fitting, fitted = found.fitting, found.fitting.fitted
     contents = report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting)) if job.page else None
     page = page_html([contents]) if contents else b""
     files: tuple[Path, ...] = ()
@@ -253,7 +252,7 @@ def run_fit(job: FitJob) -> int:
         write_atomic(job.page, page)
     report = FitReport(
         compiled=compiled,
-        fitting=fitting,
+        found=found,
         beside=memory.total - memory.stack,
         reserve=job.reserve,
         budget=job.budget,
@@ -267,6 +266,17 @@ def run_fit(job: FitJob) -> int:
     else:
         render.print_lines(render.console(), lines(report))
     return 0
+
+
+def _fit(job: FitJob, compiled: Compiled) -> DeviceFitting:
+    """The step within the limits; what is written has parts that this machine's device does as the whole."""
+    request, whole_curve = _fit_request(job, compiled), job.curve or job.page is not None
+    if not job.writes:
+        return DeviceFitting(fitting=fit_graph(compiled.graph, compiled.plan, request, whole_curve=whole_curve))
+    from tmmu.passes.lowering.read_calls import read_program
+
+    graph = compiled.graph
+    return fit_on_device(lambda: read_program(graph), compiled, request, graph.target, whole_curve=whole_curve)
 
 
 def _fit_request(job: FitJob, compiled: Compiled) -> FitRequest:

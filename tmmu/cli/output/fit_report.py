@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tmmu.cli.output.render import size
 from tmmu.codec.printable import align_columns
+from tmmu.device_fit import DeviceFitting
 from tmmu.driver import Compiled
 from tmmu.eager.peak import eager_figures
 from tmmu.ir.fit import AGAIN
@@ -16,7 +17,7 @@ from tmmu.ir.rewrite import TO_HOST, Rewrite
 from tmmu.planner.fit.curve import CurvePoint
 from tmmu.planner.fit.fit_graph import Fitting, Stage, op_text
 from tmmu.planner.fit.fit_step import PPM, FittedStep
-from tmmu.planner.fit.forms import LEVERS, OFFLOAD, RECOMPUTE
+from tmmu.planner.fit.forms import LEVER_NAMES, LEVERS, OFFLOAD, PARTS, RECOMPUTE
 from tmmu.planner.fit.offload.offload_step import LINK
 from tmmu.summary.plan_summary import memory_of, stack_peaks
 
@@ -32,7 +33,7 @@ class FitReport:
     """What was found; ``beside``: bytes of weights, state and inputs."""
 
     compiled: Compiled
-    fitting: Fitting
+    found: DeviceFitting
     beside: int
     reserve: int
     budget: int | None
@@ -40,6 +41,11 @@ class FitReport:
     files: tuple[Path, ...]
     page: Path | None
     shows_curve: bool
+
+    @property
+    def fitting(self) -> Fitting:
+        """The step, and its levers."""
+        return self.found.fitting
 
     @property
     def total(self) -> int:
@@ -93,6 +99,9 @@ def lines(report: FitReport) -> Iterator[str]:
     yield ""
     for op in fitting.gradient_readers:
         yield f"updates wait for all gradients: {op_text(graph, op)} reads them"
+    if report.found.left_out:
+        ops = ", ".join(dict.fromkeys(op_text(graph, op) for op in report.found.left_out))
+        yield f"nothing runs in parts: those of {ops} have other bits than the whole on this {graph.target}"
     if report.shows_curve:
         yield from _curve_lines(report)
         yield ""
@@ -152,6 +161,12 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     near = fitted.plan.fit.near if fitted.plan.fit else ()
     equal = f"near what the step computes ({', '.join(near)})" if near else "what the step computes"
     yield f"judged: it computes {equal}, and is sound in memory"
+    if not report.found.is_tried:
+        levers = ",".join(name for name in LEVER_NAMES if name != PARTS)
+        yield (
+            f"parts are tried on the {graph.target} that runs them: where they have other bits there, the run is "
+            f"refused; then fit it with --only {levers}"
+        )
     yield f"wrote {', '.join(path.name for path in reversed(report.files))}"
     device = "" if graph.target == "cpu" else f" --device {graph.target}"
     command = f"tmmu run {report.model}{device} --plan {report.files[-1].name} --check"
@@ -215,6 +230,11 @@ def record(report: FitReport) -> dict[str, Any]:
         "reruns": fitted.reruns,
         "host_bytes": fitted.host_bytes,
         "order": fitted.order,
+        "parts_left_out": [
+            {"op": compiled.graph.ops.target[op], "source": compiled.graph.notes.ops.source[op]}
+            for op in report.found.left_out
+        ],
+        "parts_tried": report.found.is_tried,
         "near": list(plan_fit.near) if plan_fit else [],
         "floor_bytes": fitting.floor.bytes,
         "updates_wait_for": [

@@ -40,6 +40,17 @@ def differing_parts(base: Program, rewrite: Rewrite, device: torch.device) -> li
     return differing
 
 
+def trial_bytes(base: Graph, rewrite: Rewrite) -> int:
+    """The most that a trial takes: operands and results of one op, whole and in parts."""
+
+    def span(window: TensorWindow) -> int:
+        low, high = window.span
+        return high - low
+
+    sizes = [[sum(map(span, windows)) for windows in _windows(base, op)] for op in _boxes_by_op(base, rewrite)]
+    return max((operands + 2 * results for operands, results in sizes), default=0)
+
+
 def _boxes_by_op(graph: Graph, rewrite: Rewrite) -> dict[OpId, dict[object, Box]]:
     """Of each op that is cut and tried, a box of each size and alignment of its operands."""
     found: dict[OpId, dict[object, Box]] = {}

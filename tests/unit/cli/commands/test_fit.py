@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.cli.graphs import Shell, small
 from tests.unit.judge.rewrite.programs import convolutions, deep_step
+from tests.unit.planner.fit.head_models import head_step
 from tmmu.codec.load import load_graph, load_plan
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import segment_bytes
@@ -234,6 +235,31 @@ def test_refusal_names_the_levers_that_are_left_out(shell: Shell, step: Graph) -
     assert done.code == 3
     assert "or leave the other levers in: takeover, updates, recompute)" in done.err
     assert "the other levers" not in shell.tmmu("fit", "small.ir.cbor", "--step", "1KiB").err
+
+
+def test_parts_that_this_machine_does_otherwise_are_in_no_plan(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.graph(head_step("tied"))
+    levers = ("--at-most", "100", "--only", "takeover,parts")
+    assert shell.tmmu("fit", "small.ir.cbor", *levers, "--json").record["parts_tried"] is True
+    plan = load_plan(Path("small.fit.plan.cbor"))
+    assert plan.fit is not None
+    assert "parts" in plan.fit.levers
+    monkeypatch.setattr("tmmu.runtime.steps.part_trial.has_same_bits", lambda *_: False)
+    left_out = shell.tmmu("fit", "small.ir.cbor", *levers, "--json").record["parts_left_out"]
+    assert left_out[0]["op"] == "aten.mm.default"
+    assert set(load_plan(Path("small.fit.plan.cbor")).fit.rewrite.kind) == {"same"}  # type: ignore[union-attr]
+    text = shell.tmmu("fit", "small.ir.cbor", *levers).out
+    assert f"nothing runs in parts: those of aten.mm.default ({left_out[0]['source']}) have other bits" in text
+
+
+def test_parts_that_cannot_be_tried_here_are_said_to_be(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.graph(replace(head_step("tied"), target="cuda"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--only", "takeover,parts")
+    assert "parts are tried on the cuda that runs them" in done.out
+    assert "--only takeover,order,updates,recompute\n" in done.out
+    json = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--only", "takeover,parts", "--json")
+    assert json.record["parts_tried"] is False
 
 
 def test_line_that_forbids_early_updates_is_named(shell: Shell) -> None:
