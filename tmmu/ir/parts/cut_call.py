@@ -24,11 +24,17 @@ class PartialCallText:
 
 def cut_call(text: CallText, shapes: Shapes, box: Box) -> PartialCallText | None:
     """The call on ``box`` of its first result; ``shapes`` of its tensor arguments. ``None`` where it cannot be cut."""
-    cut = _ALL_CUTS.get(text.operator)
+    rule = _ALL_CUTS.get(text.operator)
     try:
-        return None if cut is None else cut(text, shapes, box)
+        cut = None if rule is None else rule(text, shapes, box)
     except (IndexError, ValueError):  # arguments or shapes that the operator does not take: a graph from a file
         return None
+    # So too for shapes that do not belong together, of which the operator would take what is not there.
+    return cut if cut is not None and all(map(_is_in, cut.boxes, shapes)) else None
+
+
+def _is_in(box: Box, shape: Sequence[int]) -> bool:
+    return len(box) == len(shape) and all(0 <= low <= high <= n for (low, high), n in zip(box, shape, strict=True))
 
 
 def cut_beside(text: CallText, shapes: Shapes, box: Box) -> tuple[Box, ...]:
