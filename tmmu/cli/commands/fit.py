@@ -13,6 +13,7 @@ from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import max_report, render
 from tmmu.cli.output.fit_report import FitReport, lines, record
 from tmmu.cli.output.max_report import MaxReport
+from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, refuse, require_writable
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
@@ -241,7 +242,9 @@ def run_fit(job: FitJob) -> int:
     compiled = compile_request(job.request)
     _require_whole_step(compiled)
     memory = memory_of(compiled.plan, compiled.graph)
-    found = _fit(job, compiled)
+    with progress_bar() as progress:
+        progress("fitting", len(compiled.graph.ops))
+        found = _fit(job, compiled)
     fitting, fitted = found.fitting, found.fitting.fitted
     contents = report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting)) if job.page else None
     page = page_html([contents]) if contents else b""

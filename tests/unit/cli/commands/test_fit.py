@@ -1,5 +1,7 @@
 """``tmmu fit``: limits, files, figures, and every way to ask for what makes no sense."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,6 +262,20 @@ def test_parts_that_cannot_be_tried_here_are_said_to_be(shell: Shell, monkeypatc
     assert "--only takeover,order,updates,recompute\n" in done.out
     json = shell.tmmu("fit", "small.ir.cbor", "--at-most", "100", "--only", "takeover,parts", "--json")
     assert json.record["parts_tried"] is False
+
+
+def test_terminal_sees_that_the_step_is_being_fitted(
+    shell: Shell, step: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    @contextmanager
+    def collected() -> Iterator[Callable[[str, int], None]]:
+        yield lambda stage, ops: seen.append((stage, ops))
+
+    monkeypatch.setattr("tmmu.cli.commands.fit.progress_bar", collected)
+    assert shell.tmmu("fit", "small.ir.cbor", "--curve").code == 0
+    assert seen == [("fitting", len(step.ops))]
 
 
 def test_line_that_forbids_early_updates_is_named(shell: Shell) -> None:
