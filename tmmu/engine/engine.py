@@ -44,7 +44,7 @@ from tmmu.engine.source import room_for_source, source_tensor
 from tmmu.engine.steps.build import build_steps
 from tmmu.engine.steps.step_runner import StepRunner
 from tmmu.engine.steps.step_summary import StepSummary
-from tmmu.engine.swap.build import TIME_TO_LIVE, build_swapping, seconds_of
+from tmmu.engine.swap.build import TIME_TO_LIVE, build_swapping, headroom_bytes, seconds_of
 from tmmu.engine.swap.host_tier import HostTier
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
 from tmmu.runtime.memory.sizing import device_of
@@ -85,7 +85,7 @@ class Engine:
         host: int | str = 0,
         policy: str | None = None,
         time_to_live: float = TIME_TO_LIVE,
-        headroom: float = 0.0,
+        headroom: float | Sequence[float] = 0.0,
         ring: int | str | None = None,
         heap: int | str | None = None,
         reserve: int | str = 0,
@@ -523,10 +523,24 @@ class Engine:
             )
         self._swapping.evict(session)
 
+    def evict_idle(self) -> int:
+        """Has all idle sessions leave for the host, as far as that has room, and waits for none; how many go."""
+        return 0 if self._swapping is None else self._swapping.evict_idle()
+
+    def keep_room(self, headroom: float | Sequence[float]) -> None:
+        """Changes the ``headroom`` of classes."""
+        if self._swapping is not None:
+            self._swapping.keep_room(headroom_bytes(self.segments.data.capacity, headroom))
+
     def is_resident(self, session: Session) -> bool:
         """Whether the state of a session is whole on the device; not once it is closed."""
         require_own(self, session)
         return session.is_open and (self._swapping is None or self._swapping.is_on_device(session))
+
+    def waits_for_room(self, session: Session) -> bool:
+        """Whether a session is needed and has no room; a closed one does not."""
+        require_own(self, session)
+        return self._swapping is not None and self._swapping.waits_for_room(session)
 
     def _hold(self, session: Session, *, ends: bool) -> None:
         """Has the state of a session stay on the device, or need not any more; the lock is held."""
@@ -571,6 +585,12 @@ class Engine:
             return self.segments.usage
 
     @property
+    def live_state_bytes(self) -> int:
+        """Bytes of sessions' arenas that their tokens need so far, wherever they lie. Waits for no step."""
+        sessions = tuple(self._sessions.values())
+        return sum(tensor.bytes_for(each.lengths) for each in sessions for tensor in self.geometry.tensors)
+
+    @property
     def bound_shapes(self) -> int:
         """Shapes of steps that were planned, judged and bound so far; each later step of one is a look-up."""
         return len(self._steps.shapes)
@@ -579,6 +599,21 @@ class Engine:
     def shape_hits(self) -> int:
         """Runs of steps whose shape was bound already, pieces of paused ones not among them."""
         return self._steps.hits
+
+    @property
+    def evictions(self) -> tuple[int, int]:
+        """Sessions that left early, before anybody needed their room, and late."""
+        return (0, 0) if self._swapping is None else self._swapping.evictions
+
+    @property
+    def waiting_sessions(self) -> int:
+        """Sessions that are needed and have no room."""
+        return 0 if self._swapping is None else self._swapping.missed
+
+    @property
+    def yields(self) -> int:
+        """How often a part of a batch prompt has let others go first."""
+        return 0 if self._pieces is None else self._pieces.yields
 
     @property
     def lookup_seconds(self) -> float:

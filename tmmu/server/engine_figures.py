@@ -4,6 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tmmu.engine.queue.terms import CLASSES
+from tmmu.server.pressure.budget_tuner import WHOLE
+from tmmu.server.pressure.gauge import LEVELS
+from tmmu.server.pressure.watch import PressureWatch
+
 if TYPE_CHECKING:
     from tmmu.engine.engine import Engine
     from tmmu.runtime.memory.usage import Usage
@@ -28,13 +33,18 @@ class EngineFigures:
     figures: tuple[EngineFigure, ...]
 
 
-def read_figures(model: str, engine: "Engine") -> EngineFigures:
-    """The numbers of an engine now. Waits for no step."""
+def read_figures(model: str, engine: "Engine", watch: PressureWatch) -> EngineFigures:
+    """The numbers of an engine now, and of who watches its room. Waits for no step."""
     return EngineFigures(
         model=model,
         figures=(
             *(figure for name, usage in engine.usage.items() for figure in _segment_figures(name, usage)),
+            *_byte_figures(engine),
             *_step_figures(engine),
+            *_queue_figures(engine),
+            *_room_figures(engine),
+            *_pressure_figures(watch),
+            *_budget_figures(watch),
         ),
     )
 
@@ -52,14 +62,87 @@ def _segment_figures(name: str, usage: "Usage") -> Iterator[EngineFigure]:
         yield EngineFigure(name=f"tmmu_segment_{kind}_bytes", help=words, value=value, labels={"segment": name})
 
 
+def _byte_figures(engine: "Engine") -> Iterator[EngineFigure]:
+    """By kind: what the segments are used for, and what of it is in use by sessions in fact."""
+    usage = engine.usage
+    sizes = {
+        "weights": usage["text"].used,
+        "activations": usage["stack"].peak,
+        "state": usage["data"].used,
+        "live state": engine.live_state_bytes,
+        "host copies": engine.host.used,
+    }
+    for kind, size in sizes.items():
+        yield EngineFigure(name="tmmu_bytes", help="Bytes by kind.", value=size, labels={"kind": kind})
+
+
 def _step_figures(engine: "Engine") -> Iterator[EngineFigure]:
-    steps, rows = engine.scheduler.steps, engine.scheduler.rows
-    yield EngineFigure(name="tmmu_steps", help="Steps run, parts of prompts too.", value=steps, is_counter=True)
-    yield EngineFigure(name="tmmu_decoded_rows", help="Rows of steps that decoded.", value=rows, is_counter=True)
-    yield EngineFigure(
-        name="tmmu_waiting_requests", help="Requests for steps that wait.", value=engine.scheduler.waiting_requests
-    )
-    words = "Steps whose shape was planned already."
-    yield EngineFigure(name="tmmu_step_plan_hits", help=words, value=engine.shape_hits, is_counter=True)
-    words = "Shapes of steps that were planned, judged and bound."
-    yield EngineFigure(name="tmmu_step_plan_misses", help=words, value=engine.bound_shapes, is_counter=True)
+    counters = {
+        "tmmu_steps": ("Steps run, parts of prompts too.", engine.scheduler.steps),
+        "tmmu_decoded_rows": ("Rows of steps that decoded.", engine.scheduler.rows),
+        "tmmu_phase_switches": ("Steps of another phase than the one before.", engine.scheduler.phase_switches),
+        "tmmu_step_plan_hits": ("Steps whose shape was planned already.", engine.shape_hits),
+        "tmmu_step_plan_misses": ("Shapes of steps that were planned, judged and bound.", engine.bound_shapes),
+        "tmmu_lookup_seconds": ("Seconds in which shapes were planned, judged and bound.", engine.lookup_seconds),
+    }
+    for name, (words, value) in counters.items():
+        yield EngineFigure(name=name, help=words, value=value, is_counter=True)
+
+
+def _queue_figures(engine: "Engine") -> Iterator[EngineFigure]:
+    queue = engine.scheduler.queue
+    for qos in CLASSES:
+        words = "Requests for steps that wait."
+        yield EngineFigure(name="tmmu_waiting_requests", help=words, value=queue.count_of(qos), labels={"class": qos})
+    counters = {
+        "tmmu_escalated_steps": ("Steps out of turn.", queue.escalated),
+        "tmmu_yields": ("Parts of prompts that let others go first.", engine.yields),
+        "tmmu_late_requests": ("Requests for steps that were not done by their deadline.", engine.scheduler.late),
+    }
+    for name, (words, value) in counters.items():
+        yield EngineFigure(name=name, help=words, value=value, is_counter=True)
+
+
+def _room_figures(engine: "Engine") -> Iterator[EngineFigure]:
+    words = "Sessions that wait for room."
+    yield EngineFigure(name="tmmu_waiting_sessions", help=words, value=engine.waiting_sessions)
+    words = "Sessions that left the device, early, or late: when somebody waited for their room."
+    for when, count in zip(("early", "late"), engine.evictions, strict=True):
+        yield EngineFigure(name="tmmu_evictions", help=words, value=count, labels={"when": when}, is_counter=True)
+
+
+def _pressure_figures(watch: PressureWatch) -> Iterator[EngineFigure]:
+    gauge = watch.gauge
+    words = "The level of pressure: 0 normal, 1 warning, 2 critical, 3 full."
+    yield EngineFigure(name="tmmu_pressure_level", help=words, value=LEVELS.index(gauge.level))
+    for level in LEVELS[1:]:
+        yield EngineFigure(
+            name="tmmu_pressure_events",
+            help="How often a level was reached from below.",
+            value=gauge.events[level],
+            labels={"level": level},
+            is_counter=True,
+        )
+    words = "Times that pressure was normal again."
+    yield EngineFigure(name="tmmu_recoveries", help=words, value=gauge.recoveries, is_counter=True)
+    words = "Seconds from leaving normal until it was that again."
+    yield EngineFigure(name="tmmu_recovery_seconds", help=words, value=gauge.recovery_seconds, is_counter=True)
+
+
+def _budget_figures(watch: PressureWatch) -> Iterator[EngineFigure]:
+    tuner = watch.tuner
+    yield EngineFigure(name="tmmu_efficiency_score", help="0 to 100, of what classes keep.", value=tuner.score)
+    words = "Times that what classes keep was changed."
+    yield EngineFigure(name="tmmu_budget_shifts", help=words, value=tuner.shifts, is_counter=True)
+    suggested = tuner.suggest() or tuner.budgets
+    for qos, budget in tuner.budgets.items():
+        labels = {"class": qos}
+        words = "The part of the room that a class keeps from those below it."
+        yield EngineFigure(name="tmmu_headroom_ratio", help=words, value=budget / WHOLE, labels=labels)
+        words = "The part that would fit what was seen."
+        yield EngineFigure(
+            name="tmmu_suggested_headroom_ratio", help=words, value=suggested[qos] / WHOLE, labels=labels
+        )
+        words = "Windows in which a class used more than it keeps, or waited."
+        count = tuner.violations[qos]
+        yield EngineFigure(name="tmmu_budget_violations", help=words, value=count, labels=labels, is_counter=True)

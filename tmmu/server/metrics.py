@@ -54,6 +54,9 @@ class ServerMetrics:
         self._texts = Gauge("tmmu_texts", "Texts that are generated or wait for room.", ("model",), registry=registry)
         self._prompt = Counter("tmmu_prompt_tokens", "Tokens of prompts taken on.", ("model",), registry=registry)
         self._tokens = Counter("tmmu_generated_tokens", "Tokens generated.", ("model",), registry=registry)
+        self._again = Counter(
+            "tmmu_recomputed_texts", "Texts read again for want of room.", ("model",), registry=registry
+        )
         self._open = Gauge("tmmu_sessions", "Sessions that are open.", ("model",), registry=registry)
         self._opened = Counter("tmmu_sessions_opened", "Sessions opened.", ("model",), registry=registry)
         self._closed = Counter("tmmu_sessions_closed", "Sessions closed.", ("model",), registry=registry)
@@ -104,6 +107,7 @@ class ServerMetrics:
             tokens=self._tokens.labels(model),
             first=self._first.labels(model),
             following=self._next.labels(model),
+            recomputed=self._again.labels(model),
             queue={qos: self._queue.labels(model, qos) for qos in CLASSES},
         )
 
@@ -125,8 +129,10 @@ class ModelMetrics:
         tokens: Counter,
         first: Histogram,
         following: Histogram,
+        recomputed: Counter,
         queue: Mapping[QosClass, Histogram],
     ) -> None:
+        self._recomputed = recomputed
         self._current, self._opened, self._closed, self._lifetimes = current, opened, closed, lifetimes
         self._tokens, self._first, self._following, self._queue = tokens, first, following, queue
 
@@ -150,6 +156,10 @@ class ModelMetrics:
         """A text has another token, so many seconds after the one before."""
         self._tokens.inc()
         self._following.observe(seconds)
+
+    def text_recomputed(self) -> None:
+        """A text gave its room to others, and will be read again."""
+        self._recomputed.inc()
 
     def step_begins(self, qos: QosClass, seconds: float) -> None:
         """A step of a request of this class begins, for which it has waited so many seconds."""

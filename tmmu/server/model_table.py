@@ -76,6 +76,11 @@ class ModelTable:
         ``QUOTA_EXCEEDED`` where that is more than their client has left, ``SERVER_BUSY`` where the server takes no more
         of their class at once.
         """
+        if model.watch.refuses(terms.queue.qos):
+            raise ServerBusy(
+                f"the room of {model.name} is {model.watch.gauge.level}: no {terms.queue.qos} texts are taken on",
+                fix=_BUSY,
+            )
         self._quotas.pay(terms.queue.client, terms.rights.quota, most)
         if not self._slots.take(terms.queue.qos, texts):
             self._quotas.give_back(terms.queue.client, terms.rights.quota, most)

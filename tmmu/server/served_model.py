@@ -6,6 +6,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.errors import DeviceMemory, InvalidConfig, PromptTooLong
+from tmmu.server.pressure.watch import PressureWatch
 from tmmu.server.settings import ServerSettings
 from tmmu.server.texts.chat_template import ChatTemplate, read_chat_template
 from tmmu.server.texts.generation_loop import GenerationLoop, LoopObserver
@@ -22,13 +23,14 @@ _WARM_UP: Final = 2
 class ServedModel:
     """A model by its name. ``longest``: tokens of the longest session, prompt and answer together.
 
-    ``text``: ``None`` where the folder has no tokenizer, ``template`` where it has none for chats. ``created``: seconds
-    of the epoch.
+    ``watch``: of the room of its sessions. ``text``: ``None`` where the folder has no tokenizer, ``template`` where it
+    has none for chats. ``created``: seconds of the epoch.
     """
 
     name: str
     engine: "Engine"
     loop: GenerationLoop
+    watch: PressureWatch
     text: "Text | None"
     template: ChatTemplate | None
     encodes: bool
@@ -96,11 +98,19 @@ def load_model(
     except BaseException:
         engine.close()
         raise
-    loop = GenerationLoop(engine, name=name, text=text, encodes=encodes, observer=observer)
+    watch = PressureWatch(
+        name,
+        engine,
+        acts=settings.pressure == "act",
+        adapts=settings.adaptive_headroom,
+        headroom=settings.headroom,
+    )
+    loop = GenerationLoop(engine, name=name, text=text, encodes=encodes, observer=observer, watch=watch)
     return ServedModel(
         name=name,
         engine=engine,
         loop=loop,
+        watch=watch,
         text=text,
         template=template if text is not None else None,
         encodes=encodes,

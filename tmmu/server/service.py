@@ -154,7 +154,7 @@ class Service:
         log_event("draining", texts=self.models.texts)
 
     def _figures(self) -> list[EngineFigures]:
-        return [read_figures(model.name, model.engine) for model in self.models.models]
+        return [read_figures(model.name, model.engine, model.watch) for model in self.models.models]
 
     def _close(self) -> None:
         self.door.close()

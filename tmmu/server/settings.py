@@ -73,6 +73,10 @@ class ServerSettings(BaseSettings):
     headroom: Annotated[float, Field(ge=0, le=0.4)] = Field(
         default=0.1, description="Of room and slots, what each class keeps from those below it while it is there."
     )
+    adaptive_headroom: bool = Field(default=False, description="Whether headroom follows what classes use.")
+    pressure: Literal["watch", "act"] = Field(
+        default="watch", description="Whether texts are refused, and read again, where the room of sessions is full."
+    )
 
     concurrency: Count = Field(default=64, description="Texts that are generated or wait for room, of all clients.")
     connections: Count = Field(default=1000, description="Connections that are open at once.")

@@ -58,7 +58,8 @@ class Rooms(Protocol):
 class SwapLimits:
     """Bytes of ``device`` and ``host`` tier (``None``: no budget), of a chunk and in flight; the link's rate.
 
-    ``headroom``: bytes of the device that each class keeps from those below it, for ``REMEMBER_NS`` after it was there.
+    ``headroom``: by rank, bytes of the device that a class keeps from those below it, for ``REMEMBER_NS`` after it was
+    there.
     """
 
     device: int
@@ -67,11 +68,11 @@ class SwapLimits:
     in_flight: int = 128_000_000
     bytes_per_second: int = 24 * 10**9
     time_to_live_ns: int = 60 * 10**9
-    headroom: int = 0
+    headroom: tuple[int, ...] = ()
 
     def check(self) -> None:
         """``INVALID_CONFIG`` for limits with which nothing runs; the arbiter checks its own."""
-        sizes = (self.device - 1, self.bytes_per_second - 1, self.time_to_live_ns - 1, self.host or 0, self.headroom)
+        sizes = (self.device - 1, self.bytes_per_second - 1, self.time_to_live_ns - 1, self.host or 0, *self.headroom)
         if min(sizes) < 0:
             raise InvalidConfig(
                 f"a device of {self.device} bytes, a host tier of {self.host}, {self.bytes_per_second} bytes a second",
@@ -86,6 +87,10 @@ class Swapper:
         """Without ``rooms`` any two free bytes make a room of two, and rooms are free when they are left."""
         limits.check()
         self.policy, self.limits = policy, limits
+        self.headroom = limits.headroom
+        """By rank, as in the limits; it may change."""
+        self.evicted_early = self.evicted_late = 0
+        """Sessions that left before anybody needed their room, and when somebody waited for room."""
         self._rooms = rooms
         self.arbiter = LinkArbiter(chunk=limits.chunk, in_flight=limits.in_flight, patience=PATIENCE)
         self._views: dict[int, SessionView] = {}
@@ -289,19 +294,24 @@ class Swapper:
 
     def _bounds(self, now_ns: int) -> tuple[int, ...]:
         """By rank, what is left of the device by the classes above that were there lately."""
-        if not self.limits.headroom:
+        if not any(self.headroom):
             return ()
         for view in self._views.values():
             self._seen_ns[view.rank] = now_ns
         ranks = range(max(self._seen_ns, default=0) + 1)
-        lately = [rank in self._seen_ns and now_ns - self._seen_ns[rank] <= REMEMBER_NS for rank in ranks]
-        return tuple(self.limits.device - self.limits.headroom * sum(lately[:rank]) for rank in ranks)
+        kept = [
+            room if rank in self._seen_ns and now_ns - self._seen_ns[rank] <= REMEMBER_NS else 0
+            for rank, room in enumerate(self.headroom)
+        ]
+        return tuple(self.limits.device - sum(kept[:rank]) for rank in ranks)
 
     # -- how it is carried out
 
     def _evict(self, view: SessionView) -> None:
         if view.location != "device" or not view.is_idle or not self._make_host_room(view):
             return
+        self.evicted_late += self.missed > 0
+        self.evicted_early += not self.missed
         if not view.dirty:
             self._change(view.id, location="host")
             return

@@ -82,6 +82,9 @@ class Scheduler(Generic[Owner, Result]):
         """Steps that were run, parts of prompts among them."""
         self.rows = 0
         """Rows of the steps that decoded: above their number where requests shared steps."""
+        self.phase_switches = 0
+        """Steps that decoded where the one before read a part of a prompt, and the other way round."""
+        self._read_last: bool | None = None
         self.late = 0
         """Requests that were not done by their deadline."""
         self.on_step: Callable[[Request[Owner, Result], float], object] = lambda _request, _seconds: None
@@ -317,6 +320,8 @@ class Scheduler(Generic[Owner, Result]):
 
     def _run(self, batch: list[Request[Owner, Result]]) -> None:
         self.steps += 1
+        self.phase_switches += self._read_last not in (None, batch[0].is_prompt)
+        self._read_last = batch[0].is_prompt
         now = self._clock()
         for request in batch:
             request.waited += now - request.since

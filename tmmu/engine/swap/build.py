@@ -1,11 +1,12 @@
 """Swapping for the segments of an engine: a device for copies, the host tier, limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tmmu.engine.geometry import Geometry
 from tmmu.engine.policies.swapper import SwapLimits
 from tmmu.engine.policies.table import policy_named
+from tmmu.engine.queue.terms import CLASSES
 from tmmu.engine.swap.alarm import NS_PER_SECOND
 from tmmu.engine.swap.host_tier import HostTier
 from tmmu.engine.swap.link import SwapLink
@@ -34,7 +35,7 @@ def build_swapping(  # noqa: PLR0913 - the settings of an engine, by name
     segments: Segments,
     clock: Callable[[], float],
     wake: Callable[[], object],
-    headroom: float = 0.0,
+    headroom: float | Sequence[float] = 0.0,
 ) -> SessionSwapping | None:
     """Streams beside the steps of ``segments``, whose data segment sessions share. ``INVALID_CONFIG`` for settings.
 
@@ -56,7 +57,7 @@ def build_swapping(  # noqa: PLR0913 - the settings of an engine, by name
         chunk=CHUNK_BYTES,
         in_flight=IN_FLIGHT_BYTES,
         time_to_live_ns=time_to_live_ns,
-        headroom=int(segments.data.capacity * _part_of("headroom", headroom)),
+        headroom=headroom_bytes(segments.data.capacity, headroom),
     )
     device = memory_device(segments.device)
     tier = HostTier(host, device.registrar)
@@ -73,8 +74,15 @@ def seconds_of(name: str, value: float) -> float:
     return float(value)
 
 
-def _part_of(name: str, value: float) -> float:
-    """A part of the sessions' room; ``INVALID_CONFIG`` for anything but a number from 0 to 0.4."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_HEADROOM:
-        raise InvalidConfig(f"{name} is {value!r:.40}", fix=f"give a number from 0 to {MOST_HEADROOM}", name=name)
-    return float(value)
+def headroom_bytes(capacity: int, headroom: float | Sequence[float]) -> tuple[int, ...]:
+    """By class but the last, bytes that it keeps of the sessions' room. ``INVALID_CONFIG`` for what are no parts of it.
+
+    ``headroom``: parts of it, or one for each class.
+    """
+    parts = headroom if isinstance(headroom, Sequence) else [headroom] * (len(CLASSES) - 1)
+    for part in parts:
+        if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 <= part <= MOST_HEADROOM:
+            raise InvalidConfig(f"headroom is {headroom!r:.40}", fix=f"give a number from 0 to {MOST_HEADROOM}")
+    if len(parts) != len(CLASSES) - 1:
+        raise InvalidConfig(f"headroom is {headroom!r:.40}", fix="give a number, or one for each class but the last")
+    return tuple(int(capacity * part) for part in parts)

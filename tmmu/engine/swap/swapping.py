@@ -18,6 +18,7 @@ from typing import Final
 
 from tmmu.engine.geometry import Geometry
 from tmmu.engine.policies.arbiter import Chunk
+from tmmu.engine.policies.ledger import is_missed
 from tmmu.engine.policies.swapper import SwapLimits, Swapper
 from tmmu.engine.policies.table import SwapPolicy
 from tmmu.engine.swap.alarm import NS_PER_SECOND, Alarm
@@ -167,6 +168,20 @@ class SessionSwapping:
             self._advance(decide=False)
             self._changed.wait_for(lambda: self._location(state) != "leaving" or self._failure)
 
+    def evict_idle(self) -> int:
+        """Has idle sessions leave, as far as the host tier has room, the least recently used first; how many go."""
+        with self._changed:
+            idle = [view for view in self._swapper.views.values() if view.is_idle and view.location == "device"]
+            leaving = sum(self._swapper.evict(view.id) for view in sorted(idle, key=lambda view: view.last_op_ns))
+            self._advance(decide=False)
+            return leaving
+
+    def keep_room(self, headroom: tuple[int, ...]) -> None:
+        """From now on each class keeps so many bytes of the device from those below it, by rank."""
+        with self._changed:
+            self._swapper.headroom = headroom
+            self._advance()
+
     def close(self, owner: StateOwner) -> None:
         """Its room is cleared, its copy wiped, at once or when its last chunk has landed. Again it does nothing."""
         with self._changed:
@@ -244,11 +259,27 @@ class SessionSwapping:
             state = self._states.get(owner.capability)
             return state is not None and self._location(state) in ("device", "leaving")
 
+    def waits_for_room(self, owner: StateOwner) -> bool:
+        """Whether a session is needed and has no room."""
+        with self._changed:
+            state = self._states.get(owner.capability)
+            return state is not None and is_missed(self._swapper.views[state.number])
+
     @property
     def is_moving(self) -> bool:
         """Whether anything is copied or cleared."""
         with self._changed:
             return self._swapper.is_moving
+
+    @property
+    def missed(self) -> int:
+        """Sessions whose clients wait while they have no room."""
+        return self._swapper.missed
+
+    @property
+    def evictions(self) -> tuple[int, int]:
+        """Sessions that left early, and late: when somebody waited for room."""
+        return self._swapper.evicted_early, self._swapper.evicted_late
 
     @property
     def copied_bytes(self) -> int:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tmmu.errors import InternalError, SegmentFull, ServerBusy, TmmuError
 from tmmu.server.logs import log_event
+from tmmu.server.pressure.watch import PressureWatch
 from tmmu.server.texts.generation_job import FinishReason, GenerationJob, TextEnd, TextPiece
+from tmmu.server.texts.text_track import TextTrack, text_to_recompute
 from tmmu.server.texts.text_writer import TextWriter
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from tmmu.engine.engine import Engine
     from tmmu.engine.queue.terms import QosClass
     from tmmu.engine.request_runner import StepRequest
-    from tmmu.engine.session import Generation, Session
+    from tmmu.engine.session import Session
     from tmmu.engine.text import Text
 
 JOIN_SECONDS: Final = 60.0
@@ -45,45 +47,33 @@ class LoopObserver(Protocol):
     def next_token(self, seconds: float) -> None:
         """A text has another token, so many seconds after the one before."""
 
+    def text_recomputed(self) -> None:
+        """A text gave its room to others, and will be read again."""
+
     def step_begins(self, qos: "QosClass", seconds: float) -> None:
         """A step of a request of this class begins, for which it has waited so many seconds."""
-
-
-class _Track:
-    """A choice under way: its session, what chooses its tokens, and the logits that it waits for."""
-
-    def __init__(
-        self, job: GenerationJob, index: int, session: "Session", future: "Future[torch.Tensor] | None"
-    ) -> None:
-        self.job, self.index, self.session, self.future = job, index, session, future
-        self.opened = self.last_token = monotonic()
-        self.stages = job.stages.branch()
-        self.lookups: float | None = None
-        """What look-ups of all steps had taken when its step began."""
-        self.generation: Generation | None = None
-        self.writer: TextWriter | None = None
-        self.tokens = 0
-        self.is_encoded = False
-        """Whether an encoder has read the prompt, and the decoder is to begin."""
-
-    @property
-    def choice(self) -> int:
-        """Its number among all of a request."""
-        return self.job.first_choice + self.index
 
 
 class GenerationLoop:
     """Runs jobs on one engine. ``encodes``: the prompt is read by an encoder. ``text``: the tokenizer, where one is."""
 
-    def __init__(
-        self, engine: "Engine", *, name: str, text: "Text | None", encodes: bool, observer: LoopObserver
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        engine: "Engine",
+        *,
+        name: str,
+        text: "Text | None",
+        encodes: bool,
+        observer: LoopObserver,
+        watch: PressureWatch,
     ) -> None:
         self._engine, self._text, self._encodes, self._observer = engine, text, encodes, observer
         self._inbox: deque[GenerationJob] = deque()
-        self._tracks: list[_Track] = []
-        self._by_session: dict[str, _Track] = {}
+        self._tracks: list[TextTrack] = []
+        self._by_session: dict[str, TextTrack] = {}
         self._lock = Lock()
         self._has_news = False
+        self._watch, self._has_moved = watch, False
         engine.scheduler.on_step = self._begin_step
         self._ending: TmmuError | None = None
         """What jobs end with from now on: the loop was closed, or has failed."""
@@ -136,12 +126,36 @@ class GenerationLoop:
                         self._finish(track, ServerBusy("the request was cancelled", fix="send it again"))
                     elif track.future is None or track.future.done():
                         self._guard(track, self._advance)
+                self._watch_room()
                 self._engine.scheduler.run_until(lambda: self._has_news)
         except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
             log_event("loop_failed", level=logging.ERROR, failure=error)
             self._stop(InternalError(f"the loop of the model has failed: {error}", fix="restart the server"))
         if self._ending is not None:
             self._end_everything(self._ending)
+
+    def _watch_room(self) -> None:
+        """Looks at the room of sessions where one came or went, or it is not as it should be."""
+        if self._has_moved or self._watch.gauge.level != "normal":
+            self._has_moved = False
+            self._watch.note()
+            if self._watch.recomputes and not self._encodes:
+                track = text_to_recompute(self._tracks, self._engine)
+                if track is not None:
+                    self._guard(track, self._give_room)
+
+    def _give_room(self, track: TextTrack) -> None:
+        """Closes the session of a text; another one reads what it has read, once there is room, and goes on."""
+        self._engine.cancel(track.session)
+        self._by_session.pop(track.session.capability, None)
+        track.session.close()
+        self._observer.session_closed(monotonic() - track.opened)
+        track.recomputed += 1
+        track.session, track.opened = self._session_for(track.job), monotonic()
+        self._observer.session_opened()
+        tokens = (*track.job.prompt, *track.chosen)
+        self._wait_for(track, self._engine.enqueue(track.session, tokens, due=track.job.due))
+        self._observer.text_recomputed()
 
     def _begin_jobs(self) -> None:
         while self._inbox:
@@ -155,31 +169,34 @@ class GenerationLoop:
                 continue
             self._guard(track, self._read_prompt)
 
-    def _open(self, job: GenerationJob, index: int) -> _Track:
+    def _open(self, job: GenerationJob, index: int) -> TextTrack:
         """A session for a choice that is to read the prompt itself."""
+        return self._add(TextTrack(job, index, self._session_for(job), None))
+
+    def _session_for(self, job: GenerationJob) -> "Session":
         tokens = len(self._engine.start) + job.max_new_tokens if self._encodes else len(job.prompt) + job.max_new_tokens
-        session = self._engine.open(
+        return self._engine.open(
             min(tokens, self._engine.limits.max_tokens),
             source=len(job.prompt) if self._encodes else None,
             qos=job.terms.qos,
             client=job.terms.client,
             weight=job.terms.weight,
         )
-        return self._add(_Track(job, index, session, None))
 
-    def _add(self, track: _Track) -> _Track:
+    def _add(self, track: TextTrack) -> TextTrack:
         self._tracks.append(track)
+        self._has_moved = True
         self._observer.session_opened()
         return track
 
-    def _read_prompt(self, track: _Track) -> None:
+    def _read_prompt(self, track: TextTrack) -> None:
         job = track.job
         if self._encodes:
             self._wait_for(track, self._engine.enqueue_source(track.session, job.prompt, due=job.due))
         else:
             self._wait_for(track, self._engine.enqueue(track.session, job.prompt, due=job.due))
 
-    def _wait_for(self, track: _Track, future: "Future[torch.Tensor]") -> None:
+    def _wait_for(self, track: TextTrack, future: "Future[torch.Tensor]") -> None:
         track.stages.enter("queue")
         track.future = future
         self._by_session[track.session.capability] = track
@@ -195,7 +212,7 @@ class GenerationLoop:
             track.stages.enter("execute")
             track.lookups = self._engine.lookup_seconds if track.lookups is None else track.lookups
 
-    def _end_wait(self, track: _Track) -> None:
+    def _end_wait(self, track: TextTrack) -> None:
         """The logits are there, or will never be."""
         if track.lookups is not None:
             track.stages.move("execute", "lookup", self._engine.lookup_seconds - track.lookups)
@@ -203,14 +220,14 @@ class GenerationLoop:
         track.stages.enter("result")
         self._has_news = True
 
-    def _guard(self, track: _Track, step: Callable[[_Track], None]) -> None:
+    def _guard(self, track: TextTrack, step: Callable[[TextTrack], None]) -> None:
         """Runs a step of a choice; where it fails, the choice does."""
         try:
             step(track)
         except Exception as error:  # noqa: BLE001 - a choice that fails is its own
             self._finish(track, _as_tmmu_error(error))
 
-    def _advance(self, track: _Track) -> None:
+    def _advance(self, track: TextTrack) -> None:
         """Chooses the next token of a choice that has its logits, and has it read, if another one follows."""
         assert track.future is not None
         logits = track.future.result()
@@ -224,7 +241,7 @@ class GenerationLoop:
                 self._open_others(track)
         self._choose(track, logits)
 
-    def _begin_text(self, track: _Track) -> None:
+    def _begin_text(self, track: TextTrack) -> None:
         job = track.job
         ends = (*self._engine.stop, *job.stop_tokens)
         generation = track.session.generation(job.max_new_tokens, job.sampling, job.seed_of(track.index), ends)
@@ -232,7 +249,7 @@ class GenerationLoop:
         track.writer = TextWriter(self._text, ends=generation.ends, stops=job.stops)
         track.generation = generation
 
-    def _open_others(self, first: _Track) -> None:
+    def _open_others(self, first: TextTrack) -> None:
         """Sessions for the other choices of a job: forks, or such as read the prompt themselves, once there is room."""
         for index in range(1, first.job.choices):
             try:
@@ -240,19 +257,20 @@ class GenerationLoop:
             except Exception as error:  # noqa: BLE001 - a choice that fails is its own
                 self._end_choice(first.job, index, _as_tmmu_error(error))
 
-    def _open_fork(self, first: _Track, index: int) -> None:
+    def _open_fork(self, first: TextTrack, index: int) -> None:
         try:
-            track = self._add(_Track(first.job, index, self._engine.fork(first.session), first.future))
+            track = self._add(TextTrack(first.job, index, self._engine.fork(first.session), first.future))
         except SegmentFull:
             self._guard(self._open(first.job, index), self._read_prompt)
         else:
             track.is_encoded = True
             self._guard(track, self._advance)
 
-    def _choose(self, track: _Track, logits: "torch.Tensor") -> None:
+    def _choose(self, track: TextTrack, logits: "torch.Tensor") -> None:
         assert track.generation is not None
         assert track.writer is not None
         token = track.generation.choose(logits)
+        track.chosen.append(token)
         self._time_token(track)
         text = track.writer.add(token)
         goes_on = track.generation.goes_on and not track.writer.is_over
@@ -264,7 +282,7 @@ class GenerationLoop:
         if not goes_on:
             self._finish(track, None)
 
-    def _time_token(self, track: _Track) -> None:
+    def _time_token(self, track: TextTrack) -> None:
         now = monotonic()
         track.tokens += 1
         if track.tokens == 1:
@@ -273,9 +291,10 @@ class GenerationLoop:
             self._observer.next_token(now - track.last_token)
         track.last_token = now
 
-    def _finish(self, track: _Track, error: TmmuError | None) -> None:
+    def _finish(self, track: TextTrack, error: TmmuError | None) -> None:
         """Closes the session of a choice, then says that it is over."""
         self._tracks.remove(track)
+        self._has_moved = True
         self._by_session.pop(track.session.capability, None)
         try:
             self._engine.cancel(track.session)

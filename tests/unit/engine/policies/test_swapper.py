@@ -1,5 +1,7 @@
 """The swapper: where bytes are, by hand and under random clients, steps and copies."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +22,8 @@ def everything_at_once(situation: Situation) -> Decision:
 RECKLESS = SwapPolicy(name="reckless", summary="evicts and fetches all", decide=everything_at_once)
 
 
-def swapper(policy: str = "lru", device: int = 20, host: int | None = None, **limits: int) -> Swapper:
-    settings = {"chunk": 4, "in_flight": 8, "bytes_per_second": 10} | limits
+def swapper(policy: str = "lru", device: int = 20, host: int | None = None, **limits: Any) -> Swapper:
+    settings: dict[str, Any] = {"chunk": 4, "in_flight": 8, "bytes_per_second": 10} | limits
     return Swapper(policy_named(policy), SwapLimits(device=device, host=host, **settings))
 
 
@@ -430,7 +432,7 @@ def test_everybody_runs_once_the_others_wait(policy: SwapPolicy, rows: list[tupl
 
 
 def test_room_is_kept_for_classes_that_were_there_lately() -> None:
-    swaps = swapper(policy="hold", device=40, headroom=8)
+    swaps = swapper(policy="hold", device=40, headroom=(8, 8))
     quick = swaps.open(10, 0, rank=0)
     assert swaps.situation(0).bounds == (40,)
     swaps.open(10, 1, rank=2)
@@ -441,3 +443,17 @@ def test_room_is_kept_for_classes_that_were_there_lately() -> None:
     assert swaps.situation(2 + REMEMBER_NS).bounds == (40, 32, 24)
     assert swaps.situation(3 + REMEMBER_NS).bounds == (40, 40, 32)
     assert swapper(device=40).situation(0).bounds == ()
+
+
+def test_evictions_are_late_where_somebody_waits_for_room() -> None:
+    swaps = swapper(host=100)
+    first, second = opened(swaps, 0), opened(swaps, 1)
+    copy_all(swaps, 2)
+    assert swaps.evict(first)
+    assert (swaps.evicted_early, swaps.evicted_late) == (1, 0)
+    opened(swaps, 3)
+    assert (swaps.evicted_early, swaps.evicted_late) == (1, 0)
+    swaps.open(10, 4)
+    swaps.decide(4)
+    assert swaps.views[second].location == "host"
+    assert (swaps.evicted_early, swaps.evicted_late) == (1, 1)

@@ -39,7 +39,8 @@ def job_of(events: list[Any]) -> GenerationJob:
 
 def loop_of(scheduler: Scheduler) -> GenerationLoop:
     engine: Any = SimpleNamespace(scheduler=scheduler)
-    return GenerationLoop(engine, name="a", text=None, encodes=False, observer=None)  # type: ignore[arg-type]
+    watch: Any = SimpleNamespace(gauge=SimpleNamespace(level="normal"))
+    return GenerationLoop(engine, name="a", text=None, encodes=False, observer=None, watch=watch)  # type: ignore[arg-type]
 
 
 def errors_of(events: list[TextEnd]) -> list[tuple[int, str]]:

@@ -1,0 +1,1 @@
+"""How full the room of sessions is, what is done about it, and how much of it classes keep."""
