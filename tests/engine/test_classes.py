@@ -176,6 +176,9 @@ def test_request_has_the_earlier_of_two_deadlines(engine: Engine) -> None:
             (request,) = engine.scheduler.queue.clear()
             assert request.due == TIME.now + expected
             future.cancel()
+        for wrong in (float("nan"), float("inf"), True, "soon"):
+            with pytest.raises(InvalidConfig, match="due"):
+                engine.enqueue(session, [1], due=wrong)  # type: ignore[arg-type]
 
 
 def test_fork_has_the_terms_of_its_session(engine: Engine) -> None:

@@ -1,6 +1,7 @@
 """What callers of an engine give: checked, and refused by ``INVALID_CONFIG`` in one line."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 import torch
 
@@ -55,6 +56,13 @@ def clock_of(clock: Clock) -> Clock:
     if not callable(clock):
         raise InvalidConfig(f"the clock is {clock!r:.40}", fix="give a function that returns seconds")
     return clock
+
+
+def time_of(name: str, value: float) -> float:
+    """``value``, a time in seconds; ``INVALID_CONFIG`` for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise InvalidConfig(f"{name} is {value!r:.40}", fix="give seconds of the engine's clock", name=name)
+    return float(value)
 
 
 def bytes_of(name: str, value: int | str) -> int:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.engine.arguments import bytes_of, clock_of, require_tokens, tokens_of, whole_of
+from tmmu.engine.arguments import bytes_of, clock_of, require_tokens, time_of, tokens_of, whole_of
 from tmmu.engine.capture.step import StepModel, probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint
 from tmmu.engine.geometry import Geometry, StateLengths
@@ -435,6 +435,7 @@ class Engine:
         due: float | None = None,
     ) -> StepRequest:
         """A request of a session that may have one; the lock is held."""
+        due = None if due is None else time_of("due", due)
         return self._push(StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source, due=due))
 
     def _push(self, request: StepRequest) -> StepRequest:

@@ -45,22 +45,16 @@ Item = TypeVar("Item", bound=Queued)
 
 @dataclass(slots=True)
 class _Line(Generic[Item]):
-    """The requests of one client in one class; ``virtual``: the work that it has had, by its weight."""
+    """The requests of one client in one class; ``virtual``: the work that it has had, by its weight.
+
+    ``decoded_last``: its next is a part of a prompt, where one waits: these and steps of decoding alternate.
+    """
 
     waiting: ReadyQueue[Item]
     weight: int = 1
     virtual: int = 0
     is_active: bool = False
     decoded_last: bool = False
-
-    def next_item(self, fits: Callable[[Item], bool]) -> Item | None:
-        """Parts of prompts and steps of decoding alternate where both wait."""
-
-        def is_turn(item: Item) -> bool:
-            return item.is_prompt is self.decoded_last and fits(item)
-
-        item = self.waiting.first(is_turn)
-        return self.waiting.first(fits) if item is None else item
 
 
 @dataclass(slots=True)
@@ -75,13 +69,19 @@ class _ClassLines(Generic[Item]):
     is_active: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate(Generic[Item]):
-    """What a class would serve next."""
+@dataclass(slots=True)
+class _Turn(Generic[Item]):
+    """What a line may serve now, in its order."""
 
     group: _ClassLines[Item]
     line: _Line[Item]
-    item: Item
+    items: list[Item]
+
+    @property
+    def item(self) -> Item:
+        """What it would serve next."""
+        is_prompt = self.line.decoded_last
+        return next((item for item in self.items if item.is_prompt is is_prompt), self.items[0])
 
 
 class FairQueue(Generic[Item]):
@@ -175,18 +175,19 @@ class FairQueue(Generic[Item]):
 
     def take_next(self, now: float, can_run: Callable[[Item], bool]) -> Item | None:
         """The request that is next of those that may run; it no longer waits, and its positions are counted."""
-        fits = self._filter(can_run)
-        self._note_active(fits)
-        candidates = self._candidates(fits)
+        turns = self._turns(can_run)
+        self._note_active(turns)
+        candidates = _candidates(turns)
         if not candidates:
             return None
-        due_by_share = min(candidates, key=_by_share)
+        by_share = candidates[0]
         overdue = self._overdue(candidates, now)
-        chosen = due_by_share if overdue is None else overdue
-        self._note_turn(chosen, is_out_of_turn=chosen is not due_by_share, is_contended=len(candidates) > 1)
-        chosen.line.decoded_last = not chosen.item.is_prompt
-        self._take(chosen)
-        return chosen.item
+        chosen = by_share if overdue is None else overdue
+        item = chosen.item
+        self._note_turn(item, is_out_of_turn=chosen is not by_share, is_contended=len(candidates) > 1)
+        chosen.line.decoded_last = not item.is_prompt
+        self._take(chosen, item)
+        return item
 
     def take_beside(self, limit: int, fits: Callable[[Item], bool]) -> list[Item]:
         """Up to ``limit`` requests that fit in the step of one that was taken, each in its turn; positions are counted.
@@ -194,11 +195,14 @@ class FairQueue(Generic[Item]):
         Classes mix: a row beside others costs them little.
         """
         taken: list[Item] = []
-        still_fits = self._filter(fits)
-        while len(taken) < limit and (candidates := self._candidates(still_fits)):
-            chosen = min(candidates, key=_by_share)
-            self._take(chosen)
-            taken.append(chosen.item)
+        turns = self._turns(fits)
+        while len(taken) < limit and turns:
+            chosen = _candidates(turns)[0]
+            item = chosen.items.pop(0)
+            self._take(chosen, item)
+            taken.append(item)
+            if not chosen.items:
+                turns.remove(chosen)
         return taken
 
     def charge_step(self, rows: Sequence[Item]) -> None:
@@ -206,59 +210,51 @@ class FairQueue(Generic[Item]):
         for item in rows:
             self._charge(item, STEP_POSITIONS * _SCALE // len(rows))
 
-    def _candidates(self, fits: Callable[[Item], bool]) -> list[_Candidate[Item]]:
-        """What each class would serve next, of what fits."""
-        candidates = []
-        for group in self._classes.values():
-            rows = [
-                _Candidate(group, line, item)
-                for line in group.lines.values()
-                if (item := line.next_item(fits)) is not None
-            ]
-            if rows:
-                candidates.append(min(rows, key=lambda row: row.line.virtual))
-        return candidates
+    def _turns(self, fits: Callable[[Item], bool]) -> list[_Turn[Item]]:
+        """The lines that have requests that fit. Each request is asked once, before anything is taken."""
+        return [
+            _Turn(group, line, items)
+            for group in self._classes.values()
+            for line in group.lines.values()
+            if len(line.waiting) and (items := line.waiting.order(fits))
+        ]
 
-    def _filter(self, fits: Callable[[Item], bool]) -> Callable[[Item], bool]:
-        """``fits``, asked once of each request, before anything is taken."""
-        fitting = {id(item) for item in self._items() if fits(item)}
-        return lambda item: id(item) in fitting
-
-    def _note_active(self, can_run: Callable[[Item], bool]) -> None:
+    def _note_active(self, turns: Sequence[_Turn[Item]]) -> None:
         """Has classes and clients that had nothing to run, and have now, begin where the others are: at the least work
         that one of those has had that ran or waited at the last step.
         """
+        active = {id(each) for turn in turns for each in (turn.group, turn.line)}
         self._reached = _reached(self._classes.values(), self._reached)
         for group in self._classes.values():
             group.reached = _reached(group.lines.values(), group.reached)
             for client, line in tuple(group.lines.items()):
-                was_active, line.is_active = line.is_active, line.waiting.first(can_run) is not None
+                was_active, line.is_active = line.is_active, id(line) in active
                 if line.is_active and not was_active:
                     line.virtual = max(line.virtual, group.reached)
                 elif not len(line.waiting) and line.virtual <= group.reached:
                     del group.lines[client]
-            was_active, group.is_active = group.is_active, any(line.is_active for line in group.lines.values())
+            was_active, group.is_active = group.is_active, id(group) in active
             if group.is_active and not was_active:
                 group.virtual = max(group.virtual, self._reached)
 
-    def _overdue(self, candidates: Sequence[_Candidate[Item]], now: float) -> _Candidate[Item] | None:
+    def _overdue(self, candidates: Sequence[_Turn[Item]], now: float) -> _Turn[Item] | None:
         """The candidate that has waited longest, where it is time, and work out of turn is not too much already."""
         if self.escalation is None or self._credit < 0:
             return None
         oldest = min(candidates, key=lambda each: (each.item.since, each.group.rank))
         return oldest if now - oldest.item.since >= self.escalation else None
 
-    def _note_turn(self, chosen: _Candidate[Item], *, is_out_of_turn: bool, is_contended: bool) -> None:
-        work = chosen.item.positions + STEP_POSITIONS
+    def _note_turn(self, item: Item, *, is_out_of_turn: bool, is_contended: bool) -> None:
+        work = item.positions + STEP_POSITIONS
         if is_out_of_turn:
             self.escalated += 1
             self._credit -= sum(self.shares) * work
         elif is_contended:
             self._credit = min(self._credit + min(self.shares) * work, sum(self.shares) * CREDIT_POSITIONS)
 
-    def _take(self, chosen: _Candidate[Item]) -> None:
-        chosen.line.waiting.take(1, lambda item: item is chosen.item)
-        self._charge(chosen.item, chosen.item.positions * _SCALE)
+    def _take(self, turn: _Turn[Item], item: Item) -> None:
+        turn.line.waiting.take(1, lambda other: other is item)
+        self._charge(item, item.positions * _SCALE)
 
     def _charge(self, item: Item, units: int) -> None:
         group, line = self._classes[item.terms.qos], self._line_of(item)
@@ -299,9 +295,14 @@ def _reached(sharing: Iterable[_Shared], reached: int) -> int:
     return max(reached, min((each.virtual for each in sharing if each.is_active), default=reached))
 
 
-def _by_share(candidate: _Candidate[Item]) -> tuple[int, int]:
-    """Which class is next: the one with the least work for its share, of equal ones the higher."""
-    return candidate.group.virtual, candidate.group.rank
+def _candidates(turns: Sequence[_Turn[Item]]) -> list[_Turn[Item]]:
+    """The turn of each class: of the client with the least work. Classes with the least work for their share first."""
+    by_class: dict[int, _Turn[Item]] = {}
+    for turn in turns:
+        best = by_class.get(turn.group.rank)
+        if best is None or turn.line.virtual < best.line.virtual:
+            by_class[turn.group.rank] = turn
+    return sorted(by_class.values(), key=lambda turn: (turn.group.virtual, turn.group.rank))
 
 
 def _shares_of(shares: Sequence[int]) -> tuple[int, ...]:

@@ -50,9 +50,9 @@ class ReadyQueue(Generic[Item]):
         self._entries = kept
         return is_found
 
-    def first(self, fits: Callable[[Item], bool] = lambda _: True) -> Item | None:
-        """The item that is next of those that fit; ``None`` where none does."""
-        return next((entry.item for entry in self._order() if fits(entry.item)), None)
+    def order(self, fits: Callable[[Item], bool] = lambda _: True) -> list[Item]:
+        """The items that fit, in the order in which they are served; each is asked once."""
+        return [entry.item for entry in self._order() if fits(entry.item)]
 
     def take(self, limit: int, fits: Callable[[Item], bool]) -> list[Item]:
         """Up to ``limit`` items that fit, in the order in which they are served; they no longer wait."""
@@ -81,6 +81,10 @@ class ReadyQueue(Generic[Item]):
         return len(self._entries)
 
     def _order(self) -> list[_Entry[Item]]:
+        if len(self._entries) <= self.overload and not any(
+            entry.is_begun or entry.priority or entry.passed >= self.patience for entry in self._entries
+        ):
+            return self._entries
         begun = [entry for entry in self._entries if entry.is_begun]
         waiting = [entry for entry in self._entries if not entry.is_begun]
         urgent = [entry for entry in waiting if entry.passed >= self.patience]

@@ -20,6 +20,8 @@ from tmmu.errors import DeadlineExceeded, InvalidConfig
 Owner = TypeVar("Owner")
 Result = TypeVar("Result")
 JOIN_SECONDS: Final = 60.0
+LONGEST_SLEEP: Final = 3600.0
+"""Seconds after which whoever waits for a deadline looks again: threads cannot sleep for ever."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -181,7 +183,7 @@ class Scheduler(Generic[Owner, Result]):
     def _seconds_to_due(self) -> float | None:
         """How long to wait at most before somebody is to be told that it is too late."""
         due = self.queue.next_due
-        return None if due is None else max(0.0, due - self._clock())
+        return None if due is None else min(max(0.0, due - self._clock()), LONGEST_SLEEP)
 
     def _take_late(self) -> list[Request[Owner, Result]]:
         return self.queue.take_late(self._clock()) if self._is_late() else []
