@@ -1,6 +1,6 @@
 """A server under the load of the sources: 14 clients of three classes and three kinds of requests, minutes long.
 
-    python -m benchmarks.load [--seconds 120] [--rounds 6] [--width 256] [--layers 6]
+    python -m benchmarks.load [--seconds 120] [--rounds 6] [--width 128] [--layers 4]
 
 ``tmmu serve`` runs as a process of its own, with a model of random weights and a key for each client. Each client sends
 its next request when the one before is answered and it has thought for a while:
@@ -254,8 +254,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each pair of conditions")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
     for line in report(run(parser.parse_args())):
         print(line)
 

@@ -1,7 +1,6 @@
 """What callers of an engine give: checked, and refused by ``INVALID_CONFIG`` in one line."""
 
 from collections.abc import Sequence
-from math import isfinite
 
 import torch
 
@@ -60,7 +59,7 @@ def clock_of(clock: Clock) -> Clock:
 
 def time_of(name: str, value: float) -> float:
     """``value``, a time in seconds; ``INVALID_CONFIG`` for what is no finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e300 <= value <= 1e300:
         raise InvalidConfig(f"{name} is {value!r:.40}", fix="give seconds of the engine's clock", name=name)
     return float(value)
 

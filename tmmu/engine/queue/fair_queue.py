@@ -20,8 +20,8 @@ STEP_POSITIONS: Final = 32
 SHARES: Final = (4, 3, 1)
 """Of realtime, interactive and batch, as the sources have them."""
 ESCALATION_SECONDS: Final = 0.3
-CREDIT_POSITIONS: Final = 64 * STEP_POSITIONS
-"""The most work out of turn for which quiet times save."""
+CREDIT_POSITIONS: Final = 4 * STEP_POSITIONS
+"""The most work out of turn for which other work saves: so many tokens, one after the other, hold up a higher class."""
 _SCALE: Final = 1 << 20
 """Units of virtual time for a position at weight 1: whole numbers, which no order of adding changes."""
 LARGEST_SHARE: Final = 1 << 10
@@ -89,7 +89,8 @@ class FairQueue(Generic[Item]):
 
     Escalation: a request that its class would serve next, and that has waited for so long, goes out of turn, the
     longest waiting first. Its work counts as its class's own, and all such work together is at most the lowest
-    share's part of all; so shares hold in the long run, and escalation moves turns of a class to where they are missed.
+    share's part of all, and one step; so shares hold in the long run, and escalation moves turns of a class to where
+    they are missed.
 
     Bounds, for classes and clients that always have a request which may run: over any stretch, what two classes have
     had by their shares differs by at most the largest step of each, and what is served out of turn; so too clients of

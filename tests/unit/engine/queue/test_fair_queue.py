@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmmu.engine.queue.fair_queue import STEP_POSITIONS, FairQueue, queue_of
+from tmmu.engine.queue.fair_queue import CREDIT_POSITIONS, STEP_POSITIONS, FairQueue, queue_of
 from tmmu.engine.queue.terms import CLASSES, QueueTerms
 from tmmu.errors import InvalidConfig
 
@@ -76,7 +76,7 @@ def test_classes_under_load_have_their_shares(
     largest = {qos: size + STEP_POSITIONS for qos, size in zip(CLASSES, sizes, strict=True)}
     had = {qos: work / share for (qos, work), share in zip(load.by_class().items(), shares, strict=True)}
     # out of turn: what it began with, what it may owe after one step, for one share of all
-    owed = 0 if escalation is None else sum(shares) * (64 * STEP_POSITIONS + max(largest.values()))
+    owed = 0 if escalation is None else sum(shares) * (CREDIT_POSITIONS + max(largest.values()))
     for low, high in [(0, 1), (0, 2), (1, 2)]:
         one, two = CLASSES[low], CLASSES[high]
         bound = largest[one] / shares[low] + largest[two] / shares[high] + owed
@@ -176,6 +176,22 @@ def test_work_out_of_turn_is_at_most_the_lowest_share() -> None:
     shares = load.by_class()
     assert abs(shares["batch"] / sum(shares.values()) - 1 / 8) < 0.02
     assert abs(shares["realtime"] / sum(shares.values()) - 4 / 8) < 0.02
+
+
+def test_higher_class_waits_for_few_steps_out_of_turn() -> None:
+    queue: FairQueue[Item] = FairQueue(escalation=0.1)
+    load = Load(queue, [item("interactive"), item("batch")])
+    for _ in range(500):
+        load.serve(0.01)  # nobody is late, and credit is saved
+    for _ in range(40):
+        queue.push(item("batch", since=load.now))
+        queue.push(item("interactive", since=load.now))
+    load.now += 1
+    queue.push(item("realtime", since=load.now))
+    before = 0
+    while load.serve(0.01).terms.qos != "realtime":
+        before += 1
+    assert before <= CREDIT_POSITIONS // STEP_POSITIONS
 
 
 def test_rows_beside_come_from_all_classes_in_their_turn() -> None:
