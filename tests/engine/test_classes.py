@@ -10,6 +10,7 @@ import torch
 from tests.engine.models import model_of, prompt_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.pause.parts_in_pieces import PIECES
+from tmmu.engine.queue.fair_queue import STEP_POSITIONS
 from tmmu.engine.request_runner import StepRequest
 from tmmu.engine.session import Session
 from tmmu.errors import DeadlineExceeded, InvalidConfig
@@ -102,11 +103,14 @@ def test_batch_prompt_that_nobody_waits_for_never_yields(engine: Engine, whole: 
 def test_batch_prompt_goes_on_by_a_piece_whoever_waits(
     engine: Engine, whole: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.scheduler, "must_yield", lambda _: True)
-    steps = engine.scheduler.steps
-    with engine.open(qos="batch") as batch:
-        assert batch.prefill(PROMPT).equal(whole)
-    assert engine.scheduler.steps == steps + PIECES
+    work = engine.scheduler.queue._classes["batch"]
+    for turns in (1, PIECES):
+        steps, before = engine.scheduler.steps, work.virtual
+        with engine.open(qos="batch") as batch:
+            assert batch.prefill(PROMPT).equal(whole)
+        assert engine.scheduler.steps == steps + turns
+        assert work.virtual - before == (128 + turns * STEP_POSITIONS) << 20  # whenever it was read
+        monkeypatch.setattr(engine.scheduler, "must_yield", lambda _: True)
 
 
 def test_who_runs_the_queue_and_has_news_is_not_kept_waiting(engine: Engine, whole: torch.Tensor) -> None:

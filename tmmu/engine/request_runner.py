@@ -51,14 +51,14 @@ class RequestRunner:
         self._require_ready, self._step = require_ready, step
 
     def count_positions(self, request: StepRequest) -> None:
-        """Sets how many positions the next step of a request computes; one that is begun was counted when it was."""
+        """Sets how many positions the next step of a request computes, or its next piece; of a paused step none."""
         remaining = len(request.tokens) - request.done
         if request.source is not None:
             request.positions = self._runner.source_positions(request.source)
         elif isinstance(request, PauseRequest) and (request.paused is not None or request.is_token):
             request.positions = int(request.paused is None)
-        elif self._pieces is not None and self._pieces.has_begun(request.owner):
-            request.positions = 0
+        elif self._pieces is not None and request.is_prompt and request.terms.qos == "batch":
+            request.positions = self._pieces.positions_of_piece(request.owner, remaining)
         else:
             request.positions = self._runner.next_positions(request.owner, remaining) if request.is_prompt else 1
 
@@ -90,7 +90,10 @@ class RequestRunner:
         session, remaining = request.owner, request.tokens[request.done :]
         if self._pieces is None or request.terms.qos != "batch":
             return self._runner.read_part(session, remaining)
-        return self._pieces.read(session, remaining, lambda: self._must_yield(request))
+        before = self._pieces.pieces_run
+        tokens = self._pieces.read(session, remaining, lambda: self._must_yield(request))
+        request.uncounted = request.positions * max(self._pieces.pieces_run - before - 1, 0)
+        return tokens
 
     def decode_rows(self, requests: Sequence[StepRequest]) -> list[torch.Tensor | Exception]:
         """One more token of each session; a refusal is a row's own."""

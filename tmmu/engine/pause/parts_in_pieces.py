@@ -37,12 +37,20 @@ class PartsInPieces:
     def __init__(self, pauses: Pauses, runner: StepRunner) -> None:
         self._pauses, self._runner = pauses, runner
         self._begun: dict[str, _BegunPart] = {}
+        self.pieces_run = 0
+        """In all calls so far."""
         self.yields = 0
         """How often a part has let others go first."""
 
     def has_begun(self, session: Session) -> bool:
         """Whether a part of its prompt waits between two pieces."""
         return session.capability in self._begun
+
+    def positions_of_piece(self, session: Session, remaining: int) -> int:
+        """How many positions the next piece of a prompt computes, by the part of the step's ops that it has."""
+        begun = self._begun.get(session.capability)
+        positions = self._runner.next_positions(session, remaining) if begun is None else begun.part.shape.tokens
+        return positions if positions < FEWEST_POSITIONS else positions // PIECES
 
     def read(self, session: Session, tokens: Sequence[int], must_yield: Callable[[], bool]) -> int:
         """Reads the first of these tokens, as many as a step takes; their number, or 0 where it yields before its end.
@@ -64,6 +72,7 @@ class PartsInPieces:
     def _start(self, session: Session, part: PartOfText) -> _BegunPart:
         pieces = self._pauses.piece_runner(part.shape)
         first, *others = cuts_of(pieces)
+        self.pieces_run += 1
         run = pieces.start(self._pauses.inputs_of(part), first, state=self._state_of(session, part))
         begun = self._begun[session.capability] = _BegunPart(part=part, run=run, cuts=others)
         return begun
@@ -75,6 +84,7 @@ class PartsInPieces:
         state = self._state_of(session, begun.part)
         while is_resumed or not must_yield():
             is_resumed = False
+            self.pieces_run += 1
             if begun.cuts:
                 begun.run.advance(begun.cuts.pop(0), state=state)
                 continue

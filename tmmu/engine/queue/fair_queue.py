@@ -1,12 +1,13 @@
 """The queue of an engine: which class is next, which client of it, and which of that client's requests. Pure.
 
-Classes share steps by weight, and inside a class its clients do, as in start-time fair queueing (Goyal, Vin and Cheng,
-1996): whoever has had the least work for its weight is next; who comes again after a pause begins where the others are,
-and brings neither debt nor credit that is older. Work is counted, not timed: positions that a step computes, and
-``STEP_POSITIONS`` more for the step, which its rows share. Times come in with each call, for escalation and deadlines.
+Classes share steps by weight, and inside a class its clients do, by self-clocked fair queueing (Golestani, 1994): next
+is whoever will have had the least work for its weight behind its next step. Who comes again after a pause begins where
+the others are, and brings neither debt nor credit that is older. Work is counted, not timed: positions that a step
+computes, and ``STEP_POSITIONS`` more for the step, which its rows share. Times come in with each call, for escalation
+and deadlines.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -59,7 +60,9 @@ class _Line(Generic[Item]):
 
 @dataclass(slots=True)
 class _ClassLines(Generic[Item]):
-    """The lines of a class. ``reached``: the virtual time at which a client begins that comes now."""
+    """The lines of a class. ``reached``: the virtual time at which a client begins that comes now: behind the step of
+    the client that was served last, which ended before those of all others.
+    """
 
     share: int
     rank: int
@@ -82,6 +85,20 @@ class _Turn(Generic[Item]):
         """What it would serve next."""
         is_prompt = self.line.decoded_last
         return next((item for item in self.items if item.is_prompt is is_prompt), self.items[0])
+
+    @property
+    def end_of_class(self) -> int:
+        """The virtual time of its class, behind that step."""
+        return self.group.virtual + self._work // self.group.share
+
+    @property
+    def end_of_line(self) -> int:
+        """The virtual time of its client, behind that step."""
+        return self.line.virtual + self._work // self.line.weight
+
+    @property
+    def _work(self) -> int:
+        return (self.item.positions + STEP_POSITIONS) * _SCALE
 
 
 class FairQueue(Generic[Item]):
@@ -185,6 +202,9 @@ class FairQueue(Generic[Item]):
         overdue = self._overdue(candidates, now)
         chosen = by_share if overdue is None else overdue
         item = chosen.item
+        if overdue is None:
+            self._reached = max(self._reached, chosen.end_of_class)
+        chosen.group.reached = max(chosen.group.reached, chosen.end_of_line)
         self._note_turn(item, is_out_of_turn=chosen is not by_share, is_contended=len(candidates) > 1)
         chosen.line.decoded_last = not item.is_prompt
         self._take(chosen, item)
@@ -206,6 +226,10 @@ class FairQueue(Generic[Item]):
                 turns.remove(chosen)
         return taken
 
+    def charge(self, item: Item, positions: int) -> None:
+        """Counts positions that a step has computed beside those that a request said."""
+        self._charge(item, positions * _SCALE)
+
     def charge_step(self, rows: Sequence[Item]) -> None:
         """Counts what a step costs beside its positions, in equal parts, to the requests that it is made of."""
         for item in rows:
@@ -221,13 +245,11 @@ class FairQueue(Generic[Item]):
         ]
 
     def _note_active(self, turns: Sequence[_Turn[Item]]) -> None:
-        """Has classes and clients that had nothing to run, and have now, begin where the others are: at the least work
-        that one of those has had that ran or waited at the last step.
+        """Has classes and clients that had nothing to run, and have now, begin where the others are: behind the last
+        step that was one's turn.
         """
         active = {id(each) for turn in turns for each in (turn.group, turn.line)}
-        self._reached = _reached(self._classes.values(), self._reached)
         for group in self._classes.values():
-            group.reached = _reached(group.lines.values(), group.reached)
             for client, line in tuple(group.lines.items()):
                 was_active, line.is_active = line.is_active, id(line) in active
                 if line.is_active and not was_active:
@@ -284,26 +306,14 @@ def queue_of(queue: FairQueue[Item] | None) -> FairQueue[Item]:
     return FairQueue() if queue is None else queue
 
 
-class _Shared(Protocol):
-    """What has had work: a class, or a client of it."""
-
-    virtual: int
-    is_active: bool
-
-
-def _reached(sharing: Iterable[_Shared], reached: int) -> int:
-    """The least work of those that are active, never less than before."""
-    return max(reached, min((each.virtual for each in sharing if each.is_active), default=reached))
-
-
 def _candidates(turns: Sequence[_Turn[Item]]) -> list[_Turn[Item]]:
-    """The turn of each class: of the client with the least work. Classes with the least work for their share first."""
+    """The turn of each class: of the client whose next step ends first in virtual time; classes in that order too."""
     by_class: dict[int, _Turn[Item]] = {}
     for turn in turns:
         best = by_class.get(turn.group.rank)
-        if best is None or turn.line.virtual < best.line.virtual:
+        if best is None or turn.end_of_line < best.end_of_line:
             by_class[turn.group.rank] = turn
-    return sorted(by_class.values(), key=lambda turn: (turn.group.virtual, turn.group.rank))
+    return sorted(by_class.values(), key=lambda turn: (turn.end_of_class, turn.group.rank))
 
 
 def _shares_of(shares: Sequence[int]) -> tuple[int, ...]:

@@ -28,7 +28,8 @@ LONGEST_SLEEP: Final = 3600.0
 class Request(Generic[Owner, Result]):
     """Tokens that a session is to read. A prompt is read in parts: ``done`` tokens are in the state.
 
-    ``source``: what an encoder reads instead, in one part, as a prompt. ``positions``: what its next step computes.
+    ``source``: what an encoder reads instead, in one part, as a prompt. ``positions``: what its next step computes;
+    ``uncounted``: what the last one has computed beside those.
     ``came``, ``since``: seconds of the scheduler's clock when it was submitted, and when it began to wait for its next
     step; ``waited``: how long it has waited for those that it had. ``due``: when it is too late for another one.
     """
@@ -40,6 +41,7 @@ class Request(Generic[Owner, Result]):
     done: int = 0
     terms: QueueTerms = DEFAULT_TERMS
     positions: int = 1
+    uncounted: int = 0
     came: float = 0.0
     since: float = 0.0
     waited: float = 0.0
@@ -281,6 +283,9 @@ class Scheduler(Generic[Owner, Result]):
         """What of a step is not done waits again; the requests that are to end in place of that."""
         with self._changed:
             self._batch, self._runner, self._has_news = [], None, _never
+            for request in batch:
+                self.queue.charge(request, request.uncounted)
+                request.uncounted = 0
             going_on = [request for request in batch if not request.future.done()]
             unfinished = [request for request in going_on if request.is_withdrawn or not self._is_open]
             for request in going_on:
