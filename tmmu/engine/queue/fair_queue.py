@@ -72,33 +72,30 @@ class _ClassLines(Generic[Item]):
     is_active: bool = False
 
 
-@dataclass(slots=True)
 class _Turn(Generic[Item]):
-    """What a line may serve now, in its order."""
+    """What a line may serve now: ``items`` in its order, ``item`` next."""
 
-    group: _ClassLines[Item]
-    line: _Line[Item]
-    items: list[Item]
+    __slots__ = ("group", "item", "items", "line", "work")
 
-    @property
-    def item(self) -> Item:
-        """What it would serve next."""
+    def __init__(self, group: _ClassLines[Item], line: _Line[Item], items: list[Item]) -> None:
+        self.group, self.line, self.items = group, line, items
+        self.choose()
+
+    def choose(self) -> None:
+        """Parts of prompts and steps of decoding alternate where both wait."""
         is_prompt = self.line.decoded_last
-        return next((item for item in self.items if item.is_prompt is is_prompt), self.items[0])
+        self.item = next((item for item in self.items if item.is_prompt is is_prompt), self.items[0])
+        self.work = (self.item.positions + STEP_POSITIONS) * _SCALE
 
     @property
     def end_of_class(self) -> int:
         """The virtual time of its class, behind that step."""
-        return self.group.virtual + self._work // self.group.share
+        return self.group.virtual + self.work // self.group.share
 
     @property
     def end_of_line(self) -> int:
         """The virtual time of its client, behind that step."""
-        return self.line.virtual + self._work // self.line.weight
-
-    @property
-    def _work(self) -> int:
-        return (self.item.positions + STEP_POSITIONS) * _SCALE
+        return self.line.virtual + self.work // self.line.weight
 
 
 class FairQueue(Generic[Item]):
@@ -219,10 +216,12 @@ class FairQueue(Generic[Item]):
         turns = self._turns(fits)
         while len(taken) < limit and turns:
             chosen = _candidates(turns)[0]
-            item = chosen.items.pop(0)
-            self._take(chosen, item)
-            taken.append(item)
-            if not chosen.items:
+            taken.append(chosen.item)
+            self._take(chosen, chosen.item)
+            chosen.items.remove(chosen.item)
+            if chosen.items:
+                chosen.choose()
+            else:
                 turns.remove(chosen)
         return taken
 
@@ -308,12 +307,12 @@ def queue_of(queue: FairQueue[Item] | None) -> FairQueue[Item]:
 
 def _candidates(turns: Sequence[_Turn[Item]]) -> list[_Turn[Item]]:
     """The turn of each class: of the client whose next step ends first in virtual time; classes in that order too."""
-    by_class: dict[int, _Turn[Item]] = {}
+    by_class: dict[int, tuple[int, _Turn[Item]]] = {}
     for turn in turns:
-        best = by_class.get(turn.group.rank)
-        if best is None or turn.end_of_line < best.end_of_line:
-            by_class[turn.group.rank] = turn
-    return sorted(by_class.values(), key=lambda turn: (turn.end_of_class, turn.group.rank))
+        end, best = turn.end_of_line, by_class.get(turn.group.rank)
+        if best is None or end < best[0]:
+            by_class[turn.group.rank] = end, turn
+    return sorted((turn for _, turn in by_class.values()), key=lambda turn: (turn.end_of_class, turn.group.rank))
 
 
 def _shares_of(shares: Sequence[int]) -> tuple[int, ...]:
