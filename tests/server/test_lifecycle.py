@@ -40,7 +40,7 @@ def test_door_is_open_and_refuses_while_models_are_loaded(
         assert server.engine("text").bound_shapes == 2, "a prompt, and a token behind it, were tried"
         _require_longest(server, 64)
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
-    assert [event["event"] for event in events if event["event"] != "request"] == [
+    assert [event["event"] for event in events if event["event"] not in ("request", "pressure")] == [
         "doctor", "loaded", "ready", "draining", "ended",
     ]  # fmt: skip
     assert {"level": "warning", "name": "swap", "state": "on", "fix": "swapoff -a"}.items() <= events[0].items()
@@ -92,7 +92,8 @@ def test_requests_that_do_not_end_are_waited_for_so_long(folder: Path) -> None:
         asker = Thread(target=ask, args=(server,))
         asker.start()
         server.wait_for(lambda: engine.scheduler.waiting_requests)
-        assert server.metric("tmmu_waiting_requests", model="text") == 1
+        labels = {"model": "text", "class": "interactive"}
+        assert server.metric("tmmu_waiting_requests", **labels) == 1
         server.drain()
         server.thread.join(PATIENCE)
         assert not server.thread.is_alive()

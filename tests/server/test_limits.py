@@ -203,7 +203,7 @@ def test_counters_of_steps_never_fall(guarded: RunningServer, monkeypatch: pytes
     steps, original = engine._steps, engine._steps.step
 
     def note() -> None:
-        figures = read_figures("text", engine).figures
+        figures = read_figures("text", engine, guarded.service.models.find("text").watch).figures
         counters.append({figure.name: figure.value for figure in figures if figure.is_counter})
 
     monkeypatch.setattr(steps, "step", lambda shape: (note(), original(shape), note())[1])

@@ -169,8 +169,13 @@ class SessionSwapping:
             self._changed.wait_for(lambda: self._location(state) != "leaving" or self._failure)
 
     def evict_idle(self) -> int:
-        """Has idle sessions leave, as far as the host tier has room, the least recently used first; how many go."""
+        """Has idle sessions leave, as far as the host tier has room, the least recently used first; how many go.
+
+        None under a policy by which sessions stay.
+        """
         with self._changed:
+            if not self._swapper.policy.evicts:
+                return 0
             idle = [view for view in self._swapper.views.values() if view.is_idle and view.location == "device"]
             leaving = sum(self._swapper.evict(view.id) for view in sorted(idle, key=lambda view: view.last_op_ns))
             self._advance(decide=False)

@@ -13,6 +13,8 @@ from tmmu.server.pressure.gauge import Action, PressureEvent, PressureGauge
 if TYPE_CHECKING:
     from tmmu.engine.engine import Engine
 
+LOG_SECONDS: Final = 10.0
+"""A line of the log at most for so long: where the room is that of few sessions, each of them is a change of level."""
 WINDOW_SECONDS: Final = 10.0
 """Of one observation of what classes use."""
 FLOOR_PPM: Final = 20_000
@@ -41,6 +43,8 @@ class PressureWatch:
         budget = round(headroom * WHOLE)
         self.tuner = BudgetTuner(dict.fromkeys(CLASSES[:-1], budget), floor=FLOOR_PPM, ceiling=CEILING_PPM)
         self._window_began = clock()
+        self._logged: float | None = None
+        self._unlogged = 0
         self._most: dict[QosClass, int] = {}
         self._waited: set[QosClass] = set()
 
@@ -88,6 +92,10 @@ class PressureWatch:
             log_event("budgets", model=self._model, score=shift.score, before=shift.before, after=shift.after)
 
     def _log(self, event: PressureEvent) -> None:
+        """Writes a change of level down, and how many there were since the last one that was."""
+        if self._logged is not None and event.at - self._logged < LOG_SECONDS:
+            self._unlogged += 1
+            return
         log_event(
             "pressure",
             level=logging.WARNING if event.level in ("critical", "full") else logging.INFO,
@@ -98,4 +106,6 @@ class PressureWatch:
             used=event.used,
             capacity=event.capacity,
             recovered=event.recovered,
+            unlogged=self._unlogged,
         )
+        self._logged, self._unlogged = event.at, 0

@@ -79,14 +79,14 @@ def test_each_level_does_what_the_table_says(events: list[Any]) -> None:
     ]
     for used, calls, refused in expected:
         room.sessions_, room.calls = [("batch", used, True)], []
-        time.now += 1.5
+        time.now += 15
         watch.note()
         assert room.calls == calls
         assert {qos for qos in ("realtime", "interactive", "batch") if watch.refuses(qos)} == refused  # type: ignore[arg-type]
         assert watch.recomputes == (used == 100)
     assert [(name, fields["pressure"], fields["recovered"]) for name, fields in events] == [
         ("pressure", "warning", None), ("pressure", "critical", None), ("pressure", "full", None),
-        ("pressure", "normal", 4.5),
+        ("pressure", "normal", 45),
     ]  # fmt: skip
 
 
@@ -129,3 +129,15 @@ def test_class_that_waits_for_room_is_noted(events: list[Any]) -> None:
     watch.note()
     assert watch.tuner.violations == {"realtime": 0, "interactive": 1}
     assert events[0][1]["pressure"] == "full"
+
+
+def test_log_has_one_change_in_so_many_seconds_and_counts_the_others(events: list[Any]) -> None:
+    room, time = Room(), Time()
+    watch = watch_of(room, time)
+    for _ in range(12):
+        for used in (100, 0):
+            time.now += 1
+            room.sessions_ = [("batch", used, True)]
+            watch.note()
+    assert [fields["unlogged"] for _, fields in events] == [0, 9, 9]
+    assert watch.gauge.events["full"] == 12
