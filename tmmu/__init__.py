@@ -6,6 +6,7 @@
     plan.max_size("batch", "24GB").size      # the largest batch that fits; tmmu.max_size of whatever makes plans
     tmmu.compile(model, inputs)(*inputs)     # the model, run inside its plan
     tmmu.Engine(model).open().generate(ids)  # sessions of a language model, in arenas of their own
+    tmmu.connect("host:8000").load("tiny")   # a ghost of a model that a server has: it runs there
     tmmu.measure(model, inputs).agrees       # torch's allocator in a real run, beside eager's figure
 
 Names are imported when they are asked for: ``import tmmu`` does not import torch.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tmmu.api.memory_plan import load as load
     from tmmu.api.plan import plan as plan
     from tmmu.api.plan_diff import PlanDiff as PlanDiff
+    from tmmu.client.remote_server import connect as connect
     from tmmu.engine.engine import Engine as Engine
     from tmmu.engine.session import Session as Session
     from tmmu.errors import TmmuError as TmmuError
@@ -41,6 +43,7 @@ _MODULES: Final = {
     "TmmuError": "tmmu.errors",
     "bind": "tmmu.runtime.execute.bind",
     "compile": "tmmu.api.compile",
+    "connect": "tmmu.client.remote_server",
     "load": "tmmu.api.memory_plan",
     "max_size": "tmmu.api.max_size",
     "measure": "tmmu.api.measure",
@@ -57,6 +60,7 @@ __all__ = [
     "TmmuError",
     "bind",
     "compile",
+    "connect",
     "load",
     "max_size",
     "measure",

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import httpx
 
+from tmmu.client.remote_server import RemoteServer, connect
 from tmmu.server.service import Service
 from tmmu.server.settings import ServerSettings
 
@@ -50,6 +51,12 @@ class RunningServer:
     @property
     def url(self) -> str:
         return f"http://{self.service.address}"
+
+    @contextmanager
+    def remote(self, key: str | None = None, **options: Any) -> Iterator[RemoteServer]:
+        """A client over the wire."""
+        with connect(str(self.service.address), key=key, deadline=PATIENCE, **options) as remote:
+            yield remote
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return self.client.post(f"/v1/{path}", json=body, **options)

@@ -216,6 +216,12 @@ class Engine:
                 self._swapping.rest(session)
         return session
 
+    def grant_lease(self, session: Session, seconds: float) -> None:
+        """A lease from now on, in place of the one that the session has; a fork has none."""
+        with self._lock:
+            require_session(self, session)
+            self._leases.grant(session.capability, seconds)
+
     def heartbeat(self, session: Session) -> None:
         """Renews the lease of a session that is still needed."""
         with self._lock:

@@ -31,6 +31,7 @@ from tmmu.server.served_model import ServedModel, load_model, require_folder, we
 from tmmu.server.settings import ServerSettings
 from tmmu.server.wire.server_connection import ServerConnection
 from tmmu.server.wire.services import wire_services
+from tmmu.server.wire.session_table import SessionTable
 from tmmu.server.wire.wire_door import WireDoor
 from tmmu.wire.frames import PREAMBLE
 
@@ -55,7 +56,9 @@ class Service:
         self.metrics = ServerMetrics(self._figures)
         names, most = tuple(settings.models), settings.concurrency
         self.models = ModelTable(self.metrics, names=names, concurrency=most, headroom=settings.headroom)
-        self.door = WireDoor(wire_services(self.models), settings, self._keys)
+        self.sessions = SessionTable(settings, has_keys=self._keys is not None)
+        services = wire_services(self.models, self.sessions, settings)
+        self.door = WireDoor(services, settings, self._keys, on_second=self.sessions.sweep)
         self._failure: BaseException | None = None
         self._socket = bind_socket(address)
         self.address = ListenAddress(address.host, self._socket.getsockname()[1])

@@ -86,6 +86,8 @@ class ServerSettings(BaseSettings):
     )
     messages: Count = Field(default=1024, description="Messages of a chat at most.")
 
+    client_sessions: Count = Field(default=16, description="Sessions of one client over the wire.")
+    lease_seconds: Seconds = Field(default=300, description="For sessions over the wire to outlive their connection.")
     payload_bytes: Size = Field(default=256 << 20, description="Payloads of one message over the wire.")
     receive_memory: Size = Field(default=GIB, description="Payloads of all requests that are being received.")
 

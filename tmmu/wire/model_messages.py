@@ -5,11 +5,9 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from tmmu.wire.interface import RequestHeader, WireHeader
-from tmmu.wire.limits import MOST_DIMENSIONS, Whole
+from tmmu.wire.tensor_forms import DtypeText, Shape
 
 ModelText: TypeAlias = Annotated[str, msgspec.Meta(max_length=128)]
-DtypeText: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]
-Shape: TypeAlias = Annotated[tuple[Whole, ...], msgspec.Meta(max_length=MOST_DIMENSIONS)]
 
 
 class ModelEntry(WireHeader, frozen=True):

@@ -11,6 +11,7 @@ from tmmu.server.spans import StageTimeline
 
 if TYPE_CHECKING:
     from tmmu.engine.sampling import Sampling
+    from tmmu.engine.session import Session
 
 SEED_RANGE: Final = 1 << 64
 FinishReason: TypeAlias = Literal["stop", "length"]
@@ -18,11 +19,12 @@ FinishReason: TypeAlias = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPiece:
-    """What a token adds to the text of a choice; ``text`` may be empty. ``tokens``: how many there are so far."""
+    """What ``token`` adds to the text of a choice; ``text`` may be empty. ``tokens``: how many there are so far."""
 
     choice: int
     text: str
     tokens: int
+    token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,10 @@ class GenerationJob:
     """Seconds of the monotonic clock."""
     stages: StageTimeline = field(default_factory=StageTimeline)
     """Of the request, up to here; each choice has a branch of it."""
+    session: "Session | None" = None
+    """The session of somebody else, in which the only choice goes on, and which stays open."""
+    has_own_ends: bool = True
+    """Whether tokens that end the model's texts end this one."""
     is_cancelled: bool = False
 
     def seed_of(self, index: int) -> int | None:

@@ -163,7 +163,7 @@ class GenerationLoop:
             try:
                 if job.is_cancelled:
                     raise ServerBusy("the request was cancelled", fix="send it again")
-                track = self._open(job, 0)
+                track = self._open(job, 0) if job.session is None else self._take_over(job, job.session)
             except Exception as error:  # noqa: BLE001 - a job that fails is its own
                 _end_all(job, _as_tmmu_error(error))
                 continue
@@ -183,6 +183,14 @@ class GenerationLoop:
             weight=job.terms.weight,
         )
 
+    def _take_over(self, job: GenerationJob, session: "Session") -> TextTrack:
+        """A choice in a session that is there; what its encoder is to read was read."""
+        track = TextTrack(job, 0, session, None)
+        track.is_encoded = True
+        self._tracks.append(track)
+        self._has_moved = True
+        return track
+
     def _add(self, track: TextTrack) -> TextTrack:
         self._tracks.append(track)
         self._has_moved = True
@@ -191,7 +199,9 @@ class GenerationLoop:
 
     def _read_prompt(self, track: TextTrack) -> None:
         job = track.job
-        if self._encodes:
+        if job.session is not None and not job.prompt:
+            self._wait_for(track, _done(self._engine.logits_of(job.session)))
+        elif self._encodes and job.session is None:
             self._wait_for(track, self._engine.enqueue_source(track.session, job.prompt, due=job.due))
         else:
             self._wait_for(track, self._engine.enqueue(track.session, job.prompt, due=job.due))
@@ -243,10 +253,10 @@ class GenerationLoop:
 
     def _begin_text(self, track: TextTrack) -> None:
         job = track.job
-        ends = (*self._engine.stop, *job.stop_tokens)
+        ends = (*(self._engine.stop if job.has_own_ends else ()), *job.stop_tokens)
         generation = track.session.generation(job.max_new_tokens, job.sampling, job.seed_of(track.index), ends)
-        generation.is_first = True
-        track.writer = TextWriter(self._text, ends=generation.ends, stops=job.stops)
+        generation.is_first = bool(job.prompt)
+        track.writer = TextWriter(self._text if job.session is None else None, ends=generation.ends, stops=job.stops)
         track.generation = generation
 
     def _open_others(self, first: TextTrack) -> None:
@@ -278,7 +288,7 @@ class GenerationLoop:
             self._wait_for(track, self._engine.enqueue(track.session, [token], due=track.job.due))
         else:
             text += track.writer.flush()
-        track.job.on_event(TextPiece(choice=track.choice, text=text, tokens=track.tokens))
+        track.job.on_event(TextPiece(choice=track.choice, text=text, tokens=track.tokens, token=token))
         if not goes_on:
             self._finish(track, None)
 
@@ -298,10 +308,12 @@ class GenerationLoop:
         self._by_session.pop(track.session.capability, None)
         try:
             self._engine.cancel(track.session)
-            track.session.close()
+            if track.job.session is None:
+                track.session.close()
         except Exception as failure:  # noqa: BLE001 - the others go on
             error = error or _as_tmmu_error(failure)
-        self._observer.session_closed(monotonic() - track.opened)
+        if track.job.session is None:
+            self._observer.session_closed(monotonic() - track.opened)
         if track.index == 0 and track.generation is None:  # the others were not opened yet
             for index in range(1, track.job.choices):
                 self._end_choice(track.job, index, error)
@@ -322,6 +334,13 @@ class GenerationLoop:
             self._finish(track, error)
         while self._inbox:
             _end_all(self._inbox.popleft(), error)
+
+
+def _done(logits: "torch.Tensor") -> "Future[torch.Tensor]":
+    """Logits that are there already."""
+    future: Future[torch.Tensor] = Future()
+    future.set_result(logits)
+    return future
 
 
 def _end_all(job: GenerationJob, error: TmmuError) -> None:

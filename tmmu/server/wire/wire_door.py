@@ -46,9 +46,20 @@ class WireCounts:
 
 
 class WireDoor:
-    """Made before the event loop runs; ``start`` and what connections call belongs to that."""
+    """Made before the event loop runs; ``start`` and what connections call belongs to that.
 
-    def __init__(self, services: Sequence[WireService], settings: ServerSettings, keys: KeyRing | None) -> None:
+    ``on_second``: called about once a second, on a thread that may wait.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[WireService],
+        settings: ServerSettings,
+        keys: KeyRing | None,
+        *,
+        on_second: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._on_second = on_second
         self.table, self.settings, self.keys = ServiceTable(services), settings, keys
         self.limits = WireLimits(payload_bytes=settings.payload_bytes)
         self.memory = ReceiveMemory(max(settings.receive_memory, settings.payload_bytes))
@@ -117,9 +128,13 @@ class WireDoor:
 
     async def _sweep(self) -> None:
         seconds = min(self.settings.heartbeat_seconds, self.settings.receive_seconds, self.settings.send_seconds) / 4
+        second = monotonic()
         while True:
             await asyncio.sleep(min(seconds, 1.0))
             now = monotonic()
+            if now - second >= 1:
+                second = now
+                await asyncio.to_thread(_call_all, [self._on_second])
             for connection in tuple(self.connections):
                 connection.check(now)
 

@@ -1,0 +1,157 @@
+"""A server from afar: its models, sessions of them, and the connection that all share."""
+
+import ssl
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from tmmu.client.client_connection import ClientConnection
+from tmmu.client.transport import open_transport
+from tmmu.errors import InvalidConfig
+from tmmu.wire.interface import Message, Payloads, RequestHeader
+from tmmu.wire.model_messages import ListModels, LoadModel, ModelEntry
+from tmmu.wire.session_messages import AttachSession, OpenSession
+
+if TYPE_CHECKING:
+    from tmmu.client.ghost_model import GhostModel
+    from tmmu.client.remote_session import RemoteSession
+
+DEADLINE = 30.0
+"""Seconds of a request that names none."""
+
+
+def connect(
+    address: str, *, key: str | None = None, tls: bool | str | Path | ssl.SSLContext = False, deadline: float = DEADLINE
+) -> "RemoteServer":
+    """A server of ``tmmu serve`` at ``HOST:PORT``, or ``unix:PATH``.
+
+    ``key``: one of its keys, which is proved and not sent. ``tls``: ``True``, or a file of certificates that are
+    trusted. ``deadline``: seconds in which requests are answered that name no other. ``SERVER_GONE`` where nobody
+    listens, ``KEY_REFUSED`` for a key that is none of its.
+    """
+    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline <= 86400:
+        raise InvalidConfig(f"a deadline of {deadline!r:.40}", fix="give seconds, above 0 and at most a day")
+    return RemoteServer(address, key=key, tls=tls, deadline=float(deadline))
+
+
+class RemoteServer:
+    """Made by ``connect``; a context manager. A connection that broke is opened again by the next request."""
+
+    def __init__(
+        self, address: str, *, key: str | None, tls: bool | str | Path | ssl.SSLContext, deadline: float
+    ) -> None:
+        self.address, self.deadline = address, deadline
+        self._key, self._tls = key, tls
+        self._opening = Lock()
+        self._connection: ClientConnection | None = self._open()
+        self.is_open = True
+
+    @property
+    def connection(self) -> ClientConnection:
+        """The open connection; ``SERVER_GONE`` where there is none any more and none can be opened."""
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            return connection
+        with self._opening:
+            if not self.is_open:
+                raise InvalidConfig("the connection was closed", fix="connect again")
+            if self._connection is None or not self._connection.is_open:
+                self._connection = self._open()
+            return self._connection
+
+    def request(self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None) -> Message:
+        """The answer of the server; its refusals are raised as its own errors."""
+        return self.connection.request(header, payloads, deadline=deadline)
+
+    def post(self, header: RequestHeader) -> None:
+        """Sends a request whose answer nobody needs, where there is a connection; for destructors."""
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            connection.post(header)
+
+    def models(self) -> tuple[ModelEntry, ...]:
+        """The models, in the order in which the server names them."""
+        header, _ = self.request(ListModels())
+        entries: tuple[ModelEntry, ...] = header.models  # type: ignore[attr-defined] # ListModels names the class
+        return entries
+
+    def load(self, name: str) -> "GhostModel":
+        """A ghost of a model: a module whose parameters have names, dtypes and shapes, and no bytes."""
+        from tmmu.client.ghost_model import GhostModel  # noqa: PLC0415 - torch
+
+        form, (config,) = self.request(LoadModel(name=name))
+        return GhostModel(self, form, bytes(config))  # type: ignore[arg-type]
+
+    def session(  # noqa: PLR0913 - what a session is to be, by name
+        self,
+        model: "GhostModel | str | None" = None,
+        *,
+        expected_tokens: int | None = None,
+        source: int | None = None,
+        keep: int | str = 0,
+        lease: float | None = None,
+        qos: Any = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> "RemoteSession":
+        """A session of a model, by default of the server's only one, with room for ``expected_tokens``.
+
+        ``source``, ``keep``: as ``Engine.open`` has them. ``lease``: seconds that it outlives its connection. ``qos``:
+        ``realtime``, ``interactive`` or ``batch``; without one it follows from ``deadline``, seconds in which a request
+        is to begin its last step. ``priority``: 0 to 9, among the client's own.
+        """
+        from tmmu.client.remote_session import RemoteSession  # noqa: PLC0415 - torch
+        from tmmu.planner.arenas import parse_size  # noqa: PLC0415 - as the session's other sizes
+
+        header = OpenSession(
+            model=self._name_of(model),
+            tokens=expected_tokens,
+            source=source,
+            keep=parse_size(keep) if isinstance(keep, str) else keep,
+            lease=lease,
+            qos=qos,
+            priority=priority,
+            deadline=deadline,
+        )
+        state, _ = self.request(header)
+        return RemoteSession(self, state)  # type: ignore[arg-type]
+
+    def attach(self, session: str) -> "RemoteSession":
+        """A session that was opened before with the same key, and whose lease has not run out."""
+        from tmmu.client.remote_session import RemoteSession  # noqa: PLC0415 - torch
+
+        if not isinstance(session, str) or len(session) != 32:
+            raise InvalidConfig(f"{session!r:.40} names no session", fix="give the id of a session")
+        state, _ = self.request(AttachSession(session=session))
+        return RemoteSession(self, state)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Ends the connection. Sessions live on for their leases. Closing again does nothing."""
+        with self._opening:
+            self.is_open = False
+            if self._connection is not None:
+                self._connection.close()
+
+    def __enter__(self) -> "RemoteServer":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteServer at {self.address}>"
+
+    def _open(self) -> ClientConnection:
+        transport = open_transport(self.address, self._tls, monotonic() + self.deadline)
+        return ClientConnection(transport, self._key, deadline=self.deadline)
+
+    def _name_of(self, model: "GhostModel | str | None") -> str:
+        if isinstance(model, str):
+            return model
+        if model is not None:
+            return model.name
+        names = [entry.name for entry in self.models()]
+        if len(names) != 1:
+            raise InvalidConfig(f"the server has {len(names)} models", fix=f"name one of {', '.join(names):.200}")
+        return names[0]
